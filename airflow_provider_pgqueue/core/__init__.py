@@ -1,0 +1,1 @@
+"""The queue without Airflow: values, verbs, listener, worker."""

@@ -1,0 +1,140 @@
+"""The error tree, and the one table that maps what PostgreSQL raises to it.
+
+PgQueueError
+ +-- QueueError
+ |    +-- QueueNotFound       no such queue
+ |    +-- QueuePaused         nothing can be leased from it now
+ |    +-- InvalidQueueName    the name can never be one
+ +-- InvalidArgument          a number, duration or result out of range
+ +-- InvalidMessage           the body cannot be stored as JSON
+ |    +-- MessageTooLarge     the body is larger than the queue takes
+ +-- LeaseLost                somebody else may have the messages now; nothing was changed
+ +-- SchemaError
+ |    +-- SchemaMissing       the schema `messages` is not installed
+ |    +-- SchemaTooOld        upgrade the schema
+ |    +-- SchemaTooNew        upgrade the package
+ +-- PermissionDenied         the role lacks a privilege
+ +-- CronUnavailable          there is no pg_cron in this database
+ +-- ConnectionFailed         no connection, or it broke
+
+Each message names the value and the cure. The error of the driver stays the cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import psycopg
+
+
+class PgQueueError(Exception):
+    """Anything that the queue raises."""
+
+
+class QueueError(PgQueueError):
+    """The queue cannot be used like this."""
+
+
+class QueueNotFound(QueueError):
+    """No queue has this name."""
+
+
+class QueuePaused(QueueError):
+    """The queue is paused: nothing can be leased, publishing goes on."""
+
+
+class InvalidQueueName(QueueError):
+    """The name breaks the rule for queue names."""
+
+
+class InvalidArgument(PgQueueError, ValueError):
+    """An argument is out of range."""
+
+
+class InvalidMessage(PgQueueError, ValueError):
+    """A body cannot be stored as JSON."""
+
+
+class MessageTooLarge(InvalidMessage):
+    """A body is larger than the queue takes."""
+
+
+class LeaseLost(PgQueueError):
+    """The lease ended before the call: another consumer may have the messages; the call changed nothing for them.
+
+    :param ids: the messages that were lost; the others of the call, if any, were done.
+    """
+
+    def __init__(self, ids: Collection[int]) -> None:
+        self.ids = tuple(sorted(ids))
+        shown = ", ".join(map(str, self.ids[:10])) + (", …" if len(self.ids) > 10 else "")
+        super().__init__(
+            f"the lease of {len(self.ids)} message(s) ended: {shown}. "
+            "Lease for longer, or extend the lease while you work."
+        )
+
+
+class SchemaError(PgQueueError):
+    """The schema and this package do not fit."""
+
+
+class SchemaMissing(SchemaError):
+    """The schema is not installed in this database."""
+
+
+class SchemaTooOld(SchemaError):
+    """The schema is older than this package needs."""
+
+
+class SchemaTooNew(SchemaError):
+    """The schema is newer than this package knows."""
+
+
+class PermissionDenied(PgQueueError):
+    """The role of the connection may not do this."""
+
+
+class CronUnavailable(PgQueueError):
+    """pg_cron cannot do the upkeep of this database."""
+
+
+class ConnectionFailed(PgQueueError):
+    """PostgreSQL could not be reached, refused the connection, or the connection broke."""
+
+
+_BY_SQLSTATE: dict[str, type[PgQueueError]] = {
+    "PQ001": QueueNotFound,
+    "PQ002": QueuePaused,
+    "PQ003": InvalidQueueName,
+    "PQ004": InvalidArgument,
+    "PQ005": MessageTooLarge,
+    "PQ006": CronUnavailable,
+    "42501": PermissionDenied,  # insufficient_privilege
+    "3F000": SchemaMissing,  # invalid_schema_name
+    "22P02": InvalidMessage,  # invalid_text_representation: not JSON
+    "22P05": InvalidMessage,  # untranslatable_character: \u0000
+    "22021": InvalidMessage,  # character_not_in_repertoire
+    "54000": InvalidMessage,  # program_limit_exceeded: too large for jsonb
+    "54001": InvalidMessage,  # statement_too_complex: nested too deep
+    "22008": InvalidArgument,  # datetime_field_overflow
+    "22015": InvalidArgument,  # interval_field_overflow
+    "22003": InvalidArgument,  # numeric_value_out_of_range
+}
+_CURES: dict[type[PgQueueError], str] = {
+    PermissionDenied: "Ask the owner of schema messages to grant it to your role.",
+    SchemaMissing: "Install it: run the setup DAG, or psql -f sql/install.sql.",
+    InvalidMessage: "Publish JSON without NaN, Infinity, \\u0000 and lone surrogates, not nested thousands deep.",
+}
+
+
+def translate(error: psycopg.Error) -> Exception:
+    """Return the error of the tree for an error of the driver, or the same error if the tree has none for it."""
+    if error.sqlstate in _BY_SQLSTATE:
+        kind = _BY_SQLSTATE[error.sqlstate]
+        # The driver appends DETAIL and CONTEXT, which may quote a body: take the first line only.
+        text = error.diag.message_primary or type(error).__name__
+        cure = error.diag.message_hint if error.sqlstate.startswith("PQ") else _CURES.get(kind)
+        return kind(f"{text}. {cure}" if cure else text)
+    if isinstance(error, psycopg.OperationalError) and (error.sqlstate is None or error.sqlstate[:2] in ("08", "57")):
+        return ConnectionFailed(f"{str(error).strip() or type(error).__name__}. Check the connection and try again.")
+    return error

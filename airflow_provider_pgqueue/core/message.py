@@ -1,0 +1,123 @@
+"""The values that go in and out of the queue."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Self
+from uuid import UUID
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A message as a consumer gets it; `lock_token` is None when it was consumed rather than leased."""
+
+    id: int
+    queue_name: str
+    body: Any
+    headers: Any
+    reference: str | None
+    priority: int
+    attempts: int
+    max_attempts: int
+    requeues: int
+    created_at: datetime
+    lock_token: UUID | None = None
+    lock_expires_at: datetime | None = None
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        return cls(body=row.pop("message"), **row)
+
+    def __repr__(self) -> str:
+        """Name the message without its body, which must not reach a log."""
+        return f"<Message {self.id} of {self.queue_name}, attempt {self.attempts} of {self.max_attempts}>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadMessage:
+    """An archived message that did not succeed, leased by who decides about it."""
+
+    id: int
+    queue_name: str
+    result: str
+    details: str | None
+    body: Any
+    headers: Any
+    reference: str | None
+    attempts: int
+    requeues: int
+    created_at: datetime
+    archived_at: datetime
+    handled_by: str | None
+    lock_token: UUID
+    lock_expires_at: datetime
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        return cls(body=row.pop("message"), **row)
+
+    def __repr__(self) -> str:
+        """Name the message without its body, which must not reach a log."""
+        return f"<DeadMessage {self.id} of {self.queue_name}, {self.result}>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadyQueue:
+    """A queue with messages to lease now (`ready`, counted up to a bound) or later (`next_in`)."""
+
+    queue_name: str
+    ready: int
+    oldest_age: timedelta | None
+    next_in: timedelta | None
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        return cls(**row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadQueue:
+    """A queue with dead messages that nobody decided about and nobody holds."""
+
+    queue_name: str
+    waiting: int
+    newest_id: int
+    oldest_age: timedelta
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        return cls(**row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStatus:
+    """A queue in numbers; `depth` is `ready` + `leased` + `delayed`."""
+
+    queue_name: str
+    paused: bool
+    depth: int
+    ready: int
+    leased: int
+    delayed: int
+    oldest_age: timedelta | None
+    dead: int
+    upkeep_age: timedelta | None
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        return cls(**row)
+
+
+@dataclass(frozen=True, slots=True)
+class Requeued:
+    """A dead message `id` that was published again as `new_id`."""
+
+    id: int
+    new_id: int
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        return cls(**row)

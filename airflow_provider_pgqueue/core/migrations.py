@@ -1,0 +1,123 @@
+"""Installs and upgrades the schema from the files of `sql/`, in the order that `install.sql` gives."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from airflow_provider_pgqueue.core.errors import SchemaMissing, SchemaTooNew, SchemaTooOld, translate
+
+_INCLUDE = re.compile(r"^\\ir (?P<path>(?:migrations/(?P<version>\d{4})_(?P<name>\w+)|[\w/]+)\.sql)$", re.MULTILINE)
+_UNDEFINED = ("3F000", "42883", "42P01")  # schema, function, table
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One file of `sql/`; `version` is set for a migration, which is applied once."""
+
+    path: str
+    text: str
+    version: int | None
+    name: str | None
+
+
+def sql_folder() -> Traversable:
+    """Return `sql/`: inside the installed package, or beside it in a checkout."""
+    packaged = files("airflow_provider_pgqueue") / "sql"
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "sql"
+
+
+@cache
+def scripts() -> tuple[Script, ...]:
+    """Return what `install.sql` includes, in its order."""
+    return tuple(_scripts())
+
+
+def _scripts() -> Iterator[Script]:
+    folder = sql_folder()
+    for include in _INCLUDE.finditer((folder / "install.sql").read_text()):
+        path, version, name = include["path"], include["version"], include["name"]
+        yield Script(path, folder.joinpath(*path.split("/")).read_text(), int(version) if version else None, name)
+
+
+def code_version() -> int:
+    """Return the schema version that this package needs."""
+    return max(script.version or 0 for script in scripts())
+
+
+def current_version(conn: psycopg.Connection[Any]) -> int:
+    """Return the version of the schema in the database; SchemaMissing if there is none."""
+    try:
+        row = conn.execute("SELECT messages.schema_version()").fetchone()
+    except psycopg.Error as error:
+        if error.sqlstate in _UNDEFINED:
+            raise SchemaMissing(
+                f"schema messages is not installed in database {conn.info.dbname!r}. "
+                "Run the setup DAG, or psql -f sql/install.sql."
+            ) from error
+        raise translate(error) from error
+    return int(row[0]) if row else 0
+
+
+def check_version(conn: psycopg.Connection[Any]) -> None:
+    """Raise SchemaMissing, SchemaTooOld or SchemaTooNew unless the schema is the one that this package needs."""
+    found, needed = current_version(conn), code_version()
+    if found < needed:
+        raise SchemaTooOld(
+            f"schema messages has version {found}, this package needs {needed}. "
+            "Run the setup DAG, or psql -f sql/install.sql."
+        )
+    if found > needed:
+        raise SchemaTooNew(
+            f"schema messages has version {found}, this package knows {needed}. Upgrade airflow-provider-pgqueue."
+        )
+
+
+def migrate(conn: psycopg.Connection[Any]) -> list[int]:
+    """Install or upgrade the schema in one transaction; the versions that were applied, none if it was up to date.
+
+    Any number of sessions may migrate at once: an advisory lock lets one in, the others find nothing to do. A crash
+    leaves the schema as it was. Functions and views are applied again every time. Raises SchemaTooNew without
+    touching anything if the schema is newer than this package.
+    """
+    applied: list[int] = []
+    try:
+        with conn.transaction():
+            conn.execute("SET LOCAL lock_timeout = '30s'")
+            conn.execute("SET LOCAL check_function_bodies = off")
+            conn.execute("SET LOCAL client_min_messages = warning")
+            conn.execute("SELECT pg_advisory_xact_lock(hashtextextended('messages.migrate', 0))")
+            found: set[int] = set()
+            for script in scripts():
+                if script.version in found:
+                    continue
+                conn.execute(script.text.encode())
+                if script.path == "bootstrap.sql":
+                    found = _applied(conn)
+                elif script.version is not None:
+                    conn.execute(
+                        "INSERT INTO messages.schema_migration (version, name) VALUES (%s, %s)",
+                        [script.version, script.name],
+                    )
+                    applied.append(script.version)
+    except psycopg.Error as error:
+        raise translate(error) from error
+    return applied
+
+
+def _applied(conn: psycopg.Connection[Any]) -> set[int]:
+    versions = {int(row[0]) for row in conn.execute("SELECT version FROM messages.schema_migration").fetchall()}
+    if max(versions, default=0) > code_version():
+        raise SchemaTooNew(
+            f"schema messages has version {max(versions)}, this package knows {code_version()}. "
+            "Upgrade airflow-provider-pgqueue."
+        )
+    return versions

@@ -1,0 +1,12 @@
+CREATE OR REPLACE FUNCTION messages.upkeep_mode() RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    scheduled boolean := false;
+BEGIN
+    IF to_regclass('cron.job') IS NOT NULL THEN
+        EXECUTE $jobs$ SELECT EXISTS (SELECT FROM cron.job WHERE jobname = 'messages:upkeep' AND active) $jobs$ INTO scheduled;
+    END IF;
+    RETURN CASE WHEN scheduled THEN 'pg_cron' ELSE 'airflow' END;
+END $$;
+COMMENT ON FUNCTION messages.upkeep_mode() IS 'Who does the upkeep: pg_cron if its job is scheduled here, else airflow.';

@@ -1,0 +1,36 @@
+CREATE OR REPLACE FUNCTION messages.lease_dead(
+    queue_name   text     DEFAULT NULL,
+    max_messages integer  DEFAULT 100,
+    lease_for    interval DEFAULT '5 minutes',
+    locked_by    text     DEFAULT NULL,
+    results      text[]   DEFAULT NULL
+) RETURNS SETOF messages.leased_dead_message
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment timestamptz := clock_timestamp();
+    token  uuid := gen_random_uuid();
+BEGIN
+    PERFORM messages.check_dead_lease(lease_dead.queue_name, lease_dead.max_messages, lease_dead.results);
+    PERFORM messages.check_duration('lease_for', lease_dead.lease_for, '1 millisecond', '12 hours');
+    RETURN QUERY
+    WITH picked AS MATERIALIZED (
+        SELECT d.id FROM messages.dead_message d
+         WHERE (lease_dead.queue_name IS NULL OR d.queue_name = lease_dead.queue_name)
+           AND (lease_dead.results IS NULL OR d.result = ANY (lease_dead.results))
+           AND (d.lock_expires_at IS NULL OR d.lock_expires_at <= moment)
+         ORDER BY d.id LIMIT lease_dead.max_messages FOR UPDATE SKIP LOCKED),
+    leased AS (
+        UPDATE messages.dead_message d
+           SET lock_expires_at = moment + lease_dead.lease_for, lock_token = token,
+               locked_by = coalesce(lease_dead.locked_by, session_user)
+          FROM picked p WHERE d.id = p.id
+        RETURNING d.id, d.archived_at, d.lock_token, d.lock_expires_at)
+    SELECT a.id, a.queue_name, a.result, a.details, a.message, a.headers, a.reference, a.attempts, a.requeues,
+           a.created_at, a.archived_at, a.handled_by, l.lock_token, l.lock_expires_at
+      FROM leased l JOIN messages.message_archive a ON a.id = l.id AND a.archived_at = l.archived_at
+     ORDER BY a.id;
+END $$;
+COMMENT ON FUNCTION messages.lease_dead(text, integer, interval, text, text[]) IS
+    'Takes dead messages about which nothing was decided yet under one fresh lock_token, oldest first; NULL takes any queue or result. PQ001, PQ004.';

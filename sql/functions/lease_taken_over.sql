@@ -1,0 +1,9 @@
+CREATE OR REPLACE FUNCTION messages.lease_taken_over() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    NEW.lock_token := NULL;
+    RETURN NEW;
+END $$;
+COMMENT ON FUNCTION messages.lease_taken_over() IS
+    'Internal, trigger. When plain SQL locks a message whose lease expired, the old token dies with the old lease.';

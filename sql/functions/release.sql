@@ -1,0 +1,45 @@
+CREATE OR REPLACE FUNCTION messages.release(
+    lock_token    uuid,
+    ids           bigint[],
+    delay         interval DEFAULT '0',
+    count_attempt boolean  DEFAULT true,
+    details       text     DEFAULT NULL
+) RETURNS SETOF bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment   timestamptz := clock_timestamp();
+    released record;
+BEGIN
+    PERFORM messages.check_duration('delay', release.delay, '0', '366 days');
+    -- Back where it was in the order, unless a delay moves it; whoever looks next has to start low enough to see it.
+    FOR released IN
+        WITH freed AS (
+            UPDATE messages.message m
+               SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL,
+                   visible_at = CASE WHEN release.delay > '0' THEN moment + release.delay ELSE m.visible_at END,
+                   attempts = m.attempts - (NOT release.count_attempt)::integer
+              FROM messages.queue q
+             WHERE m.id = ANY (release.ids) AND m.lock_token = release.lock_token AND m.lock_expires_at > moment
+               AND q.queue_name = m.queue_name AND (NOT release.count_attempt OR m.attempts < q.max_attempts)
+            RETURNING m.id, m.queue_name, m.priority, m.visible_at)
+        SELECT f.queue_name, f.priority, array_agg(f.id) AS ids, min(f.visible_at) AS lowest, b.low_water, q.notify
+          FROM freed f JOIN messages.band b USING (queue_name, priority) JOIN messages.queue q USING (queue_name)
+         GROUP BY f.queue_name, f.priority, b.low_water, q.notify
+    LOOP
+        IF released.lowest < messages.mark(released.low_water) THEN
+            PERFORM messages.set_mark(released.low_water, released.lowest);
+        END IF;
+        IF released.lowest <= moment AND released.notify <> 'off' THEN
+            PERFORM pg_notify('new_message', released.ids[1]::text);
+        END IF;
+        RETURN QUERY SELECT unnest(released.ids);
+    END LOOP;
+    -- What is left under this token had its last attempt.
+    RETURN QUERY SELECT messages.archive(release.lock_token, release.ids, 'failed',
+                                         coalesce(release.details, 'released after its last attempt'));
+END $$;
+COMMENT ON FUNCTION messages.release(uuid, bigint[], interval, boolean, text) IS
+    'Gives leased messages back, now or after a delay, and returns the ids; an id that is missing was lost. A counted last attempt is archived as failed with the details. PQ004: bad delay.';

@@ -1,0 +1,33 @@
+CREATE OR REPLACE FUNCTION messages.requeue(
+    lock_token  uuid,
+    ids         bigint[],
+    messages    jsonb    DEFAULT NULL,
+    delay       interval DEFAULT '0',
+    remedied_by text     DEFAULT NULL
+) RETURNS TABLE (id bigint, new_id bigint)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM messages.check_duration('delay', requeue.delay, '0', '366 days');
+    RETURN QUERY
+    WITH mine AS (
+        DELETE FROM messages.dead_message d
+         WHERE d.id = ANY (requeue.ids) AND d.lock_token = requeue.lock_token AND d.lock_expires_at > clock_timestamp()
+        RETURNING d.id, d.archived_at, d.locked_by),
+    published AS (
+        INSERT INTO messages.message AS m (queue_name, message, priority, visible_at, headers, reference, requeued_from, requeues)
+        SELECT a.queue_name, coalesce(requeue.messages -> a.id::text, a.message), a.priority,
+               clock_timestamp() + requeue.delay, a.headers, a.reference, a.id, a.requeues + 1
+          FROM mine JOIN messages.message_archive a ON a.id = mine.id AND a.archived_at = mine.archived_at
+         ORDER BY a.id
+        RETURNING m.id AS new_id, m.requeued_from)
+    UPDATE messages.message_archive a
+       SET remedy = 'requeued', remedied_at = clock_timestamp(), requeued_as = p.new_id,
+           remedied_by = coalesce(requeue.remedied_by, mine.locked_by)
+      FROM mine JOIN published p ON p.requeued_from = mine.id
+     WHERE a.id = mine.id AND a.archived_at = mine.archived_at
+    RETURNING a.id, a.requeued_as;
+END $$;
+COMMENT ON FUNCTION messages.requeue(uuid, bigint[], jsonb, interval, text) IS
+    'Publishes leased dead messages again under new ids, with the body from messages {"id": body} where one is given, and notes it in the archive. An id that is missing was lost. PQ004: bad delay.';

@@ -1,0 +1,56 @@
+CREATE OR REPLACE FUNCTION messages.sweep(
+    queue_name   text,
+    priority     smallint,
+    below        timestamptz,
+    max_attempts integer,
+    max_messages integer,
+    OUT lowest   timestamptz,
+    OUT freed    integer,
+    OUT archived integer
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment timestamptz := clock_timestamp();
+BEGIN
+    -- One statement, one snapshot: what it archives is what it deletes. A lease taken by plain SQL has no token and did
+    -- not count its attempt, so its end counts it.
+    WITH stale AS MATERIALIZED (
+        SELECT m.ctid AS place, m.visible_at,
+               coalesce(m.expires_at <= moment, false)
+               OR m.attempts + (m.lock_token IS NULL)::integer >= sweep.max_attempts AS over
+          FROM messages.message m
+         WHERE m.queue_name = sweep.queue_name AND m.priority = sweep.priority
+           AND m.visible_at < sweep.below AND m.visible_at <= moment
+           AND coalesce(m.lock_expires_at, m.expires_at) <= moment
+         ORDER BY m.visible_at, m.id LIMIT sweep.max_messages FOR UPDATE SKIP LOCKED),
+    gone AS (
+        DELETE FROM messages.message m WHERE m.ctid = ANY (ARRAY(SELECT place FROM stale WHERE over)) RETURNING m.*),
+    buried AS (
+        INSERT INTO messages.message_archive (id, created_at, leased_at, requeued_from, priority, attempts, requeues,
+                                              queue_name, result, handled_by, details, reference, headers, message)
+        SELECT id, created_at, leased_at, requeued_from, priority,
+               attempts + (lock_expires_at IS NOT NULL AND lock_token IS NULL)::integer, requeues, queue_name,
+               CASE WHEN lock_expires_at IS NULL THEN 'expired' ELSE 'lock_expired' END, locked_by,
+               CASE WHEN lock_expires_at IS NULL THEN format('not handled by %s', expires_at)
+                    ELSE format('the lease ended at %s without a result', lock_expires_at) END,
+               reference, headers, message
+          FROM gone RETURNING 1),
+    again AS (
+        UPDATE messages.message m
+           SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL,
+               attempts = m.attempts + (m.lock_token IS NULL)::integer
+         WHERE m.ctid = ANY (ARRAY(SELECT place FROM stale WHERE NOT over)) RETURNING m.visible_at)
+    SELECT (SELECT min(visible_at) FROM again), (SELECT count(*) FROM again), (SELECT count(*) FROM buried)
+      INTO lowest, freed, archived;
+    -- Ready and yet below the mark: its publisher committed late, or a consumer rolled back.
+    lowest := least(lowest, (
+        SELECT m.visible_at FROM messages.message m
+         WHERE m.queue_name = sweep.queue_name AND m.priority = sweep.priority
+           AND m.visible_at < sweep.below AND m.visible_at <= moment AND m.lock_expires_at IS NULL
+         ORDER BY m.visible_at, m.id LIMIT 1));
+END $$;
+COMMENT ON FUNCTION messages.sweep(text, smallint, timestamptz, integer, integer) IS
+    'Internal. Below a mark: archives what is exhausted or too late, frees expired leases, returns the oldest message that is ready.';
