@@ -67,7 +67,9 @@ class LeaseLost(PgQueueError):
 
     def __init__(self, ids: Collection[int]) -> None:
         self.ids = tuple(sorted(ids))
-        shown = ", ".join(map(str, self.ids[:10])) + (", …" if len(self.ids) > 10 else "")
+        shown = ", ".join(map(str, self.ids[:10])) + (
+            ", …" if len(self.ids) > 10 else ""
+        )
         super().__init__(
             f"the lease of {len(self.ids)} message(s) ended: {shown}. "
             "Lease for longer, or extend the lease while you work."
@@ -116,6 +118,7 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "22021": InvalidMessage,  # character_not_in_repertoire
     "54000": InvalidMessage,  # program_limit_exceeded: too large for jsonb
     "54001": InvalidMessage,  # statement_too_complex: nested too deep
+    "23514": InvalidArgument,  # check_violation: a result in outcomes
     "22008": InvalidArgument,  # datetime_field_overflow
     "22015": InvalidArgument,  # interval_field_overflow
     "22003": InvalidArgument,  # numeric_value_out_of_range
@@ -133,8 +136,16 @@ def translate(error: psycopg.Error) -> Exception:
         kind = _BY_SQLSTATE[error.sqlstate]
         # The driver appends DETAIL and CONTEXT, which may quote a body: take the first line only.
         text = error.diag.message_primary or type(error).__name__
-        cure = error.diag.message_hint if error.sqlstate.startswith("PQ") else _CURES.get(kind)
+        cure = (
+            error.diag.message_hint
+            if error.sqlstate.startswith("PQ")
+            else _CURES.get(kind)
+        )
         return kind(f"{text}. {cure}" if cure else text)
-    if isinstance(error, psycopg.OperationalError) and (error.sqlstate is None or error.sqlstate[:2] in ("08", "57")):
-        return ConnectionFailed(f"{str(error).strip() or type(error).__name__}. Check the connection and try again.")
+    if isinstance(error, psycopg.OperationalError) and (
+        error.sqlstate is None or error.sqlstate[:2] in ("08", "57")
+    ):
+        return ConnectionFailed(
+            f"{str(error).strip() or type(error).__name__}. Check the connection and try again."
+        )
     return error

@@ -10,7 +10,7 @@ from uuid import UUID
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Message:
     """A message as a consumer gets it; `lock_token` is None when it was consumed rather than leased."""
 
@@ -36,7 +36,7 @@ class Message:
         return f"<Message {self.id} of {self.queue_name}, attempt {self.attempts} of {self.max_attempts}>"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeadMessage:
     """An archived message that did not succeed, leased by who decides about it."""
 

@@ -13,9 +13,17 @@ from typing import Any
 
 import psycopg
 
-from airflow_provider_pgqueue.core.errors import SchemaMissing, SchemaTooNew, SchemaTooOld, translate
+from airflow_provider_pgqueue.core.errors import (
+    SchemaMissing,
+    SchemaTooNew,
+    SchemaTooOld,
+    translate,
+)
 
-_INCLUDE = re.compile(r"^\\ir (?P<path>(?:migrations/(?P<version>\d{4})_(?P<name>\w+)|[\w/]+)\.sql)$", re.MULTILINE)
+_INCLUDE = re.compile(
+    r"^\\ir (?P<path>(?:migrations/(?P<version>\d{4})_(?P<name>\w+)|[\w/]+)\.sql)$",
+    re.MULTILINE,
+)
 _UNDEFINED = ("3F000", "42883", "42P01")  # schema, function, table
 
 
@@ -45,7 +53,12 @@ def _scripts() -> Iterator[Script]:
     folder = sql_folder()
     for include in _INCLUDE.finditer((folder / "install.sql").read_text()):
         path, version, name = include["path"], include["version"], include["name"]
-        yield Script(path, folder.joinpath(*path.split("/")).read_text(), int(version) if version else None, name)
+        yield Script(
+            path,
+            folder.joinpath(*path.split("/")).read_text(),
+            int(version) if version else None,
+            name,
+        )
 
 
 def code_version() -> int:
@@ -94,7 +107,9 @@ def migrate(conn: psycopg.Connection[Any]) -> list[int]:
             conn.execute("SET LOCAL lock_timeout = '30s'")
             conn.execute("SET LOCAL check_function_bodies = off")
             conn.execute("SET LOCAL client_min_messages = warning")
-            conn.execute("SELECT pg_advisory_xact_lock(hashtextextended('messages.migrate', 0))")
+            conn.execute(
+                "SELECT pg_advisory_xact_lock(hashtextextended('messages.migrate', 0))"
+            )
             found: set[int] = set()
             for script in scripts():
                 if script.version in found:
@@ -114,7 +129,12 @@ def migrate(conn: psycopg.Connection[Any]) -> list[int]:
 
 
 def _applied(conn: psycopg.Connection[Any]) -> set[int]:
-    versions = {int(row[0]) for row in conn.execute("SELECT version FROM messages.schema_migration").fetchall()}
+    versions = {
+        int(row[0])
+        for row in conn.execute(
+            "SELECT version FROM messages.schema_migration"
+        ).fetchall()
+    }
     if max(versions, default=0) > code_version():
         raise SchemaTooNew(
             f"schema messages has version {max(versions)}, this package knows {code_version()}. "

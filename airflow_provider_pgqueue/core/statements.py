@@ -12,8 +12,20 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar
 from uuid import UUID
 
-from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, LeaseLost
-from airflow_provider_pgqueue.core.message import DeadMessage, DeadQueue, Message, QueueStatus, ReadyQueue, Requeued, Row
+from airflow_provider_pgqueue.core.errors import (
+    InvalidArgument,
+    InvalidMessage,
+    LeaseLost,
+)
+from airflow_provider_pgqueue.core.message import (
+    DeadMessage,
+    DeadQueue,
+    Message,
+    QueueStatus,
+    ReadyQueue,
+    Requeued,
+    Row,
+)
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
 
 T = TypeVar("T")
@@ -33,14 +45,18 @@ class Statement(Generic[T]):
     def sql(self) -> str:
         """The text to run: named arguments, so that the functions may grow new ones; NULL leaves the default."""
         named = ", ".join(
-            f'"{name}" => %({name})s' + (f"::{self.types[name]}" if name in self.types else "") for name in self.given
+            f'"{name}" => %({name})s'
+            + (f"::{self.types[name]}" if name in self.types else "")
+            for name in self.given
         )
         return f"SELECT * FROM messages.{self.function}({named})"
 
     @property
     def given(self) -> dict[str, Any]:
         """The arguments that are not left to the default of the function."""
-        return {name: value for name, value in self.arguments.items() if value is not None}
+        return {
+            name: value for name, value in self.arguments.items() if value is not None
+        }
 
 
 def _only(row: Row) -> Any:
@@ -72,7 +88,9 @@ def _unless_lost(ids: Collection[int]) -> Callable[[list[Row]], list[int]]:
     return decode
 
 
-_JSON_LITERALS = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+_JSON_LITERALS = json.JSONEncoder(
+    allow_nan=False, ensure_ascii=False, separators=(",", ":")
+)
 
 
 def to_json(body: Any) -> str:
@@ -81,11 +99,17 @@ def to_json(body: Any) -> str:
         text = _JSON_LITERALS.encode(body)
         text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidMessage("a body has a lone surrogate. Publish text that is valid Unicode.") from error
+        raise InvalidMessage(
+            "a body has a lone surrogate. Publish text that is valid Unicode."
+        ) from error
     except ValueError as error:
-        raise InvalidMessage(f"a body is not JSON: {_reason(error)}. Replace NaN and Infinity, and break cycles.") from error
+        raise InvalidMessage(
+            f"a body is not JSON: {_reason(error)}. Replace NaN and Infinity, and break cycles."
+        ) from error
     except TypeError as error:
-        raise InvalidMessage(f"a body is not JSON: {error}. Convert it to str, int, float, bool, None, list or dict.") from error
+        raise InvalidMessage(
+            f"a body is not JSON: {error}. Convert it to str, int, float, bool, None, list or dict."
+        ) from error
     except RecursionError as error:
         raise InvalidMessage("a body is nested too deep. Flatten it.") from error
     return text
@@ -152,7 +176,9 @@ def publish(
         "headers": None if headers is None else to_json(headers),
         "reference": reference,
     }
-    return Statement("publish", arguments, _one, {"message": "jsonb", "headers": "jsonb"})
+    return Statement(
+        "publish", arguments, _one, {"message": "jsonb", "headers": "jsonb"}
+    )
 
 
 def publish_batch(
@@ -179,7 +205,12 @@ def publish_batch(
         "headers": None if headers is None else to_json(headers),
         "references": None if references is None else list(references),
     }
-    return Statement("publish_batch", arguments, _ids, {"messages": "jsonb", "headers": "jsonb", "references": "text[]"})
+    return Statement(
+        "publish_batch",
+        arguments,
+        _ids,
+        {"messages": "jsonb", "headers": "jsonb", "references": "text[]"},
+    )
 
 
 # Lease and finish -----------------------------------------------------------------------------------------------------
@@ -196,7 +227,9 @@ def lease(
     return Statement("lease", dict(locals()), _list(Message.from_row))
 
 
-def extend(lock_token: UUID, ids: Collection[int], *, lease_for: timedelta) -> Statement[list[int]]:
+def extend(
+    lock_token: UUID, ids: Collection[int], *, lease_for: timedelta
+) -> Statement[list[int]]:
     """Make leases last `lease_for` from now. LeaseLost names those that were lost; the others are extended."""
     arguments = {"lock_token": lock_token, "ids": list(ids), "lease_for": lease_for}
     return Statement("extend", arguments, _unless_lost(ids), {"ids": "bigint[]"})
@@ -221,9 +254,18 @@ def archive(
         "result": result,
         "details": details,
         "handled_by": handled_by,
-        "outcomes": to_json({str(id_): _as_result(outcome) for id_, outcome in outcomes.items()}) if outcomes else None,
+        "outcomes": to_json(
+            {str(id_): _as_result(outcome) for id_, outcome in outcomes.items()}
+        )
+        if outcomes
+        else None,
     }
-    return Statement("archive", arguments, _unless_lost(ids), {"ids": "bigint[]", "outcomes": "jsonb"})
+    return Statement(
+        "archive",
+        arguments,
+        _unless_lost(ids),
+        {"ids": "bigint[]", "outcomes": "jsonb"},
+    )
 
 
 def _as_result(outcome: Success | Rejected | Failed) -> dict[str, str | None]:
@@ -258,7 +300,9 @@ def release(
     return Statement("release", arguments, _unless_lost(ids), {"ids": "bigint[]"})
 
 
-def consume(queue_name: str, *, max_messages: int = 1, handled_by: str | None = None) -> Statement[list[Message]]:
+def consume(
+    queue_name: str, *, max_messages: int = 1, handled_by: str | None = None
+) -> Statement[list[Message]]:
     """Take messages out and archive them as success in the caller's transaction."""
     return Statement("consume", dict(locals()), _list(Message.from_row))
 
@@ -276,7 +320,9 @@ def lease_dead(
 ) -> Statement[list[DeadMessage]]:
     """Take dead messages that nobody decided about under one fresh token, oldest first."""
     arguments = dict(locals()) | {"results": None if results is None else list(results)}
-    return Statement("lease_dead", arguments, _list(DeadMessage.from_row), {"results": "text[]"})
+    return Statement(
+        "lease_dead", arguments, _list(DeadMessage.from_row), {"results": "text[]"}
+    )
 
 
 def requeue(
@@ -294,7 +340,9 @@ def requeue(
     arguments = {
         "lock_token": lock_token,
         "ids": list(ids),
-        "messages": to_json({str(id_): body for id_, body in bodies.items()}) if bodies else None,
+        "messages": to_json({str(id_): body for id_, body in bodies.items()})
+        if bodies
+        else None,
         "delay": delay,
         "remedied_by": remedied_by,
     }
@@ -305,14 +353,25 @@ def requeue(
             raise LeaseLost(lost)
         return requeued
 
-    return Statement("requeue", arguments, decode, {"ids": "bigint[]", "messages": "jsonb"})
+    return Statement(
+        "requeue", arguments, decode, {"ids": "bigint[]", "messages": "jsonb"}
+    )
 
 
 def dismiss(
-    lock_token: UUID, ids: Collection[int], reason: str, *, remedied_by: str | None = None
+    lock_token: UUID,
+    ids: Collection[int],
+    reason: str,
+    *,
+    remedied_by: str | None = None,
 ) -> Statement[list[int]]:
     """Decide that nothing more is done about leased dead messages. LeaseLost names those that were lost."""
-    arguments = {"lock_token": lock_token, "ids": list(ids), "reason": reason, "remedied_by": remedied_by}
+    arguments = {
+        "lock_token": lock_token,
+        "ids": list(ids),
+        "reason": reason,
+        "remedied_by": remedied_by,
+    }
     return Statement("dismiss", arguments, _unless_lost(ids), {"ids": "bigint[]"})
 
 
@@ -330,22 +389,35 @@ def requeue_dead(
     Messages that were requeued `max_requeues` times before are left on the work list.
     """
     arguments = dict(locals()) | {"results": None if results is None else list(results)}
-    return Statement("requeue_dead", arguments, _list(Requeued.from_row), {"results": "text[]"})
+    return Statement(
+        "requeue_dead", arguments, _list(Requeued.from_row), {"results": "text[]"}
+    )
 
 
 # Waiting and upkeep ---------------------------------------------------------------------------------------------------
 
 
-def ready_queues(queue_names: Collection[str] | None = None, *, count_up_to: int = 1000) -> Statement[list[ReadyQueue]]:
+def ready_queues(
+    queue_names: Collection[str] | None = None, *, count_up_to: int = 1000
+) -> Statement[list[ReadyQueue]]:
     """Ask which queues have a message to lease now or later; one question for any number of waiting consumers."""
-    arguments = {"queue_names": None if queue_names is None else list(queue_names), "count_up_to": count_up_to}
-    return Statement("ready_queues", arguments, _list(ReadyQueue.from_row), {"queue_names": "text[]"})
+    arguments = {
+        "queue_names": None if queue_names is None else list(queue_names),
+        "count_up_to": count_up_to,
+    }
+    return Statement(
+        "ready_queues", arguments, _list(ReadyQueue.from_row), {"queue_names": "text[]"}
+    )
 
 
-def dead_queues(queue_names: Collection[str] | None = None) -> Statement[list[DeadQueue]]:
+def dead_queues(
+    queue_names: Collection[str] | None = None,
+) -> Statement[list[DeadQueue]]:
     """Ask which queues have dead messages that nobody decided about and nobody holds."""
     arguments = {"queue_names": None if queue_names is None else list(queue_names)}
-    return Statement("dead_queues", arguments, _list(DeadQueue.from_row), {"queue_names": "text[]"})
+    return Statement(
+        "dead_queues", arguments, _list(DeadQueue.from_row), {"queue_names": "text[]"}
+    )
 
 
 def upkeep() -> Statement[dict[str, Any]]:

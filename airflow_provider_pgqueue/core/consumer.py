@@ -1,0 +1,217 @@
+"""The consumer loop: lease a batch, handle it, archive each message with its outcome, until the queue is empty."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import InvalidArgument, LeaseLost
+from airflow_provider_pgqueue.core.lease import Lease
+from airflow_provider_pgqueue.core.message import Message
+from airflow_provider_pgqueue.core.outcome import (
+    Failed,
+    Outcome,
+    Rejected,
+    RejectMessage,
+    Retry,
+    Success,
+)
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[Message], Outcome | None]
+BatchHandler = Callable[[Sequence[Message]], Mapping[int, Outcome | None] | None]
+_SETTLE_EVERY = 1.0  # seconds: what a killed consumer of slow messages repeats at most
+
+
+def back_off(attempts: int) -> timedelta:
+    """Return how long to wait after an attempt failed: 1 s, 2 s, 4 s … 5 minutes, each between half and all of it."""
+    return timedelta(
+        seconds=min(2.0 ** (attempts - 1), 300.0) * random.uniform(0.5, 1.0)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumer:
+    """How messages of one queue are handled.
+
+    Give exactly one of `handle` (one message, returns its outcome or None for success) and `handle_batch` (a lease at
+    a time, returns outcomes by message id; what it leaves out is a success). A handler that raises RejectMessage
+    rejects; any other exception delivers the message again after `retry_delay`, or archives it as failed after its
+    last attempt. For `handle_batch` that concerns the whole batch.
+    """
+
+    queue_name: str
+    handle: Handler | None = None
+    handle_batch: BatchHandler | None = None
+    batch_size: int = 100
+    lease_for: timedelta = timedelta(minutes=5)
+    retry_delay: Callable[[int], timedelta] = back_off
+    handled_by: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.handle is None) == (self.handle_batch is None):
+            raise InvalidArgument("give exactly one of handle and handle_batch")
+
+    def drain(
+        self,
+        conn: psycopg.Connection[Any],
+        *,
+        max_messages: int | None = None,
+        stop: Callable[[], bool] = lambda: False,
+        on_batch: Callable[[Counter[str]], None] = lambda counts: None,
+    ) -> Counter[str]:
+        """Handle messages until the queue has none ready, `max_messages` were leased, or `stop` says so.
+
+        Returns how many ended as success, rejected, failed, retried (delivered again later), released (not started)
+        and lost (their lease ended first: another consumer gets them). After `stop` the message in hand is finished
+        and the rest of the batch released, without counting an attempt. Dying at any point loses nothing; messages
+        that were handled and not yet archived, at most a batch, are delivered again.
+        """
+        counts: Counter[str] = Counter()
+        leased = 0
+        while not stop() and (max_messages is None or leased < max_messages):
+            wanted = (
+                self.batch_size
+                if max_messages is None
+                else min(self.batch_size, max_messages - leased)
+            )
+            messages = run(
+                conn,
+                statements.lease(
+                    self.queue_name,
+                    max_messages=wanted,
+                    lease_for=self.lease_for,
+                    locked_by=self.handled_by,
+                ),
+            )
+            if not messages:
+                break
+            leased += len(messages)
+            self._work(
+                Lease(
+                    conn, messages, lease_for=self.lease_for, handled_by=self.handled_by
+                ),
+                stop,
+                counts,
+            )
+            on_batch(counts)
+        return counts
+
+    def _work(
+        self, lease: Lease, stop: Callable[[], bool], counts: Counter[str]
+    ) -> None:
+        outcomes = (
+            self._each(self.handle, lease, stop)
+            if self.handle
+            else self._all_at_once(lease)
+        )
+        with lease:
+            for settled in _now_and_then(outcomes):
+                _settle(lease, settled, counts)
+            if unstarted := lease.held:
+                counts["released"] += len(unstarted)
+                lease.release(unstarted, count_attempt=False)
+
+    def _each(
+        self, handle: Handler, lease: Lease, stop: Callable[[], bool]
+    ) -> Iterator[tuple[Message, Outcome]]:
+        for message in lease:
+            if stop():
+                return
+            if message.id in lease.lost:
+                continue
+            try:
+                outcome = handle(message) or Success()
+            except Exception as error:  # noqa: BLE001 a handler may raise anything
+                outcome = self._verdict(message, error)
+            yield message, outcome
+
+    def _all_at_once(self, lease: Lease) -> Iterator[tuple[Message, Outcome]]:
+        try:
+            outcomes = self.handle_batch(tuple(lease)) if self.handle_batch else None
+        except Exception as error:  # noqa: BLE001 a handler may raise anything
+            for message in lease:
+                yield message, self._verdict(message, error)
+            return
+        if unknown := set(outcomes or {}) - {message.id for message in lease}:
+            raise InvalidArgument(
+                f"the handler gave outcomes for messages that it did not get: {sorted(unknown)[:10]}"
+            )
+        for message in lease:
+            yield message, (outcomes or {}).get(message.id) or Success()
+
+    def _verdict(self, message: Message, error: Exception) -> Outcome:
+        if isinstance(error, RejectMessage):
+            return Rejected(str(error))
+        # The text of the error may quote the body: it goes to the archive, which has the body anyway, not to the log.
+        log.warning(
+            "message %s of queue %s raised %s",
+            message.id,
+            message.queue_name,
+            type(error).__name__,
+        )
+        return Retry(
+            self.retry_delay(message.attempts),
+            f"{type(error).__name__}: {error}"[:4000],
+        )
+
+
+def _now_and_then(
+    outcomes: Iterator[tuple[Message, Outcome]],
+) -> Iterator[dict[Message, Outcome]]:
+    """Gather outcomes and hand them on every second and at the end."""
+    gathered: dict[Message, Outcome] = {}
+    due = time.monotonic() + _SETTLE_EVERY
+    for message, outcome in outcomes:
+        gathered[message] = outcome
+        if time.monotonic() >= due:
+            yield gathered
+            gathered = {}
+            due = time.monotonic() + _SETTLE_EVERY
+    if gathered:
+        yield gathered
+
+
+def _settle(
+    lease: Lease, outcomes: dict[Message, Outcome], counts: Counter[str]
+) -> None:
+    held = {
+        message: outcome
+        for message, outcome in outcomes.items()
+        if message.id not in lease.lost
+    }
+    try:
+        lease.settle(held)
+    except LeaseLost as error:
+        log.warning("%s", error)
+    counts.update(
+        "lost" if message.id in lease.lost else _name(message, outcome)
+        for message, outcome in outcomes.items()
+    )
+
+
+def _name(message: Message, outcome: Outcome) -> str:
+    match outcome:
+        case Success():
+            return "success"
+        case Rejected():
+            return "rejected"
+        case Failed():
+            return "failed"
+        case Retry(count_attempt=counted):
+            return (
+                "failed"
+                if counted and message.attempts >= message.max_attempts
+                else "retried"
+            )

@@ -1,0 +1,241 @@
+"""Messages that are held for a while: renewed while the holder works, settled or given back at the end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self, overload
+
+import psycopg
+
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import LeaseLost, PgQueueError
+from airflow_provider_pgqueue.core.message import Message
+from airflow_provider_pgqueue.core.outcome import (
+    Failed,
+    Outcome,
+    Rejected,
+    Retry,
+    Success,
+)
+from airflow_provider_pgqueue.core.statements import Statement
+
+log = logging.getLogger(__name__)
+
+
+class Lease(Sequence[Message]):
+    """The messages of one `lease` call, in the order to handle them.
+
+    As a context manager it extends the leases in a thread while it is open. On a clean exit what was not settled is
+    archived as success; on an exception it is released, and the attempt counts. A process that dies loses nothing:
+    the leases expire.
+
+    :param conn: an autocommit connection that nothing else blocks; the lease uses it until it is closed.
+    :param lease_for: how long each renewal lasts; a third of it is the interval between renewals.
+    """
+
+    def __init__(
+        self,
+        conn: psycopg.Connection[Any],
+        messages: Sequence[Message],
+        *,
+        lease_for: timedelta,
+        handled_by: str | None = None,
+    ) -> None:
+        self._conn = conn
+        self._messages = tuple(messages)
+        self._lease_for = lease_for
+        self._handled_by = handled_by
+        self._token = messages[0].lock_token if messages else None
+        self._held = {message.id for message in messages}
+        self._lost: set[int] = set()
+        self._closed = threading.Event()
+        self._renewal: threading.Thread | None = None
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
+        return self._messages[index]
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __repr__(self) -> str:
+        return f"<Lease of {len(self)} messages, {len(self._held)} held>"
+
+    @property
+    def held(self) -> list[Message]:
+        """The messages that are neither settled nor known to be lost."""
+        return [message for message in self._messages if message.id in self._held]
+
+    @property
+    def lost(self) -> frozenset[int]:
+        """The ids that a renewal or a call found lost: stop working on them."""
+        return frozenset(self._lost)
+
+    def __enter__(self) -> Self:
+        if self._held and self._conn.autocommit:
+            self._renewal = threading.Thread(
+                target=self._renew, name="pgqueue-renewal", daemon=True
+            )
+            self._renewal.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop_renewal()
+        if kind is None:
+            self.archive(self.held)
+            return
+        try:
+            self.release(self.held, details=f"{kind.__name__}: {error}")
+        except PgQueueError:
+            # The error of the caller matters more; the leases expire by themselves.
+            log.warning(
+                "could not release %s message(s) after %s",
+                len(self._held),
+                kind.__name__,
+                exc_info=True,
+            )
+
+    def stop_renewal(self) -> None:
+        """Stop the renewing thread and wait for it."""
+        self._closed.set()
+        if self._renewal is not None:
+            self._renewal.join()
+            self._renewal = None
+
+    def _renew(self) -> None:
+        while not self._closed.wait(self._lease_for.total_seconds() / 3):
+            try:
+                self.extend()
+            except LeaseLost as error:
+                log.warning("%s", error)
+            except PgQueueError as error:
+                log.warning(
+                    "could not extend the lease of %s message(s): %s",
+                    len(self._held),
+                    type(error).__name__,
+                )
+
+    def extend(self, lease_for: timedelta | None = None) -> None:
+        """Make the leases that are held last `lease_for` from now; LeaseLost names those that were lost."""
+        if held := frozenset(self._held):
+            self._call(
+                statements.extend(
+                    self._require_token(), held, lease_for=lease_for or self._lease_for
+                ),
+                (),
+            )
+
+    def archive(
+        self,
+        messages: Collection[Message],
+        *,
+        result: str = "success",
+        details: str | None = None,
+    ) -> None:
+        """Finish messages with one result; LeaseLost names those that were lost, the others are archived."""
+        if ids := _ids(messages):
+            statement = statements.archive(
+                self._require_token(),
+                ids,
+                result=result,
+                details=details,
+                handled_by=self._handled_by,
+            )
+            self._call(statement, ids)
+
+    def reject(self, message: Message, reason: str) -> None:
+        """Finish an invalid message; it is never delivered again."""
+        self.settle({message: Rejected(reason)})
+
+    def release(
+        self,
+        messages: Collection[Message],
+        *,
+        delay: timedelta = timedelta(0),
+        count_attempt: bool = True,
+        details: str | None = None,
+    ) -> None:
+        """Give messages back, now or after `delay`; a counted last attempt is archived as failed."""
+        if ids := _ids(messages):
+            statement = statements.release(
+                self._require_token(),
+                ids,
+                delay=delay,
+                count_attempt=count_attempt,
+                details=details,
+            )
+            self._call(statement, ids)
+
+    def settle(self, outcomes: Mapping[Message, Outcome | None]) -> None:
+        """Give each message its outcome (None is success): one archive call, and one release per kind of retry.
+
+        LeaseLost names all that were lost, after the others were settled.
+        """
+        finals: dict[int, Success | Rejected | Failed] = {}
+        retries: defaultdict[Retry, list[Message]] = defaultdict(list)
+        for message, outcome in outcomes.items():
+            if isinstance(outcome, Retry):
+                retries[outcome].append(message)
+            else:
+                finals[message.id] = outcome or Success()
+        lost: set[int] = set()
+        try:
+            if finals:
+                special = {
+                    id_: outcome
+                    for id_, outcome in finals.items()
+                    if outcome != Success()
+                }
+                statement = statements.archive(
+                    self._require_token(),
+                    list(finals),
+                    outcomes=special,
+                    handled_by=self._handled_by,
+                )
+                self._call(statement, finals)
+        except LeaseLost as error:
+            lost.update(error.ids)
+        for retry, messages in retries.items():
+            try:
+                self.release(
+                    messages,
+                    delay=retry.delay,
+                    count_attempt=retry.count_attempt,
+                    details=retry.details,
+                )
+            except LeaseLost as error:
+                lost.update(error.ids)
+        if lost:
+            raise LeaseLost(lost)
+
+    def _call(self, statement: Statement[Any], settled: Collection[int]) -> None:
+        try:
+            run(self._conn, statement)
+        except LeaseLost as error:
+            self._lost.update(error.ids)
+            self._held.difference_update(settled, error.ids)
+            raise
+        self._held.difference_update(settled)
+
+    def _require_token(self) -> Any:
+        if self._token is None:
+            raise ValueError("this lease holds no messages")
+        return self._token
+
+
+def _ids(messages: Collection[Message]) -> list[int]:
+    return [message.id for message in messages]

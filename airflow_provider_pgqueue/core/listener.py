@@ -1,0 +1,180 @@
+"""Waits for work on one connection: LISTEN, look, wait, and never trust that a NOTIFY arrives.
+
+Whoever waits asks the tables, not the notification: after connecting, after each NOTIFY, after a reconnect, when a
+delayed message becomes visible, and every poll interval in any case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any, Final
+
+import psycopg
+
+from airflow_provider_pgqueue.core.errors import (
+    ConnectionFailed,
+    PgQueueError,
+    translate,
+)
+
+log = logging.getLogger(__name__)
+
+CHANNELS: Final = ("new_message", "dead_message")
+AsyncConnection = psycopg.AsyncConnection[Any]
+_TRAILING_LOOK = 0.25  # seconds: in notify mode `gated` the last publisher of a burst may not have rung
+_PERMANENT = (
+    "28",
+    "3D",
+    "42",
+)  # SQLSTATE classes: authorization, no such database, privileges and undefined objects
+
+
+class Listener:
+    """Calls `look` each time there may be work, for ever; one connection whatever the number of waiting consumers.
+
+    A look that takes longer than `deadline` counts as a dead connection, so each look is also the heartbeat. A lost
+    connection is opened again with growing, jittered pauses, and then everybody looks again. Behind a transaction
+    pooler LISTEN is silently deaf: that is noticed, warned about once, and answered by polling.
+
+    :param connect: opens an autocommit connection.
+    :param look: asks the database; returns how soon something is known to become ready, or None.
+    :param poll_interval: seconds between looks when nothing rings; each is shortened by up to a tenth at random.
+    :param deadline: seconds that connecting or one look may take.
+    :param min_gap: seconds between two looks; what rings in between is answered by one look.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[AsyncConnection]],
+        look: Callable[[AsyncConnection], Awaitable[timedelta | None]],
+        *,
+        poll_interval: float = 30.0,
+        deadline: float = 10.0,
+        min_gap: float = 0.0,
+    ) -> None:
+        self._connect = connect
+        self._look = look
+        self._poll_interval = poll_interval
+        self._deadline = deadline
+        self._min_gap = min_gap
+        self._nudged = asyncio.Event()
+        self._warned_of_pooler = False
+
+    def nudge(self) -> None:
+        """Ask for a look now, for a consumer that has just begun to wait. Call it on the loop that runs `run`."""
+        self._nudged.set()
+
+    async def run(self) -> None:
+        """Listen until cancelled.
+
+        Raises what no retry can mend: refused credentials, a missing database or privilege, an error of the schema.
+        """
+        failures = 0
+        while True:
+            try:
+                async with asyncio.timeout(self._deadline):
+                    conn = await self._connect()
+                async with conn:
+                    hears = await self._listen(conn)
+                    while True:
+                        next_in = await self._look_in_time(conn)
+                        if failures:
+                            log.info("listening again after %s failure(s)", failures)
+                            failures = 0
+                        await self._wait(conn, hears, next_in)
+            except (psycopg.Error, ConnectionFailed, TimeoutError, OSError) as error:
+                if _is_permanent(error):
+                    raise (
+                        translate(error) if isinstance(error, psycopg.Error) else error
+                    ) from error
+                failures += 1
+                pause = min(0.5 * 2 ** (failures - 1), 30.0) * random.uniform(0.5, 1.0)
+                log.warning(
+                    "lost the connection (%s); next try in %.1f s",
+                    type(error).__name__,
+                    pause,
+                )
+                await asyncio.sleep(pause)
+
+    async def _listen(self, conn: AsyncConnection) -> bool:
+        """LISTEN before the first look; return whether notifications can arrive at all."""
+        async with asyncio.timeout(self._deadline):
+            row = await (await conn.execute("SELECT pg_backend_pid()")).fetchone()
+            if row is None or row[0] != conn.info.backend_pid:
+                if not self._warned_of_pooler:
+                    self._warned_of_pooler = True
+                    log.warning(
+                        "a connection pooler stands in between, where LISTEN hears nothing: polling every %.0f s. "
+                        "Give a direct connection to be woken (listen_conn_id in Airflow).",
+                        self._poll_interval,
+                    )
+                return False
+            for channel in CHANNELS:
+                await conn.execute(f"LISTEN {channel}".encode())
+        return True
+
+    async def _look_in_time(self, conn: AsyncConnection) -> timedelta | None:
+        self._nudged.clear()
+        async with asyncio.timeout(self._deadline):
+            return await self._look(conn)
+
+    async def _wait(
+        self, conn: AsyncConnection, hears: bool, next_in: timedelta | None
+    ) -> None:
+        """Return when it is time to look again."""
+        pause = self._poll_interval * random.uniform(0.9, 1.0)
+        if next_in is not None:
+            pause = min(pause, max(next_in.total_seconds(), 0.001))
+        started = asyncio.get_running_loop().time()
+        rung = await self._rings(conn, hears, pause)
+        gap = self._min_gap - (asyncio.get_running_loop().time() - started)
+        if gap > 0:
+            await asyncio.sleep(gap)
+        if rung:
+            await self._look_in_time(conn)
+            await self._rings(conn, hears, min(_TRAILING_LOOK, pause))
+
+    async def _rings(self, conn: AsyncConnection, hears: bool, pause: float) -> bool:
+        """Wait for a NOTIFY, a nudge or the end of the pause; return whether a NOTIFY came."""
+        waits: set[asyncio.Task[Any]] = {asyncio.create_task(self._nudged.wait())}
+        bell = asyncio.create_task(_bell(conn, pause)) if hears else None
+        if bell is not None:
+            waits.add(bell)
+        try:
+            await asyncio.wait(
+                waits,
+                timeout=pause + 1.0 if hears else pause,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            for task in waits:
+                task.cancel()
+            await asyncio.wait(waits)
+        if bell is None or bell.cancelled():
+            return False
+        return bell.result()
+
+
+async def _bell(conn: AsyncConnection, pause: float) -> bool:
+    # The payload is never read: anybody may send anything on a channel.
+    async with contextlib.aclosing(
+        conn.notifies(timeout=pause, stop_after=1)
+    ) as notifications:
+        async for _ in notifications:
+            return True
+    return False
+
+
+def _is_permanent(error: Exception) -> bool:
+    if isinstance(error, ConnectionFailed):
+        return isinstance(error.__cause__, psycopg.Error) and _is_permanent(
+            error.__cause__
+        )
+    if isinstance(error, PgQueueError):
+        return True
+    return isinstance(error, psycopg.Error) and (error.sqlstate or "")[:2] in _PERMANENT

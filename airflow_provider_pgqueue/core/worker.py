@@ -1,0 +1,170 @@
+"""A consumer as a plain process: waits for work, handles it, stops cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import FrameType
+from typing import Any
+
+import psycopg
+
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run_async
+from airflow_provider_pgqueue.core.connection import connect, connect_async
+from airflow_provider_pgqueue.core.consumer import Consumer
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, QueuePaused
+from airflow_provider_pgqueue.core.listener import AsyncConnection, Listener
+from airflow_provider_pgqueue.core.migrations import check_version
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(kw_only=True)
+class Worker:
+    """Handles the messages of one queue for as long as the process lives.
+
+    A NOTIFY wakes it; without one it looks every `poll_interval` seconds, so it needs neither NOTIFY nor any upkeep. It opens two
+    connections, one to work and one to listen, and opens them again when they break. SIGTERM and SIGINT finish the
+    message in hand, archive what is done, release the rest and let `run` return; `kill -9` loses nothing, because the
+    leases expire.
+
+    :param conninfo: libpq connection string or URL.
+    :param consumer: what to do with a message, how many to lease at a time and for how long.
+    """
+
+    conninfo: str
+    consumer: Consumer
+    poll_interval: float = 30.0
+    counts: Counter[str] = field(default_factory=Counter)
+    _wake: threading.Event = field(default_factory=threading.Event)
+    _stopping: threading.Event = field(default_factory=threading.Event)
+
+    def stop(self) -> None:
+        """Ask `run` to return after the message in hand; safe from a signal handler or another thread."""
+        self._stopping.set()
+        self._wake.set()
+
+    def run(self, *, until_empty: bool = False) -> Counter[str]:
+        """Handle messages until `stop`, SIGTERM or SIGINT, or with `until_empty` until the queue has none ready.
+
+        Returns how messages ended, as `Consumer.drain` does.
+        """
+        with _signals(self.stop), self._listening(until_empty):
+            failures = 0
+            while not self._stopping.is_set():
+                self._wake.clear()
+                try:
+                    self._drain()
+                    failures = 0
+                except (ConnectionFailed, psycopg.OperationalError) as error:
+                    failures += 1
+                    pause = min(0.5 * 2 ** (failures - 1), 30.0) * random.uniform(
+                        0.5, 1.0
+                    )
+                    log.warning(
+                        "lost the connection (%s); next try in %.1f s",
+                        type(error).__name__,
+                        pause,
+                    )
+                    self._stopping.wait(pause)
+                    continue
+                except QueuePaused as error:
+                    log.info("%s", error)
+                if until_empty:
+                    break
+                self._wake.wait(self.poll_interval)
+        log.info(
+            "worker of queue %s stopped: %s",
+            self.consumer.queue_name,
+            dict(self.counts),
+        )
+        return self.counts
+
+    def _drain(self) -> None:
+        with connect(self.conninfo, application_name="pgqueue worker") as conn:
+            check_version(conn)
+            self.counts.update(self.consumer.drain(conn, stop=self._stopping.is_set))
+
+    @contextmanager
+    def _listening(self, until_empty: bool) -> Iterator[None]:
+        if until_empty:
+            yield
+            return
+        loop = asyncio.new_event_loop()
+        listening = loop.create_task(self._listen())
+        thread = threading.Thread(
+            target=self._run_listener,
+            args=(loop, listening),
+            name="pgqueue-listener",
+            daemon=True,
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            loop.call_soon_threadsafe(listening.cancel)
+            thread.join()
+
+    def _run_listener(
+        self, loop: asyncio.AbstractEventLoop, listening: asyncio.Task[None]
+    ) -> None:
+        try:
+            loop.run_until_complete(listening)
+        except asyncio.CancelledError:
+            pass
+        except Exception as error:  # noqa: BLE001 without a bell the worker polls
+            log.warning(
+                "not listening (%s): polling every %.0f s", error, self.poll_interval
+            )
+        finally:
+            loop.close()
+
+    async def _listen(self) -> None:
+        await Listener(
+            self._connect_listener, self._look, poll_interval=self.poll_interval
+        ).run()
+
+    async def _connect_listener(self) -> AsyncConnection:
+        return await connect_async(self.conninfo, application_name="pgqueue listener")
+
+    async def _look(self, conn: AsyncConnection) -> timedelta | None:
+        found = await run_async(
+            conn, statements.ready_queues([self.consumer.queue_name], count_up_to=1)
+        )
+        if any(queue.ready for queue in found):
+            self._wake.set()
+        return min(
+            (queue.next_in for queue in found if queue.next_in is not None),
+            default=None,
+        )
+
+
+@contextmanager
+def _signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Stop on SIGTERM and SIGINT while open, where Python allows it: in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        log.info("stopping on %s", signal.Signals(number).name)
+        stop()
+
+    before: dict[signal.Signals, Any] = {
+        number: signal.signal(number, handle)
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
