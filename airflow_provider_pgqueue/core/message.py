@@ -80,9 +80,10 @@ class ReadyQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadQueue:
-    """A queue with dead messages that nobody decided about and nobody holds."""
+    """A queue with dead messages of one result that nobody decided about and nobody holds."""
 
     queue_name: str
+    result: str
     waiting: int
     newest_id: int
     oldest_age: timedelta

@@ -61,10 +61,14 @@ class Worker:
         with _signals(self.stop), self._listening(until_empty):
             failures = 0
             while not self._stopping.is_set():
-                self._wake.clear()
                 try:
-                    self._drain()
-                    failures = 0
+                    with connect(
+                        self.conninfo, application_name="pgqueue worker"
+                    ) as conn:
+                        check_version(conn)
+                        failures = 0
+                        self._serve(conn, until_empty)
+                    break
                 except (ConnectionFailed, psycopg.OperationalError) as error:
                     failures += 1
                     pause = min(0.5 * 2 ** (failures - 1), 30.0) * random.uniform(
@@ -76,12 +80,6 @@ class Worker:
                         pause,
                     )
                     self._stopping.wait(pause)
-                    continue
-                except QueuePaused as error:
-                    log.info("%s", error)
-                if until_empty:
-                    break
-                self._wake.wait(self.poll_interval)
         log.info(
             "worker of queue %s stopped: %s",
             self.consumer.queue_name,
@@ -89,10 +87,18 @@ class Worker:
         )
         return self.counts
 
-    def _drain(self) -> None:
-        with connect(self.conninfo, application_name="pgqueue worker") as conn:
-            check_version(conn)
-            self.counts.update(self.consumer.drain(conn, stop=self._stopping.is_set))
+    def _serve(self, conn: psycopg.Connection[Any], until_empty: bool) -> None:
+        while not self._stopping.is_set():
+            self._wake.clear()
+            try:
+                self.counts.update(
+                    self.consumer.drain(conn, stop=self._stopping.is_set)
+                )
+            except QueuePaused as error:
+                log.info("%s", error)
+            if until_empty:
+                return
+            self._wake.wait(self.poll_interval)
 
     @contextmanager
     def _listening(self, until_empty: bool) -> Iterator[None]:

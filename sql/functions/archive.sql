@@ -11,6 +11,10 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 BEGIN
+    IF archive.result IS NULL OR archive.result <> ALL (ARRAY['success', 'failed', 'rejected', 'lock_expired', 'expired']) THEN
+        RAISE EXCEPTION 'result is %', coalesce(quote_literal(left(archive.result, 100)), 'NULL')
+            USING ERRCODE = 'PQ004', HINT = 'Give success, failed, rejected, lock_expired or expired.';
+    END IF;
     RETURN QUERY
     WITH mine AS (
         DELETE FROM messages.message m
@@ -25,9 +29,6 @@ BEGIN
            reference, headers, message
       FROM mine
     RETURNING a.id;
-EXCEPTION WHEN check_violation OR not_null_violation THEN
-    RAISE EXCEPTION 'a result is not valid' USING ERRCODE = 'PQ004',
-        HINT = 'Give success, failed, rejected, lock_expired or expired.';
 END $$;
 COMMENT ON FUNCTION messages.archive(uuid, bigint[], text, text, text, jsonb) IS
     'Finishes leased messages and returns the ids; an id that is missing was lost. outcomes {"id": {"result", "details"}} overrides per message. PQ004: bad result.';

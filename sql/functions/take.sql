@@ -16,10 +16,13 @@ DECLARE
     swept    boolean;
 BEGIN
     FOR band IN
-        SELECT b.priority, b.low_water, messages.mark(b.low_water) AS lowest, messages.mark(b.sweep_due) AS sweep_due, b.sweep_due AS due
+        -- What messages.mark() reads, spelled out: two calls less on the hottest path.
+        SELECT b.priority, b.low_water AS low_water_mark, b.sweep_due AS sweep_due_mark,
+               coalesce('epoch'::timestamptz + pg_sequence_last_value(b.low_water) * interval '1 us', '-infinity') AS low_water,
+               coalesce('epoch'::timestamptz + pg_sequence_last_value(b.sweep_due) * interval '1 us', '-infinity') AS sweep_due
           FROM messages.band b WHERE b.queue_name = take.queue_name ORDER BY b.priority DESC
     LOOP
-        from_at := band.lowest;
+        from_at := band.low_water;
         to_at := 'infinity';
         swept := false;
         LOOP
@@ -35,7 +38,7 @@ BEGIN
                     taken := taken || found_at;
                     wanted := wanted - cardinality(found_at);
                     IF NOT swept AND first > from_at + interval '5 ms' THEN
-                        PERFORM messages.set_mark(band.low_water, first - interval '1 ms');
+                        PERFORM messages.set_mark(band.low_water_mark, first - interval '1 ms');
                     END IF;
                 END IF;
             END IF;
@@ -44,10 +47,11 @@ BEGIN
             swept := true;
             to_at := from_at;
             SELECT s.lowest INTO from_at
-              FROM messages.sweep(take.queue_name, band.priority, from_at, max_attempts, greatest(max_messages, 100)) s;
-            PERFORM messages.set_mark(band.due, clock_timestamp() + 50 * (clock_timestamp() - moment));
+              FROM messages.sweep(take.queue_name, band.priority, CASE WHEN wanted > 0 THEN 'infinity' ELSE from_at END,
+                                  max_attempts, greatest(max_messages, 100)) s;
+            PERFORM messages.set_mark(band.sweep_due_mark, clock_timestamp() + 50 * (clock_timestamp() - moment));
             EXIT WHEN from_at IS NULL OR from_at >= to_at;
-            PERFORM messages.set_mark(band.low_water, from_at);
+            PERFORM messages.set_mark(band.low_water_mark, from_at);
         END LOOP;
         EXIT WHEN wanted <= 0;
     END LOOP;

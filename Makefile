@@ -1,0 +1,52 @@
+# Everything lives in .venv (packages) and .run (servers, logs, state): `make clean` removes both.
+# PG=debian or PG=embedded chooses the PostgreSQL; without it, Debian's with pg_cron where it can be had.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo up down test check fix lock clean
+MAKEFLAGS += --no-print-directory
+export PG
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+SOURCES := airflow_provider_pgqueue dags_examples tests tools
+PRESENT = $(wildcard $(SOURCES))
+
+help: ## Show this help
+	@echo "Usage: make TARGET [PG=embedded|debian] [FLIGHTS=20000] [TESTS=tests/test_x.py]"
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-8s %s\n", $$1, $$2 }'
+
+setup: $(STAMP) ## Install everything into .venv, once
+
+$(STAMP): requirements.lock pyproject.toml tools/bootstrap.sh
+	@echo "Setting up .venv from requirements.lock …"
+	@tools/bootstrap.sh
+	@touch $@
+
+demo: setup ## Run the main job on real flights, end to end (FLIGHTS=n for fewer)
+	@$(BIN)/python -m tools.demo $(if $(FLIGHTS),--flights $(FLIGHTS))
+
+up: setup ## Start PostgreSQL and Airflow with the example DAGs and leave them running
+	@$(BIN)/python -m tools.airflow start
+
+down: setup ## Stop what `make up` or an interrupted demo left running
+	@$(BIN)/python -m tools.airflow stop
+	@$(BIN)/python -m tools.postgres stop
+
+test: setup ## Run all tests (TESTS=… for some)
+	@$(BIN)/python -m pytest $(TESTS)
+
+check: setup ## Check style, types and layers; writes nothing
+	@$(BIN)/ruff check $(PRESENT)
+	@$(BIN)/ruff format --check $(PRESENT)
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+fix: setup ## Repair style where that can be done by machine
+	@$(BIN)/ruff check --fix $(PRESENT)
+	@$(BIN)/ruff format $(PRESENT)
+
+lock: ## Resolve the dependencies again into requirements.lock (LOCK=--upgrade for newer ones)
+	@tools/bootstrap.sh lock $(LOCK)
+
+clean: ## Stop the servers, then remove .venv and .run
+	@if [ -e $(STAMP) ]; then $(BIN)/python -m tools.airflow stop; $(BIN)/python -m tools.postgres destroy; fi
+	@rm -rf .venv .run dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

