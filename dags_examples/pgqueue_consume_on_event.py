@@ -9,9 +9,8 @@ from datetime import timedelta
 
 from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
 from airflow.sdk import DAG, Asset, AssetWatcher
-from flights import record_departures
-
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
+from flights import record_departures
 
 flights_waiting = Asset(
     "pgqueue_flights_waiting",

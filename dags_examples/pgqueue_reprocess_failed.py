@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow.sdk import DAG
-
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 
 with DAG(

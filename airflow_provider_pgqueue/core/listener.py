@@ -89,9 +89,7 @@ class Listener:
                         await self._wait(conn, hears, next_in)
             except (psycopg.Error, ConnectionFailed, TimeoutError, OSError) as error:
                 if _is_permanent(error):
-                    raise (
-                        translate(error) if isinstance(error, psycopg.Error) else error
-                    ) from error
+                    raise (translate(error) if isinstance(error, psycopg.Error) else error) from error
                 failures += 1
                 pause = min(0.5 * 2 ** (failures - 1), 30.0) * random.uniform(0.5, 1.0)
                 log.warning(
@@ -123,9 +121,7 @@ class Listener:
         async with asyncio.timeout(self._deadline):
             return await self._look(conn)
 
-    async def _wait(
-        self, conn: AsyncConnection, hears: bool, next_in: timedelta | None
-    ) -> None:
+    async def _wait(self, conn: AsyncConnection, hears: bool, next_in: timedelta | None) -> None:
         """Return when it is time to look again."""
         pause = self._poll_interval * random.uniform(0.9, 1.0)
         if next_in is not None:
@@ -162,9 +158,7 @@ class Listener:
 
 async def _bell(conn: AsyncConnection, pause: float) -> bool:
     # The payload is never read: anybody may send anything on a channel.
-    async with contextlib.aclosing(
-        conn.notifies(timeout=pause, stop_after=1)
-    ) as notifications:
+    async with contextlib.aclosing(conn.notifies(timeout=pause, stop_after=1)) as notifications:
         async for _ in notifications:
             return True
     return False
@@ -172,9 +166,7 @@ async def _bell(conn: AsyncConnection, pause: float) -> bool:
 
 def _is_permanent(error: Exception) -> bool:
     if isinstance(error, ConnectionFailed):
-        return isinstance(error.__cause__, psycopg.Error) and _is_permanent(
-            error.__cause__
-        )
+        return isinstance(error.__cause__, psycopg.Error) and _is_permanent(error.__cause__)
     if isinstance(error, PgQueueError):
         return True
     return isinstance(error, psycopg.Error) and (error.sqlstate or "")[:2] in _PERMANENT

@@ -107,9 +107,7 @@ def migrate(conn: psycopg.Connection[Any]) -> list[int]:
             conn.execute("SET LOCAL lock_timeout = '30s'")
             conn.execute("SET LOCAL check_function_bodies = off")
             conn.execute("SET LOCAL client_min_messages = warning")
-            conn.execute(
-                "SELECT pg_advisory_xact_lock(hashtextextended('messages.migrate', 0))"
-            )
+            conn.execute("SELECT pg_advisory_xact_lock(hashtextextended('messages.migrate', 0))")
             found: set[int] = set()
             for script in scripts():
                 if script.version in found:
@@ -129,12 +127,7 @@ def migrate(conn: psycopg.Connection[Any]) -> list[int]:
 
 
 def _applied(conn: psycopg.Connection[Any]) -> set[int]:
-    versions = {
-        int(row[0])
-        for row in conn.execute(
-            "SELECT version FROM messages.schema_migration"
-        ).fetchall()
-    }
+    versions = {int(row[0]) for row in conn.execute("SELECT version FROM messages.schema_migration").fetchall()}
     if max(versions, default=0) > code_version():
         raise SchemaTooNew(
             f"schema messages has version {max(versions)}, this package knows {code_version()}. "

@@ -45,18 +45,14 @@ class Statement(Generic[T]):
     def sql(self) -> str:
         """The text to run: named arguments, so that the functions may grow new ones; NULL leaves the default."""
         named = ", ".join(
-            f'"{name}" => %({name})s'
-            + (f"::{self.types[name]}" if name in self.types else "")
-            for name in self.given
+            f'"{name}" => %({name})s' + (f"::{self.types[name]}" if name in self.types else "") for name in self.given
         )
-        return f"SELECT * FROM messages.{self.function}({named})"
+        return f"SELECT * FROM messages.{self.function}({named})"  # noqa: S608 names from this module only
 
     @property
     def given(self) -> dict[str, Any]:
         """The arguments that are not left to the default of the function."""
-        return {
-            name: value for name, value in self.arguments.items() if value is not None
-        }
+        return {name: value for name, value in self.arguments.items() if value is not None}
 
 
 def _only(row: Row) -> Any:
@@ -88,9 +84,7 @@ def _unless_lost(ids: Collection[int]) -> Callable[[list[Row]], list[int]]:
     return decode
 
 
-_JSON_LITERALS = json.JSONEncoder(
-    allow_nan=False, ensure_ascii=False, separators=(",", ":")
-)
+_JSON_LITERALS = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
 def to_json(body: Any) -> str:
@@ -99,9 +93,7 @@ def to_json(body: Any) -> str:
         text = _JSON_LITERALS.encode(body)
         text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidMessage(
-            "a body has a lone surrogate. Publish text that is valid Unicode."
-        ) from error
+        raise InvalidMessage("a body has a lone surrogate. Publish text that is valid Unicode.") from error
     except ValueError as error:
         raise InvalidMessage(
             f"a body is not JSON: {_reason(error)}. Replace NaN and Infinity, and break cycles."
@@ -176,9 +168,7 @@ def publish(
         "headers": None if headers is None else to_json(headers),
         "reference": reference,
     }
-    return Statement(
-        "publish", arguments, _one, {"message": "jsonb", "headers": "jsonb"}
-    )
+    return Statement("publish", arguments, _one, {"message": "jsonb", "headers": "jsonb"})
 
 
 def publish_batch(
@@ -227,9 +217,7 @@ def lease(
     return Statement("lease", dict(locals()), _list(Message.from_row))
 
 
-def extend(
-    lock_token: UUID, ids: Collection[int], *, lease_for: timedelta
-) -> Statement[list[int]]:
+def extend(lock_token: UUID, ids: Collection[int], *, lease_for: timedelta) -> Statement[list[int]]:
     """Make leases last `lease_for` from now. LeaseLost names those that were lost; the others are extended."""
     arguments = {"lock_token": lock_token, "ids": list(ids), "lease_for": lease_for}
     return Statement("extend", arguments, _unless_lost(ids), {"ids": "bigint[]"})
@@ -254,11 +242,7 @@ def archive(
         "result": result,
         "details": details,
         "handled_by": handled_by,
-        "outcomes": to_json(
-            {str(id_): _as_result(outcome) for id_, outcome in outcomes.items()}
-        )
-        if outcomes
-        else None,
+        "outcomes": to_json({str(id_): _as_result(outcome) for id_, outcome in outcomes.items()}) if outcomes else None,
     }
     return Statement(
         "archive",
@@ -300,9 +284,7 @@ def release(
     return Statement("release", arguments, _unless_lost(ids), {"ids": "bigint[]"})
 
 
-def consume(
-    queue_name: str, *, max_messages: int = 1, handled_by: str | None = None
-) -> Statement[list[Message]]:
+def consume(queue_name: str, *, max_messages: int = 1, handled_by: str | None = None) -> Statement[list[Message]]:
     """Take messages out and archive them as success in the caller's transaction."""
     return Statement("consume", dict(locals()), _list(Message.from_row))
 
@@ -320,9 +302,7 @@ def lease_dead(
 ) -> Statement[list[DeadMessage]]:
     """Take dead messages that nobody decided about under one fresh token, oldest first."""
     arguments = dict(locals()) | {"results": None if results is None else list(results)}
-    return Statement(
-        "lease_dead", arguments, _list(DeadMessage.from_row), {"results": "text[]"}
-    )
+    return Statement("lease_dead", arguments, _list(DeadMessage.from_row), {"results": "text[]"})
 
 
 def requeue(
@@ -340,9 +320,7 @@ def requeue(
     arguments = {
         "lock_token": lock_token,
         "ids": list(ids),
-        "messages": to_json({str(id_): body for id_, body in bodies.items()})
-        if bodies
-        else None,
+        "messages": to_json({str(id_): body for id_, body in bodies.items()}) if bodies else None,
         "delay": delay,
         "remedied_by": remedied_by,
     }
@@ -353,9 +331,7 @@ def requeue(
             raise LeaseLost(lost)
         return requeued
 
-    return Statement(
-        "requeue", arguments, decode, {"ids": "bigint[]", "messages": "jsonb"}
-    )
+    return Statement("requeue", arguments, decode, {"ids": "bigint[]", "messages": "jsonb"})
 
 
 def dismiss(
@@ -389,25 +365,19 @@ def requeue_dead(
     Messages that were requeued `max_requeues` times before are left on the work list.
     """
     arguments = dict(locals()) | {"results": None if results is None else list(results)}
-    return Statement(
-        "requeue_dead", arguments, _list(Requeued.from_row), {"results": "text[]"}
-    )
+    return Statement("requeue_dead", arguments, _list(Requeued.from_row), {"results": "text[]"})
 
 
 # Waiting and upkeep ---------------------------------------------------------------------------------------------------
 
 
-def ready_queues(
-    queue_names: Collection[str] | None = None, *, count_up_to: int = 1000
-) -> Statement[list[ReadyQueue]]:
+def ready_queues(queue_names: Collection[str] | None = None, *, count_up_to: int = 1000) -> Statement[list[ReadyQueue]]:
     """Ask which queues have a message to lease now or later; one question for any number of waiting consumers."""
     arguments = {
         "queue_names": None if queue_names is None else list(queue_names),
         "count_up_to": count_up_to,
     }
-    return Statement(
-        "ready_queues", arguments, _list(ReadyQueue.from_row), {"queue_names": "text[]"}
-    )
+    return Statement("ready_queues", arguments, _list(ReadyQueue.from_row), {"queue_names": "text[]"})
 
 
 def dead_queues(
@@ -415,9 +385,7 @@ def dead_queues(
 ) -> Statement[list[DeadQueue]]:
     """Ask which queues have dead messages that nobody decided about and nobody holds."""
     arguments = {"queue_names": None if queue_names is None else list(queue_names)}
-    return Statement(
-        "dead_queues", arguments, _list(DeadQueue.from_row), {"queue_names": "text[]"}
-    )
+    return Statement("dead_queues", arguments, _list(DeadQueue.from_row), {"queue_names": "text[]"})
 
 
 def upkeep() -> Statement[dict[str, Any]]:

@@ -32,10 +32,10 @@ log = logging.getLogger(__name__)
 class Worker:
     """Handles the messages of one queue for as long as the process lives.
 
-    A NOTIFY wakes it; without one it looks every `poll_interval` seconds, so it needs neither NOTIFY nor any upkeep. It opens two
-    connections, one to work and one to listen, and opens them again when they break. SIGTERM and SIGINT finish the
-    message in hand, archive what is done, release the rest and let `run` return; `kill -9` loses nothing, because the
-    leases expire.
+    A NOTIFY wakes it; without one it looks every `poll_interval` seconds, so it needs neither NOTIFY nor any upkeep.
+    It opens two connections, one to work and one to listen, and opens them again when they break. SIGTERM and SIGINT
+    finish the message in hand, archive what is done, release the rest and let `run` return; `kill -9` loses nothing,
+    because the leases expire.
 
     :param conninfo: libpq connection string or URL.
     :param consumer: what to do with a message, how many to lease at a time and for how long.
@@ -62,18 +62,14 @@ class Worker:
             failures = 0
             while not self._stopping.is_set():
                 try:
-                    with connect(
-                        self.conninfo, application_name="pgqueue worker"
-                    ) as conn:
+                    with connect(self.conninfo, application_name="pgqueue worker") as conn:
                         check_version(conn)
                         failures = 0
                         self._serve(conn, until_empty)
                     break
                 except (ConnectionFailed, psycopg.OperationalError) as error:
                     failures += 1
-                    pause = min(0.5 * 2 ** (failures - 1), 30.0) * random.uniform(
-                        0.5, 1.0
-                    )
+                    pause = min(0.5 * 2 ** (failures - 1), 30.0) * random.uniform(0.5, 1.0)
                     log.warning(
                         "lost the connection (%s); next try in %.1f s",
                         type(error).__name__,
@@ -91,9 +87,7 @@ class Worker:
         while not self._stopping.is_set():
             self._wake.clear()
             try:
-                self.counts.update(
-                    self.consumer.drain(conn, stop=self._stopping.is_set)
-                )
+                self.counts.update(self.consumer.drain(conn, stop=self._stopping.is_set))
             except QueuePaused as error:
                 log.info("%s", error)
             if until_empty:
@@ -120,32 +114,24 @@ class Worker:
             loop.call_soon_threadsafe(listening.cancel)
             thread.join()
 
-    def _run_listener(
-        self, loop: asyncio.AbstractEventLoop, listening: asyncio.Task[None]
-    ) -> None:
+    def _run_listener(self, loop: asyncio.AbstractEventLoop, listening: asyncio.Task[None]) -> None:
         try:
             loop.run_until_complete(listening)
         except asyncio.CancelledError:
             pass
-        except Exception as error:  # noqa: BLE001 without a bell the worker polls
-            log.warning(
-                "not listening (%s): polling every %.0f s", error, self.poll_interval
-            )
+        except Exception as error:
+            log.warning("not listening (%s): polling every %.0f s", error, self.poll_interval)
         finally:
             loop.close()
 
     async def _listen(self) -> None:
-        await Listener(
-            self._connect_listener, self._look, poll_interval=self.poll_interval
-        ).run()
+        await Listener(self._connect_listener, self._look, poll_interval=self.poll_interval).run()
 
     async def _connect_listener(self) -> AsyncConnection:
         return await connect_async(self.conninfo, application_name="pgqueue listener")
 
     async def _look(self, conn: AsyncConnection) -> timedelta | None:
-        found = await run_async(
-            conn, statements.ready_queues([self.consumer.queue_name], count_up_to=1)
-        )
+        found = await run_async(conn, statements.ready_queues([self.consumer.queue_name], count_up_to=1))
         if any(queue.ready for queue in found):
             self._wake.set()
         return min(
@@ -166,8 +152,7 @@ def _signals(stop: Callable[[], None]) -> Iterator[None]:
         stop()
 
     before: dict[signal.Signals, Any] = {
-        number: signal.signal(number, handle)
-        for number in (signal.SIGTERM, signal.SIGINT)
+        number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)
     }
     try:
         yield

@@ -1,0 +1,71 @@
+"""What Airflow discovers of this provider."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from airflow_provider_pgqueue import __version__
+
+_PACKAGE: Final = "airflow_provider_pgqueue"
+_INTEGRATION: Final = "PostgreSQL message queue"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Return the provider's metadata; its schema is Airflow's `provider_info.schema.json`."""
+    return {
+        "package-name": "airflow-provider-pgqueue",
+        "name": _INTEGRATION,
+        "description": "PostgreSQL as the message queue of Airflow.",
+        "versions": [__version__],
+        "integrations": [
+            {
+                "integration-name": _INTEGRATION,
+                "external-doc-url": "https://www.postgresql.org/docs/current/sql-notify.html",
+                "tags": ["software"],
+            }
+        ],
+        "hooks": _modules("hooks.pgqueue"),
+        "operators": _modules(
+            "operators.setup", "operators.publish", "operators.consume", "operators.requeue", "operators.upkeep"
+        ),
+        "sensors": _modules("sensors.message", "sensors.dead_message"),
+        "triggers": _modules("triggers.message", "triggers.dead_message"),
+        "queues": [f"{_PACKAGE}.queues.pgqueue.PgQueueMessageQueueProvider"],
+        "connection-types": [_connection_type()],
+    }
+
+
+def _modules(*names: str) -> list[dict[str, Any]]:
+    return [{"integration-name": _INTEGRATION, "python-modules": [f"{_PACKAGE}.{name}" for name in names]}]
+
+
+def _connection_type() -> dict[str, Any]:
+    return {
+        "connection-type": "pgqueue",
+        "hook-class-name": f"{_PACKAGE}.hooks.pgqueue.PgQueueHook",
+        "hook-name": _INTEGRATION,
+        "ui-field-behaviour": {
+            "relabeling": {"schema": "Database", "login": "User"},
+            "placeholders": {"host": "db.example.com, or the directory of a socket", "port": "5432"},
+        },
+        "conn-fields": {
+            "listen_conn_id": {
+                "label": "Connection to listen on",
+                "description": "Id of a direct connection to the same database, if this one goes through a pooler "
+                "such as PgBouncer, where notifications do not arrive.",
+                "schema": {"type": ["string", "null"]},
+            },
+            "application_name": {
+                "label": "Application name",
+                "description": "How the sessions appear in pg_stat_activity; without it, after the DAG and the task.",
+                "schema": {"type": ["string", "null"], "maxLength": 63},
+            },
+            "sslmode": {
+                "label": "SSL mode",
+                "schema": {
+                    "type": ["string", "null"],
+                    "enum": [None, "disable", "allow", "prefer", "require", "verify-ca", "verify-full"],
+                },
+            },
+        },
+    }

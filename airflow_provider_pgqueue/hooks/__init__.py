@@ -1,0 +1,1 @@
+"""The queue through an Airflow connection."""

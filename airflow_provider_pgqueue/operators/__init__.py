@@ -1,0 +1,1 @@
+"""Tasks that work with the queue."""

@@ -1,0 +1,1 @@
+"""The message queue scheme `pgqueue` of common-messaging."""

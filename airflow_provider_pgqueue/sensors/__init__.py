@@ -1,0 +1,1 @@
+"""Tasks that wait for messages without holding a worker slot."""

@@ -1,0 +1,1 @@
+"""What waits for messages in the triggerer."""

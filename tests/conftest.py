@@ -1,0 +1,150 @@
+"""One private PostgreSQL per session, one fresh database per test."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from tools import STATE, SetupError
+from tools.binaries import KINDS, find
+from tools.postgres import Cluster
+
+# Before anything imports Airflow, which writes its configuration and logs there.
+os.environ["AIRFLOW_HOME"] = str(STATE / "tests" / "airflow-home")
+os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+
+TEMPLATE = "template_messages"
+CRON_DATABASE = "messages_cron"
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    default = os.environ.get("PG") or "auto"
+    parser.addoption("--pg", choices=KINDS, default=default, help="which PostgreSQL the tests start")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    binaries = _binaries(config)
+    cron = "with pg_cron" if binaries.has_cron else "without pg_cron: tests marked cron are deselected"
+    return f"postgresql: {binaries.kind} {binaries.version}, {cron}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if _binaries(config).has_cron:
+        return
+    deselected = [item for item in items if item.get_closest_marker("cron")]
+    if deselected:
+        config.hook.pytest_deselected(items=deselected)
+        items[:] = [item for item in items if item not in deselected]
+
+
+def _binaries(config: pytest.Config) -> Any:
+    try:
+        return find(config.getoption("--pg"))
+    except SetupError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A running cluster of this session; those that killed sessions left behind are removed first."""
+    for left in (STATE / "tests").glob("postgres-*"):
+        if not _is_alive(int(left.name.removeprefix("postgres-"))):
+            Cluster(left, kind=request.config.getoption("--pg")).destroy()
+    cluster = Cluster(
+        STATE / "tests" / f"postgres-{os.getpid()}",
+        kind=request.config.getoption("--pg"),
+        durable=False,
+        cron_database=CRON_DATABASE,
+    )
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.destroy()
+
+
+def _is_alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+@pytest.fixture(scope="session")
+def template_database(cluster: Cluster) -> str:
+    """The name of a database with the schema and no queues, to be cloned."""
+    from airflow_provider_pgqueue.core.migrations import migrate
+
+    with psycopg.connect(cluster.create_database(TEMPLATE), autocommit=True) as conn:
+        migrate(conn)
+    return TEMPLATE
+
+
+@pytest.fixture(scope="session")
+def _database_names() -> Iterator[str]:
+    return (f"test_{number}" for number in itertools.count(1))
+
+
+@pytest.fixture
+def dsn(cluster: Cluster, template_database: str, _database_names: Iterator[str]) -> Iterator[str]:
+    """The URI of a database of this test alone, with the schema installed."""
+    name = next(_database_names)
+    yield cluster.create_database(name, template=template_database)
+    cluster.drop_database(name)
+
+
+@pytest.fixture
+def empty_dsn(cluster: Cluster, _database_names: Iterator[str]) -> Iterator[str]:
+    """The URI of a database of this test alone, without the schema."""
+    name = next(_database_names)
+    yield cluster.create_database(name)
+    cluster.drop_database(name)
+
+
+@pytest.fixture
+def cron_dsn(cluster: Cluster, template_database: str) -> Iterator[str]:
+    """The URI of the one database that pg_cron serves, with the schema installed and no job yet."""
+    yield cluster.create_database(CRON_DATABASE, template=template_database)
+    cluster.drop_database(CRON_DATABASE)
+
+
+@pytest.fixture
+def connect(dsn: str) -> Iterator[Callable[..., Connection]]:
+    """Open one more autocommit session to the test's database: `connect(user="…")`; closed at the end."""
+    opened: list[Connection] = []
+
+    def open_one(**arguments: Any) -> Connection:
+        opened.append(psycopg.connect(dsn, **({"autocommit": True} | arguments)))
+        return opened[-1]
+
+    yield open_one
+    for connection in opened:
+        connection.close()
+
+
+@pytest.fixture
+def conn(connect: Callable[..., Connection]) -> Connection:
+    """An autocommit session to the test's database."""
+    return connect()
+
+
+@pytest.fixture
+def queue(conn: Connection) -> Callable[..., str]:
+    """Create a queue and return its name: `queue("orders", max_attempts=1)`."""
+
+    def create(queue_name: str = "orders", **policy: Any) -> str:
+        arguments = [sql.SQL("{} => {}").format(sql.Identifier(key), value) for key, value in policy.items()]
+        conn.execute(
+            sql.SQL("SELECT messages.create_queue({})").format(
+                sql.SQL(", ").join([sql.Literal(queue_name), *arguments])
+            )
+        )
+        return queue_name
+
+    return create

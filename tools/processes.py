@@ -1,0 +1,55 @@
+"""Finds and ends processes without a doubt about whose they are."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from pathlib import Path
+
+
+def in_session(session: int) -> set[int]:
+    """Return the living processes of the session that this process leads."""
+    return {pid for pid, fields in _stats() if int(fields[3]) == session and fields[0] not in "ZX"}
+
+
+def with_environment(name: str, value: str) -> set[int]:
+    """Return the living processes that were started with this environment variable, apart from ourselves."""
+    wanted = f"{name}={value}".encode()
+    found = set()
+    for pid, _ in _stats():
+        with suppress(OSError):
+            if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                found.add(pid)
+    return found - {os.getpid()}
+
+
+def send(pids: Collection[int], signal_number: signal.Signals) -> None:
+    """Send a signal to each that is still there."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal_number)
+
+
+def end(find: Callable[[], set[int]], *, patience: float = 30.0) -> None:
+    """End what `find` returns until it returns nothing: TERM, and KILL after `patience` seconds."""
+    give_up_at = time.monotonic() + patience
+    told: set[int] = set()
+    while pids := find():
+        if time.monotonic() > give_up_at:
+            send(pids, signal.SIGKILL)
+        else:
+            send(pids - told, signal.SIGTERM)
+            told |= pids
+        time.sleep(0.1)
+
+
+def _stats() -> list[tuple[int, list[str]]]:
+    """Return what /proc says about each process, from its state on: state, parent, group, session."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            found.append((int(path.parent.name), path.read_text().rpartition(")")[2].split()))
+    return found
