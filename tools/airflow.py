@@ -229,6 +229,17 @@ def stop_demo_stacks() -> None:
         Stack(STATE / kind / "airflow", metadata="", dags=ROOT).stop()
 
 
+def _start_all(cluster: Cluster) -> None:
+    try:
+        cluster.start()
+        print("Starting Airflow …", flush=True)
+        demo_stack(cluster).start()
+    except BaseException:
+        stop_demo_stacks()
+        cluster.stop()
+        raise
+
+
 def _program() -> str:
     return str(Path(sys.executable).with_name("airflow"))
 
@@ -242,9 +253,7 @@ def main() -> None:
         return
     cluster = demo_cluster()
     if action == "start":
-        cluster.start()
-        print("Starting Airflow …", flush=True)
-        demo_stack(cluster).start()
+        _start_all(cluster)
     if not cluster.is_running():
         sys.exit("not running")
     stack = demo_stack(cluster)
@@ -258,5 +267,7 @@ def main() -> None:
 if __name__ == "__main__":
     try:
         main()
-    except SetupError as error:
+    except (SetupError, TimeoutError) as error:
         sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)

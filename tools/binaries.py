@@ -6,15 +6,17 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from tools import SetupError
+from tools import STATE, SetupError
 
 OLDEST = 15
+FAILED = STATE / "apt-get-failed"
 KINDS = ("auto", "debian", "embedded")
 
 
@@ -79,14 +81,22 @@ def _major(name: str) -> int:
 
 def _install() -> bool:
     apt_get = shutil.which("apt-get")
-    if os.geteuid() != 0 or apt_get is None:
+    if os.geteuid() != 0 or apt_get is None or _failed_today():
         return False
     _run(apt_get, "update")
     version = max(_installable(), default=0)
-    if version < OLDEST:
-        return False
-    print(f"Installing postgresql-{version} and postgresql-{version}-cron …", flush=True)
-    return _run(apt_get, "install", "-y", "--no-install-recommends", *_packages(version))
+    if version >= OLDEST:
+        print(f"Installing postgresql-{version} and postgresql-{version}-cron …", flush=True)
+        if _run(apt_get, "install", "-y", "--no-install-recommends", *_packages(version)):
+            return True
+    FAILED.parent.mkdir(exist_ok=True)
+    FAILED.touch()
+    return False
+
+
+def _failed_today() -> bool:
+    """Return whether an attempt failed lately, so that not every command waits for the network again."""
+    return FAILED.exists() and time.time() - FAILED.stat().st_mtime < 24 * 3600
 
 
 def _installable() -> list[int]:

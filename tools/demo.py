@@ -129,7 +129,7 @@ class Demo:
         run_id = self.client.trigger("pgqueue_setup")
         if (state := self.client.wait_for_run("pgqueue_setup", run_id)) != "success":
             raise SetupError(f"pgqueue_setup ended as {state}. Logs are in {self.stack.home}.")
-        self.upkeep = self.client.xcom("pgqueue_setup", run_id, "install")["upkeep"]
+        self.upkeep = self.client.xcom("pgqueue_setup", run_id, "install")["upkeep_mode"]
 
     def _process(self) -> None:
         self.client.trigger("pgqueue_publish", {"flights": self.flights} if self.flights else {})

@@ -61,6 +61,28 @@ class QueueVerbs(ABC):
         )
         return self.perform(statement, conn=conn)
 
+    def alter_queue(
+        self,
+        queue_name: str,
+        *,
+        max_attempts: int | None = None,
+        lease_for: timedelta | None = None,
+        notify: str | None = None,
+        max_body_bytes: int | None = None,
+        paused: bool | None = None,
+        conn: Connection | None = None,
+    ) -> None:
+        """Change the policy of a queue, for waiting messages too; None keeps a value."""
+        statement = statements.alter_queue(
+            queue_name,
+            max_attempts=max_attempts,
+            lease_for=lease_for,
+            notify=notify,
+            max_body_bytes=max_body_bytes,
+            paused=paused,
+        )
+        self.perform(statement, conn=conn)
+
     def publish(
         self,
         queue_name: str,

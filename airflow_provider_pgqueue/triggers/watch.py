@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Self
+from typing import Any, Final, Self
 
 from airflow_provider_pgqueue.core import statements
 from airflow_provider_pgqueue.core.message import DeadQueue, ReadyQueue
@@ -30,11 +30,11 @@ class Watch(ABC):
     last ring rings again after `ring_every` seconds, then after twice that and so on, up to 30 times.
     """
 
-    question: ClassVar[str]
     queue_name: str
-    poll_interval: float
-    ring_every: float
+    poll_interval: float = 30.0
+    ring_every: float = 10.0
     _rung_at: float = field(default=-math.inf, init=False)
+    _last: Doorbell | None = field(default=None, init=False)
     _repeats: int = field(default=0, init=False)
     _look_in: float = field(default=0.0, init=False)
 
@@ -47,10 +47,10 @@ class Watch(ABC):
     def _judge(self, rows: Sequence[Any], since_ring: float) -> tuple[Doorbell | None, bool]:
         """Return the doorbell if the rows of this queue are worth one, and whether there is work since the last."""
 
-    def hear(self, rows: Iterable[Any], now: float) -> Doorbell | None:
-        """Return the doorbell to ring now, if any; `now` is a monotonic clock in seconds."""
+    def hear(self, rows: Sequence[Any], now: float) -> Doorbell | None:
+        """Return the doorbell to ring now, if any, for what a look found in this queue; `now` is monotonic seconds."""
         self._look_in = self.poll_interval
-        doorbell, is_new = self._judge([row for row in rows if row.queue_name == self.queue_name], now - self._rung_at)
+        doorbell, is_new = self._judge(rows, now - self._rung_at)
         if doorbell is None:
             self._repeats = 0
             return None
@@ -59,7 +59,7 @@ class Watch(ABC):
             self._look_in = min(self._look_in, self._rung_at + pause - now)
             return None
         self._repeats = 1 if is_new else self._repeats + 1
-        self._rung_at = now
+        self._rung_at, self._last = now, doorbell
         self._look_in = min(self._look_in, self._pause())
         return doorbell
 
@@ -76,7 +76,6 @@ class Watch(ABC):
 class MessageWatch(Watch):
     """Waits for `min_messages` ready messages, or for one that has been ready for `max_wait` seconds."""
 
-    question: ClassVar[str] = "ready"
     min_messages: int = 1
     max_wait: float | None = None
 
@@ -103,9 +102,7 @@ class MessageWatch(Watch):
 class DeadMessageWatch(Watch):
     """Waits for dead messages that nobody decided about and nobody holds; `results` narrows it to some results."""
 
-    question: ClassVar[str] = "dead"
     results: Sequence[str] | None = None
-    _newest_rung: int = field(default=0, init=False)
 
     @classmethod
     def ask(cls, watches: Collection[Self]) -> Statement[list[DeadQueue]]:
@@ -116,10 +113,9 @@ class DeadMessageWatch(Watch):
         if not rows:
             return None, False
         newest = max(row.newest_id for row in rows)
-        is_new, self._newest_rung = newest > self._newest_rung, newest
         return {
             "queue_name": self.queue_name,
             "waiting": sum(row.waiting for row in rows),
             "newest_id": newest,
             "oldest_age": round(max(row.oldest_age for row in rows).total_seconds(), 3),
-        }, is_new
+        }, self._last is None or newest > self._last["newest_id"]

@@ -8,7 +8,6 @@ from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTr
 from airflow.sdk import DAG, Asset, AssetWatcher, task
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
-from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 
 from airflow_provider_pgqueue.core.message import Message
@@ -37,11 +36,6 @@ with DAG("e2e_race", schedule=None, max_active_tasks=30) as race:
         hook.publish(queue_name, {"number": number}, delay=timedelta(seconds=1.5 + number * 0.3))
         return queue_name
 
-    @task
-    def number_of(number: int) -> int:
-        """Stand in front of each race."""
-        return number
-
     PgQueueMessageSensor.partial(task_id="wait", retries=0).expand(queue_name=publish.expand(number=list(range(RACES))))
 
 burst_waiting = Asset(
@@ -57,8 +51,5 @@ with DAG("e2e_consume_waiting", schedule=None) as consume_waiting:
     )
 
 with DAG("e2e_hostile", schedule=None) as hostile:
-    PgQueuePublishOperator(
-        task_id="publish",
-        queue_name="e2e_hostile",
-        messages=[{"canary": "HOSTILE-CANARY", "jinja": "{% raw %}{{ 7*7 }}{% endraw %}"}],
-    ) >> PgQueueConsumeOperator(task_id="consume", queue_name="e2e_hostile", apply_function=handle)
+    wait = PgQueueMessageSensor(task_id="wait", queue_name="e2e_hostile")
+    wait >> PgQueueConsumeOperator(task_id="consume", queue_name="e2e_hostile", apply_function=handle)

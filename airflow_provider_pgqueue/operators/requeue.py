@@ -1,0 +1,78 @@
+"""Publishes dead messages again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.providers.common.compat.sdk import BaseOperator
+
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.operators.identity import name_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+_FEW: Final = 100
+
+
+class PgQueueRequeueOperator(BaseOperator):
+    """Publishes dead messages again, unchanged and under new ids, in one transaction.
+
+    The result is `{"queue_name", "requeued", "dry_run"}`, and with at most a hundred `new_ids` too: new ids by the ids
+    of the dead messages.
+
+    :param queue_name: the queue of the dead messages, to which they return; None takes all queues.
+    :param results: which dead messages; by default `failed` and `lock_expired` ones, because rejected ones would only
+        be rejected again.
+    :param max_messages: at most so many, oldest first.
+    :param max_requeues: leave alone what was requeued so many times already.
+    :param delay: make them ready only after this time.
+    :param dry_run: only count what would be requeued.
+    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
+    """
+
+    template_fields: Sequence[str] = ("queue_name", "results", "pgqueue_conn_id")
+    ui_color = "#f5ecdc"
+
+    def __init__(
+        self,
+        *,
+        queue_name: str | None,
+        results: Sequence[str] | None = None,
+        max_messages: int = 1000,
+        max_requeues: int | None = None,
+        delay: timedelta = timedelta(0),
+        dry_run: bool = False,
+        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.queue_name = queue_name
+        self.results = results
+        self.max_messages = max_messages
+        self.max_requeues = max_requeues
+        self.delay = delay
+        self.is_dry_run = dry_run
+        self.pgqueue_conn_id = pgqueue_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Requeue, and return how many."""
+        hook = PgQueueHook(self.pgqueue_conn_id)
+        with hook.connect() as conn, conn.transaction(force_rollback=self.is_dry_run):
+            requeued = hook.requeue_dead(
+                self.queue_name,
+                results=self.results,
+                max_messages=self.max_messages,
+                max_requeues=self.max_requeues,
+                delay=self.delay,
+                remedied_by=name_of(context),
+                conn=conn,
+            )
+        verb = "would requeue" if self.is_dry_run else "requeued"
+        self.log.info("%s %s dead message(s) of %s", verb, len(requeued), self.queue_name or "all queues")
+        summary = {"queue_name": self.queue_name, "requeued": len(requeued), "dry_run": self.is_dry_run}
+        if len(requeued) <= _FEW and not self.is_dry_run:
+            summary["new_ids"] = {str(one.id): one.new_id for one in requeued}
+        return summary

@@ -1,0 +1,49 @@
+"""Installs the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import BaseOperator
+
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class PgQueueSetupOperator(BaseOperator):
+    """Installs or upgrades the schema, creates queues, and lets pg_cron do the upkeep where there is one.
+
+    Twice does no harm; run it after every upgrade. The result has `schema_version`, `migrations_applied`,
+    `queues_created` and `upkeep_mode`: `pg_cron`, or `airflow`, and then PgQueueUpkeepOperator has to run every minute.
+
+    :param queues: names, or arguments of `PgQueueHook.create_queue` as dicts, such as
+        `{"queue_name": "orders", "max_attempts": 3}`; those are applied to a queue that exists, too.
+    :param cron: True fails where there is no pg_cron; False removes its jobs; None uses it where it is.
+    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
+    """
+
+    template_fields: Sequence[str] = ("queues", "pgqueue_conn_id")
+    ui_color = "#e4f0e4"
+
+    def __init__(
+        self,
+        *,
+        queues: Sequence[str | Mapping[str, Any]] = (),
+        cron: bool | None = None,
+        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.queues = queues
+        self.cron = cron
+        self.pgqueue_conn_id = pgqueue_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Install, and return what was done."""
+        summary = PgQueueHook(self.pgqueue_conn_id).install(self.queues, cron=self.cron)
+        if summary["upkeep_mode"] == "airflow":
+            self.log.info("there is no pg_cron: run PgQueueUpkeepOperator every minute")
+        return summary

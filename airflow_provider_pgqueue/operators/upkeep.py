@@ -1,0 +1,47 @@
+"""Does the upkeep where there is no pg_cron."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import AirflowSkipException, BaseOperator
+
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class PgQueueUpkeepOperator(BaseOperator):
+    """Archives what expired, rings again for what waits, makes partitions; the result has the counts.
+
+    Any number may run at once. It adds speed, never correctness.
+
+    :param skip_if_pg_cron: skip the task where pg_cron does the upkeep.
+    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
+    """
+
+    template_fields: Sequence[str] = ("pgqueue_conn_id",)
+    ui_color = "#e4f0e4"
+
+    def __init__(
+        self,
+        *,
+        skip_if_pg_cron: bool = False,
+        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.skip_if_pg_cron = skip_if_pg_cron
+        self.pgqueue_conn_id = pgqueue_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Do the upkeep once."""
+        hook = PgQueueHook(self.pgqueue_conn_id)
+        with hook.connect() as conn:
+            if self.skip_if_pg_cron and hook.upkeep_mode(conn=conn) == "pg_cron":
+                raise AirflowSkipException("pg_cron does the upkeep")
+            done = hook.upkeep(conn=conn)
+        self.log.info("upkeep: %s", done)
+        return done

@@ -1,0 +1,35 @@
+"""Waits for dead messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from airflow_provider_pgqueue.sensors.doorbell import DoorbellSensor
+from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
+
+
+class PgQueueDeadMessageSensor(DoorbellSensor):
+    """Waits until a queue has dead messages that nobody decided about and nobody holds.
+
+    The result is `{"queue_name", "waiting", "newest_id", "oldest_age"}`. A TriggerDagRunOperator after it starts the
+    remediation; `newest_id` in its `trigger_run_id` keeps the same dead messages from starting two runs. The further
+    parameters are those of `DoorbellSensor`.
+
+    :param results: only dead messages with these results, such as `["rejected"]`; any by default.
+    """
+
+    template_fields = ("queue_name", "pgqueue_conn_id", "results")
+
+    def __init__(self, *, results: Sequence[str] | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.results = results
+
+    def _trigger(self) -> PgQueueDeadMessageTrigger:
+        return PgQueueDeadMessageTrigger(
+            queue_name=self.queue_name,
+            pgqueue_conn_id=self.pgqueue_conn_id,
+            poll_interval=self.poll_interval,
+            results=None if self.results is None else list(self.results),
+            end_task=True,
+        )

@@ -1,0 +1,36 @@
+"""Fires when a queue has dead messages to decide about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_pgqueue.triggers.doorbell import DoorbellTrigger
+from airflow_provider_pgqueue.triggers.watch import DeadMessageWatch
+
+
+class PgQueueDeadMessageTrigger(DoorbellTrigger):
+    """Fires a doorbell `{"queue_name", "waiting", "newest_id", "oldest_age"}` when dead messages wait for a decision.
+
+    Dead messages that somebody holds or decided about do not count. `newest_id` is the id of the newest in the archive,
+    `oldest_age` the seconds since the oldest died. The further parameters are those of `DoorbellTrigger`.
+
+    :param results: only dead messages with these results, such as `["rejected"]`; any by default.
+    """
+
+    def __init__(self, *, results: list[str] | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.results = results
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class and exactly the arguments of `__init__`."""
+        classpath, arguments = super().serialize()
+        return classpath, arguments | {"results": self.results}
+
+    def watch(self) -> DeadMessageWatch:
+        """Return a new watch of the queue."""
+        return DeadMessageWatch(
+            queue_name=self.queue_name,
+            poll_interval=self.poll_interval,
+            ring_every=self.ring_every,
+            results=self.results,
+        )

@@ -1,0 +1,114 @@
+"""What the message trigger and the dead-message trigger have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable
+from contextlib import aclosing
+from typing import Any, Final
+
+from airflow.triggers.base import BaseEventTrigger, TaskSuccessEvent, TriggerEvent
+
+from airflow_provider_pgqueue.triggers.hub import rings
+from airflow_provider_pgqueue.triggers.watch import Doorbell, Watch
+
+log = logging.getLogger(__name__)
+_SHORTEST: Final = 5.0  # seconds that a watcher waits after a failure; doubles up to
+_LONGEST: Final = 300.0
+
+
+class DoorbellTrigger(BaseEventTrigger):
+    """Fires doorbells: events that say in numbers that a queue has work. It never leases.
+
+    For an asset watcher it fires again and again and never ends; a failure that no retry mends is logged and tried
+    again with growing pauses. For a deferred task it fires once: the task resumes with the doorbell, or with
+    `end_task` it ends there, with the doorbell as its result.
+
+    :param queue_name: the queue to wait for.
+    :param pgqueue_conn_id: the Airflow connection; all triggers of a triggerer share one session for each.
+    :param poll_interval: seconds between looks when no notification arrives.
+    :param ring_every: seconds after which a watcher rings again while the work that it rang for is still there; doubles
+        each time nothing has changed, up to 30 times.
+    :param end_task: end the waiting task in the triggerer instead of resuming it in a worker.
+    """
+
+    def __init__(
+        self,
+        *,
+        queue_name: str,
+        pgqueue_conn_id: str = "pgqueue_default",
+        poll_interval: float = 30.0,
+        ring_every: float = 10.0,
+        end_task: bool = False,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.queue_name = queue_name
+        self.pgqueue_conn_id = pgqueue_conn_id
+        self.poll_interval = poll_interval
+        self.ring_every = ring_every
+        self.end_task = end_task
+
+    @abstractmethod
+    def watch(self) -> Watch:
+        """Return a new watch of the queue."""
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class and exactly the arguments of `__init__`."""
+        return f"{type(self).__module__}.{type(self).__qualname__}", {
+            "queue_name": self.queue_name,
+            "pgqueue_conn_id": self.pgqueue_conn_id,
+            "poll_interval": self.poll_interval,
+            "ring_every": self.ring_every,
+            "end_task": self.end_task,
+        }
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Fire once for a task, for ever for a watcher."""
+        for_task = self._is_for_task
+        stream = rings(self.pgqueue_conn_id, self.watch()) if for_task else self._rings_for_ever()
+        async with aclosing(stream) as doorbells:
+            async for doorbell in doorbells:
+                yield TaskSuccessEvent(xcoms={"return_value": doorbell}) if self.end_task else TriggerEvent(doorbell)
+                if for_task:
+                    return
+
+    @property
+    def _is_for_task(self) -> bool:
+        # The triggerer sets the task instance before it starts the trigger of a deferred task.
+        return self.end_task or self.task_instance is not None
+
+    def shared_stream_key(self) -> Hashable | None:
+        """Let equal watchers of several DAG files share one stream; tasks wait each for themselves."""
+        if self._is_for_task:
+            return None
+        classpath, arguments = self.serialize()
+        return classpath, json.dumps(arguments, sort_keys=True)
+
+    @classmethod
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Doorbell]:
+        """Yield doorbells for all the watchers that have these arguments."""
+        async for doorbell in cls(**kwargs)._rings_for_ever():
+            yield doorbell
+
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Doorbell]) -> AsyncIterator[TriggerEvent]:
+        """Fire for each doorbell: watchers share a stream only if they want the same."""
+        async for doorbell in shared_stream:
+            yield TriggerEvent(doorbell)
+
+    async def _rings_for_ever(self) -> AsyncGenerator[Doorbell]:
+        pause = _SHORTEST
+        while True:
+            try:
+                async with aclosing(rings(self.pgqueue_conn_id, self.watch())) as doorbells:
+                    async for doorbell in doorbells:
+                        pause = _SHORTEST
+                        yield doorbell
+            except Exception:
+                # A watcher that raises is started again every second, for ever.
+                log.exception("cannot watch queue %s; next try in about %.0f s", self.queue_name, pause)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, _LONGEST)

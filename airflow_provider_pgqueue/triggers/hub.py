@@ -1,0 +1,149 @@
+"""One listening connection for all who wait on one Airflow connection in one event loop.
+
+A thousand deferred tasks and watchers of a triggerer cost one session and, while nothing happens, about two short
+statements a minute.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import defaultdict
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
+
+import psycopg
+
+from airflow_provider_pgqueue.core.client import run_async
+from airflow_provider_pgqueue.core.listener import Listener
+from airflow_provider_pgqueue.triggers.watch import Doorbell, Watch
+
+if TYPE_CHECKING:
+    from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+
+_MIN_GAP: Final = 0.2  # seconds between two looks
+_LINGER: Final = 5.0  # seconds that the connection stays after the last has left, against churn
+
+# Each dag.test() and each test has a loop of its own, and a connection belongs to its loop.
+_HUBS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Hub]] = WeakKeyDictionary()
+
+
+async def rings(conn_id: str, watch: Watch) -> AsyncGenerator[Doorbell]:
+    """Yield a doorbell each time the watch wants one, for ever; close the generator to stop waiting.
+
+    Rings for work that is there already. Raises what no retry can mend, such as an unknown connection or a refused
+    password; a lost connection is opened again, and then everybody looks again.
+    """
+    hub = _HUBS.setdefault(asyncio.get_running_loop(), {}).setdefault(conn_id, _Hub(conn_id))
+    waiting = hub.join(watch)
+    try:
+        while True:
+            yield await waiting.next()
+    finally:
+        hub.leave(waiting)
+
+
+class _Waiting:
+    """One who waits. A doorbell that was not taken is replaced by the next: it is the news that counts."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self._doorbell: Doorbell = {}
+        self._error: BaseException | None = None
+        self._rung = asyncio.Event()
+
+    async def next(self) -> Doorbell:
+        await self._rung.wait()
+        self._rung.clear()
+        if self._error is not None:
+            raise self._error
+        return self._doorbell
+
+    def hear(self, rows: list[Any], now: float) -> None:
+        if doorbell := self.watch.hear(rows, now):
+            self._doorbell = doorbell
+            self._rung.set()
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+        self._rung.set()
+
+
+class _Hub:
+    def __init__(self, conn_id: str) -> None:
+        self._conn_id = conn_id
+        self._waiting: set[_Waiting] = set()
+        self._listener = Listener(self._connect, self._look, min_gap=_MIN_GAP)
+        self._pump: asyncio.Task[None] | None = None
+        self._closing: asyncio.TimerHandle | None = None
+
+    def join(self, watch: Watch) -> _Waiting:
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+        waiting = _Waiting(watch)
+        self._waiting.add(waiting)
+        if self._pump is None:
+            # In an empty context, or all that the hub logs would go to the log of the task that came first.
+            self._pump = asyncio.get_running_loop().create_task(
+                self._listener.run(), name=f"pgqueue hub of {self._conn_id}", context=contextvars.Context()
+            )
+            self._pump.add_done_callback(self._ended)
+        else:
+            self._listener.nudge()
+        return waiting
+
+    def leave(self, waiting: _Waiting) -> None:
+        self._waiting.discard(waiting)
+        if not self._waiting and self._pump is not None and self._closing is None:
+            with suppress(RuntimeError):  # the loop is closed: nothing is left to do
+                self._closing = self._pump.get_loop().call_later(_LINGER, self._close)
+
+    def _close(self) -> None:
+        self._forget()
+        if self._pump is not None:
+            self._pump.cancel()
+
+    def _ended(self, pump: asyncio.Task[None]) -> None:
+        """The listener gave up, or was cancelled with its loop: so does everybody who waits."""
+        self._forget()
+        error = None if pump.cancelled() else pump.exception()
+        for waiting in self._waiting:
+            waiting.fail(error or asyncio.CancelledError())
+
+    def _forget(self) -> None:
+        """Leave the registry, so that who comes next gets a new hub."""
+        hubs = _HUBS.get(asyncio.get_running_loop(), {})
+        if hubs.get(self._conn_id) is self:
+            del hubs[self._conn_id]
+
+    async def _connect(self) -> psycopg.AsyncConnection[Any]:
+        # Imported in a thread: it takes more than half a second, and a triggerer must not stand still.
+        hook = await asyncio.to_thread(_make_hook, self._conn_id)
+        return await hook.aconnect_to_listen()
+
+    async def _look(self, conn: psycopg.AsyncConnection[Any]) -> timedelta | None:
+        """Ask one question for each kind of watch, whatever their number; return when to look again."""
+        asking: defaultdict[type[Watch], list[_Waiting]] = defaultdict(list)
+        for waiting in self._waiting:
+            asking[type(waiting.watch)].append(waiting)
+        wishes = []
+        for kind, asked in asking.items():
+            found = defaultdict(list)
+            for row in await run_async(conn, kind.ask([waiting.watch for waiting in asked])):
+                found[row.queue_name].append(row)
+                wishes += [row.next_in.total_seconds()] if getattr(row, "next_in", None) else []
+            now = asyncio.get_running_loop().time()
+            for waiting in asked:
+                waiting.hear(found[waiting.watch.queue_name], now)
+                wishes.append(waiting.watch.look_in)
+        return timedelta(seconds=min(wishes)) if wishes else None
+
+
+def _make_hook(conn_id: str) -> PgQueueHook:
+    from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+
+    return PgQueueHook(conn_id)

@@ -1,0 +1,61 @@
+"""One real Airflow for all end-to-end tests: api-server, scheduler, triggerer, dag-processor, LocalExecutor."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psycopg
+import pytest
+
+from tools import ROOT, STATE
+from tools.airflow import Stack
+from tools.postgres import Cluster
+
+T = TypeVar("T")
+HERE = Path(__file__).parent
+
+
+def until(look: Callable[[], T], timeout: float = 90.0, what: str = "the condition") -> T:
+    """Return the first true answer of `look`; fail after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while not (answer := look()):
+        assert time.monotonic() < deadline, f"waited {timeout} s for {what}"
+        time.sleep(0.2)
+    return answer
+
+
+@pytest.fixture(scope="session")
+def stack(cluster: Cluster) -> Iterator[Stack]:
+    """The running Airflow, its queue installed by the setup DAG."""
+    directory = STATE / "tests" / f"airflow-{os.getpid()}"
+    dags = directory / "dags"
+    shutil.copytree(ROOT / "dags_examples", dags, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(HERE / "dags", dags, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    stack = Stack(
+        directory,
+        metadata=cluster.create_database("e2e_airflow"),
+        dags=dags,
+        parallelism=8,
+        environment={"AIRFLOW_CONN_PGQUEUE_DEFAULT": cluster.create_database("e2e_queue")},
+    )
+    try:
+        stack.start()
+        stack.client.wait_for_dag("pgqueue_setup")
+        run_id = stack.client.trigger("pgqueue_setup")
+        assert stack.client.wait_for_run("pgqueue_setup", run_id) == "success"
+        yield stack
+    finally:
+        stack.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def queue_conn(stack: Stack, cluster: Cluster) -> Iterator[psycopg.Connection[Any]]:
+    """A session to the queue that the Airflow uses."""
+    with psycopg.connect(cluster.dsn("e2e_queue"), autocommit=True) as conn:
+        yield conn

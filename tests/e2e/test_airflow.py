@@ -1,0 +1,212 @@
+"""The provider in a real Airflow: what wakes, what survives, what it costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import dict_row
+
+from tests.e2e.conftest import until
+from tools.airflow import Stack
+from tools.postgres import Cluster
+
+pytestmark = pytest.mark.airflow
+Connection = psycopg.Connection[Any]
+
+
+def create(conn: Connection, queue_name: str) -> None:
+    conn.execute("SELECT messages.create_queue(%s)", [queue_name])
+
+
+def publish(conn: Connection, queue_name: str, number: int = 1) -> None:
+    for n in range(number):
+        conn.execute("SELECT messages.publish(%s, %s)", [queue_name, json.dumps({"order_id": n})])
+
+
+def results(conn: Connection, queue_name: str) -> dict[str, int]:
+    rows = conn.execute(
+        "SELECT result, count(*) FROM messages.message_archive WHERE queue_name = %s GROUP BY 1", [queue_name]
+    ).fetchall()
+    return dict(rows)
+
+
+def depth(conn: Connection, queue_name: str) -> int:
+    row = conn.execute("SELECT count(*) FROM messages.message WHERE queue_name = %s", [queue_name]).fetchone()
+    assert row
+    return int(row[0])
+
+
+def start(stack: Stack, dag_id: str) -> str:
+    stack.client.wait_for_dag(dag_id)
+    return stack.client.trigger(dag_id)
+
+
+def states(stack: Stack, dag_id: str, run_id: str, task_id: str) -> list[str]:
+    return [task["state"] for task in stack.client.task_instances(dag_id, run_id) if task["task_id"] == task_id]
+
+
+def wait_until_deferred(stack: Stack, dag_id: str, run_id: str, task_id: str, number: int = 1) -> None:
+    until(
+        lambda: states(stack, dag_id, run_id, task_id).count("deferred") == number,
+        timeout=240,
+        what=f"{number} deferred {task_id} of {dag_id}",
+    )
+
+
+def wait_for_success(stack: Stack, dag_id: str, run_id: str) -> None:
+    assert stack.client.wait_for_run(dag_id, run_id, timeout=120) == "success"
+
+
+def test_the_setup_dag_says_who_does_the_upkeep(stack: Stack) -> None:
+    run_id = stack.client.runs("pgqueue_setup")[0]["dag_run_id"]
+    assert stack.client.xcom("pgqueue_setup", run_id, "install")["upkeep_mode"] == "airflow"
+
+
+def test_every_dag_is_parsed_without_an_error(stack: Stack) -> None:
+    assert stack.client.import_errors() == []
+
+
+def test_a_notify_ends_a_deferred_sensor_without_a_worker(stack: Stack, queue_conn: Connection) -> None:
+    create(queue_conn, "e2e_sensor")
+    run_id = start(stack, "e2e_sensor")
+    wait_until_deferred(stack, "e2e_sensor", run_id, "wait")
+    publish(queue_conn, "e2e_sensor")
+    wait_for_success(stack, "e2e_sensor", run_id)
+    doorbell = stack.client.xcom("e2e_sensor", run_id, "wait")
+    assert (doorbell["queue_name"], doorbell["ready"]) == ("e2e_sensor", 1)
+
+
+def test_kill_9_of_the_triggerer_loses_nothing(stack: Stack, queue_conn: Connection) -> None:
+    queue_conn.execute("SELECT messages.consume('e2e_sensor', 100)")
+    run_id = start(stack, "e2e_sensor")
+    wait_until_deferred(stack, "e2e_sensor", run_id, "wait")
+    stack.kill("triggerer", signal.SIGKILL)
+    publish(queue_conn, "e2e_sensor")
+    stack.restart("triggerer")
+    wait_for_success(stack, "e2e_sensor", run_id)
+
+
+def test_a_burst_and_then_silence_leaves_no_message_unhandled(stack: Stack, queue_conn: Connection) -> None:
+    create(queue_conn, "e2e_burst")
+    stack.client.wait_for_dag("e2e_burst")
+    for _ in range(40):
+        publish(queue_conn, "e2e_burst")
+    until(lambda: depth(queue_conn, "e2e_burst") == 0, timeout=120, what="an empty queue")
+    assert results(queue_conn, "e2e_burst") == {"success": 40}
+
+
+def test_a_sensor_woken_at_any_moment_after_it_started_never_fails(stack: Stack, queue_conn: Connection) -> None:
+    run_id = start(stack, "e2e_race")
+    state = stack.client.wait_for_run("e2e_race", run_id, timeout=240)
+    assert states(stack, "e2e_race", run_id, "wait") == ["success"] * 24
+    assert state == "success"
+
+
+def test_200_waiting_tasks_use_one_listening_connection(stack: Stack, queue_conn: Connection, cluster: Cluster) -> None:
+    create(queue_conn, "e2e_many")
+    run_id = start(stack, "e2e_many")
+    wait_until_deferred(stack, "e2e_many", run_id, "wait", 200)
+    sessions = queue_conn.execute(
+        "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        " AND backend_type = 'client backend'"
+    ).fetchall()
+    assert len(sessions) == 1, sessions
+    publish(queue_conn, "e2e_many")
+    wait_for_success(stack, "e2e_many", run_id)
+
+
+def test_a_consumer_that_waits_resumes_and_drains(stack: Stack, queue_conn: Connection) -> None:
+    create(queue_conn, "e2e_consume")
+    run_id = start(stack, "e2e_consume_waiting")
+    wait_until_deferred(stack, "e2e_consume_waiting", run_id, "consume")
+    publish(queue_conn, "e2e_consume", 3)
+    wait_for_success(stack, "e2e_consume_waiting", run_id)
+    assert results(queue_conn, "e2e_consume") == {"success": 3}
+
+
+def test_a_hostile_body_reaches_no_log_no_event_and_no_xcom(
+    stack: Stack, queue_conn: Connection, cluster: Cluster
+) -> None:
+    body = {"canary": "HOSTILE-CANARY", "jinja": "{{ 7*7 }}", "__classname__": "x", "__type": "dict", "__var": {}}
+    create(queue_conn, "e2e_hostile")
+    run_id = start(stack, "e2e_hostile")
+    wait_until_deferred(stack, "e2e_hostile", run_id, "wait")
+    queue_conn.execute("SELECT messages.publish('e2e_hostile', %s)", [json.dumps(body)])
+    wait_for_success(stack, "e2e_hostile", run_id)
+    row = queue_conn.execute("SELECT message FROM messages.message_archive WHERE queue_name = 'e2e_hostile'").fetchone()
+    assert row == (body,)
+    logged = [path for path in stack.directory.rglob("*.log") if b"HOSTILE-CANARY" in path.read_bytes()]
+    assert logged == []
+    assert b"HOSTILE-CANARY" not in (cluster.directory / "server.log").read_bytes()
+    with psycopg.connect(stack.metadata) as metadata:
+        for table in ("xcom", "asset_event", "dag_run", "trigger"):
+            found = metadata.execute(
+                f"SELECT count(*) FROM {table} t WHERE t::text LIKE '%HOSTILE-CANARY%'".encode()  # noqa: S608
+            ).fetchone()
+            assert found == (0,), table
+
+
+def test_the_deferrable_example_handles_orders(stack: Stack, queue_conn: Connection) -> None:
+    run_id = start(stack, "pgqueue_consume_deferrable")
+    wait_until_deferred(stack, "pgqueue_consume_deferrable", run_id, "wait")
+    publish(queue_conn, "orders", 2)
+    queue_conn.execute("SELECT messages.publish('orders', '\"no order\"')")
+    wait_for_success(stack, "pgqueue_consume_deferrable", run_id)
+    assert results(queue_conn, "orders") == {"success": 2, "rejected": 1}
+
+
+def test_the_upkeep_example_archives_what_expired(stack: Stack, queue_conn: Connection) -> None:
+    queue_conn.execute("SELECT messages.create_queue('e2e_upkeep', max_attempts => 1)")
+    publish(queue_conn, "e2e_upkeep")
+    queue_conn.execute("SELECT messages.lease('e2e_upkeep', 1, '1 ms', 'nobody')")
+    until(lambda: results(queue_conn, "e2e_upkeep") == {"lock_expired": 1}, timeout=120, what="the upkeep DAG")
+
+
+def test_flights_are_published_consumed_remediated_and_reprocessed(stack: Stack, queue_conn: Connection) -> None:
+    """The main job, small, with one consumer killed in the middle."""
+    for dag_id in ("pgqueue_consume_on_event", "pgqueue_remediate_dead", "pgqueue_reprocess_failed"):
+        stack.client.wait_for_dag(dag_id)
+    run_id = stack.client.trigger("pgqueue_publish", {"flights": 20_000})
+    killed = until(lambda: kill_a_consumer(queue_conn), what="a consumer to kill")
+    wait_for_success(stack, "pgqueue_publish", run_id)
+    until(lambda: depth(queue_conn, "flights") == 0, timeout=180, what="consumed flights")
+    until(lambda: undecided(queue_conn) == 0 and depth(queue_conn, "flights") == 0, timeout=240, what="remediation")
+    with queue_conn.cursor(row_factory=dict_row) as cursor:
+        account = cursor.execute(
+            """
+            SELECT count(*) FILTER (WHERE requeued_from IS NULL) AS published,
+                   count(*) - count(DISTINCT id) AS twice,
+                   count(*) FILTER (WHERE result <> 'success' AND remedy IS NULL) AS undecided,
+                   count(*) FILTER (WHERE result = 'success') AS success,
+                   (SELECT count(*) FROM flights.departure) AS departures
+              FROM messages.message_archive WHERE queue_name = 'flights'
+            """
+        ).fetchone()
+    assert account is not None
+    assert account["published"] == 20_000
+    assert account["twice"] == account["undecided"] == 0
+    assert account["success"] == account["departures"]
+    assert killed
+
+
+def kill_a_consumer(conn: Connection) -> str | None:
+    holders = conn.execute(
+        "SELECT DISTINCT locked_by FROM messages.message WHERE queue_name = 'flights' AND lock_expires_at > now()"
+    ).fetchall()
+    for (holder,) in holders:
+        if found := re.search(r"(\d+)@", holder):
+            os.kill(int(found[1]), signal.SIGKILL)
+            return str(holder)
+    return None
+
+
+def undecided(conn: Connection) -> int:
+    row = conn.execute("SELECT count(*) FROM messages.dead_message WHERE queue_name = 'flights'").fetchone()
+    assert row
+    return int(row[0])
