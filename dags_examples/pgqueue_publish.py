@@ -1,4 +1,7 @@
-"""Publishes the flights of 2013, one message each; the source is read as a stream, never as a whole."""
+"""Publishes the flights of 2013, one message each.
+
+The source is read as a stream, and each batch is committed, so that the consumers begin before the end.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow.sdk import DAG, Param, get_current_context
-from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
 from flights import read_flights
+
+from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
 
 
 def flights() -> Iterator[dict[str, Any]]:
@@ -22,4 +26,4 @@ with DAG(
     tags=["pgqueue"],
     doc_md=__doc__,
 ) as dag:
-    PgQueuePublishOperator(task_id="publish", queue_name="flights", messages=flights)
+    PgQueuePublishOperator(task_id="publish", queue_name="flights", messages=flights, one_transaction=False)

@@ -6,24 +6,28 @@ is lost loses nothing, the leases expire and the next run takes over.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, get_current_context, task
+
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 
-NEWEST = "{{ ti.xcom_pull(task_ids='wait_for_dead')['newest_id'] }}"
-
 with DAG(
-    "pgqueue_watch_dead", schedule="@continuous", max_active_runs=1, catchup=False, tags=["pgqueue"], doc_md=__doc__
+    "pgqueue_watch_dead",
+    schedule="@continuous",
+    start_date=datetime(2024, 1, 1),
+    max_active_runs=1,
+    tags=["pgqueue"],
+    doc_md=__doc__,
 ) as watch:
     wait = PgQueueDeadMessageSensor(task_id="wait_for_dead", queue_name="flights", results=["rejected"])
     start = TriggerDagRunOperator(
         task_id="remediate",
         trigger_dag_id="pgqueue_remediate_dead",
-        trigger_run_id=f"dead__flights__{NEWEST}",
+        trigger_run_id="dead__{{ run_id }}",  # a retry finds the run that it started before
         skip_when_already_exists=True,
         wait_for_completion=True,
         deferrable=True,

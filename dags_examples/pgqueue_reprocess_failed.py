@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 
 with DAG(
     "pgqueue_reprocess_failed",
-    schedule="*/2 * * * *",
+    schedule="* * * * *",
     start_date=datetime(2024, 1, 1),
     catchup=False,
     max_active_runs=1,
@@ -17,5 +17,10 @@ with DAG(
     doc_md=__doc__,
 ) as dag:
     PgQueueRequeueOperator(
-        task_id="requeue", queue_name="flights", results=["failed", "lock_expired"], max_requeues=3, retries=2
+        task_id="requeue",
+        queue_name="flights",
+        results=["failed", "lock_expired"],
+        max_requeues=3,
+        retries=2,
+        retry_delay=timedelta(seconds=10),
     )

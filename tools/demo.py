@@ -24,6 +24,7 @@ from tools.reconciliation import Account, read_account
 
 ALL_FLIGHTS = 336_776
 PROBES = 12
+STALLED = 60.0  # seconds
 DAGS = ("pgqueue_setup", "pgqueue_publish", "pgqueue_consume_on_event", "pgqueue_remediate_dead", "pgqueue_wakeups")
 console = Console(soft_wrap=True)
 
@@ -132,12 +133,20 @@ class Demo:
         self.upkeep = self.client.xcom("pgqueue_setup", run_id, "install")["upkeep_mode"]
 
     def _process(self) -> None:
-        self.client.trigger("pgqueue_publish", {"flights": self.flights} if self.flights else {})
+        run_id = self.client.trigger("pgqueue_publish", {"flights": self.flights} if self.flights else {})
         columns = (TextColumn("  {task.description:10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=console) as progress:
             published = progress.add_task("published", total=self.expected)
             finished = progress.add_task("finished", total=self.expected)
+            moved, moved_at = -1, time.monotonic()
             while not progress.finished:
+                if (now := int(sum(task.completed for task in progress.tasks))) != moved:
+                    moved, moved_at = now, time.monotonic()
+                elif time.monotonic() - moved_at > STALLED:
+                    state = self.client.run("pgqueue_publish", run_id)["state"]
+                    raise SetupError(
+                        f"nothing moved for {STALLED:.0f} s; pgqueue_publish is {state}. Logs are in {self.stack.home}."
+                    )
                 progress.update(published, completed=self._number(_PUBLISHED))
                 progress.update(finished, completed=min(self._number(_FINISHED), self.expected))
                 if self.killed is None and progress.tasks[finished].completed > self.expected * 0.2:
@@ -161,7 +170,7 @@ class Demo:
             self._wait(lambda: self._number(_PROBED) > number, "a probe without a consumer")  # noqa: B023
             time.sleep(1.0 + 0.37 * (number % 3))
 
-    def _wait(self, done: Callable[[], bool], what: str, timeout: float = 420.0) -> None:
+    def _wait(self, done: Callable[[], bool], what: str, timeout: float = 240.0) -> None:
         deadline = time.monotonic() + timeout
         while not done():
             if time.monotonic() > deadline:

@@ -72,7 +72,7 @@ class PgQueueRequeueOperator(BaseOperator):
             )
         verb = "would requeue" if self.is_dry_run else "requeued"
         self.log.info("%s %s dead message(s) of %s", verb, len(requeued), self.queue_name or "all queues")
-        summary = {"queue_name": self.queue_name, "requeued": len(requeued), "dry_run": self.is_dry_run}
+        summary: dict[str, Any] = {"queue_name": self.queue_name, "requeued": len(requeued), "dry_run": self.is_dry_run}
         if len(requeued) <= _FEW and not self.is_dry_run:
             summary["new_ids"] = {str(one.id): one.new_id for one in requeued}
         return summary

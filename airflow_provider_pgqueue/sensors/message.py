@@ -18,9 +18,7 @@ class PgQueueMessageSensor(DoorbellSensor):
     :param max_wait: be content with fewer when the oldest has been ready for so long; seconds or a timedelta.
     """
 
-    def __init__(
-        self, *, min_messages: int = 1, max_wait: timedelta | float | None = None, **kwargs: Any
-    ) -> None:
+    def __init__(self, *, min_messages: int = 1, max_wait: timedelta | float | None = None, **kwargs: Any) -> None:
         super().__init__(max_wait=max_wait, **kwargs)
         self.min_messages = min_messages
 

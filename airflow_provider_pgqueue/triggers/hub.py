@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import re
 from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import suppress
@@ -18,12 +19,14 @@ from weakref import WeakKeyDictionary
 import psycopg
 
 from airflow_provider_pgqueue.core.client import run_async
+from airflow_provider_pgqueue.core.errors import ConnectionFailed
 from airflow_provider_pgqueue.core.listener import Listener
 from airflow_provider_pgqueue.triggers.watch import Doorbell, Watch
 
 if TYPE_CHECKING:
     from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 
+_REFUSED: Final = re.compile(r"authentication failed|no password supplied|pg_hba\.conf|FATAL: .* does not exist")
 _MIN_GAP: Final = 0.2  # seconds between two looks
 _LINGER: Final = 5.0  # seconds that the connection stays after the last has left, against churn
 
@@ -123,7 +126,13 @@ class _Hub:
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
         # Imported in a thread: it takes more than half a second, and a triggerer must not stand still.
         hook = await asyncio.to_thread(_make_hook, self._conn_id)
-        return await hook.aconnect_to_listen()
+        try:
+            return await hook.aconnect_to_listen()
+        except ConnectionFailed as error:
+            if _REFUSED.search(str(error)):
+                # libpq keeps the SQLSTATE of a refused connection to itself; with one the listener gives up.
+                raise error from psycopg.errors.InvalidAuthorizationSpecification(str(error))
+            raise
 
     async def _look(self, conn: psycopg.AsyncConnection[Any]) -> timedelta | None:
         """Ask one question for each kind of watch, whatever their number; return when to look again."""

@@ -1,0 +1,154 @@
+"""Handles the messages of a queue."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
+
+from airflow_provider_pgqueue.core.consumer import BatchHandler, Consumer, Handler
+from airflow_provider_pgqueue.core.message import Message
+from airflow_provider_pgqueue.core.outcome import Outcome
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.operators.identity import name_of
+from airflow_provider_pgqueue.operators.progress import Progress
+from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class PgQueueConsumeOperator(BaseOperator):
+    """Leases messages batch by batch, calls a function of yours, and archives each message with its outcome.
+
+    It goes on until the queue has none ready, or `max_messages` were leased. The function returns None for success, or
+    an outcome of `core.outcome`: `Rejected`, `Failed`, `Retry`, `Success`. It may raise `RejectMessage`; after any
+    other exception the message is delivered again later, or archived as failed after its last attempt. Leases are
+    renewed while the function works. A killed task loses nothing; what it had handled but not archived is delivered
+    again, so the function has to stand that. A task that is told to stop finishes the message in hand, releases the
+    others and fails, so that a retry goes on.
+
+    The result is the number of messages by how they ended: `success`, `rejected`, `failed`, `retried`, `lost`.
+
+    Airflow 3.3 now and then fails a task that resumes within seconds after it deferred, so this operator has one retry
+    by default; with `wait_for_messages` keep it.
+
+    :param queue_name: the queue to consume.
+    :param apply_function: called with each Message; a function, or its path such as `package.module.function`.
+    :param apply_function_batch: called with each list of messages instead; returns outcomes by message id (what it
+        leaves out is a success), or one for each message in order, or None if all succeeded. After an exception the
+        whole batch is delivered again.
+    :param batch_size: messages per lease.
+    :param max_messages: stop after so many.
+    :param lease_for: how long a lease lasts without renewal: how soon the messages of a killed task come back.
+    :param wait_for_messages: when the queue has nothing ready, wait in the triggerer, without a worker slot.
+    :param wait_timeout: fail the task when a wait takes longer.
+    :param poll_interval: seconds between looks while waiting when no notification arrives.
+    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
+    """
+
+    template_fields: Sequence[str] = ("queue_name", "pgqueue_conn_id")
+    ui_color = "#dce9f5"
+
+    def __init__(
+        self,
+        *,
+        queue_name: str,
+        apply_function: Callable[[Message], Outcome | None] | str | None = None,
+        apply_function_batch: Callable[[list[Message]], Any] | str | None = None,
+        batch_size: int = 100,
+        max_messages: int | None = None,
+        lease_for: timedelta = timedelta(minutes=5),
+        wait_for_messages: bool = False,
+        wait_timeout: timedelta | None = None,
+        poll_interval: float = 30.0,
+        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
+        retries: int | None = 1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retries=retries, **kwargs)
+        self.queue_name = queue_name
+        self.apply_function = apply_function
+        self.apply_function_batch = apply_function_batch
+        self.batch_size = batch_size
+        self.max_messages = max_messages
+        self.lease_for = lease_for
+        self.wait_for_messages = wait_for_messages
+        self.wait_timeout = wait_timeout
+        self.poll_interval = poll_interval
+        self.pgqueue_conn_id = pgqueue_conn_id
+        self._stopping = False
+
+    def execute(self, context: Context) -> dict[str, int]:
+        """Consume what is ready; wait first if nothing is and waiting is wanted."""
+        counts = self._drain(context)
+        if self._stopping:
+            raise AirflowException(f"stopped while consuming queue {self.queue_name}, after {dict(counts)}")
+        if not counts and self.wait_for_messages:
+            self.defer(trigger=self._trigger(), method_name="execute_complete", timeout=self.wait_timeout)
+        self.log.info("consumed queue %s: %s", self.queue_name, dict(counts))
+        return dict(counts)
+
+    def execute_complete(self, context: Context, event: Any = None) -> dict[str, int]:
+        """Consume what the trigger saw; wait again if others were faster."""
+        return self.execute(context)
+
+    def on_kill(self) -> None:
+        """Finish the message in hand and release the others."""
+        self._stopping = True
+
+    def _drain(self, context: Context) -> Counter[str]:
+        progress = Progress(self.log.info, f"consumed from queue {self.queue_name}")
+        with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
+            return self._consumer(name_of(context)).drain(
+                conn,
+                max_messages=self.max_messages,
+                stop=lambda: self._stopping,
+                on_batch=lambda counts: progress.at(counts.total()),
+            )
+
+    def _consumer(self, handled_by: str) -> Consumer:
+        one, batch = _resolve(self.apply_function), _resolve(self.apply_function_batch)
+        return Consumer(
+            queue_name=self.queue_name,
+            handle=_handler(one) if one else None,
+            handle_batch=_batch_handler(batch) if batch else None,
+            batch_size=self.batch_size,
+            lease_for=self.lease_for,
+            handled_by=handled_by,
+        )
+
+    def _trigger(self) -> PgQueueMessageTrigger:
+        return PgQueueMessageTrigger(
+            queue_name=self.queue_name, pgqueue_conn_id=self.pgqueue_conn_id, poll_interval=self.poll_interval
+        )
+
+
+def _resolve(function: Callable[..., Any] | str | None) -> Callable[..., Any] | None:
+    return resolve_name(function) if isinstance(function, str) else function
+
+
+def _handler(function: Callable[[Message], Any]) -> Handler:
+    return lambda message: _outcome(function(message))
+
+
+def _batch_handler(function: Callable[[list[Message]], Any]) -> BatchHandler:
+    def handle(messages: Sequence[Message]) -> Mapping[int, Outcome | None] | None:
+        outcomes = function(list(messages))
+        if outcomes is None:
+            return None
+        if not isinstance(outcomes, Mapping):
+            outcomes = dict(zip((message.id for message in messages), outcomes, strict=True))
+        return {id_: _outcome(outcome) for id_, outcome in outcomes.items()}
+
+    return handle
+
+
+def _outcome(value: Any) -> Outcome | None:
+    if value is None or isinstance(value, Outcome):
+        return value
+    raise TypeError(f"the function returned {type(value).__name__} as an outcome. Return None or an outcome.")

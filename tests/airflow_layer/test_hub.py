@@ -1,0 +1,208 @@
+"""One session for all who wait: counted in pg_stat_activity."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core.errors import ConnectionFailed
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.triggers import hub
+from airflow_provider_pgqueue.triggers.watch import DeadMessageWatch, Doorbell, MessageWatch
+
+Connection = psycopg.Connection[Any]
+LISTENERS = (
+    "SELECT pid, query_start FROM pg_stat_activity"
+    " WHERE datname = current_database() AND application_name = 'pgqueue:listener'"
+)
+
+
+def listeners(conn: Connection) -> list[Any]:
+    return conn.execute(LISTENERS).fetchall()
+
+
+def has_looked(conn: Connection) -> bool:
+    return any(conn.execute(f"{LISTENERS} AND state = 'idle' AND query LIKE '%queues(%'"))
+
+
+async def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.01)
+    return found
+
+
+def within(seconds: float, work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(asyncio.wait_for(work, seconds))
+
+
+async def first(conn_id: str, queue_name: str = "orders", **options: Any) -> Doorbell:
+    async with aclosing(hub.rings(conn_id, MessageWatch(queue_name=queue_name, **options))) as doorbells:
+        return await anext(doorbells)
+
+
+def test_a_thousand_who_wait_use_one_session_and_no_statement_while_nothing_happens(
+    conn_id: str, queue: Callable[..., str], conn: Connection
+) -> None:
+    names = [queue(f"orders_{number}") for number in range(100)]
+
+    async def wait_for_all() -> None:
+        waiting = [asyncio.create_task(first(conn_id, names[number % 100])) for number in range(1000)]
+        await until(lambda: listeners(conn))
+        await asyncio.sleep(1.0)  # the looks of those who have just joined
+        before = listeners(conn)
+        await asyncio.sleep(3.0)
+        assert listeners(conn) == before
+        assert len(before) == 1
+        for name in names:
+            PgQueueHook(conn_id).publish(name, 1, conn=conn)
+        assert len(await asyncio.gather(*waiting)) == 1000
+
+    within(60, wait_for_all())
+
+
+def test_work_that_is_there_rings_at_once_and_work_that_comes_later_by_its_notification(
+    conn_id: str, queue: Callable[..., str], conn: Connection
+) -> None:
+    hook = PgQueueHook(conn_id)
+    hook.publish(queue("orders"), 1)
+    queue("mail")
+
+    async def both() -> tuple[Doorbell, Doorbell]:
+        there = await first(conn_id, "orders", poll_interval=300)
+        before = listeners(conn)
+        later = asyncio.create_task(first(conn_id, "mail", poll_interval=300))
+        await until(lambda: has_looked(conn) and listeners(conn) != before)
+        hook.publish("mail", 1, conn=conn)
+        return there, await later
+
+    there, later = within(20, both())
+    assert (there["queue_name"], there["ready"]) == ("orders", 1)
+    assert (later["queue_name"], later["ready"]) == ("mail", 1)
+
+
+def test_a_message_that_becomes_ready_later_rings_then(conn_id: str, queue: Callable[..., str]) -> None:
+    PgQueueHook(conn_id).publish(queue("orders"), 1, delay=timedelta(seconds=1))
+    started = time.monotonic()
+    within(20, first(conn_id, poll_interval=300))
+    assert 0.5 < time.monotonic() - started < 10
+
+
+def test_dead_messages_and_messages_are_looked_for_on_the_same_session(
+    conn_id: str, queue: Callable[..., str], conn: Connection
+) -> None:
+    hook = PgQueueHook(conn_id)
+    hook.publish(queue("orders"), 1)
+
+    async def both() -> Doorbell:
+        async with aclosing(hub.rings(conn_id, DeadMessageWatch(queue_name="orders", poll_interval=300))) as dead:
+            next_dead = asyncio.ensure_future(anext(dead))
+            await first(conn_id)
+            assert len(listeners(conn)) == 1
+            with hook.lease("orders") as lease:
+                lease.reject(lease[0], "invalid")
+            return await next_dead
+
+    assert within(20, both())["waiting"] == 1
+
+
+def test_after_a_lost_connection_everybody_looks_again(
+    conn_id: str, queue: Callable[..., str], conn: Connection
+) -> None:
+    names = [queue(f"silent_{number}", notify="off") for number in range(3)]
+
+    async def lose_it() -> None:
+        waiting = [asyncio.create_task(first(conn_id, name, poll_interval=300)) for name in names]
+        await until(lambda: has_looked(conn))
+        ((pid, _),) = listeners(conn)
+        for name in names:
+            PgQueueHook(conn_id).publish(name, 1, conn=conn)
+        conn.execute("SELECT pg_terminate_backend(%s)", [pid])
+        await asyncio.gather(*waiting)
+
+    within(30, lose_it())
+
+
+def test_who_comes_while_the_others_wait_is_rung_for_what_is_there(
+    conn_id: str, queue: Callable[..., str], conn: Connection
+) -> None:
+    PgQueueHook(conn_id).publish(queue("orders", notify="off"), 1)
+    queue("mail")
+
+    async def one_after_the_other() -> Doorbell:
+        waiting = asyncio.create_task(first(conn_id, "mail", poll_interval=300))
+        await until(lambda: has_looked(conn))
+        try:
+            return await first(conn_id, "orders", poll_interval=300)
+        finally:
+            waiting.cancel()
+
+    assert within(20, one_after_the_other())["ready"] == 1
+
+
+def test_an_unknown_connection_is_an_error_for_all_who_wait_for_it() -> None:
+    async def two() -> list[Any]:
+        return await asyncio.gather(first("nowhere"), first("nowhere"), return_exceptions=True)
+
+    errors = within(20, two())
+    assert [type(error).__name__ for error in errors] == ["AirflowNotFoundException"] * 2
+
+
+def test_a_database_that_does_not_exist_is_an_error_and_not_a_silent_wait(
+    dsn: str, airflow_connection: Callable[..., str]
+) -> None:
+    with pytest.raises(ConnectionFailed, match="does not exist"):
+        within(20, first(airflow_connection(dsn, schema="no_such_database")))
+
+
+def test_a_database_without_the_schema_is_an_error(empty_dsn: str, airflow_connection: Callable[..., str]) -> None:
+    with pytest.raises(Exception, match="Install it"):
+        within(20, first(airflow_connection(empty_dsn)))
+
+
+def test_a_server_that_is_down_is_waited_for(dsn: str, airflow_connection: Callable[..., str]) -> None:
+    with pytest.raises(TimeoutError):
+        within(2, first(airflow_connection(dsn, port=1)))
+
+
+def test_the_session_is_closed_after_the_last_has_left(
+    conn_id: str, queue: Callable[..., str], conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "_LINGER", 0.01)
+    PgQueueHook(conn_id).publish(queue("orders"), 1)
+
+    async def leave() -> None:
+        await first(conn_id)
+        await until(lambda: not listeners(conn))
+        await first(conn_id)
+        assert len(listeners(conn)) == 1
+
+    within(20, leave())
+
+
+def test_a_session_is_kept_for_who_comes_soon_after(conn_id: str, queue: Callable[..., str], conn: Connection) -> None:
+    PgQueueHook(conn_id).publish(queue("orders"), 1)
+
+    async def come_back() -> None:
+        await first(conn_id)
+        (before,) = listeners(conn)
+        await first(conn_id)
+        (after,) = listeners(conn)
+        assert before[0] == after[0]
+
+    within(20, come_back())
+
+
+def test_each_event_loop_has_a_session_of_its_own(conn_id: str, queue: Callable[..., str], conn: Connection) -> None:
+    PgQueueHook(conn_id).publish(queue("orders"), 1)
+    for _ in range(2):
+        assert within(20, first(conn_id))["ready"] == 1
+    assert listeners(conn) == []

@@ -1,0 +1,370 @@
+"""The operators, executed against a real queue."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+import signal
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+import pytest
+from airflow.sdk import DAG, literal
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException, TaskDeferred
+
+from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, QueueNotFound, QueuePaused
+from airflow_provider_pgqueue.core.message import Message
+from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, RejectMessage, Retry, Success
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
+from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
+from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
+from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
+from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
+
+Connection = psycopg.Connection[Any]
+Queue = Callable[..., str]
+Run = Callable[..., Any]
+HOSTILE = [{"a": "{{ 7*7 }}"}, {"__classname__": "x", "__data__": 1}, {"__type": "set", "__var": [1]}]
+
+
+def bodies(conn: Connection) -> list[Any]:
+    return [body for (body,) in conn.execute("SELECT message FROM messages.message ORDER BY id")]
+
+
+def results(conn: Connection) -> dict[Any, str]:
+    return dict(conn.execute("SELECT message, result FROM messages.message_archive").fetchall())
+
+
+def publish(**arguments: Any) -> PgQueuePublishOperator:
+    return PgQueuePublishOperator(task_id="publish", queue_name="orders", **arguments)
+
+
+def consume(**arguments: Any) -> PgQueueConsumeOperator:
+    return PgQueueConsumeOperator(**({"task_id": "consume", "queue_name": "orders"} | arguments))
+
+
+# Setup and upkeep -----------------------------------------------------------------------------------------------------
+
+
+def test_setup_makes_an_empty_database_ready(empty_dsn: str, airflow_connection: Callable[..., str], run: Run) -> None:
+    airflow_connection(empty_dsn)
+    setup = PgQueueSetupOperator(task_id="setup", queues=["orders", {"queue_name": "mail", "max_attempts": 1}])
+    assert run(setup)["queues_created"] == ["orders", "mail"]
+    assert run(setup) == run(setup)
+    assert run(publish(message=1))["published"] == 1
+
+
+def test_upkeep_archives_what_expired(conn_id: str, queue: Queue, run: Run) -> None:
+    hook = PgQueueHook(conn_id)
+    hook.publish(queue("orders"), 1, expires_in=timedelta(milliseconds=1))
+    assert run(PgQueueUpkeepOperator(task_id="upkeep"))["archived"] == 1
+
+
+def test_upkeep_runs_where_there_is_no_pg_cron_to_do_it(conn_id: str, run: Run) -> None:
+    assert "archived" in run(PgQueueUpkeepOperator(task_id="upkeep", skip_if_pg_cron=True))
+
+
+@pytest.mark.cron
+def test_upkeep_is_skipped_where_pg_cron_does_it(
+    cron_dsn: str, airflow_connection: Callable[..., str], run: Run
+) -> None:
+    airflow_connection(cron_dsn)
+    assert run(PgQueueSetupOperator(task_id="setup"))["upkeep_mode"] == "pg_cron"
+    with pytest.raises(AirflowSkipException):
+        run(PgQueueUpkeepOperator(task_id="upkeep", skip_if_pg_cron=True))
+
+
+# Publish --------------------------------------------------------------------------------------------------------------
+
+
+def test_one_message_is_published_with_all_that_belongs_to_it(
+    conn_id: str, queue: Queue, run: Run, conn: Connection
+) -> None:
+    queue("orders")
+    summary = run(publish(message={"n": 1}, priority=5, headers={"h": 1}, reference="r-1"))
+    assert summary["published"] == 1
+    assert summary["ids"] == [summary["first_id"]] == [summary["last_id"]]
+    row = conn.execute("SELECT message, priority, headers, reference FROM messages.message").fetchone()
+    assert row == ({"n": 1}, 5, {"h": 1}, "r-1")
+
+
+def test_a_stream_is_published_in_batches_and_in_order(conn_id: str, queue: Queue, run: Run, conn: Connection) -> None:
+    queue("orders")
+    summary = run(publish(messages=lambda: iter(range(250)), batch_size=100))
+    assert bodies(conn) == list(range(250))
+    assert (summary["published"], summary["last_id"] - summary["first_id"]) == (250, 249)
+    assert "ids" not in summary
+
+
+def test_nothing_to_publish_is_no_error(conn_id: str, queue: Queue, run: Run) -> None:
+    queue("orders")
+    assert run(publish(messages=[]))["published"] == 0
+    assert run(publish(sql="SELECT 1 WHERE false"))["published"] == 0
+
+
+def test_the_rows_of_a_query_become_bodies(conn_id: str, queue: Queue, run: Run, conn: Connection) -> None:
+    queue("orders")
+    query = "SELECT n, n * 1.10 AS price, DATE '2013-01-01' AS day FROM generate_series(1, 3) AS n WHERE n > %s; "
+    assert run(publish(sql=query, parameters=[1], batch_size=1))["published"] == 2
+    assert bodies(conn) == [
+        {"n": 2, "price": 2.2, "day": "2013-01-01"},
+        {"n": 3, "price": 3.3, "day": "2013-01-01"},
+    ]
+
+
+def test_a_number_of_a_query_keeps_all_its_digits(conn_id: str, queue: Queue, run: Run, conn: Connection) -> None:
+    queue("orders")
+    run(publish(sql="SELECT 12345678901234567890.123456789 AS n, '100%' AS share"))
+    row = conn.execute("SELECT (message->>'n')::numeric, message->>'share' FROM messages.message").fetchone()
+    assert row == (Decimal("12345678901234567890.123456789"), "100%")
+
+
+def test_a_single_column_called_message_is_the_body_itself(
+    conn_id: str, queue: Queue, run: Run, conn: Connection
+) -> None:
+    queue("orders")
+    run(publish(sql="""SELECT '{"a": [1, null]}'::jsonb AS message UNION ALL SELECT NULL -- all"""))
+    assert bodies(conn) == [{"a": [1, None]}, None]
+
+
+def test_the_query_may_run_on_another_connection(
+    conn_id: str, queue: Queue, run: Run, conn: Connection, empty_dsn: str, airflow_connection: Callable[..., str]
+) -> None:
+    queue("orders")
+    airflow_connection(empty_dsn, "source", "postgres")
+    run(publish(sql="SELECT current_database() AS message", sql_conn_id="source"))
+    assert bodies(conn) == [empty_dsn.rsplit("/", 1)[1]]
+
+
+def test_a_publish_that_fails_in_the_middle_has_published_nothing(
+    conn_id: str, queue: Queue, run: Run, conn: Connection
+) -> None:
+    def broken() -> Iterator[Any]:
+        yield from range(5)
+        raise ZeroDivisionError
+
+    queue("orders")
+    with pytest.raises(ZeroDivisionError):
+        run(publish(messages=broken, batch_size=2))
+    assert bodies(conn) == []
+    with pytest.raises(ZeroDivisionError):
+        run(publish(messages=broken, batch_size=2, one_transaction=False))
+    assert bodies(conn) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"message": 1, "sql": "SELECT 1"}, {"messages": [], "message": 1}], ids=["nothing", "two", "both"]
+)
+def test_exactly_one_source_of_messages_is_wanted(conn_id: str, run: Run, given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match="Give one of message, messages and sql"):
+        run(publish(**given))
+
+
+def test_one_body_given_as_messages_is_not_taken_apart(conn_id: str, run: Run) -> None:
+    with pytest.raises(InvalidArgument, match="messages is one dict"):
+        run(publish(messages={"a": 1}))
+
+
+def test_a_body_that_is_not_json_and_an_unknown_queue_are_refused(conn_id: str, queue: Queue, run: Run) -> None:
+    with pytest.raises(QueueNotFound, match="orders"):
+        run(publish(message=1))
+    queue("orders")
+    with pytest.raises(InvalidMessage, match="not JSON"):
+        run(publish(messages=[datetime.date(2013, 1, 1)]))
+
+
+def test_bodies_pass_unchanged_and_unlogged(
+    conn_id: str, queue: Queue, run: Run, context: Any, conn: Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    queue("orders")
+    with DAG("d", schedule=None):
+        operator = publish(messages=lambda: HOSTILE)
+        quoted = PgQueuePublishOperator(task_id="quoted", queue_name="orders", message=literal("{{ 7*7 }}"))
+    for one in (operator, quoted):
+        one.render_template_fields(context)
+        run(one)
+    assert bodies(conn) == [*HOSTILE, "{{ 7*7 }}"]
+    seen: list[Any] = []
+    run(consume(apply_function=lambda message: seen.append(message.body)))
+    assert seen == [*HOSTILE, "{{ 7*7 }}"]
+    assert "7*7" not in caplog.text
+    assert "__classname__" not in caplog.text
+
+
+def test_the_author_of_a_dag_may_use_templates(
+    conn_id: str, queue: Queue, run: Run, context: Any, conn: Connection
+) -> None:
+    queue("orders")
+    with DAG("d", schedule=None):
+        operator = publish(message={"run": "{{ ti.run_id }}"})
+    operator.render_template_fields(context)
+    run(operator)
+    assert bodies(conn) == [{"run": "manual__1"}]
+
+
+# Consume --------------------------------------------------------------------------------------------------------------
+
+
+def judge(message: Message) -> Outcome | None:
+    match message.body:
+        case "bad":
+            raise RejectMessage("it is bad")
+        case "broken":
+            return Failed("it is broken")
+        case "later":
+            return Retry(timedelta(hours=1))
+        case "crash":
+            raise ZeroDivisionError
+    return None
+
+
+def test_each_message_ends_as_the_function_says(conn_id: str, queue: Queue, run: Run, conn: Connection) -> None:
+    hook = PgQueueHook(conn_id)
+    hook.publish_batch(queue("orders"), ["good", "bad", "broken", "later", "crash", "good too"])
+    counts = run(consume(apply_function=judge, batch_size=2))
+    assert counts == {"success": 2, "rejected": 1, "failed": 1, "retried": 2}
+    assert results(conn) == {"good": "success", "good too": "success", "bad": "rejected", "broken": "failed"}
+    row = conn.execute("SELECT DISTINCT handled_by FROM messages.message_archive").fetchone()
+    assert row is not None
+    assert row[0].startswith(f"orders/manual__1/work/-1/1@{os.getpid()}@")
+
+
+def test_the_function_may_be_a_path(conn_id: str, queue: Queue, run: Run) -> None:
+    PgQueueHook(conn_id).publish(queue("orders"), 1)
+    assert run(consume(apply_function="builtins.print")) == {"success": 1}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda messages: {messages[1].id: Rejected("second")},
+        lambda messages: [None, Rejected("second"), Success("third")],
+    ],
+    ids=["by id", "in order"],
+)
+def test_a_batch_function_gives_outcomes(
+    conn_id: str, queue: Queue, run: Run, conn: Connection, answer: Callable[..., Any]
+) -> None:
+    PgQueueHook(conn_id).publish_batch(queue("orders"), [1, 2, 3])
+    assert run(consume(apply_function_batch=answer)) == {"success": 2, "rejected": 1}
+    assert results(conn) == {1: "success", 2: "rejected", 3: "success"}
+
+
+@pytest.mark.parametrize("answer", [lambda messages: [None], lambda messages: {messages[0].id: "success"}])
+def test_an_answer_that_is_no_outcome_is_not_taken_for_success(
+    conn_id: str, queue: Queue, run: Run, conn: Connection, answer: Callable[..., Any]
+) -> None:
+    PgQueueHook(conn_id).publish_batch(queue("orders", max_attempts=1), [1, 2])
+    assert run(consume(apply_function_batch=answer)) == {"failed": 2}
+    assert results(conn) == {1: "failed", 2: "failed"}
+
+
+def test_max_messages_is_a_limit_and_the_rest_stays(conn_id: str, queue: Queue, run: Run, conn: Connection) -> None:
+    PgQueueHook(conn_id).publish_batch(queue("orders"), list(range(10)))
+    assert run(consume(apply_function=lambda message: None, max_messages=7, batch_size=3)) == {"success": 7}
+    assert bodies(conn) == [7, 8, 9]
+
+
+def test_a_task_told_to_stop_finishes_the_message_in_hand_and_gives_the_others_back(
+    conn_id: str, queue: Queue, run: Run, conn: Connection
+) -> None:
+    PgQueueHook(conn_id).publish_batch(queue("orders"), list(range(5)))
+    before = signal.getsignal(signal.SIGTERM)
+    operator = consume(apply_function=lambda message: os.kill(os.getpid(), signal.SIGTERM))
+    # As Airflow's task runner does it.
+    signal.signal(signal.SIGTERM, lambda *_: operator.on_kill())
+    try:
+        with pytest.raises(AirflowException, match="stopped while consuming queue orders"):
+            run(operator)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert results(conn) == {0: "success"}
+    rows = conn.execute("SELECT attempts, lock_expires_at FROM messages.message").fetchall()
+    assert rows == [(0, None)] * 4
+
+
+def test_a_paused_queue_is_said_so(conn_id: str, queue: Queue, run: Run) -> None:
+    queue("orders", paused=True)
+    with pytest.raises(QueuePaused, match="orders"):
+        run(consume(apply_function=judge))
+
+
+def test_an_empty_queue_is_done_or_waited_for_as_wanted(conn_id: str, queue: Queue, run: Run) -> None:
+    queue("orders")
+    assert run(consume(apply_function=judge)) == {}
+    waiting = consume(apply_function=judge, wait_for_messages=True, wait_timeout=timedelta(minutes=5))
+    with pytest.raises(TaskDeferred) as deferred:
+        run(waiting)
+    assert deferred.value.method_name == "execute_complete"
+    assert deferred.value.timeout == timedelta(minutes=5)
+    assert deferred.value.trigger.serialize()[1]["end_task"] is False
+    PgQueueHook(conn_id).publish("orders", 1)
+    assert run(waiting, "execute_complete", event={"ready": 1}) == {"success": 1}
+    with pytest.raises(TaskDeferred):
+        run(waiting, "execute_complete", event={"ready": 1})
+
+
+def test_a_consumer_has_one_retry_unless_the_author_says_otherwise() -> None:
+    assert consume(apply_function=judge).retries == 1
+    assert consume(apply_function=judge, retries=0).retries == 0
+    with DAG("d", schedule=None, default_args={"retries": 7}):
+        assert consume(apply_function=judge).retries == 7
+
+
+def test_a_function_of_either_kind_is_wanted(conn_id: str, queue: Queue, run: Run) -> None:
+    queue("orders")
+    with pytest.raises(InvalidArgument, match="exactly one"):
+        run(consume())
+
+
+# Requeue --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dead(conn_id: str, queue: Queue, run: Run) -> None:
+    """One rejected and two failed messages in queue orders."""
+    PgQueueHook(conn_id).publish_batch(queue("orders"), ["bad", "broken", "broken"])
+    run(consume(apply_function=judge))
+
+
+@pytest.mark.usefixtures("dead")
+def test_failed_messages_are_requeued_and_rejected_ones_are_not(run: Run, conn: Connection) -> None:
+    summary = run(PgQueueRequeueOperator(task_id="again", queue_name="orders"))
+    assert summary["requeued"] == len(summary["new_ids"]) == 2
+    assert bodies(conn) == ["broken", "broken"]
+    row = conn.execute("SELECT DISTINCT remedied_by FROM messages.message_archive WHERE remedy = 'requeued'").fetchone()
+    assert row is not None
+    assert row[0].startswith("orders/manual__1/work")
+
+
+@pytest.mark.usefixtures("dead")
+def test_a_dry_run_only_counts(run: Run, conn: Connection) -> None:
+    dry = PgQueueRequeueOperator(task_id="dry", queue_name="orders", dry_run=True)
+    assert run(dry) == run(dry) == {"queue_name": "orders", "requeued": 2, "dry_run": True}
+    assert bodies(conn) == []
+
+
+@pytest.mark.usefixtures("dead")
+def test_results_and_a_limit_choose_what_is_requeued(run: Run, conn: Connection) -> None:
+    assert run(PgQueueRequeueOperator(task_id="r", queue_name="orders", results=["rejected"]))["requeued"] == 1
+    assert run(PgQueueRequeueOperator(task_id="f", queue_name="orders", max_messages=1))["requeued"] == 1
+    assert bodies(conn) == ["bad", "broken"]
+
+
+def test_the_operators_can_be_put_into_a_dag_and_serialized(conn_id: str) -> None:
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    with DAG("d", schedule=None) as dag:
+        PgQueueSetupOperator(task_id="setup", queues=["orders"])
+        publish(messages=lambda: [1])
+        consume(apply_function=judge)
+        PgQueueRequeueOperator(task_id="again", queue_name=None)
+        PgQueueUpkeepOperator(task_id="upkeep")
+        PgQueueConsumeOperator.partial(task_id="many", apply_function=judge).expand(queue_name=["a", "b"])
+    assert len(DagSerialization.to_dict(dag)["dag"]["tasks"]) == 6

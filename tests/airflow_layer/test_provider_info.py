@@ -1,0 +1,57 @@
+"""What Airflow discovers."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from importlib.resources import files
+from pkgutil import resolve_name
+from typing import Any
+
+import jsonschema
+import pytest
+from airflow.providers_manager import ProvidersManager
+from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
+
+from airflow_provider_pgqueue import __version__
+from airflow_provider_pgqueue.get_provider_info import get_provider_info
+
+PACKAGE = "airflow-provider-pgqueue"
+
+
+def modules() -> list[str]:
+    info = get_provider_info()
+    return [
+        module
+        for kind in ("hooks", "operators", "sensors", "triggers")
+        for entry in info[kind]
+        for module in entry["python-modules"]
+    ]
+
+
+def test_the_metadata_fit_the_schema_of_airflow() -> None:
+    schema: dict[str, Any] = json.loads(files("airflow").joinpath("provider_info.schema.json").read_text())
+    jsonschema.validate(get_provider_info(), schema)
+
+
+@pytest.mark.parametrize("module", modules())
+def test_each_module_that_is_named_can_be_imported(module: str) -> None:
+    import_module(module)
+
+
+def test_the_queue_provider_and_the_hook_exist_under_their_names() -> None:
+    info = get_provider_info()
+    assert resolve_name(info["queues"][0])().scheme == "pgqueue"
+    (connection_type,) = info["connection-types"]
+    hook = resolve_name(connection_type["hook-class-name"])
+    assert (hook.conn_type, hook.hook_name) == (connection_type["connection-type"], connection_type["hook-name"])
+    assert set(connection_type["conn-fields"]) & {"listen_conn_id"} <= hook.ignored_extra_options
+
+
+def test_airflow_discovers_the_provider_its_connection_type_and_its_queues() -> None:
+    manager = ProvidersManager()
+    assert manager.providers[PACKAGE].version == __version__
+    hook = ProvidersManagerTaskRuntime().hooks["pgqueue"]
+    assert hook is not None
+    assert hook.hook_class_name == "airflow_provider_pgqueue.hooks.pgqueue.PgQueueHook"
+    assert "airflow_provider_pgqueue.queues.pgqueue.PgQueueMessageQueueProvider" in manager.queue_class_names

@@ -1,0 +1,93 @@
+"""The sensors: look first, then wait in the triggerer and end there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowSensorTimeout, TaskDeferralTimeout, TaskDeferred
+
+from airflow_provider_pgqueue.core.outcome import Rejected
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
+from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
+from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
+
+Queue = Callable[..., str]
+Run = Callable[..., Any]
+
+
+def test_a_sensor_returns_the_doorbell_at_once_when_there_is_work(conn_id: str, queue: Queue, run: Run) -> None:
+    PgQueueHook(conn_id).publish(queue("orders"), "{{ secret }}")
+    doorbell = run(PgQueueMessageSensor(task_id="wait", queue_name="orders"))
+    assert doorbell.keys() == {"queue_name", "ready", "oldest_age"}
+    assert doorbell["ready"] == 1
+
+
+def test_a_sensor_defers_to_a_trigger_that_ends_the_task(conn_id: str, queue: Queue, run: Run) -> None:
+    sensor = PgQueueMessageSensor(
+        task_id="wait", queue_name=queue("orders"), min_messages=3, max_wait=timedelta(minutes=1), timeout=60
+    )
+    with pytest.raises(TaskDeferred) as deferred:
+        run(sensor)
+    expected = PgQueueMessageTrigger(queue_name="orders", min_messages=3, max_wait=60.0, end_task=True)
+    assert deferred.value.trigger.serialize() == expected.serialize()
+    assert deferred.value.timeout == timedelta(seconds=60)
+
+
+def test_fewer_messages_than_asked_for_are_enough_when_the_oldest_waited_long(
+    conn_id: str, queue: Queue, run: Run
+) -> None:
+    PgQueueHook(conn_id).publish(queue("orders"), 1)
+    assert run(PgQueueMessageSensor(task_id="wait", queue_name="orders", min_messages=2, max_wait=0))["ready"] == 1
+    with pytest.raises(TaskDeferred):
+        run(PgQueueMessageSensor(task_id="patient", queue_name="orders", min_messages=2, max_wait=60))
+
+
+def test_a_paused_queue_is_no_work(conn_id: str, queue: Queue, run: Run) -> None:
+    PgQueueHook(conn_id).publish(queue("orders", paused=True), 1)
+    with pytest.raises(TaskDeferred):
+        run(PgQueueMessageSensor(task_id="wait", queue_name="orders"))
+
+
+def test_a_dead_message_sensor_sees_its_results_only_and_nothing_that_is_held(
+    conn_id: str, queue: Queue, run: Run
+) -> None:
+    hook = PgQueueHook(conn_id)
+    hook.publish(queue("orders"), 1)
+    with hook.lease("orders") as lease:
+        lease.settle({lease[0]: Rejected("invalid")})
+    doorbell = run(PgQueueDeadMessageSensor(task_id="dead", queue_name="orders", results=["rejected"]))
+    assert doorbell.keys() == {"queue_name", "waiting", "newest_id", "oldest_age"}
+    with pytest.raises(TaskDeferred):
+        run(PgQueueDeadMessageSensor(task_id="failed", queue_name="orders", results=["failed"]))
+    hook.lease_dead("orders")
+    with pytest.raises(TaskDeferred):
+        run(PgQueueDeadMessageSensor(task_id="held", queue_name="orders"))
+
+
+def test_without_a_triggerer_a_sensor_polls(conn_id: str, queue: Queue, run: Run) -> None:
+    sensor = PgQueueMessageSensor(
+        task_id="wait", queue_name=queue("orders"), deferrable=False, poke_interval=0.01, timeout=0.05
+    )
+    with pytest.raises(AirflowSensorTimeout):
+        run(sensor)
+    PgQueueHook(conn_id).publish("orders", 1)
+    assert run(sensor)["ready"] == 1
+
+
+def test_a_sensor_that_waited_too_long_times_out_as_every_sensor_does(run: Run, context: Any) -> None:
+    sensor = PgQueueMessageSensor(task_id="wait", queue_name="orders")
+    with pytest.raises(AirflowSensorTimeout) as timeout:
+        sensor.resume_execution("__fail__", {"error": "Trigger timeout"}, context)
+    assert isinstance(timeout.value.__cause__, TaskDeferralTimeout)
+
+
+def test_a_sensor_may_be_mapped(conn_id: str) -> None:
+    from airflow.sdk import DAG
+
+    with DAG("mapped", schedule=None):
+        PgQueueMessageSensor.partial(task_id="wait", retries=0).expand(queue_name=["a", "b"])
+        PgQueueDeadMessageSensor.partial(task_id="dead").expand(queue_name=["a", "b"])

@@ -1,0 +1,172 @@
+"""The triggers: as a deferred task runs them, and as asset watchers do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import aclosing
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+import pytest
+from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
+from airflow.sdk.serde import deserialize, serialize
+from airflow.triggers.base import BaseEventTrigger, TaskSuccessEvent, TriggerEvent
+from airflow.triggers.shared_stream import SharedStreamManager
+
+from airflow_provider_pgqueue.core.migrations import migrate
+from airflow_provider_pgqueue.core.outcome import Failed, Rejected
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.triggers import doorbell, watch
+from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
+from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
+
+Connection = psycopg.Connection[Any]
+Queue = Callable[..., str]
+TRIGGERS = [
+    PgQueueMessageTrigger(queue_name="orders", min_messages=5, max_wait=1.5, ring_every=3, end_task=True),
+    PgQueueMessageTrigger(queue_name="orders", pgqueue_conn_id="other", poll_interval=5),
+    PgQueueDeadMessageTrigger(queue_name="orders", results=["rejected"]),
+    PgQueueDeadMessageTrigger(queue_name="orders"),
+]
+
+
+def within(seconds: float, work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(asyncio.wait_for(work, seconds))
+
+
+async def take(trigger: BaseEventTrigger, number: int = 1) -> list[TriggerEvent]:
+    events = []
+    async with aclosing(trigger.run()) as stream:
+        async for event in stream:
+            events.append(event)
+            if len(events) == number:
+                break
+    return events
+
+
+def as_task(trigger: BaseEventTrigger) -> BaseEventTrigger:
+    """Do what the triggerer does for a deferred task."""
+    trigger.task_instance = SimpleNamespace(task_id="wait")
+    return trigger
+
+
+@pytest.mark.parametrize("trigger", TRIGGERS, ids=str)
+def test_a_trigger_comes_back_from_the_database_as_it_was(trigger: BaseEventTrigger) -> None:
+    classpath, arguments = trigger.serialize()
+    module, name = classpath.rsplit(".", 1)
+    stored = json.loads(json.dumps(serialize(arguments)))
+    again = getattr(__import__(module, fromlist=[name]), name)(**deserialize(stored))
+    assert again.serialize() == trigger.serialize()
+    assert BaseEventTrigger.hash(*again.serialize()) == BaseEventTrigger.hash(*trigger.serialize())
+
+
+def test_a_trigger_opens_nothing_before_it_runs() -> None:
+    assert PgQueueMessageTrigger(queue_name="orders", pgqueue_conn_id="nowhere").queue_name == "orders"
+
+
+def test_common_messaging_finds_our_trigger_by_its_scheme() -> None:
+    wrapped = MessageQueueTrigger(scheme="pgqueue", queue_name="orders", min_messages=3)
+    assert wrapped.serialize() == PgQueueMessageTrigger(queue_name="orders", min_messages=3).serialize()
+
+
+def test_a_waiting_task_is_ended_with_the_doorbell_as_its_result(conn_id: str, queue: Queue) -> None:
+    PgQueueHook(conn_id).publish_batch(queue("orders"), ["{{ secret }}", "secret"])
+    (event,) = within(20, take(PgQueueMessageTrigger(queue_name="orders", end_task=True), 2))
+    assert isinstance(event, TaskSuccessEvent)
+    assert event.xcoms is not None
+    assert event.xcoms["return_value"]["ready"] == 2
+    assert "secret" not in event.model_dump_json()
+
+
+def test_a_waiting_task_resumes_with_the_doorbell_once(conn_id: str, queue: Queue) -> None:
+    PgQueueHook(conn_id).publish(queue("orders"), 1)
+    (event,) = within(20, take(as_task(PgQueueMessageTrigger(queue_name="orders")), 2))
+    assert type(event) is TriggerEvent
+    assert event.payload.keys() == {"queue_name", "ready", "oldest_age"}
+    assert json.loads(json.dumps(event.payload)) == event.payload
+
+
+def test_fewer_messages_than_asked_for_are_waited_for_until_max_wait(conn_id: str, queue: Queue) -> None:
+    hook = PgQueueHook(conn_id)
+    hook.publish(queue("orders"), 1)
+    trigger = as_task(PgQueueMessageTrigger(queue_name="orders", min_messages=2, max_wait=1.0, poll_interval=300))
+    (event,) = within(20, take(trigger))
+    assert event.payload["ready"] == 1
+    assert 1.0 <= event.payload["oldest_age"] < 10
+
+
+def test_a_watcher_rings_again_while_work_remains(conn_id: str, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_GAP", 0.05)
+    PgQueueHook(conn_id).publish(queue("orders"), 1)
+    events = within(20, take(PgQueueMessageTrigger(queue_name="orders", ring_every=0.05, poll_interval=300), 3))
+    assert [event.payload["ready"] for event in events] == [1, 1, 1]
+
+
+def test_a_watcher_survives_a_failure_that_somebody_mends(
+    empty_dsn: str, airflow_connection: Callable[..., str], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(doorbell, "_SHORTEST", 0.05)
+    hook = PgQueueHook(airflow_connection(empty_dsn))
+
+    async def mend() -> Any:
+        waiting = asyncio.create_task(take(PgQueueMessageTrigger(queue_name="orders")))
+        while "cannot watch queue orders" not in caplog.text:
+            await asyncio.sleep(0.01)
+        with psycopg.connect(empty_dsn, autocommit=True) as conn:
+            migrate(conn)
+            hook.create_queue("orders", conn=conn)
+            hook.publish("orders", 1, conn=conn)
+        return await waiting
+
+    assert within(20, mend())[0].payload["ready"] == 1
+
+
+def test_a_dead_message_trigger_rings_for_its_results_only(conn_id: str, queue: Queue) -> None:
+    hook = PgQueueHook(conn_id)
+    hook.publish_batch(queue("orders"), [1, 2, 3])
+    with hook.lease("orders", max_messages=3) as lease:
+        lease.settle({lease[0]: Failed("broken"), lease[1]: Rejected("invalid"), lease[2]: None})
+    trigger = as_task(PgQueueDeadMessageTrigger(queue_name="orders", results=["rejected"]))
+    (event,) = within(20, take(trigger))
+    assert event.payload.keys() == {"queue_name", "waiting", "newest_id", "oldest_age"}
+    assert event.payload["waiting"] == 1
+
+
+def test_tasks_do_not_share_a_stream_and_equal_watchers_do() -> None:
+    one, same, other = (PgQueueMessageTrigger(queue_name=name) for name in ("orders", "orders", "mail"))
+    assert one.shared_stream_key() == same.shared_stream_key() != other.shared_stream_key()
+    assert isinstance(hash(PgQueueDeadMessageTrigger(queue_name="orders", results=["failed"]).shared_stream_key()), int)
+    assert as_task(same).shared_stream_key() is None
+    assert PgQueueMessageTrigger(queue_name="orders", end_task=True).shared_stream_key() is None
+
+
+def test_watchers_and_tasks_of_a_triggerer_use_one_session(conn_id: str, queue: Queue, conn: Connection) -> None:
+    hook = PgQueueHook(conn_id)
+    hook.publish_batch(queue("orders"), [1, 2])
+    hook.publish(queue("mail"), 1)
+    watchers = [PgQueueMessageTrigger(queue_name=name) for name in ("orders", "orders", "mail")]
+
+    async def all_at_once() -> tuple[list[Any], Any]:
+        manager = SharedStreamManager()
+        streams = [_stream(manager, number, trigger) for number, trigger in enumerate(watchers)]
+        events = await asyncio.gather(*(anext(stream) for stream in streams))
+        events += await take(PgQueueMessageTrigger(queue_name="orders", end_task=True))
+        sessions = conn.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name = 'pgqueue:listener'"
+        ).fetchone()
+        for number, trigger in enumerate(watchers):
+            await manager.unsubscribe(number, trigger.shared_stream_key())
+        return events, sessions
+
+    events, sessions = within(20, all_at_once())
+    assert [event.payload["ready"] for event in events[:3]] == [2, 2, 1]
+    assert sessions == (1,)
+
+
+def _stream(manager: SharedStreamManager, number: int, trigger: BaseEventTrigger) -> AsyncIterator[TriggerEvent]:
+    stream = manager.subscribe(trigger_id=number, trigger=trigger, key=trigger.shared_stream_key())
+    return trigger.filter_shared_stream(stream)

@@ -1,0 +1,232 @@
+"""What the documentation says is true: links lead somewhere, named tests exist, code runs."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+import pytest
+
+from tools import ROOT
+
+Connection = psycopg.Connection[Any]
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "sql" / "README.md", *ROOT.glob("docs/**/*.md")])
+
+_FENCE = re.compile(r"(?:^<!-- (?P<mark>[^\n]*) -->\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.M | re.S)
+_LINK = re.compile(r"\[(?P<label>[^\]]+)\]\((?P<target>[^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.M)
+_TEST = re.compile(r"\btest_\w+\b(?!\.py)")
+_STATEMENT = re.compile(r"[^;]+;")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block; `mark` is the comment right above it."""
+
+    page: str
+    mark: str
+    language: str
+    code: str
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def blocks(language: str) -> Iterator[Block]:
+    for page in PAGES:
+        for found in _FENCE.finditer(page.read_text()):
+            if found["language"] == language:
+                yield Block(name(page), found["mark"] or "", language, found["code"])
+
+
+def of_page(page: str, language: str, mark: str = "") -> list[str]:
+    return [one.code for one in blocks(language) if one.page == page and one.mark == mark]
+
+
+def prose(page: Path) -> str:
+    return _FENCE.sub("", page.read_text())
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives to the headings."""
+    headings = _HEADING.findall(_FENCE.sub("", page.read_text()))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def links(page: Path) -> list[tuple[str, str]]:
+    found = [(link["label"], link["target"]) for link in _LINK.finditer(prose(page))]
+    return [(label, target) for label, target in found if not target.startswith(("http://", "https://"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_relative_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
+    broken = []
+    for _, target in links(page):
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            broken.append(target)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_tests_that_are_named_exist_where_the_link_says(page: Path) -> None:
+    text, missing = prose(page), []
+    for label, target in links(page):
+        test = label.strip("`")
+        if _TEST.fullmatch(test) and f"def {test}(" not in (page.parent / target).read_text():
+            missing.append(label)
+    linked = {label.strip("`") for label, _ in links(page)}
+    assert missing == []
+    assert set(_TEST.findall(text)) - linked == set()
+
+
+def test_each_guarantee_and_each_answer_names_its_test() -> None:
+    rows = re.findall(r"^\| \d+ \|.*$", (ROOT / "README.md").read_text(), re.M)
+    answers = re.split(r"^### ", (ROOT / "docs" / "faq.md").read_text(), flags=re.M)[1:]
+    assert len(rows) > 10
+    assert len(answers) > 10
+    assert [text for text in rows + answers if not _TEST.search(text)] == []
+
+
+@pytest.mark.parametrize("block", list(blocks("python")), ids=lambda block: block.page)
+def test_python_blocks_run_as_dag_files(block: Block) -> None:
+    exec(compile(block.code, block.page, "exec"), {"__name__": "documented_dag"})
+
+
+@pytest.mark.parametrize("page", sorted({block.page for block in blocks("sql") if block.mark == "runnable"}))
+def test_sql_blocks_marked_runnable_run_in_their_order(page: str, conn: Connection) -> None:
+    if page == "docs/quickstart.md":  # its setup task has created the queues
+        conn.execute("SELECT messages.create_queue('orders')")
+    for code in of_page(page, "sql", "runnable"):
+        for statement in _STATEMENT.findall(code):
+            conn.execute(statement.encode())
+
+
+def test_the_example_of_the_readme_wakes_and_packs_the_order(
+    conn: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from airflow.sdk.bases.operator import ExecutorSafeguard
+
+    monkeypatch.setenv("AIRFLOW_CONN_PGQUEUE_DEFAULT", dsn)
+    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+    conn.execute("SELECT messages.create_queue('orders')")
+    (example,), publish = of_page("README.md", "python"), of_page("README.md", "sql")[0]
+    documented: dict[str, Any] = {"__name__": "documented_dag"}
+    exec(compile(example, "README.md", "exec"), documented)
+
+    conn.execute(publish.encode())
+    doorbell = asyncio.run(asyncio.wait_for(_first_event(documented["bell"].trigger), 20))
+    ti = SimpleNamespace(dag_id="pack_orders", run_id="r", task_id="pack", map_index=-1, try_number=1)
+    counts = documented["dag"].get_task("pack").execute({"ti": ti})
+
+    assert (doorbell["queue_name"], doorbell["ready"]) == ("orders", 1)
+    assert counts == {"success": 1}
+    assert "of orders" in capsys.readouterr().out
+    assert conn.execute("SELECT message, result FROM messages.message_archive").fetchall() == [
+        ({"order_id": 7}, "success")
+    ]
+
+
+async def _first_event(trigger: Any) -> Any:
+    async with aclosing(trigger.run()) as events:
+        return (await anext(events)).payload
+
+
+def test_the_example_of_the_readme_has_at_most_ten_lines() -> None:
+    code = of_page("README.md", "sql")[0] + of_page("README.md", "python")[0]
+    assert len([line for line in code.splitlines() if line.strip()]) <= 10
+
+
+def raw(step: str) -> bytes:
+    (code,) = of_page("sql/README.md", "sql", f"raw: {step}")
+    return code.strip().rstrip(";").encode()
+
+
+@pytest.fixture
+def worker(connect: Callable[..., Connection]) -> psycopg.RawCursor[Any]:
+    """A cursor that takes the statements of sql/README.md as they are, with $1 and $2."""
+    return psycopg.RawCursor(connect())
+
+
+def test_a_worker_that_follows_the_raw_conventions_archives_its_message_once(
+    conn: Connection, worker: psycopg.RawCursor[Any]
+) -> None:
+    worker.execute(raw("listen"))
+    (published,) = conn.execute(raw("publish")).fetchone() or (None,)
+    (rung,) = [int(note.payload) for note in worker.connection.notifies(timeout=5, stop_after=1)]
+    ((looked,),) = worker.execute(raw("look")).fetchall()
+    body, fence = worker.execute(raw("lock"), [rung]).fetchone() or (None, None)
+
+    assert rung == looked == published
+    assert body == {"order_id": 7}
+    assert conn.execute("SELECT id FROM messages.lease('default')").fetchall() == []
+    assert worker.execute(raw("lock"), [rung]).fetchall() == []
+    assert worker.execute(raw("finish"), [rung, fence, "success", None]).fetchall() == [(rung,)]
+    assert worker.execute(raw("finish"), [rung, fence, "success", None]).fetchall() == []
+    assert conn.execute("SELECT id, result, attempts FROM messages.message_archive").fetchall() == [
+        (rung, "success", 1)
+    ]
+    assert conn.execute("SELECT count(*) FROM messages.message").fetchone() == (0,)
+
+
+def test_a_raw_worker_that_was_too_slow_finishes_nothing(conn: Connection, worker: psycopg.RawCursor[Any]) -> None:
+    (published,) = conn.execute(raw("publish")).fetchone() or (None,)
+    _, fence = worker.execute(raw("lock"), [published]).fetchone() or (None, None)
+    conn.execute("UPDATE messages.message SET lock_expires_at = clock_timestamp()")
+    leases = (conn.execute("SELECT id, attempts FROM messages.lease('default')").fetchall() for _ in range(1000))
+    assert next(filter(None, leases)) == [(published, 2)]
+    assert worker.execute(raw("finish"), [published, fence, "success", None]).fetchall() == []
+    assert conn.execute("SELECT count(*) FROM messages.message_archive").fetchone() == (0,)
+
+
+def test_the_grants_of_the_sql_readme_are_enough_for_a_raw_worker(conn: Connection) -> None:
+    grants = next(code for code in of_page("sql/README.md", "sql") if "ON messages.message TO worker" in code)
+    with conn.transaction(force_rollback=True):
+        conn.execute("CREATE ROLE worker")
+        conn.execute(grants.encode())
+        conn.execute("SET LOCAL ROLE worker")
+        cursor = psycopg.RawCursor(conn)
+        (published,) = cursor.execute(raw("publish")).fetchone() or (None,)
+        _, fence = cursor.execute(raw("lock"), [published]).fetchone() or (None, None)
+        assert cursor.execute(raw("finish"), [published, fence, "rejected", "no"]).fetchall() == [(published,)]
+
+
+def test_the_grants_of_the_sql_readme_are_enough_for_a_publisher(conn: Connection) -> None:
+    grants = next(code for code in of_page("sql/README.md", "sql") if "TO shop" in code)
+    with conn.transaction(force_rollback=True):
+        conn.execute("CREATE ROLE shop")
+        conn.execute(grants.encode())
+        conn.execute("SET LOCAL ROLE shop")
+        conn.execute("SELECT messages.publish('default', '1'), messages.publish_batch('default', '[1]')")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege), conn.transaction():
+            conn.execute("SELECT message FROM messages.message")
+
+
+def test_each_error_code_of_the_sql_readme_is_the_one_that_python_knows() -> None:
+    from airflow_provider_pgqueue.core import errors
+
+    documented = dict(re.findall(r"^\| `(PQ\d+)` \|.*\| `(\w+)` \|$", (ROOT / "sql" / "README.md").read_text(), re.M))
+    known = {code: kind.__name__ for code, kind in errors._BY_SQLSTATE.items() if code.startswith("PQ")}
+    assert documented == known
+
+
+def test_each_file_and_folder_of_sql_is_described() -> None:
+    text = (ROOT / "sql" / "README.md").read_text()
+    present = {path.name + ("/" if path.is_dir() else "") for path in (ROOT / "sql").iterdir()} - {"README.md"}
+    assert {entry for entry in present if f"| `{entry}` |" not in text} == set()
+
+
+def test_make_targets_that_are_named_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    named = {target for page in PAGES for target in re.findall(r"(?:^|`)make ([a-z]+)", page.read_text(), re.M)}
+    assert named
+    assert named - targets == set()
