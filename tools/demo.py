@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -34,6 +33,7 @@ _PUBLISHED = f"SELECT ({_WAITING} AND requeued_from IS NULL) + ({_FINISHED} AND 
 _UNDECIDED = "SELECT count(*) FROM messages.dead_message WHERE queue_name = 'flights'"
 _PROBED = "SELECT count(*) FROM messages.message_archive WHERE queue_name = 'wakeups'"
 _HOLDERS = "SELECT DISTINCT locked_by FROM messages.message WHERE queue_name = 'flights' AND lock_expires_at > now()"
+_HELD = "SELECT count(*) FROM messages.message WHERE locked_by = %s"
 _LISTENERS = """
 SELECT count(*) FROM pg_stat_activity
  WHERE datname = current_database() AND application_name LIKE 'pgqueue%listen%'
@@ -154,12 +154,18 @@ class Demo:
                 time.sleep(0.5)
 
     def _kill_a_consumer(self) -> None:
+        """Kill one that holds messages: stopped first, so that it cannot finish them in between."""
         for (holder,) in self.conn.execute(_HOLDERS).fetchall():
-            if found := re.search(r"\b(\d+)@|:(\d+)$", holder):
-                os.kill(int(found[1] or found[2]), signal.SIGKILL)
-                self.killed = holder
-                console.print(f"  [red]kill -9[/red] of {holder}")
-                return
+            pid = int(holder.rsplit("@", 2)[-2])
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+                held = self.conn.execute(_HELD, [holder]).fetchone()
+                if held and held[0]:
+                    os.kill(pid, signal.SIGKILL)
+                    self.killed = f"process {pid} with {held[0]} leased messages"
+                    console.print(f"  [red]kill -9[/red] of {self.killed}")
+                    return
+                os.kill(pid, signal.SIGCONT)
 
     def _probe(self) -> None:
         with psycopg.connect(self.stack.metadata, autocommit=True) as metadata:

@@ -124,7 +124,7 @@ class _Hub:
             del hubs[self._conn_id]
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
-        # Imported in a thread: it takes more than half a second, and a triggerer must not stand still.
+        # In a thread, because the first time it imports much, and a triggerer must not stand still.
         hook = await asyncio.to_thread(_make_hook, self._conn_id)
         try:
             return await hook.aconnect_to_listen()

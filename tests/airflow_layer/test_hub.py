@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
+from contextvars import ContextVar
 from datetime import timedelta
 from typing import Any
 
@@ -156,11 +157,34 @@ def test_an_unknown_connection_is_an_error_for_all_who_wait_for_it() -> None:
     assert [type(error).__name__ for error in errors] == ["AirflowNotFoundException"] * 2
 
 
-def test_a_database_that_does_not_exist_is_an_error_and_not_a_silent_wait(
-    dsn: str, airflow_connection: Callable[..., str]
+@pytest.mark.parametrize("wrong", [{"schema": "no_such_database"}, {"login": "no_such_role"}], ids=["database", "role"])
+def test_a_connection_that_the_server_refuses_is_an_error_and_not_a_silent_wait(
+    dsn: str, airflow_connection: Callable[..., str], wrong: dict[str, str]
 ) -> None:
     with pytest.raises(ConnectionFailed, match="does not exist"):
-        within(20, first(airflow_connection(dsn, schema="no_such_database")))
+        within(20, first(airflow_connection(dsn, **wrong)))
+
+
+def test_what_the_hub_logs_does_not_go_to_the_log_of_the_task_that_came_first(
+    conn_id: str, queue: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    PgQueueHook(conn_id).publish(queue("orders"), 1)
+    task_log: ContextVar[str] = ContextVar("task_log", default="none")
+    seen = []
+    look = hub._Hub._look
+
+    async def spy(self: Any, conn: Any) -> Any:
+        seen.append(task_log.get())
+        return await look(self, conn)
+
+    monkeypatch.setattr(hub._Hub, "_look", spy)
+
+    async def as_the_first_task() -> None:
+        task_log.set("the first task")
+        await first(conn_id)
+
+    within(20, as_the_first_task())
+    assert set(seen) == {"none"}
 
 
 def test_a_database_without_the_schema_is_an_error(empty_dsn: str, airflow_connection: Callable[..., str]) -> None:
@@ -205,4 +229,4 @@ def test_each_event_loop_has_a_session_of_its_own(conn_id: str, queue: Callable[
     PgQueueHook(conn_id).publish(queue("orders"), 1)
     for _ in range(2):
         assert within(20, first(conn_id))["ready"] == 1
-    assert listeners(conn) == []
+    within(20, until(lambda: not listeners(conn)))
