@@ -33,6 +33,7 @@ BEGIN
                          WHERE m.queue_name = take.queue_name AND m.priority = band.priority
                            AND m.visible_at >= from_at AND m.visible_at < to_at AND m.visible_at <= moment
                            AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > moment)
+                           AND (NOT swept OR m.ctid <> ALL (taken))
                          ORDER BY m.visible_at, m.id LIMIT wanted FOR UPDATE SKIP LOCKED) ready;
                 IF found_at IS NOT NULL THEN
                     taken := taken || found_at;
@@ -45,13 +46,15 @@ BEGIN
             -- A sweep pays for itself: at most 2 % of the time, and once a second while there is enough without it.
             EXIT WHEN swept OR moment < band.sweep_due + CASE WHEN wanted > 0 THEN interval '0' ELSE interval '1 s' END;
             swept := true;
-            to_at := from_at;
+            -- Whoever still wants more has seen all that is ready, so what the sweep frees may lie anywhere.
+            to_at := CASE WHEN wanted > 0 THEN 'infinity' ELSE from_at END;
             SELECT s.lowest INTO from_at
-              FROM messages.sweep(take.queue_name, band.priority, CASE WHEN wanted > 0 THEN 'infinity' ELSE from_at END,
-                                  max_attempts, greatest(max_messages, 100)) s;
+              FROM messages.sweep(take.queue_name, band.priority, to_at, max_attempts, greatest(max_messages, 100)) s;
             PERFORM messages.set_mark(band.sweep_due_mark, clock_timestamp() + 50 * (clock_timestamp() - moment));
-            EXIT WHEN from_at IS NULL OR from_at >= to_at;
-            PERFORM messages.set_mark(band.low_water_mark, from_at);
+            EXIT WHEN from_at IS NULL;
+            IF from_at < band.low_water THEN
+                PERFORM messages.set_mark(band.low_water_mark, from_at);
+            END IF;
         END LOOP;
         EXIT WHEN wanted <= 0;
     END LOOP;

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from datetime import datetime
 from typing import Any
 
 import psycopg
@@ -106,6 +107,19 @@ def test_a_sensor_woken_at_any_moment_after_it_started_never_fails(stack: Stack,
     state = stack.client.wait_for_run("e2e_race", run_id, timeout=240)
     assert states(stack, "e2e_race", run_id, "wait") == ["success"] * 24
     assert state == "success"
+    ready_at = dict(
+        queue_conn.execute(
+            "SELECT (substring(queue_name FROM 'e2e_race_(.*)'))::int, visible_at FROM messages.message"
+            " WHERE queue_name LIKE 'e2e_race_%'"
+        ).fetchall()
+    )
+    woken_after = [
+        (ready_at[task["map_index"]] - datetime.fromisoformat(task["start_date"])).total_seconds()
+        for task in stack.client.task_instances("e2e_race", run_id)
+        if task["task_id"] == "wait"
+    ]
+    # The moments that matter: between the start of the task and the report of its worker.
+    assert sum(0 < seconds < 6.5 for seconds in woken_after) >= 8, sorted(woken_after)
 
 
 def test_200_waiting_tasks_use_one_listening_connection(stack: Stack, queue_conn: Connection, cluster: Cluster) -> None:
