@@ -1,0 +1,470 @@
+"""The delivery contract, line by line, with real sessions and real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.consumer import Consumer
+from airflow_provider_pgqueue.core.errors import LeaseLost
+from airflow_provider_pgqueue.core.message import Message
+from airflow_provider_pgqueue.core.outcome import Failed, Rejected, RejectMessage, Retry
+from airflow_provider_pgqueue.core.worker import Worker
+from tools.postgres import Cluster
+
+Connection = psycopg.Connection[Any]
+Connect = Callable[..., Connection]
+Queue = Callable[..., str]
+SHORT = timedelta(milliseconds=300)
+LONG = timedelta(minutes=5)
+
+# Leases one message, says so, and waits for a line before it archives it.
+CONSUMER = """
+import sys
+from datetime import timedelta
+import psycopg
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run
+conn = psycopg.connect(sys.argv[1], autocommit=True)
+(message,) = run(conn, statements.lease("orders", lease_for=timedelta(seconds=float(sys.argv[2]))))
+print(message.id, message.lock_token, flush=True)
+sys.stdin.readline()
+try:
+    print(run(conn, statements.archive(message.lock_token, [message.id], handled_by="stopped")), flush=True)
+except Exception as error:
+    print(type(error).__name__, flush=True)
+"""
+
+
+@contextmanager
+def consumer_process(dsn: str, lease_for: float) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", CONSUMER, dsn, str(lease_for)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout
+        process.stdout.readline()
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe:
+                pipe.close()
+
+
+def until(look: Callable[[], Any], timeout: float = 20.0) -> Any:
+    deadline = time.monotonic() + timeout
+    while not (answer := look()):
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+    return answer
+
+
+def archived(conn: Connection) -> list[tuple[int, str, int, str | None]]:
+    return conn.execute("SELECT id, result, attempts, handled_by FROM messages.message_archive ORDER BY id").fetchall()
+
+
+def depth(conn: Connection) -> int:
+    row = conn.execute("SELECT count(*) FROM messages.message").fetchone()
+    assert row
+    return int(row[0])
+
+
+def lease(conn: Connection, number: int = 1, lease_for: timedelta = LONG) -> list[Message]:
+    return run(conn, statements.lease("orders", max_messages=number, lease_for=lease_for))
+
+
+# 1. Acknowledged at commit; in the queue or in the archive, with one result ------------------------------------------
+
+
+def test_an_aborted_publish_leaves_nothing(connect: Connect, queue: Queue) -> None:
+    publisher, other = connect(autocommit=False), connect()
+    run(publisher, statements.publish(queue("orders"), {"n": 1}))
+    assert lease(other) == []
+    publisher.rollback()
+    assert depth(other) == 0
+    run(publisher, statements.publish("orders", {"n": 2}))
+    publisher.commit()
+    assert [message.body for message in lease(other)] == [{"n": 2}]
+
+
+def test_a_publisher_that_commits_late_is_not_overtaken_for_ever(connect: Connect, queue: Queue) -> None:
+    late, quick, consumer = connect(autocommit=False), connect(), connect()
+    run(late, statements.publish(queue("orders"), "late"))
+    for number in range(50):
+        run(quick, statements.publish("orders", number))
+    for _ in range(10):
+        messages = lease(consumer, 5)
+        run(consumer, statements.archive(messages[0].lock_token, [message.id for message in messages]))
+    late.commit()
+    assert until(lambda: lease(consumer))[0].body == "late"
+
+
+def test_a_message_is_in_exactly_one_place_with_one_final_result(connect: Connect, queue: Queue) -> None:
+    """Eight sessions publish, lease, archive, release and abandon at once; a ninth looks on."""
+    queue("orders", max_attempts=3)
+    stop, wrong, published = threading.Event(), [], Counter[int]()
+
+    def work(number: int) -> None:
+        conn = connect()
+        for turn in range(60):
+            published.update(run(conn, statements.publish_batch("orders", [number] * 5)))
+            messages = lease(conn, 7, timedelta(milliseconds=30))
+            ids = [message.id for message in messages]
+            if not ids:
+                continue
+            token = messages[0].lock_token
+            try:
+                match (turn + number) % 4:
+                    case 0 | 1:
+                        run(conn, statements.archive(token, ids, outcomes={ids[0]: Rejected("bad")}))
+                    case 2:
+                        run(conn, statements.release(token, ids))
+                    case 3:
+                        pass
+            except LeaseLost:
+                pass
+
+    def look_on() -> None:
+        conn = connect()
+        while not stop.is_set():
+            row = conn.execute(
+                "SELECT (SELECT count(*) FROM messages.message JOIN messages.message_archive USING (id)),"
+                " (SELECT count(*) - count(DISTINCT id) FROM messages.message_archive)"
+            ).fetchone()
+            if row != (0, 0):
+                wrong.append(row)
+
+    watcher = threading.Thread(target=look_on)
+    watcher.start()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(8)))
+    stop.set()
+    watcher.join()
+    conn = connect()
+    until(lambda: (lease(conn, 1000, timedelta(milliseconds=1)), run(conn, statements.upkeep()), depth(conn) == 0)[-1])
+    assert wrong == []
+    assert sorted(row[0] for row in archived(conn)) == sorted(published)
+    assert all(row[2] <= 3 for row in archived(conn))
+
+
+def test_an_immediate_restart_under_load_loses_nothing(cluster: Cluster, dsn: str, queue: Queue) -> None:
+    queue("orders", max_attempts=100)
+    acknowledged: set[int] = set()
+    attempted: set[int] = set()
+    stop = threading.Event()
+
+    def publish(start: int) -> None:
+        number = start
+        while not stop.is_set():
+            try:
+                with psycopg.connect(dsn, autocommit=True) as conn:
+                    while not stop.is_set():
+                        attempted.add(number)
+                        run(conn, statements.publish("orders", number))
+                        acknowledged.add(number)
+                        number += 4
+            except Exception:
+                number += 4
+                time.sleep(0.02)
+
+    def consume() -> None:
+        while not stop.is_set():
+            try:
+                with psycopg.connect(dsn, autocommit=True) as conn:
+                    while not stop.is_set():
+                        Consumer(queue_name="orders", handle=lambda message: None, lease_for=SHORT).drain(conn)
+            except Exception:
+                time.sleep(0.02)
+
+    threads = [threading.Thread(target=publish, args=(start,)) for start in range(4)]
+    threads += [threading.Thread(target=consume) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(3):
+        time.sleep(0.7)
+        cluster.restart(mode="immediate")
+    time.sleep(0.5)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        kept = Counter(
+            row[0]
+            for row in conn.execute(
+                "SELECT message::int FROM messages.message UNION ALL SELECT message::int FROM messages.message_archive"
+            )
+        )
+    assert len(acknowledged) > 100
+    assert acknowledged <= kept.keys() <= attempted
+    assert max(kept.values()) == 1
+
+
+# 2. At least once, at most max_attempts times ------------------------------------------------------------------------
+
+
+def test_a_message_is_delivered_at_most_max_attempts_times(connect: Connect, queue: Queue) -> None:
+    conn, other = connect(), connect()
+    run(conn, statements.publish(queue("orders", max_attempts=3), 1))
+    deliveries: list[int] = []
+
+    def deliver() -> bool:
+        for session in (conn, other):
+            deliveries.extend(message.attempts for message in lease(session, lease_for=timedelta(milliseconds=1)))
+        return bool(archived(conn))
+
+    until(deliver)
+    assert deliveries == [1, 2, 3]
+    assert [row[1:3] for row in archived(conn)] == [("lock_expired", 3)]
+
+
+def test_an_expired_lease_is_a_dead_message_where_max_attempts_is_one(connect: Connect, queue: Queue) -> None:
+    conn = connect()
+    run(conn, statements.publish(queue("orders", max_attempts=1), 1))
+    lease(conn, lease_for=timedelta(milliseconds=1))
+    other = connect()
+    assert until(lambda: (lease(other), archived(conn))[1])[0][1] == "lock_expired"
+    assert lease(other) == []
+
+
+def test_kill_9_of_a_consumer_loses_nothing_and_counts_an_attempt(dsn: str, connect: Connect, queue: Queue) -> None:
+    conn = connect()
+    run(conn, statements.publish(queue("orders"), 1))
+    with consumer_process(dsn, lease_for=0.5) as process:
+        assert lease(conn) == []
+        os.kill(process.pid, signal.SIGKILL)
+    (message,) = until(lambda: lease(conn))
+    assert message.attempts == 2
+    assert archived(conn) == []
+
+
+def test_an_expired_lease_is_found_without_any_upkeep(connect: Connect, queue: Queue) -> None:
+    conn, other = connect(), connect()
+    run(conn, statements.publish_batch(queue("orders"), [1, 2, 3]))
+    first = lease(conn, 3, SHORT)
+    started = time.monotonic()
+    again = until(lambda: lease(other, 3))
+    assert [message.id for message in again] == [message.id for message in first]
+    assert 0.2 < time.monotonic() - started < 1.0
+    assert conn.execute("SELECT count(*) FROM messages.upkeep_run").fetchone() == (0,)
+
+
+def test_an_expired_lease_is_found_while_a_busy_queue_never_runs_short(connect: Connect, queue: Queue) -> None:
+    conn, other = connect(), connect()
+    run(conn, statements.publish_batch(queue("orders"), list(range(20_000))))
+    (lost,) = lease(conn, 1, timedelta(milliseconds=1))
+    deadline, seen = time.monotonic() + 15, set[int]()
+    while lost.id not in seen:
+        assert time.monotonic() < deadline
+        messages = lease(other, 5)
+        assert messages, "the queue ran short before the expired lease was found"
+        seen |= {message.id for message in messages}
+        run(other, statements.archive(messages[0].lock_token, [message.id for message in messages]))
+
+
+# 3. One unexpired lease, and the token is the fence ------------------------------------------------------------------
+
+
+def test_two_consumers_never_hold_the_same_message(connect: Connect, queue: Queue) -> None:
+    run(connect(), statements.publish_batch(queue("orders"), list(range(2000))))
+
+    def take(number: int) -> list[int]:
+        conn, mine = connect(), []
+        while messages := lease(conn, 1 + number):
+            assert len(messages) <= 1 + number
+            mine += [message.id for message in messages]
+        return mine
+
+    with ThreadPoolExecutor(16) as pool:
+        taken = [id_ for ids in pool.map(take, range(16)) for id_ in ids]
+    assert len(taken) == len(set(taken)) == 2000
+
+
+@pytest.mark.parametrize("verb", ["archive", "extend", "release"])
+def test_a_stale_token_is_refused_and_changes_nothing(connect: Connect, queue: Queue, verb: str) -> None:
+    slow, quick = connect(), connect()
+    run(slow, statements.publish(queue("orders"), 1))
+    (before,) = lease(slow, lease_for=timedelta(milliseconds=1))
+    (now,) = until(lambda: lease(quick))
+    assert before.lock_token
+    stale = {
+        "archive": statements.archive(before.lock_token, [before.id]),
+        "extend": statements.extend(before.lock_token, [before.id], lease_for=LONG),
+        "release": statements.release(before.lock_token, [before.id]),
+    }[verb]
+    state = "SELECT lock_token, lock_expires_at, attempts FROM messages.message"
+    held = quick.execute(state).fetchall()
+    with pytest.raises(LeaseLost) as lost:
+        run(slow, stale)
+    assert lost.value.ids == (before.id,)
+    assert quick.execute(state).fetchall() == held
+    assert now.lock_token
+    run(quick, statements.archive(now.lock_token, [now.id], handled_by="quick"))
+    assert [row[1:] for row in archived(quick)] == [("success", 2, "quick")]
+
+
+def test_a_worker_stopped_past_its_lease_changes_nothing(dsn: str, connect: Connect, queue: Queue) -> None:
+    conn = connect()
+    run(conn, statements.publish(queue("orders"), 1))
+    with consumer_process(dsn, lease_for=0.3) as process:
+        os.kill(process.pid, signal.SIGSTOP)
+        (message,) = until(lambda: lease(conn))
+        assert message.lock_token
+        run(conn, statements.archive(message.lock_token, [message.id], handled_by="the other"))
+        os.kill(process.pid, signal.SIGCONT)
+        assert process.stdin
+        assert process.stdout
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline().strip() == "LeaseLost"
+    assert [row[1:] for row in archived(conn)] == [("success", 2, "the other")]
+
+
+def test_a_lease_that_expired_is_lost_even_if_nobody_took_over(connect: Connect, queue: Queue) -> None:
+    conn = connect()
+    run(conn, statements.publish(queue("orders"), 1))
+    (message,) = lease(conn, lease_for=timedelta(milliseconds=1))
+    assert message.lock_token
+    time.sleep(0.02)
+    with pytest.raises(LeaseLost):
+        run(conn, statements.archive(message.lock_token, [message.id]))
+    assert depth(conn) == 1
+
+
+# 4. Exactly once in one transaction ----------------------------------------------------------------------------------
+
+
+def test_consume_has_its_effect_exactly_once_in_the_callers_transaction(connect: Connect, queue: Queue) -> None:
+    conn, other, mine = connect(), connect(), connect(autocommit=False)
+    conn.execute("CREATE TABLE effect (id bigint)")
+    run(conn, statements.publish_batch(queue("orders"), list(range(10))))
+
+    def effect() -> None:
+        for message in run(mine, statements.consume("orders", max_messages=10)):
+            mine.execute("INSERT INTO effect VALUES (%s)", [message.id])
+
+    effect()
+    assert run(other, statements.consume("orders", max_messages=10)) == []
+    mine.rollback()
+    assert conn.execute("SELECT count(*) FROM effect").fetchone() == (0,)
+    effect()
+    mine.commit()
+    assert conn.execute("SELECT count(*), count(DISTINCT id) FROM effect").fetchone() == (10, 10)
+    assert [row[1] for row in archived(conn)] == ["success"] * 10
+
+
+# 5. Order ------------------------------------------------------------------------------------------------------------
+
+
+def test_messages_come_by_priority_then_oldest_first(connect: Connect, queue: Queue) -> None:
+    conn, other = connect(), connect()
+    for body, priority in (("a", 0), ("b", 5), ("c", 0), ("d", -1), ("e", 5)):
+        run(conn, statements.publish(queue("orders"), body, priority=priority))
+    assert [message.body for message in lease(conn, 2) + lease(other, 5)] == ["b", "e", "a", "c", "d"]
+
+
+# 6. NOTIFY and pg_cron add speed only --------------------------------------------------------------------------------
+
+
+def test_a_worker_needs_neither_notify_nor_upkeep(dsn: str, connect: Connect, queue: Queue) -> None:
+    conn = connect()
+    queue("orders", notify="off")
+    worker = Worker(
+        conninfo=dsn, consumer=Consumer(queue_name="orders", handle=lambda message: None), poll_interval=0.1
+    )
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        run(conn, statements.publish("orders", 1))
+        until(lambda: len(archived(conn)) == 1, timeout=5)
+    finally:
+        worker.stop()
+        thread.join()
+
+
+def test_eight_upkeeps_at_once_archive_each_message_once(connect: Connect, queue: Queue) -> None:
+    conn = connect()
+    run(conn, statements.publish_batch(queue("orders", max_attempts=1), list(range(2000))))
+    lease(conn, 2000, timedelta(milliseconds=1))
+    time.sleep(0.02)
+    sessions = [connect() for _ in range(8)]
+    # Half of them without the lock that lets one upkeep in at a time: what it does must be safe by itself.
+    calls = [
+        "SELECT messages.upkeep()" if number % 2 else "SELECT messages.sweep_all('orders', 0::smallint, 1)"
+        for number in range(8)
+    ]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda pair: pair[0].execute(pair[1]), zip(sessions, calls, strict=True)))
+    run(conn, statements.upkeep())
+    rows = archived(conn)
+    assert depth(conn) == 0
+    assert len(rows) == len({row[0] for row in rows}) == 2000
+    assert {row[1] for row in rows} == {"lock_expired"}
+
+
+# 7. Results ----------------------------------------------------------------------------------------------------------
+
+
+def test_each_outcome_has_its_result(connect: Connect, queue: Queue) -> None:
+    conn = connect()
+    bodies = ["success", "rejected", "failed", "raises"]
+    run(conn, statements.publish_batch(queue("orders", max_attempts=2), bodies))
+    run(conn, statements.publish("orders", "expired", expires_in=timedelta(milliseconds=1)))
+    time.sleep(0.02)
+
+    def handle(message: Message) -> Failed | None:
+        match message.body:
+            case "rejected":
+                raise RejectMessage("no good")
+            case "failed":
+                return Failed("cannot be")
+            case "raises":
+                raise KeyError("oops")
+        return None
+
+    consumer = Consumer(queue_name="orders", handle=handle, retry_delay=lambda attempts: timedelta(0))
+    counts = consumer.drain(conn)
+    results = dict(conn.execute("SELECT message #>> '{}', result FROM messages.message_archive").fetchall())
+    assert results == {
+        "success": "success",
+        "rejected": "rejected",
+        "failed": "failed",
+        "raises": "failed",
+        "expired": "expired",
+    }
+    assert counts == {"success": 1, "rejected": 1, "failed": 2, "retried": 1}
+
+
+def test_an_error_at_the_last_attempt_is_archived_as_failed(connect: Connect, queue: Queue) -> None:
+    conn = connect()
+    run(conn, statements.publish(queue("orders", max_attempts=1), 1))
+    (message,) = lease(conn)
+    assert message.lock_token
+    run(conn, statements.release(message.lock_token, [message.id], details="boom"))
+    assert conn.execute("SELECT result, details FROM messages.message_archive").fetchone() == ("failed", "boom")
+
+
+def test_come_back_later_is_no_attempt(connect: Connect, queue: Queue) -> None:
+    conn = connect()
+    run(conn, statements.publish(queue("orders", max_attempts=1), 1))
+    turns = iter([Retry(count_attempt=False), Retry(count_attempt=False), None])
+    counts = Consumer(queue_name="orders", handle=lambda message: next(turns)).drain(conn)
+    assert counts == {"retried": 2, "success": 1}
+    assert json.dumps([row[1:3] for row in archived(conn)]) == '[["success", 1]]'
