@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 from airflow.sdk import DAG
-from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
-from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import RejectMessage
+from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
+from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 
 
 def handle_order(message: Message) -> None:

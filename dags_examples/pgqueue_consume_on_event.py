@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
 from airflow.sdk import DAG, Asset, AssetWatcher
+
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from flights import record_departures
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow.sdk import DAG, Param, get_current_context
-from flights import read_flights
 
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
+from flights import read_flights
 
 
 def flights() -> Iterator[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
+
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 
 with DAG(

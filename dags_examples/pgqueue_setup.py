@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from airflow.sdk import DAG, task
+
 from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
 from flights import create_table
 

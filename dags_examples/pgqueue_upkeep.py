@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from airflow.sdk import DAG
+
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
 
 with DAG(

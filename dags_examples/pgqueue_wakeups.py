@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
 from airflow.sdk import DAG, Asset, AssetWatcher
-from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 
 from airflow_provider_pgqueue.core.message import Message
+from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 
 
 def handle(message: Message) -> None:
