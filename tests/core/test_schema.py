@@ -1,0 +1,153 @@
+"""The schema: the same from psql and from Python, whole, private, and gone without a trace."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import migrations
+from airflow_provider_pgqueue.core.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
+from tools import ROOT
+from tools.postgres import Cluster
+
+Connection = psycopg.Connection[Any]
+
+
+def psql(cluster: Cluster, dsn: str, file: str) -> None:
+    program = cluster.binaries.folder / "psql"
+    subprocess.run([program, "-q", "-v", "ON_ERROR_STOP=1", "-f", ROOT / "sql" / file, dsn], check=True)
+
+
+def dump(cluster: Cluster, dsn: str) -> str:
+    program = cluster.binaries.folder / "pg_dump"
+    text = subprocess.run([program, "-s", dsn], check=True, capture_output=True, text=True).stdout
+    return re.sub(r"^\\(un)?restrict .*$", "", text, flags=re.MULTILINE)
+
+
+def test_psql_installs_the_same_schema_as_the_setup_dag(cluster: Cluster, dsn: str, empty_dsn: str) -> None:
+    psql(cluster, empty_dsn, "install.sql")
+    assert dump(cluster, empty_dsn) == dump(cluster, dsn)
+    with psycopg.connect(empty_dsn, autocommit=True) as conn:
+        migrations.check_version(conn)
+        assert migrations.migrate(conn) == []
+    psql(cluster, empty_dsn, "install.sql")
+    assert dump(cluster, empty_dsn) == dump(cluster, dsn)
+
+
+def test_install_sql_includes_every_file(dsn: str) -> None:
+    folder = ROOT / "sql"
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*.sql")} - {"install.sql", "uninstall.sql"}
+    assert {script.path for script in migrations.scripts()} == files
+
+
+def test_each_function_stands_in_the_file_of_its_name() -> None:
+    for script in migrations.scripts():
+        if script.path.startswith(("functions/", "cron/")):
+            created = re.findall(r"CREATE OR REPLACE FUNCTION messages\.(\w+)\(", script.text)
+            assert created == [script.path.rpartition("/")[2].removesuffix(".sql")]
+
+
+def test_six_at_once_migrate_one_after_the_other(empty_dsn: str) -> None:
+    def migrate(number: int) -> list[int]:
+        with psycopg.connect(empty_dsn, autocommit=True) as conn:
+            return migrations.migrate(conn)
+
+    with ThreadPoolExecutor(6) as pool:
+        applied = list(pool.map(migrate, range(6)))
+    assert sorted(applied) == [[], [], [], [], [], [1]]
+
+
+def test_a_migration_that_fails_leaves_nothing(empty_dsn: str) -> None:
+    with psycopg.connect(empty_dsn, autocommit=True) as conn:
+        conn.execute("CREATE SCHEMA messages; CREATE TABLE messages.band (wrong text)")
+        with pytest.raises(psycopg.errors.DuplicateTable):
+            migrations.migrate(conn)
+        assert conn.execute("SELECT to_regclass('messages.queue')").fetchone() == (None,)
+
+
+def test_a_schema_that_does_not_fit_is_refused_with_the_cure(empty_dsn: str, conn: Connection) -> None:
+    with psycopg.connect(empty_dsn, autocommit=True) as empty, pytest.raises(SchemaMissing, match="Run the setup DAG"):
+        migrations.check_version(empty)
+    conn.execute("UPDATE messages.schema_migration SET version = 0")
+    with pytest.raises(SchemaTooOld, match=r"version 0, this package needs 1\. Run the setup DAG"):
+        migrations.check_version(conn)
+    conn.execute("UPDATE messages.schema_migration SET version = 99")
+    with pytest.raises(SchemaTooNew, match=r"version 99, this package knows 1\. Upgrade"):
+        migrations.check_version(conn)
+    with pytest.raises(SchemaTooNew):
+        migrations.migrate(conn)
+
+
+def test_every_function_pins_its_search_path_and_public_may_run_none(conn: Connection) -> None:
+    rows = conn.execute(
+        """
+        SELECT p.proname, coalesce(array_to_string(p.proconfig, ' '), ''), coalesce(p.proacl::text, 'default')
+          FROM pg_proc p WHERE p.pronamespace = 'messages'::regnamespace
+        """
+    ).fetchall()
+    assert len(rows) > 30
+    for name, config, acl in rows:
+        assert "search_path=pg_catalog, pg_temp" in config, name
+        assert not re.search(r"[{,]=", acl), name
+        assert acl != "default", name
+
+
+def test_public_has_no_privilege_on_any_table_or_sequence(conn: Connection) -> None:
+    rows = conn.execute(
+        "SELECT relname, relacl::text FROM pg_class"
+        " WHERE relnamespace = 'messages'::regnamespace AND relacl IS NOT NULL"
+    ).fetchall()
+    assert [name for name, acl in rows if re.search(r"[{,]=", acl)] == []
+
+
+def test_everything_has_a_comment(conn: Connection) -> None:
+    rows = conn.execute(
+        """
+        SELECT proname FROM pg_proc
+         WHERE pronamespace = 'messages'::regnamespace AND obj_description(oid, 'pg_proc') IS NULL
+        UNION ALL
+        SELECT c.relname FROM pg_class c
+         WHERE c.relnamespace = 'messages'::regnamespace AND c.relkind IN ('r', 'p', 'v') AND NOT c.relispartition
+           AND obj_description(c.oid, 'pg_class') IS NULL
+        UNION ALL
+        SELECT c.relname || '.' || a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+         WHERE c.relnamespace = 'messages'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+           AND a.attnum > 0 AND NOT a.attisdropped AND col_description(c.oid, a.attnum) IS NULL
+        """
+    ).fetchall()
+    assert rows == []
+
+
+def test_uninstall_leaves_nothing(cluster: Cluster, empty_dsn: str) -> None:
+    before = dump(cluster, empty_dsn)
+    psql(cluster, empty_dsn, "install.sql")
+    psql(cluster, empty_dsn, "uninstall.sql")
+    assert dump(cluster, empty_dsn) == before
+
+
+def test_a_lease_on_a_table_never_analysed_walks_the_index(conn: Connection, queue: Callable[..., str]) -> None:
+    """The statement of take(), as the server plans it inside the function, with hostile statistics: none."""
+    conn.execute("ALTER TABLE messages.message SET (autovacuum_enabled = off)")
+    conn.execute(
+        "SELECT messages.publish_batch(%s, (SELECT jsonb_agg(n) FROM generate_series(1, 20000) n))", [queue("orders")]
+    )
+    plans: list[str] = []
+    conn.add_notice_handler(lambda notice: plans.append(notice.message_primary or ""))
+    conn.execute("LOAD 'auto_explain'")
+    conn.execute(
+        "SELECT set_config(name, value, false) FROM (VALUES ('auto_explain.log_min_duration', '0'),"
+        " ('auto_explain.log_nested_statements', 'on'), ('client_min_messages', 'log')) AS s (name, value)"
+    )
+    conn.execute("SELECT count(*) FROM messages.lease('orders', 100)")
+    (scan,) = [plan for plan in plans if "array_agg(ready.ctid)" in plan]
+    assert "Index Scan using message_lease_idx" in scan
+    assert not re.search(r"Sort|Seq Scan|Bitmap", scan)
+    (update,) = [plan for plan in plans if "WITH leased AS" in plan]
+    assert "Tid Scan on message" in update
+    assert "Seq Scan on message" not in update
