@@ -9,6 +9,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 SOURCES := airflow_provider_pgqueue dags_examples tests tools
 PRESENT = $(wildcard $(SOURCES))
+WITHOUT_AIRFLOW := tests/test_contract.py tests/test_seeds.py tests/core
 
 help: ## Show this help
 	@echo "Usage: make TARGET [PG=embedded|debian] [FLIGHTS=20000] [TESTS=tests/test_x.py]"
@@ -31,8 +32,9 @@ down: setup ## Stop what `make up` or an interrupted demo left running
 	@$(BIN)/python -m tools.airflow stop
 	@$(BIN)/python -m tools.postgres stop
 
-test: setup ## Run all tests (TESTS=… for some)
+test: setup ## Run all tests, then those of the database on the embedded PostgreSQL too (TESTS=… for some)
 	@$(BIN)/python -m pytest $(TESTS)
+	@$(if $(TESTS)$(PG),,$(BIN)/python -m pytest --pg=embedded $(WITHOUT_AIRFLOW))
 
 check: setup ## Check style, types and layers; writes nothing
 	@$(BIN)/ruff check $(PRESENT)

@@ -33,14 +33,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     binaries = _binaries(config)
-    cron = "with pg_cron" if binaries.has_cron else "without pg_cron: tests marked cron are deselected"
-    return f"postgresql: {binaries.kind} {binaries.version}, {cron}"
+    left_out = ", ".join(_left_out(config)) or "none"
+    return f"postgresql: {binaries.kind} {binaries.version}; tests left out, because it cannot run them: {left_out}"
+
+
+def _left_out(config: pytest.Config) -> list[str]:
+    """Return the markers of what this PostgreSQL does not have."""
+    binaries = _binaries(config)
+    return [] if binaries.has_cron else ["cron"] if binaries.kind == "debian" else ["cron", "contrib"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if _binaries(config).has_cron:
-        return
-    deselected = [item for item in items if item.get_closest_marker("cron")]
+    deselected = [item for item in items if any(map(item.get_closest_marker, _left_out(config)))]
     if deselected:
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if item not in deselected]

@@ -12,9 +12,9 @@ from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTri
 class PgQueueDeadMessageSensor(DoorbellSensor):
     """Waits until a queue has dead messages that nobody decided about and nobody holds.
 
-    The result is `{"queue_name", "waiting", "newest_id", "oldest_age"}`. A TriggerDagRunOperator after it starts the
-    remediation; `newest_id` in its `trigger_run_id` keeps the same dead messages from starting two runs. The further
-    parameters are those of `DoorbellSensor`.
+    The result is `{"queue_name", "waiting", "newest_id", "oldest_age"}`, as JSON text. A TriggerDagRunOperator after it
+    starts the remediation; its `trigger_run_id`, made from the run of the sensor, keeps a retry from starting a second
+    one. The further parameters are those of `DoorbellSensor`.
 
     :param results: only dead messages with these results, such as `["rejected"]`; any by default.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -22,7 +23,8 @@ class DoorbellSensor(BaseSensorOperator):
     """Waits in the triggerer for work in a queue, and ends there: no worker slot is held and none is needed to end.
 
     It looks first, and is done at once when there is work. Its result is the doorbell: numbers, no messages; whoever
-    comes next leases. `timeout`, `soft_fail` and the other parameters are those of `BaseSensorOperator`.
+    comes next leases. It is JSON text, because as text Airflow 3.3 stores what a trigger ends a task with. `timeout`,
+    `soft_fail` and the other parameters are those of `BaseSensorOperator`.
 
     :param queue_name: the queue to wait for.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
@@ -53,24 +55,24 @@ class DoorbellSensor(BaseSensorOperator):
         """Return the trigger that goes on waiting."""
 
     def execute(self, context: Context) -> Any:
-        """Return the doorbell if there is work, else wait for it."""
+        """Return the doorbell as JSON text if there is work, else wait for it."""
         if not self.deferrable:
             return super().execute(context)
         if doorbell := self._look():
             self.log.info("queue %s has work: %s", self.queue_name, doorbell)
-            return doorbell
+            return json.dumps(doorbell)
         self.defer(
             trigger=self._trigger(), method_name="execute_complete", timeout=timedelta(seconds=float(self.timeout))
         )
 
-    def execute_complete(self, context: Context, event: Any = None) -> Doorbell | None:
+    def execute_complete(self, context: Context, event: Any = None) -> str:
         """Return the doorbell. Only `dag.test()` comes here: in a triggerer the trigger ends the task."""
-        return self._look()
+        return json.dumps(self._look())
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once."""
         doorbell = self._look()
-        return PokeReturnValue(is_done=doorbell is not None, xcom_value=doorbell)
+        return PokeReturnValue(is_done=doorbell is not None, xcom_value=json.dumps(doorbell))
 
     def _look(self) -> Doorbell | None:
         watch = self._trigger().watch()

@@ -12,7 +12,7 @@ from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 class PgQueueMessageSensor(DoorbellSensor):
     """Waits until a queue has messages to lease; the result is `{"queue_name", "ready", "oldest_age"}`.
 
-    The further parameters are those of `DoorbellSensor`.
+    It is JSON text. The further parameters are those of `DoorbellSensor`.
 
     :param min_messages: wait for so many ready messages.
     :param max_wait: be content with fewer when the oldest has been ready for so long; seconds or a timedelta.

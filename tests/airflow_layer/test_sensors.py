@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -21,7 +22,7 @@ Run = Callable[..., Any]
 
 def test_a_sensor_returns_the_doorbell_at_once_when_there_is_work(conn_id: str, queue: Queue, run: Run) -> None:
     PgQueueHook(conn_id).publish(queue("orders"), "{{ secret }}")
-    doorbell = run(PgQueueMessageSensor(task_id="wait", queue_name="orders"))
+    doorbell = json.loads(run(PgQueueMessageSensor(task_id="wait", queue_name="orders")))
     assert doorbell.keys() == {"queue_name", "ready", "oldest_age"}
     assert doorbell["ready"] == 1
 
@@ -41,7 +42,8 @@ def test_fewer_messages_than_asked_for_are_enough_when_the_oldest_waited_long(
     conn_id: str, queue: Queue, run: Run
 ) -> None:
     PgQueueHook(conn_id).publish(queue("orders"), 1)
-    assert run(PgQueueMessageSensor(task_id="wait", queue_name="orders", min_messages=2, max_wait=0))["ready"] == 1
+    enough = PgQueueMessageSensor(task_id="wait", queue_name="orders", min_messages=2, max_wait=0)
+    assert json.loads(run(enough))["ready"] == 1
     with pytest.raises(TaskDeferred):
         run(PgQueueMessageSensor(task_id="patient", queue_name="orders", min_messages=2, max_wait=60))
 
@@ -59,7 +61,7 @@ def test_a_dead_message_sensor_sees_its_results_only_and_nothing_that_is_held(
     hook.publish(queue("orders"), 1)
     with hook.lease("orders") as lease:
         lease.settle({lease[0]: Rejected("invalid")})
-    doorbell = run(PgQueueDeadMessageSensor(task_id="dead", queue_name="orders", results=["rejected"]))
+    doorbell = json.loads(run(PgQueueDeadMessageSensor(task_id="dead", queue_name="orders", results=["rejected"])))
     assert doorbell.keys() == {"queue_name", "waiting", "newest_id", "oldest_age"}
     with pytest.raises(TaskDeferred):
         run(PgQueueDeadMessageSensor(task_id="failed", queue_name="orders", results=["failed"]))
@@ -75,7 +77,7 @@ def test_without_a_triggerer_a_sensor_polls(conn_id: str, queue: Queue, run: Run
     with pytest.raises(AirflowSensorTimeout):
         run(sensor)
     PgQueueHook(conn_id).publish("orders", 1)
-    assert run(sensor)["ready"] == 1
+    assert json.loads(run(sensor))["ready"] == 1
 
 
 def test_a_sensor_that_waited_too_long_times_out_as_every_sensor_does(run: Run, context: Any) -> None:

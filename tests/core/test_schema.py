@@ -131,6 +131,7 @@ def test_uninstall_leaves_nothing(cluster: Cluster, empty_dsn: str) -> None:
     assert dump(cluster, empty_dsn) == before
 
 
+@pytest.mark.contrib
 def test_a_lease_on_a_table_never_analysed_walks_the_index(conn: Connection, queue: Callable[..., str]) -> None:
     """The statement of take(), as the server plans it inside the function, with hostile statistics: none."""
     conn.execute("ALTER TABLE messages.message SET (autovacuum_enabled = off)")
@@ -151,3 +152,19 @@ def test_a_lease_on_a_table_never_analysed_walks_the_index(conn: Connection, que
     (update,) = [plan for plan in plans if "WITH leased AS" in plan]
     assert "Tid Scan on message" in update
     assert "Seq Scan on message" not in update
+
+
+def test_a_lease_reads_as_many_rows_as_it_takes_whatever_waits(conn: Connection, queue: Callable[..., str]) -> None:
+    conn.execute("ALTER TABLE messages.message SET (autovacuum_enabled = off)")
+    conn.execute(
+        "SELECT messages.publish_batch(%s, (SELECT jsonb_agg(n) FROM generate_series(1, 20000) n))", [queue("orders")]
+    )
+    with conn.transaction():
+        conn.execute("SELECT count(*) FROM messages.lease('orders', 100)")
+        row = conn.execute(
+            "SELECT seq_tup_read, idx_tup_fetch FROM pg_stat_xact_user_tables"
+            " WHERE relid = 'messages.message'::regclass"
+        ).fetchone()
+    assert row is not None
+    assert row[0] == 0
+    assert row[1] < 300
