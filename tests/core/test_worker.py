@@ -1,0 +1,193 @@
+"""A plain worker process, its listener and its leases: woken, renewed, stopped cleanly."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.consumer import Consumer
+from airflow_provider_pgqueue.core.errors import LeaseLost, QueueNotFound
+from airflow_provider_pgqueue.core.lease import Lease
+from airflow_provider_pgqueue.core.message import Message
+from airflow_provider_pgqueue.core.outcome import Outcome, Rejected
+from airflow_provider_pgqueue.core.worker import Worker
+
+Connection = psycopg.Connection[Any]
+Connect = Callable[..., Connection]
+Queue = Callable[..., str]
+
+SLOW_WORKER = """
+import sys, time
+from airflow_provider_pgqueue.core.consumer import Consumer
+from airflow_provider_pgqueue.core.worker import Worker
+
+def handle(message):
+    print(message.id, flush=True)
+    time.sleep(0.5)
+
+Worker(conninfo=sys.argv[1], consumer=Consumer(queue_name="orders", handle=handle, batch_size=10)).run()
+"""
+
+
+def until(look: Callable[[], Any], timeout: float = 10.0) -> Any:
+    deadline = time.monotonic() + timeout
+    while not (answer := look()):
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+    return answer
+
+
+def count(conn: Connection, table: str) -> int:
+    row = conn.execute(f"SELECT count(*) FROM messages.{table}".encode()).fetchone()  # noqa: S608
+    assert row
+    return int(row[0])
+
+
+@contextmanager
+def working(worker: Worker) -> Iterator[Worker]:
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        yield worker
+    finally:
+        worker.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def listeners(conn: Connection) -> list[int]:
+    rows = conn.execute(
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'pgqueue listener'"
+    ).fetchall()
+    return [pid for (pid,) in rows]
+
+
+def held_lease(conn: Connection, lease_for: timedelta, number: int = 1) -> Lease:
+    messages = run(conn, statements.lease("orders", max_messages=number, lease_for=lease_for))
+    return Lease(conn, messages, lease_for=lease_for)
+
+
+def test_sigterm_finishes_the_message_in_hand_and_releases_the_rest(dsn: str, conn: Connection, queue: Queue) -> None:
+    run(conn, statements.publish_batch(queue("orders"), list(range(5))))
+    process = subprocess.Popen([sys.executable, "-c", SLOW_WORKER, dsn], stdout=subprocess.PIPE, text=True)
+    assert process.stdout
+    with process.stdout:
+        process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    assert count(conn, "message_archive") == 1
+    rows = conn.execute("SELECT DISTINCT attempts, lock_token, count(*) OVER () FROM messages.message").fetchall()
+    assert rows == [(0, None, 4)]
+
+
+def test_a_notify_wakes_a_worker_long_before_its_next_poll(dsn: str, conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    consumer = Consumer(queue_name="orders", handle=lambda message: None)
+    with working(Worker(conninfo=dsn, consumer=consumer, poll_interval=60)):
+        until(lambda: listeners(conn))
+        run(conn, statements.publish("orders", 1))
+        until(lambda: count(conn, "message_archive") == 1, timeout=5)
+        run(conn, statements.publish("orders", 2, delay=timedelta(milliseconds=300)))
+        until(lambda: count(conn, "message_archive") == 2, timeout=5)
+
+
+def test_a_worker_whose_connections_are_cut_works_on(dsn: str, conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    consumer = Consumer(queue_name="orders", handle=lambda message: None)
+    with working(Worker(conninfo=dsn, consumer=consumer, poll_interval=60)):
+        (first,) = until(lambda: listeners(conn))
+        conn.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name LIKE 'pgqueue%'"
+        )
+        until(lambda: listeners(conn) not in ([], [first]))
+        run(conn, statements.publish("orders", 1))
+        until(lambda: count(conn, "message_archive") == 1, timeout=5)
+
+
+def test_a_worker_of_an_unknown_queue_ends_with_the_error(dsn: str) -> None:
+    worker = Worker(conninfo=dsn, consumer=Consumer(queue_name="nope", handle=lambda message: None))
+    with pytest.raises(QueueNotFound):
+        worker.run(until_empty=True)
+
+
+def test_an_open_lease_is_renewed(connect: Connect, queue: Queue) -> None:
+    conn, other = connect(), connect()
+    run(conn, statements.publish(queue("orders"), 1))
+    with held_lease(conn, timedelta(seconds=0.3)):
+        time.sleep(0.8)
+        assert run(other, statements.lease("orders")) == []
+    assert count(conn, "message_archive") == 1
+
+
+def test_a_lease_that_ends_in_an_error_is_released_and_counts_an_attempt(connect: Connect, queue: Queue) -> None:
+    conn, other = connect(), connect()
+    run(conn, statements.publish_batch(queue("orders"), [1, 2]))
+
+    def work() -> None:
+        with held_lease(conn, timedelta(minutes=1), 2) as lease:
+            lease.archive([lease[0]])
+            raise KeyError("oops")
+
+    with pytest.raises(KeyError):
+        work()
+    (message,) = run(other, statements.lease("orders", max_messages=10))
+    assert (message.body, message.attempts) == (2, 2)
+
+
+def test_a_lease_that_was_lost_says_so_and_settles_the_others(connect: Connect, queue: Queue) -> None:
+    conn = connect()
+    run(conn, statements.publish_batch(queue("orders"), [1, 2]))
+    lease = held_lease(conn, timedelta(minutes=1), 2)
+    conn.execute("UPDATE messages.message SET lock_expires_at = now() WHERE id = %s", [lease[0].id])
+    with pytest.raises(LeaseLost) as lost:
+        lease.settle({lease[0]: None, lease[1]: Rejected("no")})
+    assert lost.value.ids == (lease[0].id,) == tuple(lease.lost)
+    assert conn.execute("SELECT message, result FROM messages.message_archive").fetchall() == [(2, "rejected")]
+
+
+def test_a_batch_handler_gives_an_outcome_for_each_message(connect: Connect, queue: Queue) -> None:
+    conn = connect()
+    run(conn, statements.publish_batch(queue("orders"), [1, 2, 3]))
+
+    def handle(messages: Any) -> dict[int, Outcome | None]:
+        return {message.id: Rejected("even") for message in messages if message.body % 2 == 0}
+
+    assert Consumer(queue_name="orders", handle_batch=handle).drain(conn) == {"success": 2, "rejected": 1}
+
+
+def test_a_worker_stops_taking_after_max_messages(connect: Connect, queue: Queue) -> None:
+    conn, seen = connect(), list[int]()
+    run(conn, statements.publish_batch(queue("orders"), list(range(10))))
+
+    def handle(message: Message) -> None:
+        seen.append(message.body)
+
+    Consumer(queue_name="orders", handle=handle, batch_size=3).drain(conn, max_messages=7)
+    assert seen == list(range(7))
+    assert count(conn, "message") == 3
+
+
+def test_no_body_reaches_the_log(connect: Connect, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    conn = connect()
+    caplog.set_level("DEBUG")
+    run(conn, statements.publish(queue("orders", max_attempts=1), "SECRET"))
+
+    def handle(message: Message) -> None:
+        raise ValueError(f"cannot read {message.body}")
+
+    assert Consumer(queue_name="orders", handle=handle).drain(conn) == {"failed": 1}
+    assert "ValueError" in caplog.text
+    assert "SECRET" not in caplog.text
