@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.body import to_json
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.statements import Statement
@@ -134,7 +135,7 @@ class PgQueuePublishOperator(BaseOperator):
             yield from self._rows(self.sql)
             return
         bodies = [self.message] if self.messages is None else self.messages
-        texts = map(statements.to_json, bodies() if callable(bodies) else bodies)
+        texts = map(to_json, bodies() if callable(bodies) else bodies)
         while batch := list(islice(texts, self.batch_size)):
             yield batch
 

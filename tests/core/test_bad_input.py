@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.body import to_json
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import connect as open_connection
 from airflow_provider_pgqueue.core.errors import (
@@ -236,7 +237,7 @@ JSON = st.recursive(
 def test_any_json_survives_the_encoder(body: Any) -> None:
     import json
 
-    assert json.loads(statements.to_json(body)) == body
+    assert json.loads(to_json(body)) == body
 
 
 def test_every_error_of_the_queue_is_one_tree() -> None:
