@@ -320,6 +320,28 @@ def test_a_stale_token_is_refused_and_changes_nothing(connect: Connect, queue: Q
     assert [row[1:] for row in archived(quick)] == [("success", 2, "quick")]
 
 
+@pytest.mark.parametrize("verb", ["archive", "extend", "release"])
+def test_a_call_that_waited_for_a_row_lock_past_its_lease_is_refused(connect: Connect, queue: Queue, verb: str) -> None:
+    conn, blocker = connect(), connect(autocommit=False)
+    run(conn, statements.publish(queue("orders"), 1))
+    (message,) = lease(conn)
+    assert message.lock_token
+    late = {
+        "archive": statements.archive(message.lock_token, [message.id]),
+        "extend": statements.extend(message.lock_token, [message.id], lease_for=LONG),
+        "release": statements.release(message.lock_token, [message.id]),
+    }[verb]
+    blocker.execute("SELECT FROM messages.message FOR UPDATE")
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(run, conn, late)
+        until(lambda: blocker.execute("SELECT FROM pg_locks WHERE NOT granted").rowcount)
+        blocker.execute("UPDATE messages.message SET lock_expires_at = clock_timestamp()")
+        blocker.commit()
+        with pytest.raises(LeaseLost):
+            call.result()
+    assert (depth(blocker), archived(blocker)) == (1, [])
+
+
 def test_a_worker_stopped_past_its_lease_changes_nothing(dsn: str, connect: Connect, queue: Queue) -> None:
     conn = connect()
     run(conn, statements.publish(queue("orders"), 1))
