@@ -14,6 +14,12 @@ SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 1) AS p
 INSERT INTO messages.schema_migration (version, name) VALUES (1, 'tables');
 \endif
 
+SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 4) AS pending \gset
+\if :pending
+\ir migrations/0004_schedules.sql
+INSERT INTO messages.schema_migration (version, name) VALUES (4, 'schedules');
+\endif
+
 \ir functions/add_band.sql
 \ir functions/alter_queue.sql
 \ir functions/archive.sql
@@ -21,9 +27,13 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'tables');
 \ir functions/check_duration.sql
 \ir functions/check_policy.sql
 \ir functions/check_publish.sql
+\ir functions/check_schedule.sql
 \ir functions/consumable_queue.sql
 \ir functions/consume.sql
 \ir functions/create_queue.sql
+\ir functions/cron_field.sql
+\ir functions/cron_matches.sql
+\ir functions/cron_ticks.sql
 \ir functions/dead_message.sql
 \ir functions/dead_queues.sql
 \ir functions/dismiss.sql
@@ -34,21 +44,31 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'tables');
 \ir functions/make_archive_partitions.sql
 \ir functions/mark.sql
 \ir functions/new_message.sql
+\ir functions/next_tick.sql
+\ir functions/parse_cron.sql
+\ir functions/pause_schedule.sql
 \ir functions/publish.sql
 \ir functions/publish_batch.sql
 \ir functions/purge_cron_history.sql
 \ir functions/raise_unknown_queue.sql
+\ir functions/raise_unknown_schedule.sql
 \ir functions/ready_queues.sql
 \ir functions/release.sql
 \ir functions/requeue.sql
 \ir functions/requeue_dead.sql
+\ir functions/resume_schedule.sql
 \ir functions/ring.sql
+\ir functions/run_schedules.sql
+\ir functions/run_schedules_at.sql
+\ir functions/schedule.sql
+\ir functions/schedules.sql
 \ir functions/schema_version.sql
 \ir functions/set_mark.sql
 \ir functions/status.sql
 \ir functions/sweep.sql
 \ir functions/sweep_all.sql
 \ir functions/take.sql
+\ir functions/unschedule.sql
 \ir functions/upkeep.sql
 
 \ir cron/install_cron.sql
