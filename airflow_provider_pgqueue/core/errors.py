@@ -5,6 +5,7 @@ PgQueueError
  |    +-- QueueNotFound       no such queue
  |    +-- QueuePaused         nothing can be leased from it now
  |    +-- InvalidQueueName    the name can never be one
+ +-- ScheduleNotFound         no such schedule
  +-- InvalidArgument          a number, duration or result out of range
  +-- InvalidMessage           the body cannot be stored as JSON
  |    +-- MessageTooLarge     the body is larger than the queue takes
@@ -45,6 +46,10 @@ class QueuePaused(QueueError):
 
 class InvalidQueueName(QueueError):
     """The name breaks the rule for queue names."""
+
+
+class ScheduleNotFound(PgQueueError):
+    """No schedule has this name."""
 
 
 class InvalidArgument(PgQueueError, ValueError):
@@ -109,6 +114,7 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "PQ004": InvalidArgument,
     "PQ005": MessageTooLarge,
     "PQ006": CronUnavailable,
+    "PQ011": ScheduleNotFound,
     "42501": PermissionDenied,  # insufficient_privilege
     "3F000": SchemaMissing,  # invalid_schema_name
     "22P02": InvalidMessage,  # invalid_text_representation: not JSON

@@ -4,18 +4,20 @@ LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     -- The wall clock at both ends. Asked a day further on, so that a change of the clock near the end lets more in.
-    lowest  timestamp := least((after - interval '1 day') AT TIME ZONE time_zone + interval '1 day',
-                               (after + interval '1 day') AT TIME ZONE time_zone - interval '1 day');
-    highest timestamp := greatest((until - interval '1 day') AT TIME ZONE time_zone + interval '1 day',
-                                  (until + interval '1 day') AT TIME ZONE time_zone - interval '1 day');
-    meant   record := messages.parse_cron(cron);
-    today   date := lowest::date;
+    lowest     timestamp := least((after - interval '24 hours') AT TIME ZONE time_zone + interval '24 hours',
+                                  (after + interval '24 hours') AT TIME ZONE time_zone - interval '24 hours');
+    highest    timestamp := greatest((until - interval '24 hours') AT TIME ZONE time_zone + interval '24 hours',
+                                     (until + interval '24 hours') AT TIME ZONE time_zone - interval '24 hours');
+    meant      record := messages.parse_cron(cron);
+    today      date := lowest::date;
+    on_day     boolean;
+    on_weekday boolean;
 BEGIN
     WHILE today <= highest LOOP
-        IF extract(month FROM today) = ANY (meant.months) AND CASE
-            WHEN meant.either_day
-            THEN extract(day FROM today) = ANY (meant.days) OR extract(dow FROM today) = ANY (meant.weekdays)
-            ELSE extract(day FROM today) = ANY (meant.days) AND extract(dow FROM today) = ANY (meant.weekdays) END
+        on_day := extract(day FROM today) = ANY (meant.days);
+        on_weekday := extract(dow FROM today) = ANY (meant.weekdays);
+        IF extract(month FROM today) = ANY (meant.months)
+            AND (on_day AND on_weekday OR meant.either_day AND (on_day OR on_weekday))
         THEN
             RETURN QUERY
             WITH wall AS MATERIALIZED (
@@ -26,8 +28,8 @@ BEGIN
             -- the first lies before it by as much as the clock went back.
             placed AS MATERIALIZED (
                 SELECT w.clock, w.clock AT TIME ZONE time_zone AS second,
-                       w.clock AT TIME ZONE time_zone - ((w.clock AT TIME ZONE time_zone - interval '1 day') AT TIME ZONE time_zone
-                                                         + interval '1 day' - w.clock) AS first
+                       w.clock AT TIME ZONE time_zone - ((w.clock AT TIME ZONE time_zone - interval '24 hours') AT TIME ZONE time_zone
+                                                         + interval '24 hours' - w.clock) AS first
                   FROM wall w WHERE w.clock > lowest AND w.clock <= highest)
             SELECT DISTINCT tick
               FROM placed p

@@ -14,7 +14,7 @@ BEGIN
     LOOP
         BEGIN
             SELECT max(t) INTO tick
-              FROM messages.cron_ticks(known.cron, known.time_zone, greatest(known.checked_until, moment - interval '1 day'),
+              FROM messages.cron_ticks(known.cron, known.time_zone, greatest(known.checked_until, moment - interval '24 hours'),
                                        moment) AS t;
             CONTINUE WHEN tick IS NULL;
             -- Another session may have been faster, or be at it.

@@ -60,7 +60,8 @@ def test_six_at_once_migrate_one_after_the_other(empty_dsn: str) -> None:
 
     with ThreadPoolExecutor(6) as pool:
         applied = list(pool.map(migrate, range(6)))
-    assert sorted(applied) == [[], [], [], [], [], [1]]
+    every = [script.version for script in migrations.scripts() if script.version]
+    assert sorted(applied) == [[], [], [], [], [], every]
 
 
 def test_a_migration_that_fails_leaves_nothing(empty_dsn: str) -> None:
@@ -74,11 +75,13 @@ def test_a_migration_that_fails_leaves_nothing(empty_dsn: str) -> None:
 def test_a_schema_that_does_not_fit_is_refused_with_the_cure(empty_dsn: str, conn: Connection) -> None:
     with psycopg.connect(empty_dsn, autocommit=True) as empty, pytest.raises(SchemaMissing, match="Run the setup DAG"):
         migrations.check_version(empty)
+    newest = migrations.code_version()
+    conn.execute("DELETE FROM messages.schema_migration WHERE version > 1")
     conn.execute("UPDATE messages.schema_migration SET version = 0")
-    with pytest.raises(SchemaTooOld, match=r"version 0, this package needs 1\. Run the setup DAG"):
+    with pytest.raises(SchemaTooOld, match=rf"version 0, this package needs {newest}\. Run the setup DAG"):
         migrations.check_version(conn)
     conn.execute("UPDATE messages.schema_migration SET version = 99")
-    with pytest.raises(SchemaTooNew, match=r"version 99, this package knows 1\. Upgrade"):
+    with pytest.raises(SchemaTooNew, match=rf"version 99, this package knows {newest}\. Upgrade"):
         migrations.check_version(conn)
     with pytest.raises(SchemaTooNew):
         migrations.migrate(conn)
