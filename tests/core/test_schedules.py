@@ -413,6 +413,7 @@ def test_a_schedule_that_another_session_runs_is_left_to_it(
     connect: Connect, conn: Connection, nightly: str, noon: datetime
 ) -> None:
     first = connect()
+    conn.execute("SET statement_timeout = '1s'")
     with first.transaction(force_rollback=True):
         assert run_at(first, noon) == 1
         assert run_at(conn, noon) == 0
@@ -502,6 +503,24 @@ def test_a_schedule_without_its_queue_says_so_once_and_stops_no_other(
     assert run_at(conn, noon + 2 * MINUTE) == 1
     mended = run(conn, statements.schedules())[0]
     assert (mended.last_error, mended.last_tick) == (None, noon)
+
+
+def test_a_queue_that_another_session_holds_up_holds_up_no_other_schedule(
+    connect: Connect, conn: Connection, nightly: str, noon: datetime, queue: Queue
+) -> None:
+    run(conn, statements.schedule("a_blocked", "0 12 * * *", queue("busy"), 1, priority=9))
+    settle(conn, noon - MINUTE)
+    publisher = connect()
+    with publisher.transaction():
+        # The first message of a priority, not committed: who publishes with the same priority waits for it.
+        run(publisher, statements.publish("busy", "first", priority=9))
+        assert run_at(conn, noon) == 1
+    assert run_at(conn, noon) == 1
+    assert published(conn) == [
+        None,
+        {"schedule": nightly, "tick": text(noon)},
+        {"schedule": "a_blocked", "tick": text(noon)},
+    ]
 
 
 def test_a_body_that_the_queue_does_not_take_is_not_quoted(conn: Connection, queue: Queue, noon: datetime) -> None:
