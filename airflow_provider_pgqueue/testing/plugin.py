@@ -79,4 +79,5 @@ def _cure() -> Iterator[None]:
     try:
         yield
     except SetupError as error:
-        pytest.fail(f"the fixture pgqueue has no PostgreSQL: {error}\n{_CURE}", pytrace=False)
+        # Without the cause: the driver's own error may quote a password.
+        raise pytest.fail.Exception(f"the fixture pgqueue has no PostgreSQL: {error}\n{_CURE}", pytrace=False) from None
