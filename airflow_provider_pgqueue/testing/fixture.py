@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import cached_property
 from types import TracebackType
 from typing import Any, Self
@@ -19,19 +19,18 @@ from psycopg.rows import class_row
 
 from airflow_provider_pgqueue.core.connection import connect
 from airflow_provider_pgqueue.core.consumer import Consumer, Handler
-from airflow_provider_pgqueue.core.message import Message
+from airflow_provider_pgqueue.core.message import Archived, Message
 from airflow_provider_pgqueue.hooks.verbs import QueueVerbs
 from airflow_provider_pgqueue.testing.clock import pass_time
 
 Connection = psycopg.Connection[Any]
 _ARCHIVED = """
-    SELECT a.id, a.queue_name, a.result, a.details, a.message AS body, a.headers, a.reference, a.attempts, a.requeues,
-           a.handled_by, a.created_at, a.archived_at
-      FROM messages.message_archive a
-     WHERE a.queue_name = coalesce(%(queue_name)s, a.queue_name)
+    SELECT o.*, a.message AS body, a.headers
+      FROM messages.archive_overview o JOIN messages.message_archive a USING (id, archived_at)
+     WHERE o.queue_name = coalesce(%(queue_name)s, o.queue_name)
        AND (NOT %(dead)s OR EXISTS (
-           SELECT FROM messages.dead_message d WHERE d.id = a.id AND d.archived_at = a.archived_at))
-     ORDER BY a.archived_at, a.id
+           SELECT FROM messages.dead_message d WHERE d.id = o.id AND d.archived_at = o.archived_at))
+     ORDER BY o.archived_at, o.id
 """
 _RESULTS = """
     SELECT result, count(*) FROM messages.message_archive
@@ -40,21 +39,11 @@ _RESULTS = """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ArchivedMessage:
-    """A finished message as the archive has it."""
+class ArchivedMessage(Archived):
+    """A finished message as the archive has it, with its body."""
 
-    id: int
-    queue_name: str
-    result: str
-    details: str | None
     body: Any
     headers: Any
-    reference: str | None
-    attempts: int
-    requeues: int
-    handled_by: str | None
-    created_at: datetime
-    archived_at: datetime
 
     def __repr__(self) -> str:
         """Name the message without its body, which must not reach a log."""

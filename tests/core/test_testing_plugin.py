@@ -294,7 +294,10 @@ def test_a_retried_message_comes_back_and_dies_at_its_last_attempt(queue_of_the_
     assert queue_of_the_test.work("orders", fail) == {}
     queue_of_the_test.pass_time(HOUR)
     assert queue_of_the_test.work("orders", fail) == {"failed": 1}
-    assert queue_of_the_test.dead("orders")[0].attempts == 2
+    (dead,) = queue_of_the_test.dead("orders")
+    assert dead.attempts == 2
+    assert dead.failure
+    assert dead.failure["error"] == "ValueError"
 
 
 def test_a_lease_expires_at_once_and_the_next_consumer_gets_the_message(queue_of_the_test: PgQueueFixture) -> None:
@@ -325,6 +328,20 @@ def test_the_lease_of_a_dead_message_expires_too(queue_of_the_test: PgQueueFixtu
     assert queue_of_the_test.lease_dead("orders") == []
     queue_of_the_test.pass_time(HOUR)
     assert len(queue_of_the_test.lease_dead("orders")) == 1
+
+
+def test_dedup_keys_are_forgotten_and_groups_go_on_when_their_time_has_passed(
+    queue_of_the_test: PgQueueFixture,
+) -> None:
+    first, second = (queue_of_the_test.publish("orders", 1, dedup_key="seven", dedup_window=HOUR) for _ in range(2))
+    assert first == second
+    queue_of_the_test.pass_time(HOUR)
+    assert queue_of_the_test.publish("orders", 2, dedup_key="seven", dedup_window=HOUR) != first
+    queue_of_the_test.publish("orders", "a", group_key="g", delay=HOUR)
+    queue_of_the_test.publish("orders", "b", group_key="g")
+    assert [message.body for message in queue_of_the_test.drain("orders")] == [1, 2]
+    queue_of_the_test.pass_time(HOUR)
+    assert [message.body for message in queue_of_the_test.drain("orders")] == ["a", "b"]
 
 
 def test_time_goes_forward_only(queue_of_the_test: PgQueueFixture) -> None:
