@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgqueue.cli.settings import Settings
 from airflow_provider_pgqueue.core.connection import connect
-from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument
+from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.migrations import check_version
 
 Connection = psycopg.Connection[Any]
@@ -30,15 +30,8 @@ def connected(settings: Settings, *, check: bool = True) -> Iterator[Connection]
 
 
 def open_connection(settings: Settings) -> Connection:
-    """Return a new autocommit connection; ConnectionFailed says why there is none, without the password."""
-    arguments = parameters(settings.dsn)
-    try:
-        return connect(**({"application_name": "pgqueue cli"} | arguments))
-    except ConnectionFailed as error:
-        text = str(error)
-        if password := arguments.get("password"):
-            text = text.replace(str(password), "***")
-        raise ConnectionFailed(text) from error
+    """Return a new autocommit connection; ConnectionFailed says why there is none."""
+    return connect(**({"application_name": "pgqueue cli"} | parameters(settings.dsn)))
 
 
 def parameters(dsn: str) -> dict[str, Any]:
@@ -46,19 +39,22 @@ def parameters(dsn: str) -> dict[str, Any]:
     try:
         found = conninfo_to_dict(dsn)
     except psycopg.Error:
-        found = {"host": "@"}
-    # A password with / or @ in a URL ends up in these, and libpq would quote them.
-    if any("@" in str(found.get(part, "")) for part in ("host", "dbname")) or not _PORT.fullmatch(
-        str(found.get("port", ""))
-    ):
-        # Without a cause: libpq quotes the string.
+        found = None
+    # Outside of the handler: the error of libpq quotes the string, and would be the cause.
+    if found is None or _is_misread(found):
         raise InvalidArgument(
             "the connection string is not valid. Write postgresql://user@host:5432/database, or host=… dbname=…; "
             "in a URL write / @ : % of a password as %2F %40 %3A %25."
-        ) from None
+        )
     return found
 
 
 def conninfo(settings: Settings) -> str:
     """Return the connection string after the same check."""
     return make_conninfo("", **parameters(settings.dsn))
+
+
+def _is_misread(found: dict[str, Any]) -> bool:
+    """Say whether a part of a password with / or @ ended up in what libpq quotes when it cannot connect."""
+    names = f"{found.get('host', '')}{found.get('dbname', '')}"
+    return "@" in names or not _PORT.fullmatch(str(found.get("port", "")))

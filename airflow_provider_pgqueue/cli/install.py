@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from airflow_provider_pgqueue import __version__
 from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
 from airflow_provider_pgqueue.cli.connection import Connection, connected
 from airflow_provider_pgqueue.cli.output import show
@@ -67,7 +68,9 @@ def _schedule_upkeep(conn: Connection, wanted: bool | None) -> str | None:
 
 def install_script(cron: bool | None = None) -> str:
     r"""Return `install.sql` with the files that its \ir lines name in their places, for psql."""
-    text = (sql_folder() / "install.sql").read_text()
+    _, _, body = (sql_folder() / "install.sql").read_text().partition("\\set ON_ERROR_STOP on\n")
+    text = f"-- Installs or upgrades schema messages of pgqueue {__version__}: psql -f THIS_FILE DSN\n"
+    text += "\\set ON_ERROR_STOP on\n" + body
     for script in scripts():
         text = text.replace(f"\\ir {script.path}\n", f"-- {script.path}\n{script.text.rstrip()}\n")
     if cron is not None:

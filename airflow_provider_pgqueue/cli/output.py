@@ -81,7 +81,7 @@ def cell(value: Any) -> str:
         case datetime():
             return value.astimezone().isoformat(sep=" ", timespec="seconds")
         case float():
-            return f"{value:,.1f}"
+            return f"{value:,.1f}" if value >= 10 else f"{value:.2g}"
         case dict() | list():
             return printable(to_text(value))
     return printable(str(value))

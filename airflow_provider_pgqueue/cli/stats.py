@@ -52,7 +52,7 @@ def _numbers(conn: Connection, queue: str | None, window: timedelta) -> list[Row
     numbers = run(conn, statements.status(queue))
     for row in records(numbers):
         done, dead = finished.get(row["queue_name"], (0, 0))
-        rows.append({**row, "success_rate": round(done / seconds, 2), "dead_rate": round(dead / seconds, 2)})
+        rows.append({**row, "success_rate": done / seconds, "dead_rate": dead / seconds})
     return rows
 
 

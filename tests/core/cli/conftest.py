@@ -1,0 +1,73 @@
+"""Runs the command line: in this process for speed, and as a program where a process matters."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from airflow_provider_pgqueue.cli.program import run
+from tools import ROOT
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a command left behind."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        assert self.status in (0, 1), self.err
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Pgqueue = Callable[..., Ended]
+
+
+@pytest.fixture
+def run_pgqueue(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Pgqueue:
+    """Run a command in this process, where standard input is never a terminal."""
+
+    def call(*arguments: str, stdin: str | bytes = "") -> Ended:
+        content = stdin if isinstance(stdin, bytes) else stdin.encode()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        capsys.readouterr()
+        status = run(arguments)
+        captured = capsys.readouterr()
+        return Ended(status, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def pgqueue(dsn: str, monkeypatch: pytest.MonkeyPatch, run_pgqueue: Pgqueue) -> Pgqueue:
+    """Run a command on the test's database."""
+    monkeypatch.setenv("PGQUEUE_DSN", dsn)
+    return run_pgqueue
+
+
+@pytest.fixture
+def program() -> Callable[..., subprocess.Popen[str]]:
+    """Start a command as a program of its own: `program("worker", …, dsn=dsn)`."""
+
+    def start(*arguments: str, dsn: str = "", **options: Any) -> subprocess.Popen[str]:
+        environment = os.environ | {"PGQUEUE_DSN": dsn, "PYTHONPATH": str(ROOT)} | options.pop("env", {})
+        pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        command = [sys.executable, "-m", "airflow_provider_pgqueue.cli", *arguments]
+        return subprocess.Popen(command, env=environment, text=True, **(pipes | options))
+
+    return start
