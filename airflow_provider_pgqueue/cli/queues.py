@@ -61,7 +61,7 @@ def queues(settings: Settings, context: click.Context) -> None:
 def create(settings: Settings, /, name: str, **policy: Any) -> None:
     """Create a queue; change nothing if it exists."""
     with connected(settings) as conn:
-        created = run(conn, statements.create_queue(name, **policy))
+        created = run(conn, statements.create_queue(name, **_given(policy)))
     text = f"created queue {name}." if created else f"queue {name} exists; its policy was not changed (queues alter)."
     show(settings, {"queue_name": name, "created": created}, text)
 
@@ -73,11 +73,11 @@ def create(settings: Settings, /, name: str, **policy: Any) -> None:
 @pass_settings
 def alter(settings: Settings, /, name: str, **policy: Any) -> None:
     """Change the policy of a queue, for waiting messages too."""
-    changed = {key: value for key, value in policy.items() if value is not None}
+    changed = _given(policy)
     if not changed:
         raise click.UsageError("name at least one option to change.")
     with connected(settings) as conn:
-        run(conn, statements.alter_queue(name, **policy))
+        run(conn, statements.alter_queue(name, **changed))
     show(settings, {"queue_name": name, "changed": changed}, f"changed {', '.join(changed)} of queue {name}.")
 
 
@@ -120,3 +120,7 @@ def resume(settings: Settings, name: str) -> None:
     with connected(settings) as conn:
         run(conn, statements.resume_queue(name))
     show(settings, {"queue_name": name, "paused": False}, f"resumed queue {name}.")
+
+
+def _given(policy: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in policy.items() if value is not None}

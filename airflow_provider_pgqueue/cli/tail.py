@@ -73,8 +73,8 @@ def _finished(conn: Connection, queue: str | None, since: timedelta, poll_interv
     newest, seen = begin, dict[tuple[int, Any], None]()
     while True:
         with conn.cursor(row_factory=dict_row) as cursor:
-            cursor.execute(_FINISHED, {"since": max(begin, newest - _LATEST), "queue": queue})
-            for found in cursor:
+            arguments = {"since": max(begin, newest - _LATEST), "queue": queue}
+            for found in cursor.stream(_FINISHED, arguments):
                 key = (found["id"], found["archived_at"])
                 if key not in seen:
                     seen[key] = None

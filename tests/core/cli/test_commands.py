@@ -128,8 +128,8 @@ def test_one_message_is_published_with_its_options(pgqueue: Pgqueue, conn: Conne
     options = ["--priority", "5", "--delay", "10m", "--expires-in", "1d", "--reference-field", "id"]
     assert pgqueue("publish", queue("orders"), "--message", '{"id": 7}', *options).status == 0
     row = conn.execute(
-        "SELECT priority, reference, visible_at > now() + interval '9 minutes', expires_at > now() + interval '23 hours'"
-        "  FROM messages.message"
+        "SELECT priority, reference, visible_at > now() + interval '9 minutes',"
+        "       expires_at > now() + interval '23 hours' FROM messages.message"
     ).fetchone()
     assert row == (5, "7", True, True)
 
