@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
-import sys
 import traceback
 from collections.abc import Sequence
 from typing import Final
@@ -72,9 +70,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
         return _refused(error)
     except (click.Abort, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:
-        _silence_stdout()
-        return 1
     except Exception as error:
         return _failed(error, settings)
     return status if isinstance(status, int) else 0
@@ -119,8 +114,3 @@ def _text(error: Exception) -> str | None:
         case OSError():
             return one_line(f"{error.filename or 'input'}: {error.strerror or error}")
     return None
-
-
-def _silence_stdout() -> None:
-    """Keep Python from complaining at exit that whoever read the output is gone."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -24,6 +24,7 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidMessage
 
 _DEFAULT_BATCH = 1000
+_BAR_STEP = 65_536  # bytes; moving the bar for each line would halve the rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,9 +145,14 @@ def _lines(file: BinaryIO | None, message: str | None) -> Iterator[Iterator[Line
 
 
 def _counted(source: Iterable[bytes], advance: Callable[[int], None]) -> Iterator[bytes]:
+    read = 0
     for raw in source:
         yield raw
-        advance(len(raw))
+        read += len(raw)
+        if read >= _BAR_STEP:
+            advance(read)
+            read = 0
+    advance(read)
 
 
 def _size(source: BinaryIO) -> int | None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +40,16 @@ class Ended:
 Pgqueue = Callable[..., Ended]
 
 
+@contextmanager
+def killed_on_failure(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Kill a process that leads a session, and its children, if the test fails; Popen would wait for it for ever."""
+    try:
+        yield
+    except BaseException:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+
+
 @pytest.fixture
 def run_pgqueue(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Pgqueue:
     """Run a command in this process, where standard input is never a terminal."""
@@ -60,14 +72,20 @@ def pgqueue(dsn: str, monkeypatch: pytest.MonkeyPatch, run_pgqueue: Pgqueue) -> 
     return run_pgqueue
 
 
-@pytest.fixture
-def program() -> Callable[..., subprocess.Popen[str]]:
-    """Start a command as a program of its own: `program("worker", …, dsn=dsn)`."""
+Program = Callable[..., AbstractContextManager[subprocess.Popen[str]]]
 
-    def start(*arguments: str, dsn: str = "", **options: Any) -> subprocess.Popen[str]:
+
+@pytest.fixture
+def program() -> Program:
+    """Start a command as a program of its own: `with program("worker", …, dsn=dsn) as process`."""
+
+    @contextmanager
+    def start(*arguments: str, dsn: str = "", **options: Any) -> Iterator[subprocess.Popen[str]]:
         environment = os.environ | {"PGQUEUE_DSN": dsn, "PYTHONPATH": str(ROOT)} | options.pop("env", {})
         pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         command = [sys.executable, "-m", "airflow_provider_pgqueue.cli", *arguments]
-        return subprocess.Popen(command, env=environment, text=True, **(pipes | options))
+        process = subprocess.Popen(command, env=environment, text=True, start_new_session=True, **(pipes | options))
+        with process, killed_on_failure(process):
+            yield process
 
     return start

@@ -15,12 +15,11 @@ import pytest
 
 from airflow_provider_pgqueue.core import statements
 from airflow_provider_pgqueue.core.client import run
-from tests.core.cli.conftest import Pgqueue
+from tests.core.cli.conftest import Pgqueue, Program
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
 Queue = Callable[..., str]
-Program = Callable[..., subprocess.Popen[str]]
 
 
 def bodies(conn: Connection) -> list[Any]:

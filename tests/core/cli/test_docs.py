@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.cli.program import COMMANDS
+from tests.core.cli.conftest import killed_on_failure
 from tools import ROOT
 from tools.postgres import Cluster
 
@@ -48,7 +49,7 @@ def shell(tmp_path: Path, cluster: Cluster, empty_dsn: str) -> Shell:
 
 
 def finish(process: subprocess.Popen[str]) -> str:
-    with process:
+    with process, killed_on_failure(process):
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     return out
@@ -58,7 +59,8 @@ def walk(shell: Shell, page: str) -> tuple[str, str]:
     """Follow the page: a worker, a publisher, a look at the archive; what the worker and the look printed."""
     (first,), (work,), (publish,), (look,) = (blocks(page, name) for name in ("first", "worker", "publisher", "looker"))
     finish(shell(first))
-    with shell(work) as worker:
+    worker = shell(work)
+    with worker, killed_on_failure(worker):
         finish(shell(publish))
         shown = finish(shell(look))
         os.killpg(worker.pid, signal.SIGINT)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import timedelta
 
 import click
@@ -16,7 +15,7 @@ from airflow_provider_pgqueue.cli.output import span
 from airflow_provider_pgqueue.cli.program import COMMANDS, program
 from airflow_provider_pgqueue.cli.text import one_line, printable
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from tests.core.cli.conftest import Pgqueue
+from tests.core.cli.conftest import Pgqueue, Program
 from tools import ROOT
 
 UNREACHABLE = "postgresql://shop:geheim@127.0.0.1:1/shop"
@@ -129,7 +128,7 @@ def test_a_database_without_the_schema_is_one_line_with_the_cure(run_pgqueue: Pg
     assert ended.err.startswith("error: schema messages is not installed in database ")
 
 
-def test_ctrl_c_is_status_130(program: Callable[..., subprocess.Popen[str]], dsn: str) -> None:
+def test_ctrl_c_is_status_130(program: Program, dsn: str) -> None:
     with program("stats", "--watch", "--json", dsn=dsn) as process:
         assert process.stdout
         process.stdout.readline()
@@ -138,7 +137,7 @@ def test_ctrl_c_is_status_130(program: Callable[..., subprocess.Popen[str]], dsn
     assert (process.returncode, err.strip()) == (130, "")
 
 
-def test_a_reader_that_goes_away_is_no_traceback(program: Callable[..., subprocess.Popen[str]], dsn: str) -> None:
+def test_a_reader_that_goes_away_is_no_traceback(program: Program, dsn: str) -> None:
     with program("stats", "--watch", "--json", "--interval", "10ms", dsn=dsn) as process:
         assert process.stdout
         assert process.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,9 @@ import pytest
 
 from airflow_provider_pgqueue.core import statements
 from airflow_provider_pgqueue.core.client import run
-from tests.core.cli.conftest import Pgqueue
+from tests.core.cli.conftest import Pgqueue, Program
 
 Connection = psycopg.Connection[Any]
-Program = Callable[..., subprocess.Popen[str]]
 
 HANDLERS = """
 import sys, time
