@@ -14,54 +14,97 @@ SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 1) AS p
 INSERT INTO messages.schema_migration (version, name) VALUES (1, 'tables');
 \endif
 
+SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 2) AS pending \gset
+\if :pending
+\ir migrations/0002_policy_groups_dedup.sql
+INSERT INTO messages.schema_migration (version, name) VALUES (2, 'policy_groups_dedup');
+\endif
+
 \ir functions/add_band.sql
+\ir functions/add_room.sql
 \ir functions/alter_queue.sql
+\ir functions/apply_retention.sql
 \ir functions/archive.sql
+\ir functions/archive_partitions.sql
+\ir functions/begin_archive.sql
+\ir functions/bind_topic.sql
+\ir functions/check_batch.sql
 \ir functions/check_dead_lease.sql
 \ir functions/check_duration.sql
+\ir functions/check_key.sql
+\ir functions/check_lease.sql
+\ir functions/check_number.sql
+\ir functions/check_outcomes.sql
 \ir functions/check_policy.sql
 \ir functions/check_publish.sql
-\ir functions/consumable_queue.sql
+\ir functions/check_queue_name.sql
+\ir functions/check_topic.sql
 \ir functions/consume.sql
+\ir functions/count_leases.sql
 \ir functions/create_queue.sql
-\ir functions/dead_message.sql
+\ir functions/dead_causes.sql
 \ir functions/dead_queues.sql
 \ir functions/dismiss.sql
+\ir functions/drop_queue.sql
 \ir functions/extend.sql
+\ir functions/fingerprint.sql
+\ir functions/forget.sql
+\ir functions/free_leases.sql
+\ir functions/group_lock.sql
+\ir functions/heal_groups.sql
+\ir functions/is_quiet.sql
+\ir functions/latest_migration.sql
 \ir functions/lease.sql
 \ir functions/lease_dead.sql
 \ir functions/lease_taken_over.sql
+\ir functions/line_up.sql
 \ir functions/make_archive_partitions.sql
 \ir functions/mark.sql
+\ir functions/message_archived.sql
 \ir functions/new_message.sql
+\ir functions/once.sql
+\ir functions/partition_archive.sql
+\ir functions/pause_queue.sql
+\ir functions/promote.sql
+\ir functions/promote_missed.sql
 \ir functions/publish.sql
 \ir functions/publish_batch.sql
+\ir functions/publish_deduplicated.sql
+\ir functions/publish_topic.sql
 \ir functions/purge_cron_history.sql
+\ir functions/purge_queue.sql
 \ir functions/raise_unknown_queue.sql
 \ir functions/ready_queues.sql
 \ir functions/release.sql
 \ir functions/requeue.sql
 \ir functions/requeue_dead.sql
+\ir functions/resume_queue.sql
 \ir functions/ring.sql
+\ir functions/route_topic.sql
 \ir functions/schema_version.sql
 \ir functions/set_mark.sql
 \ir functions/status.sql
 \ir functions/sweep.sql
 \ir functions/sweep_all.sql
-\ir functions/take.sql
+\ir functions/sweep_band.sql
+\ir functions/take_room.sql
+\ir functions/topic_regex.sql
+\ir functions/unbind_topic.sql
 \ir functions/upkeep.sql
 
 \ir cron/install_cron.sql
 \ir cron/uninstall_cron.sql
 \ir cron/upkeep_mode.sql
 
-\ir triggers/dead_message.sql
 \ir triggers/lease_taken_over.sql
+\ir triggers/message_archived.sql
 \ir triggers/new_message.sql
 
 \ir views/archive_overview.sql
 \ir views/message_overview.sql
 \ir views/result_count.sql
+
+\ir functions/search_archive.sql
 
 \ir seed.sql
 \ir grants.sql
