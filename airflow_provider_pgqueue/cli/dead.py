@@ -17,6 +17,7 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
 
 _RESULTS = click.Choice(["failed", "rejected", "lock_expired", "expired"])
+_CAUSE = ("queue_name", "result", "waiting", "first_at", "last_at", "newest_id", "example")
 _LEASE_FOR = timedelta(minutes=5)
 
 
@@ -31,7 +32,7 @@ def dead(settings: Settings, queue: str | None) -> None:
     """
     with connected(settings) as conn:
         causes = run(conn, statements.dead_causes(queue))
-    show_rows(settings, "causes", records(causes))
+    show_rows(settings, "causes", records(causes), _CAUSE)
 
 
 @click.command()

@@ -15,9 +15,10 @@ from airflow_provider_pgqueue.core.errors import PermissionDenied
 
 _COLUMNS = """
 SELECT id, CASE WHEN lock_expires_at > clock_timestamp() THEN 'leased'
+                WHEN visible_at = 'infinity' THEN 'behind'
                 WHEN visible_at > clock_timestamp() THEN 'delayed' ELSE 'ready' END AS state,
-       priority, attempts, clock_timestamp() - created_at AS age, created_at, visible_at, lock_expires_at,
-       locked_by, reference
+       priority, attempts, clock_timestamp() - created_at AS age, created_at,
+       nullif(visible_at, 'infinity') AS visible_at, lock_expires_at, locked_by, reference, topic, group_key
 """
 _ORDERED = " WHERE queue_name = %s ORDER BY priority DESC, visible_at, id LIMIT %s"
 _HEADERS = _COLUMNS + ", body_bytes FROM messages.message_overview" + _ORDERED
@@ -34,7 +35,7 @@ _SHOWN = ("id", "state", "priority", "attempts", "age", "locked_by", "reference"
 def peek(settings: Settings, queue: str, number: int, headers_only: bool) -> None:
     """Show messages that are not finished, without leasing them.
 
-    In the order in which they will be leased.
+    In the order in which they will be leased. A message is ready, leased, delayed, or behind another of its group.
     """
     with connected(settings) as conn:
         rows = _look(conn, _HEADERS if headers_only else _BODIES, queue, number)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
 from typing import Any, BinaryIO
@@ -22,6 +22,7 @@ from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, share
 from airflow_provider_pgqueue.core import statements
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidMessage
+from airflow_provider_pgqueue.core.message import Duplicate
 
 _DEFAULT_BATCH = 1000
 _BAR_STEP = 65_536  # bytes; moving the bar for each line would halve the rate
@@ -37,6 +38,8 @@ class Policy:
     topic: str | None
     reference_field: str | None
     dedup_key_field: str | None
+    dedup_window: timedelta | None
+    on_conflict: str
     group_key_field: str | None
 
 
@@ -50,6 +53,8 @@ class Policy:
 @click.option("--topic", help="The topic of all messages.")
 @click.option("--reference-field", metavar="NAME", help="Top-level field of each body that is its reference.")
 @click.option("--dedup-key-field", metavar="NAME", help="Field that is its dedup key: a repeated one is skipped.")
+@click.option("--dedup-window", type=duration, help="How long a dedup key is remembered; default: as the queue says.")
+@click.option("--on-conflict", type=click.Choice(["skip", "replace"]), default="skip", help="What a repeated key does.")
 @click.option("--group-key-field", metavar="NAME", help="Field that is its group key: a group keeps its order.")
 @click.option(
     "--one-transaction/--per-batch",
@@ -77,7 +82,7 @@ def publish(
     if message is not None and file is not None:
         raise click.UsageError("give a file or --message, not both.")
     started = time.monotonic()
-    published = skipped = 0
+    published = duplicates = 0
     with (
         connected(settings) as conn,
         conn.transaction() if one_transaction else nullcontext(),
@@ -85,19 +90,20 @@ def publish(
     ):
         for batch in _batches(lines, batch_size):
             ids = _publish(conn, queue, batch, Policy(**policy))
-            published += sum(id_ is not None for id_ in ids)
-            skipped += sum(id_ is None for id_ in ids)
+            repeated = sum(isinstance(id_, Duplicate) for id_ in ids)
+            published += len(ids) - repeated
+            duplicates += repeated
     seconds = time.monotonic() - started
     result = {
         "queue_name": queue,
         "published": published,
-        "skipped": skipped,
+        "duplicates": duplicates,
         "seconds": round(seconds, 3),
         "per_second": round(published / seconds, 1),
     }
-    repeated = f", skipped {skipped:,} repeated" if skipped else ""
+    besides = f" ({duplicates:,} were there already)" if duplicates else ""
     rate = f"{published / seconds:,.0f} a second"
-    show(settings, result, f"published {count(published)} to {queue}{repeated} in {seconds:.2f} s ({rate}).")
+    show(settings, result, f"published {count(published)} to {queue}{besides} in {seconds:.2f} s ({rate}).")
 
 
 def _batches(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
@@ -105,27 +111,25 @@ def _batches(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
         yield batch
 
 
-def _publish(conn: Connection, queue: str, batch: list[Line], policy: Policy) -> Sequence[int | None]:
-    keys = {
-        "references": policy.reference_field,
-        "dedup_keys": policy.dedup_key_field,
-        "group_keys": policy.group_key_field,
+def _publish(conn: Connection, queue: str, batch: list[Line], policy: Policy) -> list[int]:
+    def keys(field: str | None) -> list[str] | None:
+        return [line.key(field) for line in batch] if field else None
+
+    options: statements.BatchOptions = {
+        "priority": policy.priority,
+        "delay": policy.delay,
+        "expires_in": policy.expires_in,
+        "topics": [policy.topic] * len(batch) if policy.topic else None,
+        "references": keys(policy.reference_field),
+        "group_keys": keys(policy.group_key_field),
     }
-    arrays: dict[str, Any] = {name: [line.key(field) for line in batch] for name, field in keys.items() if field}
-    if policy.topic is not None:
-        arrays["topics"] = [policy.topic] * len(batch)
-    statement = statements.publish_batch(
-        queue,
-        [None] * len(batch),
-        priority=policy.priority,
-        delay=policy.delay,
-        expires_in=policy.expires_in,
-        **arrays,
-    )
-    # The bodies as they were written: parsing and writing them again would round long numbers.
-    bodies = {"messages": f"[{','.join(line.text for line in batch)}]"}
+    if policy.dedup_key_field:
+        options["dedup_keys"] = keys(policy.dedup_key_field)
+        options["dedup_window"] = policy.dedup_window
+        options["on_conflict"] = policy.on_conflict
+    statement = statements.publish_texts(queue, [line.text for line in batch], **options)
     try:
-        return run(conn, replace(statement, arguments={**statement.arguments, **bodies}))
+        return run(conn, statement)
     except InvalidMessage as error:
         raise type(error)(f"lines {batch[0].number} to {batch[-1].number}: {error}") from error
 

@@ -26,9 +26,9 @@ _POLICY = (
     click.option("--paused/--not-paused", default=None, help="Let nothing be leased."),
     click.option("--backoff-first", type=duration, help="Pause before the second attempt; it doubles from there."),
     click.option("--backoff-max", type=duration, help="Longest pause between attempts."),
-    click.option("--retention", type=duration, help="How long archived messages are kept."),
-    click.option("--max-depth", type=int, help="Messages that may wait; more are refused."),
-    click.option("--max-leased", type=int, help="Messages that may be leased at once."),
+    click.option("--retention", type=duration, help="How long the archive keeps them; 0 for ever."),
+    click.option("--max-depth", type=int, help="Unfinished messages; more are refused; 0 for any."),
+    click.option("--max-leased", type=int, help="Messages leased at once; 0 for any."),
     click.option("--on-dead-head", type=click.Choice(["block", "skip"]), help="What a dead message does to its group."),
     click.option("--dedup-window", type=duration, help="How long a dedup key is remembered."),
 )

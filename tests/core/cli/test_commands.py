@@ -137,7 +137,7 @@ def test_topic_and_keys_are_published(pgqueue: Pgqueue, conn: Connection, queue:
     lines = '{"id": "a", "who": "x"}\n{"id": "b", "who": "x"}\n{"id": "a", "who": "x"}'
     options = ["--topic", "orders.new", "--dedup-key-field", "id", "--group-key-field", "who"]
     ended = pgqueue("publish", queue("orders"), *options, "--json", stdin=lines).json
-    assert (ended["published"], ended["skipped"]) == (2, 1)
+    assert (ended["published"], ended["duplicates"]) == (2, 1)
     assert conn.execute("SELECT topic, group_key, message->>'id' FROM messages.message ORDER BY id").fetchall() == [
         ("orders.new", "x", "a"),
         ("orders.new", "x", "b"),
@@ -227,6 +227,14 @@ def test_peek_shows_what_waits_in_the_order_of_leasing_and_takes_nothing(
     assert pgqueue("peek", "default").out == "no messages\n"
 
 
+def test_peek_says_what_waits_behind_another_of_its_group(pgqueue: Pgqueue, conn: Connection) -> None:
+    run(conn, statements.publish_batch("default", ["head", "next"], group_keys=["a", "a"]))
+    for options in ([], ["--headers-only"]):
+        found = pgqueue("peek", "default", "--json", *options).json["messages"]
+        assert [(one["state"], one["group_key"]) for one in found] == [("ready", "a"), ("behind", "a")]
+        assert found[1]["visible_at"] is None
+
+
 def test_peek_without_bodies_shows_none(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
     run(conn, statements.publish(queue("orders"), "SECRET"))
     for options in ([], ["--json"]):
@@ -241,7 +249,7 @@ def test_peek_names_the_privilege_that_is_missing(pgqueue: Pgqueue, connect: Con
     conn.execute("CREATE ROLE cli_guest LOGIN")
     try:
         conn.execute("GRANT USAGE ON SCHEMA messages TO cli_guest")
-        conn.execute("GRANT EXECUTE ON FUNCTION messages.schema_version TO cli_guest")
+        conn.execute("GRANT EXECUTE ON FUNCTION messages.schema_version, messages.latest_migration TO cli_guest")
         guest = f"{dsn.replace('postgres@', 'cli_guest@')}"
         ended = pgqueue("peek", "default", "--dsn", guest)
         assert ended.status == 1
@@ -317,7 +325,7 @@ def test_dead_messages_are_counted_by_cause(pgqueue: Pgqueue, conn: Connection, 
     kill(conn, queue("orders"), "no stock", "no stock")
     kill(conn, "orders", "no such order", result="rejected")
     causes = pgqueue("dead", "orders", "--json").json["causes"]
-    assert sorted((cause["result"], cause["count"]) for cause in causes) == [("failed", 2), ("rejected", 1)]
+    assert sorted((cause["result"], cause["waiting"]) for cause in causes) == [("failed", 2), ("rejected", 1)]
     assert "no stock" in pgqueue("dead").out
 
 
