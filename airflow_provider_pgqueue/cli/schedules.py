@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import click
-from psycopg.rows import dict_row
 
 from airflow_provider_pgqueue.cli.connection import connected
-from airflow_provider_pgqueue.cli.output import show_rows
+from airflow_provider_pgqueue.cli.output import records, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run
+
+_SHOWN = ("schedule_name", "cron", "time_zone", "queue_name", "paused", "last_tick", "next_at", "last_error")
 
 
 @click.command()
@@ -15,6 +18,6 @@ from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, share
 @pass_settings
 def schedules(settings: Settings) -> None:
     """List the schedules that publish by themselves."""
-    with connected(settings) as conn, conn.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute("SELECT * FROM messages.schedules()").fetchall()
-    show_rows(settings, "schedules", rows)
+    with connected(settings) as conn:
+        found = run(conn, statements.schedules())
+    show_rows(settings, "schedules", records(found), _SHOWN)

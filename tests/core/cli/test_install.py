@@ -36,7 +36,7 @@ def psql(cluster: Cluster, script: Path, dsn: str) -> None:
 def test_install_makes_the_schema_and_twice_does_no_harm(run_pgqueue: Pgqueue, empty_dsn: str) -> None:
     first = run_pgqueue("install", "--json", "--no-cron", "--dsn", empty_dsn).json
     assert first["schema_version"] == code_version()
-    assert first["migrations_applied"] == list(range(1, code_version() + 1))
+    assert first["migrations_applied"] == [script.version for script in scripts() if script.version]
     assert first["upkeep_mode"] == "airflow"
     again = run_pgqueue("install", "--no-cron", "--dsn", empty_dsn)
     assert again.status == 0
