@@ -15,6 +15,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'tables');
 \endif
 
 \ir functions/add_band.sql
+\ir functions/adopt_archive_default.sql
 \ir functions/alter_queue.sql
 \ir functions/archive.sql
 \ir functions/check_dead_lease.sql
@@ -28,6 +29,22 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'tables');
 \ir functions/dead_queues.sql
 \ir functions/dismiss.sql
 \ir functions/extend.sql
+\ir functions/health.sql
+\ir functions/health_archive_partitions.sql
+\ir functions/health_cron_history.sql
+\ir functions/health_cron_job.sql
+\ir functions/health_dead_messages.sql
+\ir functions/health_dead_tuples.sql
+\ir functions/health_held_snapshot.sql
+\ir functions/health_history.sql
+\ir functions/health_index_bloat.sql
+\ir functions/health_notify_queue.sql
+\ir functions/health_prepared_transaction.sql
+\ir functions/health_replication.sql
+\ir functions/health_settings.sql
+\ir functions/health_upkeep_lag.sql
+\ir functions/health_waiting_messages.sql
+\ir functions/health_wraparound.sql
 \ir functions/lease.sql
 \ir functions/lease_dead.sql
 \ir functions/lease_taken_over.sql
