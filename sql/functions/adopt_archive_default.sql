@@ -15,12 +15,9 @@ BEGIN
         RETURN NULL;
     END IF;
     -- Whole months, as far as the partitions before and after leave room.
-    SELECT greatest(date_trunc('month', oldest), max(bounds[2]::timestamptz) FILTER (WHERE bounds[2]::timestamptz <= oldest)),
-           least(date_trunc('month', newest) + interval '1 month', min(bounds[1]::timestamptz) FILTER (WHERE bounds[1]::timestamptz > newest))
-      INTO first_at, end_at
-      FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-     CROSS JOIN LATERAL regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM \(''([^'']+)''\) TO \(''([^'']+)''\)') AS bounds
-     WHERE i.inhparent = 'messages.message_archive'::regclass AND bounds IS NOT NULL;
+    SELECT greatest(date_trunc('month', oldest), max(p.end_at) FILTER (WHERE p.end_at <= oldest)),
+           least(date_trunc('month', newest) + interval '1 month', min(p.first_at) FILTER (WHERE p.first_at > newest))
+      INTO first_at, end_at FROM messages.archive_partitions() p;
     name := format('message_archive_%s_to_%s', to_char(first_at, 'YYYYMMDD'), to_char(end_at, 'YYYYMMDD'));
     ALTER TABLE messages.message_archive DETACH PARTITION messages.message_archive_default;
     EXECUTE format('ALTER TABLE messages.message_archive_default RENAME TO %I', name);

@@ -11,7 +11,7 @@ BEGIN
     END IF;
     FOR one IN
         SELECT * FROM (VALUES
-            ('upkeep_lag', ''), ('cron_job', ''), ('cron_history', ''), ('held_snapshot', '$1'), ('prepared_transaction', '$1'),
+            ('upkeep_lag', ''), ('cron_jobs', ''), ('cron_history', ''), ('schedules', ''), ('held_snapshot', '$1'), ('prepared_transaction', '$1'),
             ('replication', ''), ('dead_tuples', ''), ('index_bloat', ''), ('notify_queue', ''), ('archive_partitions', ''),
             ('history', ''), ('wraparound', ''), ('settings', ''), ('dead_messages', '$2'), ('waiting_messages', '$2')
         ) AS checks (check_name, arguments)

@@ -1,11 +1,7 @@
 CREATE OR REPLACE FUNCTION messages.health_archive_partitions() RETURNS TABLE (severity text, finding text, cure text)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
-    WITH part AS (
-        SELECT bounds[1]::timestamptz AS first_at, bounds[2]::timestamptz AS end_at
-          FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-         CROSS JOIN LATERAL regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM \(''([^'']+)''\) TO \(''([^'']+)''\)') AS bounds
-         WHERE i.inhparent = 'messages.message_archive'::regclass AND bounds IS NOT NULL),
+    WITH part AS (SELECT * FROM messages.archive_partitions()),
     now_in AS (SELECT max(p.end_at) AS end_at FROM part p WHERE p.first_at <= clock_timestamp() AND p.end_at > clock_timestamp()),
     judged AS (
         SELECT EXISTS (SELECT FROM messages.message_archive_default) AS strays, now_in.end_at IS NULL AS none_now,

@@ -1,11 +1,17 @@
 CREATE OR REPLACE FUNCTION messages.publish(
-    queue_name text,
-    message    jsonb,
-    priority   integer  DEFAULT 0,
-    delay      interval DEFAULT '0',
-    expires_in interval DEFAULT NULL,
-    headers    jsonb    DEFAULT NULL,
-    reference  text     DEFAULT NULL
+    queue_name   text,
+    message      jsonb,
+    priority     integer     DEFAULT 0,
+    delay        interval    DEFAULT '0',
+    expires_in   interval    DEFAULT NULL,
+    headers      jsonb       DEFAULT NULL,
+    reference    text        DEFAULT NULL,
+    visible_at   timestamptz DEFAULT NULL,
+    topic        text        DEFAULT NULL,
+    group_key    text        DEFAULT NULL,
+    dedup_key    text        DEFAULT NULL,
+    dedup_window interval    DEFAULT NULL,
+    on_conflict  text        DEFAULT 'skip'
 ) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
@@ -14,12 +20,25 @@ DECLARE
     moment timestamptz := clock_timestamp();
     new_id bigint;
 BEGIN
-    PERFORM messages.check_publish(publish.priority, publish.delay, publish.expires_in);
-    INSERT INTO messages.message (queue_name, message, priority, created_at, visible_at, expires_at, headers, reference)
-    VALUES (publish.queue_name, publish.message, publish.priority, moment, moment + coalesce(publish.delay, '0'),
-            moment + publish.expires_in, publish.headers, publish.reference)
+    IF publish.dedup_key IS NOT NULL THEN
+        RETURN (SELECT d.id FROM messages.publish_deduplicated(
+            publish.queue_name, jsonb_build_array(publish.message), ARRAY[publish.dedup_key], publish.dedup_window,
+            publish.on_conflict, publish.priority, publish.delay, publish.expires_in, publish.headers,
+            ARRAY[publish.reference], publish.visible_at, ARRAY[publish.topic], ARRAY[publish.group_key]) d);
+    END IF;
+    IF pg_has_role(session_user, to_regrole('messages_limited'), 'USAGE') THEN
+        PERFORM messages.check_access(publish.queue_name, 'publish');
+    END IF;
+    PERFORM messages.check_publish(publish.priority, publish.delay, publish.expires_in, publish.visible_at, publish.headers)
+      WHERE publish.priority IS DISTINCT FROM 0 OR publish.delay <> '0'
+         OR num_nonnulls(publish.expires_in, publish.visible_at, publish.headers) > 0;
+    INSERT INTO messages.message (queue_name, message, priority, created_at, visible_at, expires_at, headers, reference, topic, group_key)
+    VALUES (publish.queue_name, publish.message, publish.priority, moment,
+            greatest(publish.visible_at, moment + coalesce(publish.delay, '0')), moment + publish.expires_in,
+            publish.headers, publish.reference, messages.check_topic(publish.topic),
+            messages.check_key('group_key', publish.group_key))
     RETURNING id INTO new_id;
     RETURN new_id;
 END $$;
-COMMENT ON FUNCTION messages.publish(text, jsonb, integer, interval, interval, jsonb, text) IS
-    'Publishes one message in the caller''s transaction and returns its id. PQ001: unknown queue; PQ004: bad argument; PQ005: body too large.';
+COMMENT ON FUNCTION messages.publish(text, jsonb, integer, interval, interval, jsonb, text, timestamptz, text, text, text, interval, text) IS
+    'Publishes one message in the caller''s transaction and returns its id; with a dedup_key that is remembered, the id of the message that it duplicates. PQ001: unknown queue; PQ004: bad argument; PQ005: body too large; PQ007: queue full.';
