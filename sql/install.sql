@@ -66,6 +66,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (4, 'schedules');
 \ir functions/health.sql
 \ir functions/health_archive_partitions.sql
 \ir functions/health_cron_history.sql
+\ir functions/health_cron_home.sql
 \ir functions/health_cron_jobs.sql
 \ir functions/health_dead_messages.sql
 \ir functions/health_dead_tuples.sql

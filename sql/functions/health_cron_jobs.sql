@@ -3,15 +3,15 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    home    text := current_setting('cron.database_name', true);
+    home    text := messages.health_cron_home();
     last_by text;
     done    boolean;
     -- For a superuser: the jobs again, as the owner of the functions that they run.
     owned   text := format($cure$SELECT cron.unschedule(jobid), cron.schedule_in_database(jobname, schedule, command, database, %L) FROM cron.job WHERE jobname LIKE 'messages:%%'$cure$, current_user);
 BEGIN
     IF home IS DISTINCT FROM current_database() THEN
-        RETURN QUERY SELECT 'ok', coalesce(format('pg_cron lives in database %s: jobs there or Airflow do the upkeep', home),
-                                           'pg_cron is not loaded: Airflow does the upkeep'), NULL;
+        RETURN QUERY SELECT 'ok', CASE WHEN home IS NULL THEN 'pg_cron is not loaded: Airflow does the upkeep'
+            ELSE format('pg_cron lives in %s: jobs there or Airflow do the upkeep', coalesce('database ' || nullif(home, ''), 'another database')) END, NULL;
         RETURN;
     END IF;
     SELECT u.done_by, u.finished_at > clock_timestamp() - interval '3 minutes' INTO last_by, done FROM messages.upkeep_run u;

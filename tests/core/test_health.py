@@ -63,12 +63,6 @@ def cure(conn: Connection, sql: str | None) -> None:
         conn.execute(statement.encode())
 
 
-def counted(conn: Connection) -> None:
-    """Bring the statistics of this session to where the next snapshot of them sees them."""
-    conn.execute("SELECT pg_stat_force_next_flush()")
-    conn.execute("SELECT 1")
-
-
 def pid_of(conn: Connection) -> int:
     return conn.info.backend_pid
 
@@ -80,7 +74,7 @@ def gone(conn: Connection, pid: int) -> None:
         assert time.monotonic() < deadline
 
 
-# The whole -------------------------------------------------------------------------------------------------------------
+# The whole ------------------------------------------------------------------------------------------------------------
 
 
 def test_each_check_has_one_row_and_a_cure_unless_it_is_ok(conn: Connection) -> None:
@@ -99,14 +93,16 @@ def test_health_only_reads_and_runs_in_a_read_only_transaction(conn: Connection)
 
 
 def test_health_reads_a_bounded_number_of_messages_whatever_waits(
-    conn: Connection, queue: Callable[..., str]
+    conn: Connection, connect: Callable[..., Connection], queue: Callable[..., str]
 ) -> None:
     conn.execute("SELECT messages.publish_batch(%s, (SELECT jsonb_agg(n) FROM generate_series(1, 20000) n))", [queue()])
     conn.execute("SELECT messages.consume('orders', 1000)")
-    conn.execute("SELECT messages.publish_batch('orders', (SELECT jsonb_agg(n) FROM generate_series(1, 9) n), priority => 7)")
-    with conn.transaction():
-        run(conn, statements.health())
-        row = conn.execute(
+    conn.execute("SELECT messages.publish('orders', '1', priority => 7)")
+    conn.execute("SELECT messages.publish('default', '1'), messages.alter_queue('default', paused => true)")
+    fresh = connect()
+    with fresh.transaction():
+        run(fresh, statements.health())
+        row = fresh.execute(
             "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::integer FROM pg_stat_xact_user_tables"
             " WHERE relname ~ '^message(_archive.*)?$'"
         ).fetchone()
@@ -137,7 +133,7 @@ def test_a_limit_that_is_no_duration_is_refused(conn: Connection, arguments: str
         run(conn, statements.health(held_for=timedelta(seconds=-1)))
 
 
-# Upkeep ----------------------------------------------------------------------------------------------------------------
+# Upkeep ---------------------------------------------------------------------------------------------------------------
 
 
 def test_upkeep_that_never_ran_is_critical_and_running_it_cures(conn: Connection) -> None:
@@ -177,7 +173,7 @@ def test_a_schedule_that_is_overdue_is_named_and_running_the_schedules_cures(
     assert check(conn, "schedules").severity == "ok"
 
 
-# pg_cron ---------------------------------------------------------------------------------------------------------------
+# pg_cron --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -303,7 +299,7 @@ def test_a_job_of_a_superuser_is_given_to_the_owner_of_the_functions(cron_dsn: s
         admin.execute("SELECT cron.unschedule(jobid) FROM cron.job")
 
 
-# Who holds back VACUUM --------------------------------------------------------------------------------------------------
+# Who holds back VACUUM ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -323,13 +319,13 @@ def own(conn: Connection, role: str) -> None:
     """Give the schema to a role, as if it had installed it."""
     conn.execute(f"GRANT CREATE ON DATABASE {conn.info.dbname} TO {role}".encode())
     rows = conn.execute(
-        "SELECT format('ALTER FUNCTION %%s OWNER TO %%I', oid::regprocedure, %(role)s) FROM pg_proc"
+        "SELECT format('ALTER FUNCTION %%s OWNER TO %%I', oid::regprocedure, %(role)s::text) FROM pg_proc"
         " WHERE pronamespace = 'messages'::regnamespace"
         " UNION ALL SELECT format('ALTER %%s %%s OWNER TO %%I', CASE relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'v' THEN 'VIEW'"
-        " ELSE 'TABLE' END, oid::regclass, %(role)s) FROM pg_class c WHERE relnamespace = 'messages'::regnamespace"
+        " ELSE 'TABLE' END, oid::regclass, %(role)s::text) FROM pg_class c WHERE relnamespace = 'messages'::regnamespace"
         " AND relkind IN ('r', 'p', 'S', 'v') AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = c.oid AND d.deptype = 'i'"
         " AND c.relkind = 'S')"
-        " UNION ALL SELECT format('ALTER SCHEMA messages OWNER TO %%I', %(role)s)",
+        " UNION ALL SELECT format('ALTER SCHEMA messages OWNER TO %%I', %(role)s::text)",
         {"role": role},
     ).fetchall()
     for (statement,) in rows:
@@ -442,10 +438,310 @@ def test_a_prepared_transaction_that_was_forgotten_is_named_and_cured(wide: Conn
 
 
 def test_a_replication_slot_that_nobody_uses_is_named_and_cured(wide: Connection) -> None:
-    wide.execute("SELECT pg_create_logical_replication_slot('left_over', 'test_decoding')" if _has_decoder(wide) else
-                 "SELECT pg_create_logical_replication_slot('left_over', 'pgoutput')")
+    wide.execute("SELECT pg_create_logical_replication_slot('left_over', 'pgoutput')")
     slot = check(wide, "replication")
     assert slot.severity == "warning"
-    assert re.fullmatch(r"replication slot left_over \(nobody uses it\) holds back VACUUM by \d+ transactions", slot.finding)
+    assert re.fullmatch(
+        r"replication slot left_over \(nobody uses it\) holds back VACUUM by \d+ transactions", slot.finding
+    )
     cure(wide, slot.cure)
     assert check(wide, "replication").severity == "ok"
+
+
+def test_a_standby_that_holds_back_vacuum_is_named(wide: Connection, wide_dsn: str) -> None:
+    """A session that speaks as a standby does: it starts to replicate and sends its feedback."""
+    (position, current) = wide.execute(
+        "SELECT pg_current_wal_flush_lsn(), pg_current_xact_id()::text::bigint"
+    ).fetchone() or (None, None)
+    standby = pq.PGconn.connect(f"{wide_dsn}?replication=true&application_name=reports".encode())
+    assert standby.exec_(f"START_REPLICATION {position}".encode()).status == pq.ExecStatus.COPY_BOTH
+    # The transaction that a standby reports has to be one that the server still knows, so take the oldest: its own age.
+    standby.put_copy_data(struct.pack("!cqIIII", b"h", 0, current, 0, 0, 0))
+    standby.flush()
+    deadline = time.monotonic() + 20
+    while (found := check(wide, "replication")).finding.startswith("no replication slot"):
+        assert time.monotonic() < deadline
+    assert re.fullmatch(
+        r"standby reports \(session \d+, hot_standby_feedback\) holds back VACUUM by \d+ transactions", found.finding
+    )
+    assert found.severity == "ok"
+    standby.finish()
+
+
+# Room -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def many_dead(conn: Connection) -> Connection:
+    """A session to a database whose table of messages has 30,000 dead row versions and no autovacuum."""
+    conn.execute("ALTER TABLE messages.message SET (autovacuum_enabled = off)")
+    conn.execute("SELECT messages.publish_batch('default', (SELECT jsonb_agg(n) FROM generate_series(1, 30000) n))")
+    conn.execute("DELETE FROM messages.message")
+    conn.execute("SELECT pg_stat_force_next_flush()")
+    return conn
+
+
+def test_dead_versions_are_counted_with_sizes_and_last_vacuum_and_vacuum_cures(many_dead: Connection) -> None:
+    found = check(many_dead, "dead_tuples")
+    assert found.severity == "warning"
+    assert re.match(
+        r"30000 dead versions beside about 0 messages; table \d+ kB, indexes \d+ kB, .* a message; last VACUUM never",
+        found.finding,
+    )
+    cure(many_dead, found.cure)
+    cured = check(many_dead, "dead_tuples")
+    assert cured.severity == "ok"
+    assert re.search(r"^0 dead versions .* last VACUUM 00:00:\d\d ago$", cured.finding)
+
+
+def test_dead_versions_stay_until_the_session_that_holds_the_snapshot_is_ended(
+    conn: Connection, connect: Callable[..., Connection], request: pytest.FixtureRequest
+) -> None:
+    reader = connect(autocommit=False)
+    reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    reader.execute("SELECT 1")
+    request.getfixturevalue("many_dead")
+    held, dead = check(conn, "held_snapshot", held_for=AT_ONCE), check(conn, "dead_tuples")
+    assert "end that first" in dead.finding
+    cure(conn, dead.cure)
+    assert check(conn, "dead_tuples").severity == "warning"
+    cure(conn, held.cure)
+    gone(conn, pid_of(reader))
+    cure(conn, dead.cure)
+    assert check(conn, "dead_tuples").severity == "ok"
+
+
+def test_an_index_far_larger_than_its_messages_is_named_and_reindex_cures(many_dead: Connection) -> None:
+    many_dead.execute("VACUUM (ANALYZE) messages.message")
+    assert check(many_dead, "index_bloat").severity == "ok"
+    severity, finding, sql = internal(many_dead, "index_bloat(smallest => 500000)")
+    assert severity == "warning"
+    assert re.match(
+        r"largest index of messages.message: message_\w+ with \d+ kB, \d+ bytes for each of about 1 ", finding
+    )
+    while sql:
+        assert sql.startswith("REINDEX INDEX CONCURRENTLY messages.message_")
+        cure(many_dead, sql)
+        severity, finding, sql = internal(many_dead, "index_bloat(smallest => 500000)")
+    assert severity == "ok"
+
+
+def test_a_listener_in_an_open_transaction_that_fills_the_notification_queue_is_named(
+    conn: Connection, connect: Callable[..., Connection]
+) -> None:
+    listener = connect(application_name="stuck listener")
+    listener.execute("LISTEN new_message")
+    listener.execute("BEGIN; SELECT 1")
+    conn.execute("SELECT pg_notify('new_message', n || repeat('x', 7000)) FROM generate_series(1, 100) n")
+    assert re.fullmatch(r"the notification queue of the server is 0\.\d+ % full", check(conn, "notify_queue").finding)
+    severity, finding, sql = internal(conn, "notify_queue(full_at => 0)")
+    assert severity == "warning"
+    assert f"session {pid_of(listener)} (database {conn.info.dbname}, application stuck listener, idle in tr" in finding
+    cure(conn, sql)
+    gone(conn, pid_of(listener))
+    # What moves the tail of the queue on is the next that notifies or listens.
+    cure(conn, "NOTIFY new_message; LISTEN new_message; UNLISTEN new_message")
+    assert internal(conn, "notify_queue(full_at => 0)")[0] == "ok"
+
+
+# The archive and what is remembered -----------------------------------------------------------------------------------
+
+
+def drop_partitions(conn: Connection, which: str) -> None:
+    for (name,) in conn.execute(f"SELECT partition::text FROM messages.archive_partitions() WHERE {which}".encode()):
+        conn.execute(f"DROP TABLE {name}".encode())
+
+
+@pytest.mark.parametrize(
+    ("which", "severity", "finding"),
+    [("first_at > now()", "warning", "none for the time after this one"), ("true", "critical", "none for now")],
+)
+def test_a_partition_that_is_missing_is_named_and_made(
+    conn: Connection, which: str, severity: str, finding: str
+) -> None:
+    drop_partitions(conn, which)
+    found = check(conn, "archive_partitions")
+    assert (found.severity, found.finding.partition("; ")[2]) == (severity, finding)
+    cure(conn, found.cure)
+    cured = check(conn, "archive_partitions")
+    assert cured.severity == "ok"
+    assert cured.finding.startswith("4 partitions, from ")
+
+
+@pytest.mark.parametrize("partition_by", ["month", "day"])
+def test_messages_in_the_default_partition_get_a_partition_of_their_own(conn: Connection, partition_by: str) -> None:
+    conn.execute("SELECT messages.partition_archive(%s)", [partition_by])
+    drop_partitions(conn, "first_at <= now()")
+    conn.execute("SELECT messages.publish('default', '1'), messages.publish('default', '2')")
+    conn.execute("SELECT messages.consume('default')")
+    (leased,) = run(conn, statements.lease("default"))
+    run(conn, statements.archive(leased.lock_token, [leased.id], result="rejected"))
+    before = conn.execute("SELECT * FROM messages.message_archive ORDER BY id").fetchall()
+    conn.execute("SELECT messages.upkeep()")
+    stray = check(conn, "archive_partitions")
+    assert stray.severity == "warning"
+    assert stray.finding.endswith("the default partition has messages")
+
+    cure(conn, stray.cure)
+    assert check(conn, "archive_partitions").severity == "ok"
+    assert conn.execute("SELECT count(*) FROM ONLY messages.message_archive_default").fetchone() == (0,)
+    assert conn.execute("SELECT * FROM messages.message_archive ORDER BY id").fetchall() == before
+    assert conn.execute("SELECT id FROM messages.dead_message").fetchall() == [(leased.id,)]
+    conn.execute("SELECT messages.publish('default', '3')")
+    (leased,) = run(conn, statements.lease("default"))
+    run(conn, statements.archive(leased.lock_token, [leased.id], result="failed"))
+    assert conn.execute("SELECT count(*) FROM messages.dead_message").fetchone() == (2,)
+    assert conn.execute("SELECT messages.adopt_archive_default()").fetchone() == (None,)
+    assert run(conn, statements.upkeep())["partitions_made"] == 0
+
+
+def test_the_new_default_partition_is_like_the_old_one(conn: Connection) -> None:
+    def default_partition() -> list[Any]:
+        return conn.execute(
+            "SELECT (SELECT array_agg(pg_get_constraintdef(oid) ORDER BY conname) FROM pg_constraint WHERE conrelid = c.oid),"
+            " (SELECT array_agg(tgname ORDER BY tgname) FROM pg_trigger WHERE tgrelid = c.oid),"
+            " (SELECT array_agg(format('%s %s %s', attname, atttypid::regtype, attnotnull) ORDER BY attname)"
+            "    FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped),"
+            " (SELECT count(*) FROM pg_index WHERE indrelid = c.oid), pg_get_expr(relpartbound, oid), coalesce(relacl, acldefault('r', relowner))"
+            " FROM pg_class c WHERE oid = 'messages.message_archive_default'::regclass"
+        ).fetchall()
+
+    drop_partitions(conn, "true")
+    conn.execute("SELECT messages.publish('default', '1')")
+    conn.execute("SELECT messages.consume('default')")
+    before = default_partition()
+    conn.execute("SELECT messages.adopt_archive_default()")
+    assert default_partition() == before
+
+
+@pytest.mark.parametrize(
+    ("left_over", "finding"),
+    [
+        (
+            "INSERT INTO messages.dedup (queue_name, dedup_key, id, expires_at)"
+            " VALUES ('default', 'k', 1, now() - interval '2 hours')",
+            "dedup keys that expired 02:00:00 ago are still kept",
+        ),
+        (
+            "INSERT INTO messages.inbox (consumer, message_id, handled_at) VALUES ('c', 1, now() - interval '40 days')",
+            "the inbox keeps 30 days and goes back 40 days",
+        ),
+        (
+            "WITH q AS (UPDATE messages.queue SET retention = '1 day') UPDATE messages.archive_policy"
+            " SET retained_at = now() - interval '2 days'",
+            "retention was last applied 2 days",
+        ),
+    ],
+)
+def test_what_should_be_forgotten_and_is_not_is_named_and_cured(conn: Connection, left_over: str, finding: str) -> None:
+    assert check(conn, "history").severity == "ok"
+    conn.execute(left_over.encode())
+    found = check(conn, "history")
+    assert found.severity == "warning"
+    assert found.finding.startswith(finding)
+    assert "the archive takes" in found.finding
+    cure(conn, found.cure)
+    assert check(conn, "history").severity == "ok"
+
+
+@pytest.mark.parametrize(("age", "severity"), [(1_200_000_000, "warning"), (1_700_000_000, "critical")])
+def test_a_table_close_to_the_wraparound_is_named_and_freezing_cures(conn: Connection, age: int, severity: str) -> None:
+    conn.execute(
+        "UPDATE pg_class SET relfrozenxid = ((pg_current_xact_id()::text::bigint - %s + 4294967296) %% 4294967296)::text::xid"
+        " WHERE oid = 'messages.inbox'::regclass",
+        [age],
+    )
+    found = check(conn, "wraparound")
+    assert found.severity == severity
+    assert "in messages.inbox" in found.finding
+    cure(conn, found.cure)
+    assert check(conn, "wraparound").severity == "ok"
+
+
+# Settings -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("damage", "finding"),
+    [
+        (
+            "ALTER DATABASE wide SET synchronous_commit = off",
+            "synchronous_commit is off for DATABASE wide: a crash loses",
+        ),
+        ("ALTER ROLE postgres SET synchronous_commit = off", "synchronous_commit is off for ROLE postgres"),
+        (
+            "ALTER ROLE postgres IN DATABASE wide SET track_activities = off",
+            "track_activities is off for ROLE postgres IN DATABASE wide",
+        ),
+        ("SET synchronous_commit = off", "synchronous_commit is off (session)"),
+        ("ALTER SYSTEM SET autovacuum = off", "autovacuum is off (configuration file): nobody removes"),
+        (
+            "ALTER TABLE messages.message SET (autovacuum_enabled = off)",
+            "autovacuum is off for messages.message: nobody removes",
+        ),
+    ],
+)
+def test_a_setting_that_loses_messages_is_named_with_its_place_and_cured(
+    wide: Connection, damage: str, finding: str
+) -> None:
+    wide.execute(damage.encode())
+    found = _after_reload(wide, severity="warning")
+    assert found.severity == "warning"
+    assert found.finding.startswith(finding)
+    cure(wide, found.cure)
+    assert _after_reload(wide, severity="ok").severity == "ok"
+
+
+def _after_reload(conn: Connection, *, severity: str) -> Finding:
+    """Reload the configuration and wait until the session has seen it."""
+    conn.execute("SELECT pg_reload_conf()")
+    deadline = time.monotonic() + 20
+    while (found := check(conn, "settings")).severity != severity:
+        assert time.monotonic() < deadline, found
+    return found
+
+
+# Messages that wait ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("result", ["rejected", "failed"])
+def test_dead_messages_that_nobody_decides_about_are_named_and_the_cure_decides(
+    conn: Connection, queue: Callable[..., str], result: str
+) -> None:
+    run(conn, statements.publish(queue("orders"), {"secret": 1}))
+    (leased,) = run(conn, statements.lease("orders"))
+    run(conn, statements.archive(leased.lock_token, [leased.id], result=result, details="no"))
+    assert check(conn, "dead_messages").severity == "ok"
+    found = check(conn, "dead_messages", waiting_for=AT_ONCE)
+    assert found.severity == "warning"
+    assert re.fullmatch(
+        rf"1 dead messages wait for a decision, the oldest \({result}, of queue orders\) for 00:00:\d\d", found.finding
+    )
+    cure(conn, found.cure)
+    assert check(conn, "dead_messages", waiting_for=AT_ONCE).finding == "no dead message waits for a decision"
+
+
+def test_a_queue_that_nobody_consumes_is_named(conn: Connection, queue: Callable[..., str]) -> None:
+    for queue_name in ("orders", "returns"):
+        run(conn, statements.publish(queue(queue_name), 1))
+    conn.execute("SELECT messages.lease('orders', lease_for => '1 millisecond')")
+    assert check(conn, "waiting_messages").severity == "ok"
+    found = check(conn, "waiting_messages", waiting_for=AT_ONCE)
+    assert found.severity == "warning"
+    assert re.search(r"of queue (orders|returns) waits for 00:00:\d\d; \d queues? waits? too long", found.finding)
+    assert re.fullmatch(r"-- start a consumer of queue (orders|returns)", found.cure or "")
+    for queue_name in ("orders", "returns"):
+        while conn.execute("SELECT FROM messages.message WHERE queue_name = %s", [queue_name]).rowcount:
+            conn.execute("SELECT messages.consume(%s)", [queue_name])
+    assert check(conn, "waiting_messages", waiting_for=AT_ONCE).finding == "no message waits"
+
+
+def test_a_queue_that_was_left_paused_is_named_and_resumed(conn: Connection, queue: Callable[..., str]) -> None:
+    run(conn, statements.publish(queue("orders", paused=True), 1))
+    found = check(conn, "waiting_messages", waiting_for=AT_ONCE)
+    assert found.severity == "warning"
+    assert "of queue orders" in found.finding
+    assert "the queue is paused" in found.finding
+    cure(conn, found.cure)
+    assert run(conn, statements.lease("orders"))
+    assert check(conn, "waiting_messages", waiting_for=AT_ONCE).severity == "ok"
