@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg import pq
+from psycopg import pq, sql
 
 from airflow_provider_pgqueue.core import statements
 from airflow_provider_pgqueue.core.client import run
@@ -50,16 +50,18 @@ def check(conn: Connection, check_name: str, **limits: timedelta) -> Finding:
     return found
 
 
-def internal(conn: Connection, call: str) -> tuple[Any, ...]:
+def internal(conn: Connection, function: str, **limits: float) -> tuple[Any, ...]:
     """Severity, finding and cure of one check with other limits than those of health()."""
-    (row,) = conn.execute(f"SELECT severity, finding, cure FROM messages.health_{call}".encode()).fetchall()
+    given = [sql.SQL("{} => {}").format(sql.Identifier(name), value) for name, value in limits.items()]
+    call = sql.SQL("SELECT severity, finding, cure FROM messages.{}({})")
+    (row,) = conn.execute(call.format(sql.Identifier(function), sql.SQL(", ").join(given))).fetchall()
     return row
 
 
-def cure(conn: Connection, sql: str | None) -> None:
+def cure(conn: Connection, script: str | None) -> None:
     """Run a cure as psql would: one statement after the other."""
-    assert sql is not None
-    for statement in sql.split("; "):
+    assert script is not None
+    for statement in script.split("; "):
         conn.execute(statement.encode())
 
 
@@ -261,14 +263,17 @@ def test_a_job_that_fails_is_critical_with_what_postgresql_said(cron_conn: Conne
 def test_run_history_of_our_jobs_is_purged_even_after_they_were_made_anew(cron_conn: Connection) -> None:
     run(cron_conn, statements.install_cron())
     cron_conn.execute(
-        "INSERT INTO cron.job_run_details (jobid, runid, database, username, command, status, start_time, end_time)"
-        " SELECT jobid, row_number() OVER (), current_database(), 'postgres', run.command, run.status, run.at, run.ended"
-        "   FROM cron.job CROSS JOIN (VALUES"
-        "        ('SELECT messages.upkeep()', 'failed', NULL::timestamptz, NULL::timestamptz),"
-        "        ('SELECT messages.run_schedules()', 'succeeded', now() - interval '8 days', now() - interval '8 days'),"
-        "        ('SELECT messages.upkeep()', 'succeeded', now(), now()),"
-        "        ('SELECT mine()', 'succeeded', now() - interval '9 days', now() - interval '9 days')"
-        "   ) AS run (command, status, at, ended) WHERE jobname = 'messages:upkeep'"
+        """
+        INSERT INTO cron.job_run_details (jobid, runid, database, username, command, status, start_time, end_time)
+        SELECT j.jobid, run.runid, current_database(), 'postgres', run.command, run.status, run.ended, run.ended
+          FROM cron.job j CROSS JOIN (VALUES
+               (1, 'SELECT messages.upkeep()', 'failed', NULL::timestamptz),
+               (2, 'SELECT messages.run_schedules()', 'succeeded', now() - interval '8 days'),
+               (3, 'SELECT messages.upkeep()', 'succeeded', now()),
+               (4, 'SELECT mine()', 'succeeded', now() - interval '9 days')
+          ) AS run (runid, command, status, ended)
+         WHERE j.jobname = 'messages:upkeep'
+        """
     )
     run(cron_conn, statements.install_cron())
     old = check(cron_conn, "cron_history")
@@ -319,17 +324,21 @@ def own(conn: Connection, role: str) -> None:
     """Give the schema to a role, as if it had installed it."""
     conn.execute(f"GRANT CREATE ON DATABASE {conn.info.dbname} TO {role}".encode())
     rows = conn.execute(
-        "SELECT format('ALTER FUNCTION %%s OWNER TO %%I', oid::regprocedure, %(role)s::text) FROM pg_proc"
-        " WHERE pronamespace = 'messages'::regnamespace"
-        " UNION ALL SELECT format('ALTER %%s %%s OWNER TO %%I', CASE relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'v' THEN 'VIEW'"
-        " ELSE 'TABLE' END, oid::regclass, %(role)s::text) FROM pg_class c WHERE relnamespace = 'messages'::regnamespace"
-        " AND relkind IN ('r', 'p', 'S', 'v') AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = c.oid AND d.deptype = 'i'"
-        " AND c.relkind = 'S')"
-        " UNION ALL SELECT format('ALTER SCHEMA messages OWNER TO %%I', %(role)s::text)",
-        {"role": role},
+        """
+        SELECT format('ALTER ROUTINE %s OWNER TO', oid::regprocedure)
+          FROM pg_proc WHERE pronamespace = 'messages'::regnamespace
+        UNION ALL
+        SELECT format('ALTER %s %s OWNER TO',
+                      CASE relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, oid::regclass)
+          FROM pg_class c
+         WHERE relnamespace = 'messages'::regnamespace AND relkind IN ('r', 'p', 'S', 'v')
+           AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = c.oid AND d.deptype = 'i' AND c.relkind = 'S')
+        UNION ALL
+        SELECT 'ALTER SCHEMA messages OWNER TO'
+        """
     ).fetchall()
     for (statement,) in rows:
-        conn.execute(statement.encode())
+        conn.execute(f"{statement} {role}".encode())
 
 
 def test_the_session_that_holds_a_snapshot_is_named_without_what_it_runs(
@@ -514,15 +523,15 @@ def test_dead_versions_stay_until_the_session_that_holds_the_snapshot_is_ended(
 def test_an_index_far_larger_than_its_messages_is_named_and_reindex_cures(many_dead: Connection) -> None:
     many_dead.execute("VACUUM (ANALYZE) messages.message")
     assert check(many_dead, "index_bloat").severity == "ok"
-    severity, finding, sql = internal(many_dead, "index_bloat(smallest => 500000)")
+    severity, finding, found_cure = internal(many_dead, "health_index_bloat", smallest=500000)
     assert severity == "warning"
     assert re.match(
         r"largest index of messages.message: message_\w+ with \d+ kB, \d+ bytes for each of about 1 ", finding
     )
-    while sql:
-        assert sql.startswith("REINDEX INDEX CONCURRENTLY messages.message_")
-        cure(many_dead, sql)
-        severity, finding, sql = internal(many_dead, "index_bloat(smallest => 500000)")
+    while found_cure:
+        assert found_cure.startswith("REINDEX INDEX CONCURRENTLY messages.message_")
+        cure(many_dead, found_cure)
+        severity, finding, found_cure = internal(many_dead, "health_index_bloat", smallest=500000)
     assert severity == "ok"
 
 
@@ -534,32 +543,34 @@ def test_a_listener_in_an_open_transaction_that_fills_the_notification_queue_is_
     listener.execute("BEGIN; SELECT 1")
     conn.execute("SELECT pg_notify('new_message', n || repeat('x', 7000)) FROM generate_series(1, 100) n")
     assert re.fullmatch(r"the notification queue of the server is 0\.\d+ % full", check(conn, "notify_queue").finding)
-    severity, finding, sql = internal(conn, "notify_queue(full_at => 0)")
+    severity, finding, found_cure = internal(conn, "health_notify_queue", full_at=0)
     assert severity == "warning"
     assert f"session {pid_of(listener)} (database {conn.info.dbname}, application stuck listener, idle in tr" in finding
-    cure(conn, sql)
+    cure(conn, found_cure)
     gone(conn, pid_of(listener))
     # What moves the tail of the queue on is the next that notifies or listens.
     cure(conn, "NOTIFY new_message; LISTEN new_message; UNLISTEN new_message")
-    assert internal(conn, "notify_queue(full_at => 0)")[0] == "ok"
+    assert internal(conn, "health_notify_queue", full_at=0)[0] == "ok"
 
 
 # The archive and what is remembered -----------------------------------------------------------------------------------
 
 
-def drop_partitions(conn: Connection, which: str) -> None:
-    for (name,) in conn.execute(f"SELECT partition::text FROM messages.archive_partitions() WHERE {which}".encode()):
+def drop_partitions(conn: Connection, *times: str) -> None:
+    """Drop the partitions of what is `past` and now, or `coming`."""
+    of_time = "SELECT partition FROM messages.archive_partitions() WHERE (first_at > now()) = ANY (%s)"
+    for (name,) in conn.execute(of_time, [[one == "coming" for one in times]]).fetchall():
         conn.execute(f"DROP TABLE {name}".encode())
 
 
 @pytest.mark.parametrize(
-    ("which", "severity", "finding"),
-    [("first_at > now()", "warning", "none for the time after this one"), ("true", "critical", "none for now")],
+    ("times", "severity", "finding"),
+    [(["coming"], "warning", "none for the time after this one"), (["past", "coming"], "critical", "none for now")],
 )
 def test_a_partition_that_is_missing_is_named_and_made(
-    conn: Connection, which: str, severity: str, finding: str
+    conn: Connection, times: list[str], severity: str, finding: str
 ) -> None:
-    drop_partitions(conn, which)
+    drop_partitions(conn, *times)
     found = check(conn, "archive_partitions")
     assert (found.severity, found.finding.partition("; ")[2]) == (severity, finding)
     cure(conn, found.cure)
@@ -571,7 +582,7 @@ def test_a_partition_that_is_missing_is_named_and_made(
 @pytest.mark.parametrize("partition_by", ["month", "day"])
 def test_messages_in_the_default_partition_get_a_partition_of_their_own(conn: Connection, partition_by: str) -> None:
     conn.execute("SELECT messages.partition_archive(%s)", [partition_by])
-    drop_partitions(conn, "first_at <= now()")
+    drop_partitions(conn, "past")
     conn.execute("SELECT messages.publish('default', '1'), messages.publish('default', '2')")
     conn.execute("SELECT messages.consume('default')")
     (leased,) = run(conn, statements.lease("default"))
@@ -598,15 +609,19 @@ def test_messages_in_the_default_partition_get_a_partition_of_their_own(conn: Co
 def test_the_new_default_partition_is_like_the_old_one(conn: Connection) -> None:
     def default_partition() -> list[Any]:
         return conn.execute(
-            "SELECT (SELECT array_agg(pg_get_constraintdef(oid) ORDER BY conname) FROM pg_constraint WHERE conrelid = c.oid),"
-            " (SELECT array_agg(tgname ORDER BY tgname) FROM pg_trigger WHERE tgrelid = c.oid),"
-            " (SELECT array_agg(format('%s %s %s', attname, atttypid::regtype, attnotnull) ORDER BY attname)"
-            "    FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped),"
-            " (SELECT count(*) FROM pg_index WHERE indrelid = c.oid), pg_get_expr(relpartbound, oid), coalesce(relacl, acldefault('r', relowner))"
-            " FROM pg_class c WHERE oid = 'messages.message_archive_default'::regclass"
+            """
+            SELECT pg_get_expr(c.relpartbound, c.oid), c.relowner, coalesce(c.relacl, acldefault('r', c.relowner)),
+                   (SELECT count(*) FROM pg_index WHERE indrelid = c.oid),
+                   (SELECT array_agg(pg_get_constraintdef(oid) ORDER BY conname)
+                      FROM pg_constraint WHERE conrelid = c.oid),
+                   (SELECT array_agg(tgname ORDER BY tgname) FROM pg_trigger WHERE tgrelid = c.oid),
+                   (SELECT array_agg((a.attname, a.atttypid, a.attnotnull, a.atthasdef)::text ORDER BY a.attname)
+                      FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
+              FROM pg_class c WHERE c.oid = 'messages.message_archive_default'::regclass
+            """
         ).fetchall()
 
-    drop_partitions(conn, "true")
+    drop_partitions(conn, "past", "coming")
     conn.execute("SELECT messages.publish('default', '1')")
     conn.execute("SELECT messages.consume('default')")
     before = default_partition()
@@ -647,8 +662,11 @@ def test_what_should_be_forgotten_and_is_not_is_named_and_cured(conn: Connection
 @pytest.mark.parametrize(("age", "severity"), [(1_200_000_000, "warning"), (1_700_000_000, "critical")])
 def test_a_table_close_to_the_wraparound_is_named_and_freezing_cures(conn: Connection, age: int, severity: str) -> None:
     conn.execute(
-        "UPDATE pg_class SET relfrozenxid = ((pg_current_xact_id()::text::bigint - %s + 4294967296) %% 4294967296)::text::xid"
-        " WHERE oid = 'messages.inbox'::regclass",
+        """
+        UPDATE pg_class
+           SET relfrozenxid = mod(pg_current_xact_id()::text::bigint - %s + (1::bigint << 32), 1::bigint << 32)::text::xid
+         WHERE oid = 'messages.inbox'::regclass
+        """,
         [age],
     )
     found = check(conn, "wraparound")
