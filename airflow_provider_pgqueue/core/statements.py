@@ -19,6 +19,7 @@ from airflow_provider_pgqueue.core.message import (
     DeadMessage,
     DeadQueue,
     Duplicate,
+    Finding,
     Message,
     QueueStatus,
     ReadyQueue,
@@ -532,6 +533,15 @@ def dead_queues(
 def upkeep() -> Statement[dict[str, Any]]:
     """Archive what expired, ring for what waits, make partitions; counts of each."""
     return Statement("upkeep", {}, _one)
+
+
+def health(*, held_for: timedelta | None = None, waiting_for: timedelta | None = None) -> Statement[list[Finding]]:
+    """Check everything that may go wrong, a finding for each check, with the SQL that cures it; only reads.
+
+    A transaction may hold its snapshot `held_for` (5 minutes; critical after twelve times as long), a message may wait
+    `waiting_for` (1 day), ready or dead.
+    """
+    return Statement("health", dict(locals()), _list(Finding.from_row))
 
 
 def upkeep_mode() -> Statement[str]:

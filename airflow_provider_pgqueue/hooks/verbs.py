@@ -19,6 +19,7 @@ from airflow_provider_pgqueue.core.message import (
     Archived,
     DeadCause,
     DeadMessage,
+    Finding,
     Message,
     QueueStatus,
     Requeued,
@@ -298,6 +299,16 @@ class QueueVerbs(ABC):
     def upkeep(self, *, conn: Connection | None = None) -> dict[str, Any]:
         """Archive what expired, ring for what waits; counts of each."""
         return self.perform(statements.upkeep(), conn=conn)
+
+    def health(
+        self,
+        *,
+        held_for: timedelta | None = None,
+        waiting_for: timedelta | None = None,
+        conn: Connection | None = None,
+    ) -> list[Finding]:
+        """Check everything that may go wrong: a finding for each check, with the SQL that cures it; only reads."""
+        return self.perform(statements.health(held_for=held_for, waiting_for=waiting_for), conn=conn)
 
     def upkeep_mode(self, *, conn: Connection | None = None) -> str:
         """Say who does the upkeep: `pg_cron` or `airflow`."""
