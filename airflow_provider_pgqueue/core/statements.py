@@ -413,8 +413,9 @@ def lease_dead(
     lease_for: timedelta | None = None,
     locked_by: str | None = None,
     results: Collection[str] | None = None,
+    fingerprint: str | None = None,
 ) -> Statement[list[DeadMessage]]:
-    """Take dead messages that nobody decided about under one fresh token, oldest first."""
+    """Take dead messages that nobody decided about under one fresh token, oldest first; of one cause, if wanted."""
     arguments = dict(locals()) | {"results": None if results is None else list(results)}
     return Statement("lease_dead", arguments, _list(DeadMessage.from_row), {"results": "text[]"})
 
@@ -473,6 +474,7 @@ def requeue_dead(
     max_requeues: int | None = None,
     delay: timedelta = _ZERO,
     remedied_by: str | None = None,
+    fingerprint: str | None = None,
 ) -> Statement[list[Requeued]]:
     """Lease dead messages (by default failed and lock_expired ones) and requeue them in one call.
 

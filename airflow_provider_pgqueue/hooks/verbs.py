@@ -206,11 +206,17 @@ class QueueVerbs(ABC):
         lease_for: timedelta | None = None,
         locked_by: str | None = None,
         results: Collection[str] | None = None,
+        fingerprint: str | None = None,
         conn: Connection | None = None,
     ) -> list[DeadMessage]:
         """Take dead messages that nobody decided about under one token, oldest first; then requeue or dismiss them."""
         statement = statements.lease_dead(
-            queue_name, max_messages=max_messages, lease_for=lease_for, locked_by=locked_by, results=results
+            queue_name,
+            max_messages=max_messages,
+            lease_for=lease_for,
+            locked_by=locked_by,
+            results=results,
+            fingerprint=fingerprint,
         )
         return self.perform(statement, conn=conn)
 
@@ -237,6 +243,7 @@ class QueueVerbs(ABC):
         max_requeues: int | None = None,
         delay: timedelta = _ZERO,
         remedied_by: str | None = None,
+        fingerprint: str | None = None,
         conn: Connection | None = None,
     ) -> list[Requeued]:
         """Lease dead messages (by default failed and lock_expired ones) and requeue them in one call."""
@@ -247,6 +254,7 @@ class QueueVerbs(ABC):
             max_requeues=max_requeues,
             delay=delay,
             remedied_by=remedied_by,
+            fingerprint=fingerprint,
         )
         return self.perform(statement, conn=conn)
 
