@@ -23,10 +23,9 @@ BEGIN
         END IF;
         RETURN QUERY EXECUTE $jobs$
             WITH job AS (
-                SELECT t.task, j.jobid, j.active, j.username, coalesce(r.rolsuper, false) AS super
+                SELECT t.task, j.jobid, j.active, j.username
                   FROM (VALUES ('upkeep', 'messages\.upkeep\('), ('schedules', 'messages\.run_schedules\(')) AS t (task, calls)
                   JOIN cron.job j ON j.jobname = 'messages:' || t.task OR j.command ~ t.calls
-                  LEFT JOIN pg_roles r ON r.rolname = j.username
                  WHERE j.database = current_database()),
             task AS (
                 SELECT t.task, count(j.jobid) AS jobs, count(*) FILTER (WHERE j.active) AS at_work,
@@ -49,12 +48,9 @@ BEGIN
                 SELECT 4, 'warning', format('%s active jobs of pg_cron do the %s', t.at_work, t.task), format('SELECT cron.unschedule(%s)', t.newest)
                   FROM task t WHERE t.at_work > 1
                 UNION ALL
-                SELECT 5, 'warning', format('pg_cron job %s (%s) runs as superuser %s what role %s can change', j.jobid, j.task, j.username, current_user), $1
-                  FROM job j WHERE j.super AND NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user)
-                UNION ALL
-                SELECT 6, 'ok', format('pg_cron job %s does the upkeep as %s', j.jobid, j.username), NULL FROM job j WHERE j.task = 'upkeep')
+                SELECT 5, 'ok', format('pg_cron job %s does the upkeep as %s', j.jobid, j.username), NULL FROM job j WHERE j.task = 'upkeep')
             SELECT f.severity, string_agg(f.finding, '; '), min(f.cure) FROM found f
-             WHERE EXISTS (SELECT FROM job) GROUP BY f.place, f.severity ORDER BY f.place LIMIT 1 $jobs$ USING owned;
+             WHERE EXISTS (SELECT FROM job) GROUP BY f.place, f.severity ORDER BY f.place LIMIT 1 $jobs$;
         IF FOUND THEN
             RETURN;
         END IF;

@@ -223,6 +223,12 @@ def test_test_connection_says_the_version_and_who_does_the_upkeep(conn_id: str) 
     assert text.endswith("upkeep by airflow.")
 
 
+def test_health_is_a_list_of_findings(conn_id: str) -> None:
+    found = {one.check_name: one for one in PgQueueHook(conn_id).health(held_for=timedelta(minutes=1))}
+    assert found["upkeep_lag"].severity == "critical"
+    assert found["waiting_messages"].cure is None
+
+
 def test_an_unknown_queue_is_named_and_the_connection_stays_usable(conn_id: str) -> None:
     hook = PgQueueHook(conn_id)
     with hook.connect() as conn:

@@ -664,7 +664,7 @@ def test_a_table_close_to_the_wraparound_is_named_and_freezing_cures(conn: Conne
     conn.execute(
         """
         UPDATE pg_class
-           SET relfrozenxid = mod(pg_current_xact_id()::text::bigint - %s + (1::bigint << 32), 1::bigint << 32)::text::xid
+           SET relfrozenxid = mod(pg_current_xact_id()::text::bigint - %s + 4294967296, 4294967296)::text::xid
          WHERE oid = 'messages.inbox'::regclass
         """,
         [age],
