@@ -20,6 +20,12 @@ SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 2) AS p
 INSERT INTO messages.schema_migration (version, name) VALUES (2, 'policy_groups_dedup');
 \endif
 
+SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 4) AS pending \gset
+\if :pending
+\ir migrations/0004_schedules.sql
+INSERT INTO messages.schema_migration (version, name) VALUES (4, 'schedules');
+\endif
+
 \ir functions/add_band.sql
 \ir functions/add_room.sql
 \ir functions/alter_queue.sql
@@ -38,10 +44,14 @@ INSERT INTO messages.schema_migration (version, name) VALUES (2, 'policy_groups_
 \ir functions/check_policy.sql
 \ir functions/check_publish.sql
 \ir functions/check_queue_name.sql
+\ir functions/check_schedule.sql
 \ir functions/check_topic.sql
 \ir functions/consume.sql
 \ir functions/count_leases.sql
 \ir functions/create_queue.sql
+\ir functions/cron_field.sql
+\ir functions/cron_matches.sql
+\ir functions/cron_ticks.sql
 \ir functions/dead_causes.sql
 \ir functions/dead_queues.sql
 \ir functions/dismiss.sql
@@ -62,9 +72,12 @@ INSERT INTO messages.schema_migration (version, name) VALUES (2, 'policy_groups_
 \ir functions/mark.sql
 \ir functions/message_archived.sql
 \ir functions/new_message.sql
+\ir functions/next_tick.sql
 \ir functions/once.sql
+\ir functions/parse_cron.sql
 \ir functions/partition_archive.sql
 \ir functions/pause_queue.sql
+\ir functions/pause_schedule.sql
 \ir functions/promote.sql
 \ir functions/promote_missed.sql
 \ir functions/publish.sql
@@ -74,13 +87,19 @@ INSERT INTO messages.schema_migration (version, name) VALUES (2, 'policy_groups_
 \ir functions/purge_cron_history.sql
 \ir functions/purge_queue.sql
 \ir functions/raise_unknown_queue.sql
+\ir functions/raise_unknown_schedule.sql
 \ir functions/ready_queues.sql
 \ir functions/release.sql
 \ir functions/requeue.sql
 \ir functions/requeue_dead.sql
 \ir functions/resume_queue.sql
+\ir functions/resume_schedule.sql
 \ir functions/ring.sql
 \ir functions/route_topic.sql
+\ir functions/run_schedules.sql
+\ir functions/run_schedules_at.sql
+\ir functions/schedule.sql
+\ir functions/schedules.sql
 \ir functions/schema_version.sql
 \ir functions/set_mark.sql
 \ir functions/status.sql
@@ -90,6 +109,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (2, 'policy_groups_
 \ir functions/take_room.sql
 \ir functions/topic_regex.sql
 \ir functions/unbind_topic.sql
+\ir functions/unschedule.sql
 \ir functions/upkeep.sql
 
 \ir cron/install_cron.sql

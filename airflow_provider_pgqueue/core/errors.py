@@ -8,6 +8,7 @@ PgQueueError
  |    +-- QueueFull           it takes no more messages now
  |    +-- QueueNotEmpty       it has messages and may not be dropped
  |    +-- Unroutable          the topic reaches no queue
+ +-- ScheduleNotFound         no such schedule
  +-- InvalidArgument          a number, duration or result out of range
  +-- InvalidMessage           the body cannot be stored as JSON
  |    +-- MessageTooLarge     the body is larger than the queue takes
@@ -65,6 +66,10 @@ class Unroutable(QueueError):
 
 class BeforeArchive(PgQueueError):
     """The time is older than what the archive keeps."""
+
+
+class ScheduleNotFound(PgQueueError):
+    """No schedule has this name."""
 
 
 class InvalidArgument(PgQueueError, ValueError):
@@ -133,6 +138,7 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "PQ008": Unroutable,
     "PQ009": BeforeArchive,
     "PQ010": QueueNotEmpty,
+    "PQ011": ScheduleNotFound,
     "42501": PermissionDenied,  # insufficient_privilege
     "3F000": SchemaMissing,  # invalid_schema_name
     "22P02": InvalidMessage,  # invalid_text_representation: not JSON

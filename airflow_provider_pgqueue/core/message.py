@@ -197,5 +197,28 @@ class Archived:
         return cls(**row)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A message that is published again and again, without its body.
+
+    `next_at` is its next tick: in the past if it is overdue (`last_error` may say why), None while it is paused.
+    """
+
+    schedule_name: str
+    cron: str
+    time_zone: str
+    queue_name: str
+    priority: int
+    paused: bool
+    created_at: datetime
+    last_tick: datetime | None
+    next_at: datetime | None
+    last_error: str | None
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        return cls(**row)
+
+
 def _header(headers: Any, name: str) -> Any:
     return headers.get(name) if isinstance(headers, dict) else None

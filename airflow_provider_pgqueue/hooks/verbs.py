@@ -15,7 +15,15 @@ import psycopg
 from airflow_provider_pgqueue.core import statements
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.lease import Lease
-from airflow_provider_pgqueue.core.message import Archived, DeadCause, DeadMessage, Message, QueueStatus, Requeued
+from airflow_provider_pgqueue.core.message import (
+    Archived,
+    DeadCause,
+    DeadMessage,
+    Message,
+    QueueStatus,
+    Requeued,
+    Schedule,
+)
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
 from airflow_provider_pgqueue.core.statements import BatchOptions, Options, Policy, Statement, TopicOptions
 
@@ -294,6 +302,52 @@ class QueueVerbs(ABC):
     def upkeep_mode(self, *, conn: Connection | None = None) -> str:
         """Say who does the upkeep: `pg_cron` or `airflow`."""
         return self.perform(statements.upkeep_mode(), conn=conn)
+
+    def schedule(
+        self,
+        schedule_name: str,
+        cron: str,
+        queue_name: str,
+        body: Any,
+        *,
+        time_zone: str = "UTC",
+        priority: int = 0,
+        headers: Mapping[str, Any] | None = None,
+        paused: bool | None = None,
+        conn: Connection | None = None,
+    ) -> bool:
+        """Publish a message at each tick of a cron expression: True if the schedule is new, False if it exists."""
+        statement = statements.schedule(
+            schedule_name,
+            cron,
+            queue_name,
+            body,
+            time_zone=time_zone,
+            priority=priority,
+            headers=headers,
+            paused=paused,
+        )
+        return self.perform(statement, conn=conn)
+
+    def unschedule(self, schedule_name: str, *, conn: Connection | None = None) -> None:
+        """End a schedule; what it published stays."""
+        self.perform(statements.unschedule(schedule_name), conn=conn)
+
+    def pause_schedule(self, schedule_name: str, *, conn: Connection | None = None) -> None:
+        """Let a schedule publish nothing until it is resumed."""
+        self.perform(statements.pause_schedule(schedule_name), conn=conn)
+
+    def resume_schedule(self, schedule_name: str, *, conn: Connection | None = None) -> None:
+        """Let a paused schedule go on with its next tick; what it missed is not made up for."""
+        self.perform(statements.resume_schedule(schedule_name), conn=conn)
+
+    def schedules(self, *, conn: Connection | None = None) -> list[Schedule]:
+        """List the schedules, without their bodies, with the next tick of each."""
+        return self.perform(statements.schedules(), conn=conn)
+
+    def run_schedules(self, *, conn: Connection | None = None) -> int:
+        """Publish what is due; how many messages. Where there is pg_cron, it does so every minute."""
+        return self.perform(statements.run_schedules(), conn=conn)
 
 
 class _HookLease(Lease):

@@ -22,6 +22,7 @@ BEGIN
     DELETE FROM messages.group_member g WHERE g.queue_name = drop_queue.queue_name;
     DELETE FROM messages.group_without_head g WHERE g.queue_name = drop_queue.queue_name;
     DELETE FROM messages.counted_lease c WHERE c.queue_name = drop_queue.queue_name;
+    DELETE FROM messages.schedule s WHERE s.queue_name = drop_queue.queue_name;
     DELETE FROM messages.dedup d WHERE d.queue_name = drop_queue.queue_name;
     FOR mark IN
         SELECT unnest(ARRAY[b.low_water, b.sweep_due]) FROM messages.band b WHERE b.queue_name = drop_queue.queue_name
@@ -35,4 +36,4 @@ BEGIN
     RETURN deleted;
 END $$;
 COMMENT ON FUNCTION messages.drop_queue(text, boolean) IS
-    'Removes a queue and returns how many unfinished messages went with it; the archive keeps the finished ones. PQ001: unknown queue; PQ010: not empty and not forced.';
+    'Removes a queue with its bindings and schedules and returns how many unfinished messages went with it; the archive keeps the finished ones. PQ001: unknown queue; PQ010: not empty and not forced.';

@@ -59,7 +59,8 @@ def test_six_at_once_migrate_one_after_the_other(empty_dsn: str) -> None:
 
     with ThreadPoolExecutor(6) as pool:
         applied = list(pool.map(migrate, range(6)))
-    assert sorted(applied) == [[], [], [], [], [], list(range(1, migrations.code_version() + 1))]
+    every = [script.version for script in migrations.scripts() if script.version]
+    assert sorted(applied) == [[], [], [], [], [], every]
 
 
 def test_a_migration_that_fails_leaves_nothing(empty_dsn: str) -> None:
@@ -75,7 +76,7 @@ def test_a_schema_that_does_not_fit_is_refused_with_the_cure(empty_dsn: str, con
         migrations.check_version(empty)
     newest = migrations.code_version()
     conn.execute("DELETE FROM messages.schema_migration WHERE version = %s", [newest])
-    with pytest.raises(SchemaTooOld, match=rf"version {newest - 1}, this package needs {newest}\. Run the setup DAG"):
+    with pytest.raises(SchemaTooOld, match=rf"version \d+, this package needs {newest}\. Run the setup DAG"):
         migrations.check_version(conn)
     conn.execute("INSERT INTO messages.schema_migration (version, name) VALUES (99, 'of a later package')")
     migrations.check_version(conn)
