@@ -50,6 +50,7 @@ BEGIN
          WHERE p.oid IS NULL
             OR (w.oid IS NULL AND grantee::regrole::text IN ('messages_publisher', 'messages_consumer', 'messages_observer',
                     'messages_upkeep', 'messages_admin', 'messages_raw', 'messages_limited'))
+         ORDER BY oid::regprocedure::text, grantee::regrole::text
     LOOP
         EXECUTE change;
     END LOOP;

@@ -15,6 +15,9 @@ BEGIN
     IF to_regclass('cron.job') IS NULL THEN
         EXECUTE 'CREATE EXTENSION IF NOT EXISTS pg_cron';
     END IF;
+    IF has_function_privilege('messages.open_cron()', 'EXECUTE') THEN
+        PERFORM messages.open_cron();
+    END IF;
     -- A job keeps the host and port of the day it was made, so make them anew.
     PERFORM messages.uninstall_cron();
     EXECUTE $job$ SELECT cron.schedule('messages:upkeep', '* * * * *', 'SELECT messages.upkeep()') $job$;

@@ -4,7 +4,10 @@ AS $$
 DECLARE
     purged bigint;
 BEGIN
-    -- pg_cron keeps a row for each run for ever; row security limits this to the jobs of the owner.
+    IF has_schema_privilege(to_regnamespace('cron'), 'USAGE') IS NOT TRUE THEN
+        RETURN 0;
+    END IF;
+    -- pg_cron keeps a row for each run for ever; row security limits this to the jobs that open_cron() shows.
     EXECUTE $purge$
         DELETE FROM cron.job_run_details d USING cron.job j
          WHERE j.jobid = d.jobid AND j.jobname LIKE 'messages:%' AND d.end_time < clock_timestamp() - $1
