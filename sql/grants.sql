@@ -57,7 +57,8 @@ BEGIN
     FOR change IN
         SELECT format('GRANT %s TO %I', privilege, 'messages_' || name)
           FROM (VALUES
-            ('USAGE ON SCHEMA messages', 'publisher consumer observer upkeep admin raw'),
+            -- messages_limited can do nothing by itself, but it must not be dropped while a database counts on it.
+            ('USAGE ON SCHEMA messages', 'publisher consumer observer upkeep admin raw limited'),
             ('SELECT ON messages.archive_overview, messages.message_overview, messages.result_count', 'observer admin'),
             -- The conventions for plain SQL: sql/README.md
             ('SELECT, INSERT, UPDATE, DELETE ON messages.message', 'raw'),
