@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
-from benchmarks.measure import Drained, Load, Slice, consume_slice, in_turns, publish_slice
+from benchmarks.measure import Drained, Load, Slice, consume_slice, full_slice, in_turns
+from benchmarks.peer import Peer
 from benchmarks.report import Line
-from benchmarks.server import Server
+from benchmarks.server import Connection, Server
 
 # Messages a second that nobody here exceeds, by batch: what a slice has to find in the queue at first.
 _FASTEST: Final = {1: 10_000, 10: 45_000, 100: 130_000, 1000: 180_000}
@@ -31,23 +33,16 @@ class Bench:
     rounds: int
     minutes: float
 
-    def consume(
-        self,
-        contestants: Mapping[str, Contestant],
-        *,
-        rounds: int | None = None,
-    ) -> dict[str, list[Slice]]:
+    def consume(self, contestants: Mapping[str, Contestant], *, rounds: int | None = None) -> dict[str, list[Slice]]:
         """Sample loads that take messages out; all find the same number of messages, and no slice drains them."""
         level = max(_FASTEST[one.load.batch] for one in contestants.values()) * self.seconds
 
-        def sample(name: str, one: Contestant) -> Slice:
+        def sample(database: str, one: Contestant) -> Slice:
             nonlocal level
             while True:
-                with self.server.connect(name) as conn:
-                    conn.execute("CHECKPOINT")
-                    one.fill(conn, round(level))
+                self._refill(database, one, round(level))
                 try:
-                    return consume_slice(self.server, name, one.load, self.seconds, one.peer.count)
+                    return consume_slice(self.server, database, one.peer, one.load, self.seconds)
                 except Drained:
                     if level >= _MOST:
                         raise
@@ -58,13 +53,17 @@ class Bench:
     def publish(self, contestants: Mapping[str, Contestant], *, rounds: int | None = None) -> dict[str, list[Slice]]:
         """Sample loads that publish, each into a queue of a thousand messages."""
 
-        def sample(name: str, one: Contestant) -> Slice:
-            with self.server.connect(name) as conn:
-                conn.execute("CHECKPOINT")
-                one.fill(conn, 1000)
-            return publish_slice(self.server, name, one.load, self.seconds)
+        def sample(database: str, one: Contestant) -> Slice:
+            self._refill(database, one, 1000)
+            return full_slice(self.server, database, one.load, self.seconds)
 
         return self._turns(contestants, sample, rounds)
+
+    def _refill(self, database: str, one: Contestant, messages: int) -> None:
+        with self.server.connect(database) as conn:
+            # Before the messages come: then no page is written whole during the slice.
+            conn.execute("CHECKPOINT")
+            one.peer.refill(conn, messages, one.before)
 
     def _turns(
         self, contestants: Mapping[str, Contestant], sample: Callable[[str, Contestant], Slice], rounds: int | None
@@ -72,9 +71,11 @@ class Bench:
         with ExitStack() as stack:
             calls = {}
             for key, one in contestants.items():
-                name = stack.enter_context(self.server.database(key, one.peer.NAME, one.peer.install))
-                one.prepare(self.server, name)
-                calls[key] = _bound(sample, name, one)
+                database = stack.enter_context(self.server.database(key, one.peer.name, one.peer.install))
+                if one.setup:
+                    with self.server.connect(database) as conn:
+                        conn.execute(one.setup.encode())
+                calls[key] = partial(sample, database, one)
             return in_turns(calls, rounds or self.rounds)
 
 
@@ -82,33 +83,17 @@ class Bench:
 class Contestant:
     """One of those who are measured in turns.
 
-    :param peer: a module of `peers`.
-    :param setup: run once in its database, before the first slice.
-    :param before_fill: how many messages, of what kind, to put below those that are leased.
+    :param setup: run once in its database.
+    :param before: puts in what lies in the queue before the messages that are leased.
     """
 
-    peer: Any
+    peer: Peer
     load: Load
     setup: str = ""
-    preload: Callable[[Any], None] | None = None
-
-    def prepare(self, server: Server, database: str) -> None:
-        """Do what is done once."""
-        if self.setup:
-            with server.connect(database) as conn:
-                conn.execute(self.setup.encode())
-
-    def fill(self, conn: Any, messages: int) -> None:
-        """Empty the queue, then put in what lies before, then what will be leased."""
-        self.peer.empty(conn)
-        if self.preload:
-            self.preload(conn)
-        self.peer.add(conn, messages)
-        self.peer.analyse(conn)
+    before: Callable[[Connection], None] | None = None
 
 
-def _bound(sample: Callable[[str, Contestant], Slice], name: str, one: Contestant) -> Callable[[], Slice]:
-    return lambda: sample(name, one)
+Run = Callable[[Bench], list[Line]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +105,7 @@ class Case:
 
     name: str
     what: str
-    run: Callable[[Bench], list[Line]]
+    run: Run
     quick: bool
 
 
@@ -132,7 +117,7 @@ def case(
 ) -> Callable[[Callable[[Bench], list[Line]]], Callable[[Bench], list[Line]]]:
     """Register a case under the name that --only takes."""
 
-    def register(run: Callable[[Bench], list[Line]]) -> Callable[[Bench], list[Line]]:
+    def register(run: Run) -> Run:
         CASES[name] = Case(name, what, run, quick)
         return run
 

@@ -6,7 +6,12 @@ from collections.abc import Sequence
 
 from benchmarks.bench import Bench, Contestant, case
 from benchmarks.measure import Load, Slice
-from benchmarks.peers import pgmq, pgqueue, raw
+from benchmarks.peer import Peer
+from benchmarks.peers.pgmq import PGMQ
+from benchmarks.peers.pgqueue import PGQUEUE
+from benchmarks.peers.procrastinate import PROCRASTINATE
+from benchmarks.peers.raw import RAW
+from benchmarks.peers.seed import SEED
 from benchmarks.report import Line, Row
 
 
@@ -20,57 +25,64 @@ def wal(slices: Sequence[Slice]) -> list[float]:
     return [one.wal for one in slices]
 
 
-def _lease_archive(
-    bench: Bench, batch: int, target: float, *, clients: int = 4, synchronous: bool = False
-) -> list[Line]:
-    name = f"lease-archive-{batch}{'-sync' if synchronous else ''}"
-    samples = bench.consume(
-        {
-            peer.NAME: Contestant(peer, Load(peer.lease_archive(batch), batch, clients, synchronous))
-            for peer in (pgqueue, pgmq)
-        }
-    )
-    ours, other = samples["pgqueue"], samples["pgmq"]
-    lines: list[Line] = [Row(name, "PGMQ read + archive", rates(ours), rates(other), target=target)]
-    if not synchronous:
-        wanted = 0.6 if batch == 100 else None
-        lines.append(Row(f"{name} WAL", "PGMQ", wal(ours), wal(other), "B/msg", wanted, at_least=False))
-    return lines
+def contestants(verb: str, *peers: Peer, batch: int = 1, clients: int = 4, on: bool = False) -> dict[str, Contestant]:
+    """Return peers that all do the same; `on` turns synchronous_commit on."""
+    return {peer.name: Contestant(peer, Load(peer.script(verb, batch), batch, clients, on)) for peer in peers}
+
+
+def _others(bench: Bench) -> list[Peer]:
+    """Return those who are measured beside PGMQ for information, where there is time."""
+    return [] if bench.quick else [SEED, PROCRASTINATE]
+
+
+def _lease_archive(name: str, samples: dict[str, list[Slice]], target: float) -> list[Line]:
+    return [Row(name, "PGMQ read + archive", rates(samples["pgqueue"]), rates(samples["pgmq"]), target=target)]
+
+
+def _wal(name: str, samples: dict[str, list[Slice]], target: float | None = None) -> Line:
+    ours, other = wal(samples["pgqueue"]), wal(samples["pgmq"])
+    return Row(f"{name} WAL", "PGMQ read + archive", ours, other, "B/msg", target, at_least=False)
 
 
 @case("lease-archive-1", "lease and archive one at a time, 4 clients")
 def lease_archive_1(bench: Bench) -> list[Line]:
-    return _lease_archive(bench, 1, 1.4)
+    samples = bench.consume(contestants("lease_archive", PGQUEUE, PGMQ, *_others(bench)))
+    ours = rates(samples["pgqueue"])
+    return [
+        *_lease_archive("lease-archive-1", samples, 1.4),
+        _wal("lease-archive-1", samples),
+        *[Row("lease-archive-1", peer.name, ours, rates(samples[peer.name])) for peer in _others(bench)],
+    ]
 
 
 @case("lease-archive-10", "lease and archive 10 at a time, 4 clients")
 def lease_archive_10(bench: Bench) -> list[Line]:
-    return _lease_archive(bench, 10, 1.4)
+    samples = bench.consume(contestants("lease_archive", PGQUEUE, PGMQ, batch=10))
+    return [*_lease_archive("lease-archive-10", samples, 1.4), _wal("lease-archive-10", samples)]
 
 
 @case("lease-archive-100", "lease and archive 100 at a time, 4 clients; and its WAL")
 def lease_archive_100(bench: Bench) -> list[Line]:
-    return _lease_archive(bench, 100, 1.6)
+    samples = bench.consume(contestants("lease_archive", PGQUEUE, PGMQ, batch=100))
+    return [*_lease_archive("lease-archive-100", samples, 1.6), _wal("lease-archive-100", samples, 0.6)]
 
 
 @case("lease-archive-1000", "lease and archive 1,000 at a time, 8 clients")
 def lease_archive_1000(bench: Bench) -> list[Line]:
-    return _lease_archive(bench, 1000, 1.7, clients=8)
+    samples = bench.consume(contestants("lease_archive", PGQUEUE, PGMQ, batch=1000, clients=8))
+    return _lease_archive("lease-archive-1000", samples, 1.7)
 
 
-@case("lease-archive-100-sync", "the same with synchronous_commit on, 100 at a time, 4 clients")
+@case("lease-archive-100-sync", "lease and archive 100 at a time, 4 clients, synchronous_commit on")
 def lease_archive_100_sync(bench: Bench) -> list[Line]:
-    return _lease_archive(bench, 100, 1.8, synchronous=True)
+    both = contestants("lease_archive", PGQUEUE, PGMQ, batch=100, on=True)
+    return _lease_archive("lease-archive-100-sync", bench.consume(both, rounds=bench.rounds + 2), 1.8)
 
 
 @case("consume-100", "take out and archive 100 in one transaction, 4 clients")
 def consume_100(bench: Bench) -> list[Line]:
     samples = bench.consume(
-        {
-            "pgqueue": Contestant(pgqueue, Load(pgqueue.consume(100), 100)),
-            "pgmq": Contestant(pgmq, Load(pgmq.lease_archive(100), 100)),
-            "raw": Contestant(raw, Load(raw.consume(100), 100)),
-        }
+        contestants("consume", PGQUEUE, RAW, batch=100) | contestants("lease_archive", PGMQ, batch=100)
     )
     ours = rates(samples["pgqueue"])
     return [
@@ -81,20 +93,21 @@ def consume_100(bench: Bench) -> list[Line]:
 
 @case("publish-1", "publish one at a time with NOTIFY, 4 clients")
 def publish_1(bench: Bench) -> list[Line]:
-    samples = bench.publish({peer.NAME: Contestant(peer, Load(peer.publish())) for peer in (pgqueue, pgmq, raw)})
+    samples = bench.publish(contestants("publish", PGQUEUE, PGMQ, RAW, *_others(bench)))
     ours = rates(samples["pgqueue"])
     return [
         Row("publish-1", "PGMQ send, no NOTIFY", ours, rates(samples["pgmq"]), target=1.3),
         Row("publish-1", "raw INSERT, no NOTIFY", ours, rates(samples["raw"])),
+        *[Row("publish-1", f"{peer.name}, with NOTIFY", ours, rates(samples[peer.name])) for peer in _others(bench)],
     ]
 
 
-@case("publish-1-gated-sync", "publish one at a time, notify gated, synchronous_commit on, 8 clients")
+@case("publish-1-gated-sync", "publish one at a time, notify gated, 8 clients, synchronous_commit on")
 def publish_1_gated_sync(bench: Bench) -> list[Line]:
-    load = Load(pgqueue.publish(), clients=8, synchronous=True)
+    load = Load(PGQUEUE.script("publish"), clients=8, synchronous=True)
     samples = bench.publish(
         {
-            mode: Contestant(pgqueue, load, f"SELECT messages.alter_queue('bench', notify => '{mode}')")
+            mode: Contestant(PGQUEUE, load, setup=f"SELECT messages.alter_queue('bench', notify => '{mode}')")
             for mode in ("gated", "off", "always")
         },
         rounds=bench.rounds + 2,

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import TypeVar
 
+from benchmarks.peer import BODY, Peer
 from benchmarks.server import Connection, Server, pgbench
 
 T = TypeVar("T")
-BODY = (
-    '{"carrier": "UA", "flight": 1545, "origin": "EWR", "dest": "IAH", "dep_delay": 2, "arr_delay": 11, "distance": 1400, '
-    '"tailnum": "N14228", "hour": 5, "minute": 15, "time_hour": "2013-01-01T10:00:00Z", "year": 2013}'
+_BODIES = {
+    "body": BODY,
+    "ten_bodies": f"[{', '.join([BODY] * 10)}]",
+    "ten_in_array": "{" + ", ".join([json.dumps(BODY)] * 10) + "}",
+}
+
+
+# What a script stumbles over when nothing was leased.
+_SIGNS_OF_AN_EMPTY_QUEUE = (
+    "malformed array",
+    "for type uuid",
+    "for type bigint",
+    "expected one row",
+    "Job was not found",
 )
 
 
@@ -33,7 +46,6 @@ class Load:
     batch: int = 1
     clients: int = 4
     synchronous: bool = False
-    variables: Mapping[str, str | int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +70,7 @@ def run_pgbench(server: Server, database: str, load: Load, seconds: float, *, ev
     with tempfile.NamedTemporaryFile("w", suffix=".sql") as script:
         script.write(load.script)
         script.flush()
-        variables = {"body": BODY, "clients": load.clients} | dict(load.variables)
+        variables = _BODIES | {"clients": load.clients, "number": 0}
         command = [
             *[str(pgbench()), "-n", "-M", "prepared", "-f", script.name, "-c", str(load.clients), "-j", "2"],
             *["-T", str(max(1, round(seconds))), *(["-P", "1"] if every_second else [])],
@@ -67,7 +79,7 @@ def run_pgbench(server: Server, database: str, load: Load, seconds: float, *, ev
         ]
         done = subprocess.run(command, capture_output=True, text=True, env=os.environ | _options(load))
     if done.returncode or "aborted" in done.stderr:
-        if "malformed array" in done.stderr or "invalid input syntax for type uuid" in done.stderr:
+        if any(sign in done.stderr for sign in _SIGNS_OF_AN_EMPTY_QUEUE):
             raise Drained
         raise RuntimeError(f"pgbench failed:\n{done.stderr[-2000:]}")
     return Run(
@@ -87,22 +99,20 @@ def _find(pattern: str, text: str) -> str:
     raise RuntimeError(f"pgbench said nothing about {pattern!r}:\n{text[-2000:]}")
 
 
-def consume_slice(
-    server: Server, database: str, load: Load, seconds: float, count: Callable[[Connection], int]
-) -> Slice:
-    """Sample a load that takes messages out; counts what really left the table, and refuses a run that drained it."""
+def consume_slice(server: Server, database: str, peer: Peer, load: Load, seconds: float) -> Slice:
+    """Sample a load that takes messages out; counts what really left the queue, and refuses a run that drained it."""
     with server.connect(database) as conn:
-        before, position = count(conn), _wal_position(conn)
+        before, position = peer.waiting(conn), _wal_position(conn)
         run = run_pgbench(server, database, load, seconds)
-        wal, after = _wal_position(conn) - position, count(conn)
+        wal, after = _wal_position(conn) - position, peer.waiting(conn)
     handled = before - after
     if after <= load.clients * load.batch or handled < 0.98 * run.transactions * load.batch:
         raise Drained
     return Slice(run.per_second * handled / run.transactions, wal / handled)
 
 
-def publish_slice(server: Server, database: str, load: Load, seconds: float) -> Slice:
-    """Sample a load that publishes."""
+def full_slice(server: Server, database: str, load: Load, seconds: float) -> Slice:
+    """Sample a load each of whose transactions handles a whole batch."""
     with server.connect(database) as conn:
         position = _wal_position(conn)
         run = run_pgbench(server, database, load, seconds)
