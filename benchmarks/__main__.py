@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from benchmarks import cases, drain  # noqa: F401 each registers its cases
+from benchmarks import backlog, cases, drain, idle, latency, snapshot  # noqa: F401 each registers its cases
 from benchmarks.bench import CASES, Bench
 from benchmarks.peers import pgmq
 from benchmarks.report import Report, about, table

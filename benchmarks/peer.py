@@ -17,7 +17,7 @@ BODY: Final = (
 _CHUNK: Final = 500_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Peer:
     """A queue, in statements.
 
