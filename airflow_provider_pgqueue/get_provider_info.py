@@ -26,7 +26,12 @@ def get_provider_info() -> dict[str, Any]:
         ],
         "hooks": _modules("hooks.pgqueue"),
         "operators": _modules(
-            "operators.setup", "operators.publish", "operators.consume", "operators.requeue", "operators.upkeep"
+            "operators.setup",
+            "operators.publish",
+            "operators.schedule",
+            "operators.consume",
+            "operators.requeue",
+            "operators.upkeep",
         ),
         "sensors": _modules("sensors.message", "sensors.dead_message"),
         "triggers": _modules("triggers.message", "triggers.dead_message"),

@@ -486,7 +486,8 @@ def test_an_error_at_the_last_attempt_is_archived_as_failed(connect: Connect, qu
 def test_come_back_later_is_no_attempt(connect: Connect, queue: Queue) -> None:
     conn = connect()
     run(conn, statements.publish(queue("orders", max_attempts=1), 1))
-    turns = iter([Retry(count_attempt=False), Retry(count_attempt=False), None])
+    now = timedelta(0)
+    turns = iter([Retry(now, count_attempt=False), Retry(now, count_attempt=False), None])
     counts = Consumer(queue_name="orders", handle=lambda message: next(turns)).drain(conn)
     assert counts == {"retried": 2, "success": 1}
     assert json.dumps([row[1:3] for row in archived(conn)]) == '[["success", 1]]'

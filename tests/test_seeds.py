@@ -179,7 +179,7 @@ def test_s0_pg_cron_archives_notifies_and_publishes_scheduled_messages(cron_dsn:
         conn.execute("SELECT messages.alter_queue('default', max_attempts => 1)")
         assert run(conn, statements.install_cron()) == "messages:upkeep"
         assert run(conn, statements.install_cron()) == "messages:upkeep"
-        assert conn.execute("SELECT count(*) FROM cron.job").fetchone() == (1,)
+        assert conn.execute("SELECT count(*) FROM cron.job").fetchone() == (2,)
         assert run(conn, statements.upkeep_mode()) == "pg_cron"
         conn.execute(
             "SELECT cron.schedule('every minute', '* * * * *',"
@@ -198,7 +198,7 @@ def test_s0_pg_cron_archives_notifies_and_publishes_scheduled_messages(cron_dsn:
                 " AND EXISTS (SELECT FROM messages.message_archive WHERE result = 'lock_expired')"
             ).fetchone() == (True,)
         assert conn.execute("SELECT done_by FROM messages.upkeep_run").fetchone() == ("pg_cron",)
-        assert run(conn, statements.uninstall_cron()) == 1
+        assert run(conn, statements.uninstall_cron()) == 2
         assert run(conn, statements.upkeep_mode()) == "airflow"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from airflow_provider_pgqueue.core.outcome import (
     RejectMessage,
     Retry,
     Success,
+    describe,
 )
 
 log = logging.getLogger(__name__)
@@ -34,19 +34,15 @@ BatchHandler = Callable[[Sequence[Message]], Mapping[int, Outcome | None] | None
 _SETTLE_EVERY = 1.0  # seconds: what a killed consumer of slow messages repeats at most
 
 
-def back_off(attempts: int) -> timedelta:
-    """Return how long to wait after an attempt failed: 1 s, 2 s, 4 s … 5 minutes, each between half and all of it."""
-    return timedelta(seconds=min(2.0 ** (attempts - 1), 300.0) * random.uniform(0.5, 1.0))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumer:
     """How messages of one queue are handled.
 
     Give exactly one of `handle` (one message, returns its outcome or None for success) and `handle_batch` (a lease at
     a time, returns outcomes by message id; what it leaves out is a success). A handler that raises RejectMessage
-    rejects; any other exception delivers the message again after `retry_delay`, or archives it as failed after its
-    last attempt. For `handle_batch` that concerns the whole batch.
+    rejects; any other exception delivers the message again after `retry_delay` (given the number of attempts) or, by
+    default, the back-off of the queue, and archives it as failed after its last attempt, with the traceback. For
+    `handle_batch` that concerns the whole batch. With a `topic` pattern or `headers` other messages stay for others.
     """
 
     queue_name: str
@@ -54,8 +50,10 @@ class Consumer:
     handle_batch: BatchHandler | None = None
     batch_size: int = 100
     lease_for: timedelta = timedelta(minutes=5)
-    retry_delay: Callable[[int], timedelta] = back_off
+    retry_delay: Callable[[int], timedelta] | None = None
     handled_by: str | None = None
+    topic: str | None = None
+    headers: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if (self.handle is None) == (self.handle_batch is None):
@@ -87,6 +85,8 @@ class Consumer:
                     max_messages=wanted,
                     lease_for=self.lease_for,
                     locked_by=self.handled_by,
+                    topic=self.topic,
+                    headers=self.headers,
                 ),
             )
             if not messages:
@@ -144,8 +144,9 @@ class Consumer:
             type(error).__name__,
         )
         return Retry(
-            self.retry_delay(message.attempts),
+            self.retry_delay(message.attempts) if self.retry_delay else None,
             f"{type(error).__name__}: {error}"[:4000],
+            failure=describe(error),
         )
 
 

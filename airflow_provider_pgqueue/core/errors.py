@@ -5,9 +5,14 @@ PgQueueError
  |    +-- QueueNotFound       no such queue
  |    +-- QueuePaused         nothing can be leased from it now
  |    +-- InvalidQueueName    the name can never be one
+ |    +-- QueueFull           it takes no more messages now
+ |    +-- QueueNotEmpty       it has messages and may not be dropped
+ |    +-- Unroutable          the topic reaches no queue
+ +-- ScheduleNotFound         no such schedule
  +-- InvalidArgument          a number, duration or result out of range
  +-- InvalidMessage           the body cannot be stored as JSON
  |    +-- MessageTooLarge     the body is larger than the queue takes
+ +-- BeforeArchive            older than what the archive keeps
  +-- LeaseLost                somebody else may have the messages now; nothing was changed
  +-- SchemaError
  |    +-- SchemaMissing       the schema `messages` is not installed
@@ -45,6 +50,26 @@ class QueuePaused(QueueError):
 
 class InvalidQueueName(QueueError):
     """The name breaks the rule for queue names."""
+
+
+class QueueFull(QueueError):
+    """The queue has as many unfinished messages as it takes."""
+
+
+class QueueNotEmpty(QueueError):
+    """The queue has messages."""
+
+
+class Unroutable(QueueError):
+    """The topic reaches no queue: nothing was published."""
+
+
+class BeforeArchive(PgQueueError):
+    """The time is older than what the archive keeps."""
+
+
+class ScheduleNotFound(PgQueueError):
+    """No schedule has this name."""
 
 
 class InvalidArgument(PgQueueError, ValueError):
@@ -109,6 +134,11 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "PQ004": InvalidArgument,
     "PQ005": MessageTooLarge,
     "PQ006": CronUnavailable,
+    "PQ007": QueueFull,
+    "PQ008": Unroutable,
+    "PQ009": BeforeArchive,
+    "PQ010": QueueNotEmpty,
+    "PQ011": ScheduleNotFound,
     "42501": PermissionDenied,  # insufficient_privilege
     "3F000": SchemaMissing,  # invalid_schema_name
     "22P02": InvalidMessage,  # invalid_text_representation: not JSON

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
@@ -22,6 +21,7 @@ from airflow_provider_pgqueue.core.outcome import (
     Rejected,
     Retry,
     Success,
+    describe,
 )
 from airflow_provider_pgqueue.core.statements import Statement
 
@@ -97,7 +97,8 @@ class Lease(Sequence[Message]):
             self.archive(self.held)
             return
         try:
-            self.release(self.held, details=f"{kind.__name__}: {error}")
+            failure = describe(error) if error else None
+            self.release(self.held, details=f"{kind.__name__}: {error}", failure=failure)
         except PgQueueError:
             # The error of the caller matters more; the leases expire by themselves.
             log.warning(
@@ -164,8 +165,13 @@ class Lease(Sequence[Message]):
         delay: timedelta = timedelta(0),
         count_attempt: bool = True,
         details: str | None = None,
+        failure: Mapping[str, Any] | None = None,
+        back_off: bool = False,
     ) -> None:
-        """Give messages back, now or after `delay`; a counted last attempt is archived as failed."""
+        """Give messages back, now, after `delay` or after the back-off of the queue.
+
+        A counted last attempt is archived as failed.
+        """
         if ids := _ids(messages):
             statement = statements.release(
                 self._require_token(),
@@ -173,6 +179,8 @@ class Lease(Sequence[Message]):
                 delay=delay,
                 count_attempt=count_attempt,
                 details=details,
+                failure=failure,
+                back_off=back_off,
             )
             self._call(statement, ids)
 
@@ -182,10 +190,10 @@ class Lease(Sequence[Message]):
         LeaseLost names all that were lost, after the others were settled.
         """
         finals: dict[int, Success | Rejected | Failed] = {}
-        retries: defaultdict[Retry, list[Message]] = defaultdict(list)
+        retries: dict[str, tuple[Retry, list[Message]]] = {}
         for message, outcome in outcomes.items():
             if isinstance(outcome, Retry):
-                retries[outcome].append(message)
+                retries.setdefault(repr(outcome), (outcome, []))[1].append(message)
             else:
                 finals[message.id] = outcome or Success()
         lost: set[int] = set()
@@ -201,13 +209,15 @@ class Lease(Sequence[Message]):
                 self._call(statement, finals)
         except LeaseLost as error:
             lost.update(error.ids)
-        for retry, messages in retries.items():
+        for retry, messages in retries.values():
             try:
                 self.release(
                     messages,
-                    delay=retry.delay,
+                    delay=retry.delay or timedelta(0),
                     count_attempt=retry.count_attempt,
                     details=retry.details,
+                    failure=retry.failure,
+                    back_off=retry.delay is None,
                 )
             except LeaseLost as error:
                 lost.update(error.ids)

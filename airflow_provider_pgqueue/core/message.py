@@ -10,6 +10,10 @@ from uuid import UUID
 Row = dict[str, Any]
 
 
+class Duplicate(int):
+    """The id of a message that was published before under the same dedup key, instead of a new one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Message:
     """A message as a consumer gets it; `lock_token` is None when it was consumed rather than leased."""
@@ -30,6 +34,18 @@ class Message:
     @classmethod
     def from_row(cls, row: Row) -> Self:
         return cls(body=row.pop("message"), **row)
+
+    @property
+    def topic(self) -> str | None:
+        """The topic that it was published under."""
+        value: str | None = _header(self.headers, "topic")
+        return value
+
+    @property
+    def group_key(self) -> str | None:
+        """The group whose messages are leased one at a time and in order."""
+        value: str | None = _header(self.headers, "group_key")
+        return value
 
     def __repr__(self) -> str:
         """Name the message without its body, which must not reach a log."""
@@ -58,6 +74,12 @@ class DeadMessage:
     @classmethod
     def from_row(cls, row: Row) -> Self:
         return cls(body=row.pop("message"), **row)
+
+    @property
+    def failure(self) -> dict[str, Any] | None:
+        """The last failure: `error`, `message` and `traceback`, as far as the consumer gave them."""
+        value: dict[str, Any] | None = _header(self.headers, "failure")
+        return value
 
     def __repr__(self) -> str:
         """Name the message without its body, which must not reach a log."""
@@ -122,3 +144,95 @@ class Requeued:
     @classmethod
     def from_row(cls, row: Row) -> Self:
         return cls(**row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadCause:
+    """Why messages of a queue died about which nothing was decided yet; `example` is the error of the newest."""
+
+    queue_name: str
+    result: str
+    fingerprint: str | None
+    waiting: int
+    first_at: datetime
+    last_at: datetime
+    newest_id: int
+    example: str | None
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        return cls(queue_name=row.pop("cause_queue"), **row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Archived:
+    """A finished message without its body."""
+
+    id: int
+    queue_name: str
+    result: str
+    created_at: datetime
+    leased_at: datetime | None
+    archived_at: datetime
+    attempts: int
+    handled_by: str | None
+    details: str | None
+    reference: str | None
+    requeues: int
+    requeued_from: int | None
+    remedy: str | None
+    remedied_at: datetime | None
+    remedied_by: str | None
+    requeued_as: int | None
+    dismissed_for: str | None
+    body_bytes: int
+    topic: str | None
+    group_key: str | None
+    fingerprint: str | None
+    output: Any
+    failure: dict[str, Any] | None
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        return cls(**row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A message that is published again and again, without its body.
+
+    `next_at` is its next tick: in the past if it is overdue (`last_error` may say why), None while it is paused.
+    """
+
+    schedule_name: str
+    cron: str
+    time_zone: str
+    queue_name: str
+    priority: int
+    paused: bool
+    created_at: datetime
+    last_tick: datetime | None
+    next_at: datetime | None
+    last_error: str | None
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        return cls(**row)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one check of `health()` found; `severity` is `ok`, `warning` or `critical`, `cure` the SQL to run."""
+
+    check_name: str
+    severity: str
+    finding: str
+    cure: str | None
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        return cls(**row)
+
+
+def _header(headers: Any, name: str) -> Any:
+    return headers.get(name) if isinstance(headers, dict) else None

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 
@@ -67,30 +67,50 @@ def code_version() -> int:
 
 
 def current_version(conn: psycopg.Connection[Any]) -> int:
-    """Return the version of the schema in the database; SchemaMissing if there is none."""
+    """Return the newest migration of the schema in the database; SchemaMissing if there is none."""
+    return _versions(conn)[0]
+
+
+def _versions(conn: psycopg.Connection[Any]) -> tuple[int, int]:
+    """Return the newest migration, and the oldest version whose packages may work beside it."""
     try:
-        row = conn.execute("SELECT messages.schema_version()").fetchone()
+        return _ask(conn, "SELECT messages.latest_migration(), messages.schema_version()")
     except psycopg.Error as error:
-        if error.sqlstate in _UNDEFINED:
-            raise SchemaMissing(
-                f"schema messages is not installed in database {conn.info.dbname!r}. "
-                "Run the setup DAG, or psql -f sql/install.sql."
-            ) from error
-        raise translate(error) from error
-    return int(row[0]) if row else 0
+        if error.sqlstate not in _UNDEFINED:
+            raise translate(error) from error
+    try:
+        return _ask(conn, "SELECT messages.schema_version(), messages.schema_version()")  # before latest_migration()
+    except psycopg.Error as error:
+        if error.sqlstate not in _UNDEFINED:
+            raise translate(error) from error
+        raise SchemaMissing(
+            f"schema messages is not installed in database {conn.info.dbname!r}. "
+            "Run the setup DAG, or psql -f sql/install.sql."
+        ) from error
+
+
+def _ask(conn: psycopg.Connection[Any], question: LiteralString) -> tuple[int, int]:
+    # A transaction of its own, so that an error does not spoil the caller's.
+    with conn.transaction():
+        row = conn.execute(question).fetchone()
+    return (int(row[0]), int(row[1])) if row else (0, 0)
 
 
 def check_version(conn: psycopg.Connection[Any]) -> None:
-    """Raise SchemaMissing, SchemaTooOld or SchemaTooNew unless the schema is the one that this package needs."""
-    found, needed = current_version(conn), code_version()
+    """Raise SchemaMissing, SchemaTooOld or SchemaTooNew unless this package can work with the schema.
+
+    A newer schema is fine as long as it says so: then workers of both versions run side by side.
+    """
+    (found, oldest), needed = _versions(conn), code_version()
     if found < needed:
         raise SchemaTooOld(
             f"schema messages has version {found}, this package needs {needed}. "
             "Run the setup DAG, or psql -f sql/install.sql."
         )
-    if found > needed:
+    if oldest > needed:
         raise SchemaTooNew(
-            f"schema messages has version {found}, this package knows {needed}. Upgrade airflow-provider-pgqueue."
+            f"schema messages needs packages that know version {oldest}, this one knows {needed}. "
+            "Upgrade airflow-provider-pgqueue."
         )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 from uuid import UUID
 
 import psycopg
@@ -15,9 +15,18 @@ import psycopg
 from airflow_provider_pgqueue.core import statements
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.lease import Lease
-from airflow_provider_pgqueue.core.message import DeadMessage, Message, QueueStatus, Requeued
+from airflow_provider_pgqueue.core.message import (
+    Archived,
+    DeadCause,
+    DeadMessage,
+    Finding,
+    Message,
+    QueueStatus,
+    Requeued,
+    Schedule,
+)
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
-from airflow_provider_pgqueue.core.statements import Statement
+from airflow_provider_pgqueue.core.statements import BatchOptions, Options, Policy, Statement, TopicOptions
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Any]
@@ -39,97 +48,57 @@ class QueueVerbs(ABC):
         with self._session(conn) as session:
             return run(session, statement)
 
-    def create_queue(
-        self,
-        queue_name: str,
-        *,
-        max_attempts: int | None = None,
-        lease_for: timedelta | None = None,
-        notify: str | None = None,
-        max_body_bytes: int | None = None,
-        paused: bool | None = None,
-        conn: Connection | None = None,
-    ) -> bool:
+    def create_queue(self, queue_name: str, *, conn: Connection | None = None, **policy: Unpack[Policy]) -> bool:
         """Create a queue: True if it is new, False (and nothing changed) if it exists."""
-        statement = statements.create_queue(
-            queue_name,
-            max_attempts=max_attempts,
-            lease_for=lease_for,
-            notify=notify,
-            max_body_bytes=max_body_bytes,
-            paused=paused,
-        )
-        return self.perform(statement, conn=conn)
+        return self.perform(statements.create_queue(queue_name, **policy), conn=conn)
 
-    def alter_queue(
-        self,
-        queue_name: str,
-        *,
-        max_attempts: int | None = None,
-        lease_for: timedelta | None = None,
-        notify: str | None = None,
-        max_body_bytes: int | None = None,
-        paused: bool | None = None,
-        conn: Connection | None = None,
-    ) -> None:
+    def alter_queue(self, queue_name: str, *, conn: Connection | None = None, **policy: Unpack[Policy]) -> None:
         """Change the policy of a queue, for waiting messages too; None keeps a value."""
-        statement = statements.alter_queue(
-            queue_name,
-            max_attempts=max_attempts,
-            lease_for=lease_for,
-            notify=notify,
-            max_body_bytes=max_body_bytes,
-            paused=paused,
-        )
-        self.perform(statement, conn=conn)
+        self.perform(statements.alter_queue(queue_name, **policy), conn=conn)
 
-    def publish(
-        self,
-        queue_name: str,
-        body: Any,
-        *,
-        priority: int = 0,
-        delay: timedelta = _ZERO,
-        expires_in: timedelta | None = None,
-        headers: Mapping[str, Any] | None = None,
-        reference: str | None = None,
-        conn: Connection | None = None,
-    ) -> int:
-        """Publish one message and return its id."""
-        statement = statements.publish(
-            queue_name,
-            body,
-            priority=priority,
-            delay=delay,
-            expires_in=expires_in,
-            headers=headers,
-            reference=reference,
-        )
-        return self.perform(statement, conn=conn)
+    def pause_queue(self, queue_name: str, *, conn: Connection | None = None) -> None:
+        """Let nothing be leased any more; publishing goes on."""
+        self.perform(statements.pause_queue(queue_name), conn=conn)
+
+    def resume_queue(self, queue_name: str, *, conn: Connection | None = None) -> None:
+        """End a pause and wake the consumers."""
+        self.perform(statements.resume_queue(queue_name), conn=conn)
+
+    def purge_queue(self, queue_name: str, *, conn: Connection | None = None) -> int:
+        """Delete the messages that nobody holds, without archiving them, and return how many there were."""
+        return self.perform(statements.purge_queue(queue_name), conn=conn)
+
+    def drop_queue(self, queue_name: str, *, force: bool = False, conn: Connection | None = None) -> int:
+        """Remove a queue; with `force` its unfinished messages too, and return how many there were."""
+        return self.perform(statements.drop_queue(queue_name, force=force), conn=conn)
+
+    def publish(self, queue_name: str, body: Any, *, conn: Connection | None = None, **options: Unpack[Options]) -> int:
+        """Publish one message and return its id, as a Duplicate if its dedup key is remembered."""
+        return self.perform(statements.publish(queue_name, body, **options), conn=conn)
 
     def publish_batch(
-        self,
-        queue_name: str,
-        bodies: Iterable[Any],
-        *,
-        priority: int = 0,
-        delay: timedelta = _ZERO,
-        expires_in: timedelta | None = None,
-        headers: Mapping[str, Any] | None = None,
-        references: Sequence[str | None] | None = None,
-        conn: Connection | None = None,
+        self, queue_name: str, bodies: Iterable[Any], *, conn: Connection | None = None, **options: Unpack[BatchOptions]
     ) -> list[int]:
         """Publish many messages in one statement, all or none; their ids in order."""
-        statement = statements.publish_batch(
-            queue_name,
-            bodies,
-            priority=priority,
-            delay=delay,
-            expires_in=expires_in,
-            headers=headers,
-            references=references,
-        )
-        return self.perform(statement, conn=conn)
+        return self.perform(statements.publish_batch(queue_name, bodies, **options), conn=conn)
+
+    def publish_topic(
+        self, topic: str, body: Any, *, conn: Connection | None = None, **options: Unpack[TopicOptions]
+    ) -> dict[str, int]:
+        """Publish one message to each queue that the topic reaches; the ids by queue."""
+        return self.perform(statements.publish_topic(topic, body, **options), conn=conn)
+
+    def route_topic(self, topic: str, *, conn: Connection | None = None) -> list[str]:
+        """Say which queues a topic reaches, without publishing anything."""
+        return self.perform(statements.route_topic(topic), conn=conn)
+
+    def bind_topic(self, queue_name: str, pattern: str, *, conn: Connection | None = None) -> bool:
+        """Let a queue get a copy of what is published under topics that the pattern matches; True if that is new."""
+        return self.perform(statements.bind_topic(queue_name, pattern), conn=conn)
+
+    def unbind_topic(self, queue_name: str, pattern: str, *, conn: Connection | None = None) -> bool:
+        """End a binding; True if there was one."""
+        return self.perform(statements.unbind_topic(queue_name, pattern), conn=conn)
 
     def lease(
         self,
@@ -138,9 +107,11 @@ class QueueVerbs(ABC):
         max_messages: int = 1,
         lease_for: timedelta = timedelta(minutes=5),
         locked_by: str | None = None,
+        topic: str | None = None,
+        headers: Mapping[str, Any] | None = None,
         conn: Connection | None = None,
     ) -> Lease:
-        """Take ready messages; use it in a `with` block.
+        """Take ready messages, all or those that match a topic pattern and headers; use it in a `with` block.
 
         While the block runs the lease is renewed; at its end what was not settled is archived as success, or released
         if the block raised. Without `conn` the lease has a connection of its own, which the block closes.
@@ -148,7 +119,12 @@ class QueueVerbs(ABC):
         with ExitStack() as stack:
             session = stack.enter_context(self._session(conn))
             statement = statements.lease(
-                queue_name, max_messages=max_messages, lease_for=lease_for, locked_by=locked_by
+                queue_name,
+                max_messages=max_messages,
+                lease_for=lease_for,
+                locked_by=locked_by,
+                topic=topic,
+                headers=headers,
             )
             messages = run(session, statement)
             # The session outlives this call only where there is something to hold.
@@ -170,11 +146,20 @@ class QueueVerbs(ABC):
         details: str | None = None,
         handled_by: str | None = None,
         outcomes: Mapping[int, Success | Rejected | Failed] | None = None,
+        output: Any = None,
+        failure: Mapping[str, Any] | None = None,
         conn: Connection | None = None,
     ) -> list[int]:
-        """Finish leased messages; `outcomes` overrides result and details for single ids."""
+        """Finish leased messages; `outcomes` overrides the rest for single ids."""
         statement = statements.archive(
-            lock_token, ids, result=result, details=details, handled_by=handled_by, outcomes=outcomes
+            lock_token,
+            ids,
+            result=result,
+            details=details,
+            handled_by=handled_by,
+            outcomes=outcomes,
+            output=output,
+            failure=failure,
         )
         return self.perform(statement, conn=conn)
 
@@ -186,10 +171,20 @@ class QueueVerbs(ABC):
         delay: timedelta = _ZERO,
         count_attempt: bool = True,
         details: str | None = None,
+        failure: Mapping[str, Any] | None = None,
+        back_off: bool = False,
         conn: Connection | None = None,
     ) -> list[int]:
-        """Give leased messages back, now or after `delay`."""
-        statement = statements.release(lock_token, ids, delay=delay, count_attempt=count_attempt, details=details)
+        """Give leased messages back, now, after `delay` or after the back-off of the queue."""
+        statement = statements.release(
+            lock_token,
+            ids,
+            delay=delay,
+            count_attempt=count_attempt,
+            details=details,
+            failure=failure,
+            back_off=back_off,
+        )
         return self.perform(statement, conn=conn)
 
     def consume(
@@ -199,6 +194,10 @@ class QueueVerbs(ABC):
         statement = statements.consume(queue_name, max_messages=max_messages, handled_by=handled_by)
         return self.perform(statement, conn=conn)
 
+    def once(self, consumer: str, message: Message | int, *, conn: Connection) -> bool:
+        """Say whether this is the first time for a consumer and message, in the transaction of the effect."""
+        return self.perform(statements.once(consumer, message if isinstance(message, int) else message.id), conn=conn)
+
     def lease_dead(
         self,
         queue_name: str | None = None,
@@ -207,11 +206,17 @@ class QueueVerbs(ABC):
         lease_for: timedelta | None = None,
         locked_by: str | None = None,
         results: Collection[str] | None = None,
+        fingerprint: str | None = None,
         conn: Connection | None = None,
     ) -> list[DeadMessage]:
         """Take dead messages that nobody decided about under one token, oldest first; then requeue or dismiss them."""
         statement = statements.lease_dead(
-            queue_name, max_messages=max_messages, lease_for=lease_for, locked_by=locked_by, results=results
+            queue_name,
+            max_messages=max_messages,
+            lease_for=lease_for,
+            locked_by=locked_by,
+            results=results,
+            fingerprint=fingerprint,
         )
         return self.perform(statement, conn=conn)
 
@@ -238,6 +243,7 @@ class QueueVerbs(ABC):
         max_requeues: int | None = None,
         delay: timedelta = _ZERO,
         remedied_by: str | None = None,
+        fingerprint: str | None = None,
         conn: Connection | None = None,
     ) -> list[Requeued]:
         """Lease dead messages (by default failed and lock_expired ones) and requeue them in one call."""
@@ -248,6 +254,7 @@ class QueueVerbs(ABC):
             max_requeues=max_requeues,
             delay=delay,
             remedied_by=remedied_by,
+            fingerprint=fingerprint,
         )
         return self.perform(statement, conn=conn)
 
@@ -263,6 +270,36 @@ class QueueVerbs(ABC):
         """Decide that nothing more is done about leased dead messages."""
         return self.perform(statements.dismiss(lock_token, ids, reason, remedied_by=remedied_by), conn=conn)
 
+    def dead_causes(self, queue_name: str | None = None, *, conn: Connection | None = None) -> list[DeadCause]:
+        """Return why messages died about which nothing was decided yet; most frequent cause first."""
+        return self.perform(statements.dead_causes(queue_name), conn=conn)
+
+    def search_archive(
+        self,
+        queue_name: str | None = None,
+        *,
+        id: int | None = None,
+        reference: str | None = None,
+        result: str | None = None,
+        fingerprint: str | None = None,
+        archived_from: datetime | None = None,
+        archived_to: datetime | None = None,
+        max_messages: int = 100,
+        conn: Connection | None = None,
+    ) -> list[Archived]:
+        """Return finished messages, newest first, without their bodies."""
+        statement = statements.search_archive(
+            queue_name,
+            id=id,
+            reference=reference,
+            result=result,
+            fingerprint=fingerprint,
+            archived_from=archived_from,
+            archived_to=archived_to,
+            max_messages=max_messages,
+        )
+        return self.perform(statement, conn=conn)
+
     def status(self, queue_name: str | None = None, *, conn: Connection | None = None) -> list[QueueStatus]:
         """Return each queue in numbers; counts every message."""
         return self.perform(statements.status(queue_name), conn=conn)
@@ -271,9 +308,65 @@ class QueueVerbs(ABC):
         """Archive what expired, ring for what waits; counts of each."""
         return self.perform(statements.upkeep(), conn=conn)
 
+    def health(
+        self,
+        *,
+        held_for: timedelta | None = None,
+        waiting_for: timedelta | None = None,
+        conn: Connection | None = None,
+    ) -> list[Finding]:
+        """Check everything that may go wrong: a finding for each check, with the SQL that cures it; only reads."""
+        return self.perform(statements.health(held_for=held_for, waiting_for=waiting_for), conn=conn)
+
     def upkeep_mode(self, *, conn: Connection | None = None) -> str:
         """Say who does the upkeep: `pg_cron` or `airflow`."""
         return self.perform(statements.upkeep_mode(), conn=conn)
+
+    def schedule(
+        self,
+        schedule_name: str,
+        cron: str,
+        queue_name: str,
+        body: Any,
+        *,
+        time_zone: str = "UTC",
+        priority: int = 0,
+        headers: Mapping[str, Any] | None = None,
+        paused: bool | None = None,
+        conn: Connection | None = None,
+    ) -> bool:
+        """Publish a message at each tick of a cron expression: True if the schedule is new, False if it exists."""
+        statement = statements.schedule(
+            schedule_name,
+            cron,
+            queue_name,
+            body,
+            time_zone=time_zone,
+            priority=priority,
+            headers=headers,
+            paused=paused,
+        )
+        return self.perform(statement, conn=conn)
+
+    def unschedule(self, schedule_name: str, *, conn: Connection | None = None) -> None:
+        """End a schedule; what it published stays."""
+        self.perform(statements.unschedule(schedule_name), conn=conn)
+
+    def pause_schedule(self, schedule_name: str, *, conn: Connection | None = None) -> None:
+        """Let a schedule publish nothing until it is resumed."""
+        self.perform(statements.pause_schedule(schedule_name), conn=conn)
+
+    def resume_schedule(self, schedule_name: str, *, conn: Connection | None = None) -> None:
+        """Let a paused schedule go on with its next tick; what it missed is not made up for."""
+        self.perform(statements.resume_schedule(schedule_name), conn=conn)
+
+    def schedules(self, *, conn: Connection | None = None) -> list[Schedule]:
+        """List the schedules, without their bodies, with the next tick of each."""
+        return self.perform(statements.schedules(), conn=conn)
+
+    def run_schedules(self, *, conn: Connection | None = None) -> int:
+        """Publish what is due; how many messages. Where there is pg_cron, it does so every minute."""
+        return self.perform(statements.run_schedules(), conn=conn)
 
 
 class _HookLease(Lease):

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 class PgQueueUpkeepOperator(BaseOperator):
-    """Archives what expired, rings again for what waits, makes partitions; the result has the counts.
+    """Archives what expired, rings again for what waits, makes partitions, publishes what is due by a schedule.
 
-    Any number may run at once. It adds speed, never correctness.
+    The result has the counts; `scheduled` is that of the messages of schedules. Any number may run at once: each tick
+    of a schedule is published once. For everything but schedules it adds speed, never correctness.
 
     :param skip_if_pg_cron: skip the task where pg_cron does the upkeep.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
@@ -37,11 +38,12 @@ class PgQueueUpkeepOperator(BaseOperator):
         self.pgqueue_conn_id = pgqueue_conn_id
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Do the upkeep once."""
+        """Publish what is due and do the upkeep, once."""
         hook = PgQueueHook(self.pgqueue_conn_id)
         with hook.connect() as conn:
             if self.skip_if_pg_cron and hook.upkeep_mode(conn=conn) == "pg_cron":
                 raise AirflowSkipException("pg_cron does the upkeep")
-            done = hook.upkeep(conn=conn)
+            scheduled = hook.run_schedules(conn=conn)
+            done = hook.upkeep(conn=conn) | {"scheduled": scheduled}
         self.log.info("upkeep: %s", done)
         return done

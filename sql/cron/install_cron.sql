@@ -10,15 +10,16 @@ BEGIN
     ELSIF home <> current_database() THEN
         RAISE EXCEPTION 'pg_cron lives in database %, not in %', quote_literal(home), quote_literal(current_database())
             USING ERRCODE = 'PQ006',
-            HINT = format('Run there: SELECT cron.schedule_in_database(''messages:upkeep'', ''* * * * *'', ''SELECT messages.upkeep()'', %L); or let Airflow do the upkeep.', current_database());
+            HINT = format('Run there: SELECT cron.schedule_in_database(''messages:upkeep'', ''* * * * *'', ''SELECT messages.upkeep()'', %1$L), cron.schedule_in_database(''messages:schedules'', ''* * * * *'', ''SELECT messages.run_schedules()'', %1$L); or let Airflow do the upkeep.', current_database());
     END IF;
     IF to_regclass('cron.job') IS NULL THEN
         EXECUTE 'CREATE EXTENSION IF NOT EXISTS pg_cron';
     END IF;
-    -- A job keeps the host and port of the day it was made, so make it anew.
+    -- A job keeps the host and port of the day it was made, so make them anew.
     PERFORM messages.uninstall_cron();
     EXECUTE $job$ SELECT cron.schedule('messages:upkeep', '* * * * *', 'SELECT messages.upkeep()') $job$;
+    EXECUTE $job$ SELECT cron.schedule('messages:schedules', '* * * * *', 'SELECT messages.run_schedules()') $job$;
     RETURN 'messages:upkeep';
 END $$;
 COMMENT ON FUNCTION messages.install_cron() IS
-    'Schedules messages.upkeep() every minute through pg_cron, one job for all queues, as the caller; returns its name. PQ006: no pg_cron here, with the cure.';
+    'Runs messages.upkeep() and messages.run_schedules() every minute through pg_cron, one job each for all queues, as the caller; returns the name of the first. PQ006: no pg_cron here, with the cure.';

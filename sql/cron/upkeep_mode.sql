@@ -5,8 +5,10 @@ DECLARE
     scheduled boolean := false;
 BEGIN
     IF to_regclass('cron.job') IS NOT NULL THEN
-        EXECUTE $jobs$ SELECT EXISTS (SELECT FROM cron.job WHERE jobname = 'messages:upkeep' AND active) $jobs$ INTO scheduled;
+        EXECUTE $jobs$ 
+            SELECT count(DISTINCT jobname) = 2 FROM cron.job WHERE jobname IN ('messages:upkeep', 'messages:schedules') AND active
+        $jobs$ INTO scheduled;
     END IF;
     RETURN CASE WHEN scheduled THEN 'pg_cron' ELSE 'airflow' END;
 END $$;
-COMMENT ON FUNCTION messages.upkeep_mode() IS 'Who does the upkeep: pg_cron if its job is scheduled here, else airflow.';
+COMMENT ON FUNCTION messages.upkeep_mode() IS 'Who does the upkeep: pg_cron if both of its jobs are scheduled here, else airflow.';

@@ -4,7 +4,9 @@ CREATE OR REPLACE FUNCTION messages.archive(
     result     text  DEFAULT 'success',
     details    text  DEFAULT NULL,
     handled_by text  DEFAULT NULL,
-    outcomes   jsonb DEFAULT NULL
+    outcomes   jsonb DEFAULT NULL,
+    output     jsonb DEFAULT NULL,
+    failure    jsonb DEFAULT NULL
 ) RETURNS SETOF bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
@@ -15,20 +17,29 @@ BEGIN
         RAISE EXCEPTION 'result is %', coalesce(quote_literal(left(archive.result, 100)), 'NULL')
             USING ERRCODE = 'PQ004', HINT = 'Give success, failed, rejected, lock_expired or expired.';
     END IF;
+    IF num_nonnulls(archive.outcomes, archive.output, archive.failure) > 0 THEN
+        PERFORM messages.check_outcomes(archive.outcomes, archive.output, archive.failure);
+    END IF;
     RETURN QUERY
     WITH mine AS (
         DELETE FROM messages.message m
          WHERE m.id = ANY (archive.ids) AND m.lock_token = archive.lock_token AND m.lock_expires_at > clock_timestamp()
-        RETURNING m.*)
-    INSERT INTO messages.message_archive AS a (id, created_at, leased_at, requeued_from, priority, attempts, requeues,
-                                               queue_name, result, handled_by, details, reference, headers, message)
+        RETURNING m.*),
+    judged AS (
+        SELECT mine.*, coalesce(o.outcome ->> 'result', archive.result) AS result,
+               left(coalesce(o.outcome ->> 'details', archive.details), 4000) AS details,
+               coalesce(o.outcome -> 'output', archive.output) AS output,
+               coalesce(o.outcome -> 'failure', archive.failure) AS failure
+          FROM mine CROSS JOIN LATERAL (
+            SELECT CASE WHEN archive.outcomes IS NOT NULL THEN archive.outcomes -> mine.id::text END AS outcome) o)
+    INSERT INTO messages.message_archive AS a (id, created_at, leased_at, requeued_from, priority, attempts, requeues, queue_name,
+                                               result, handled_by, details, reference, topic, group_key, output, failure,
+                                               fingerprint, headers, message)
     SELECT id, created_at, leased_at, requeued_from, priority, attempts, requeues, queue_name,
-           coalesce(archive.outcomes -> id::text ->> 'result', archive.result),
-           coalesce(archive.handled_by, locked_by),
-           left(coalesce(archive.outcomes -> id::text ->> 'details', archive.details), 4000),
-           reference, headers, message
-      FROM mine
+           result, coalesce(archive.handled_by, locked_by), details, reference, topic, group_key, output, failure,
+           CASE WHEN result <> 'success' THEN messages.fingerprint(result, details, failure) END, headers, message
+      FROM judged
     RETURNING a.id;
 END $$;
-COMMENT ON FUNCTION messages.archive(uuid, bigint[], text, text, text, jsonb) IS
-    'Finishes leased messages and returns the ids; an id that is missing was lost. outcomes {"id": {"result", "details"}} overrides per message. PQ004: bad result.';
+COMMENT ON FUNCTION messages.archive(uuid, bigint[], text, text, text, jsonb, jsonb, jsonb) IS
+    'Finishes leased messages and returns the ids; an id that is missing was lost. outcomes {"id": {"result", "details", "output", "failure"}} overrides per message. PQ004: bad result, or an output or failure that is too large.';

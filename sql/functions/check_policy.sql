@@ -2,23 +2,35 @@ CREATE OR REPLACE FUNCTION messages.check_policy(
     max_attempts   integer,
     lease_for      interval,
     notify         text,
-    max_body_bytes integer
+    max_body_bytes integer,
+    backoff_first  interval,
+    backoff_max    interval,
+    dedup_window   interval,
+    retention      interval,
+    on_dead_head   text,
+    max_leased     integer,
+    max_depth      bigint
 ) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF max_attempts NOT BETWEEN 1 AND 1000 THEN
-        RAISE EXCEPTION 'max_attempts is %', max_attempts USING ERRCODE = 'PQ004', HINT = 'Give a number from 1 to 1000.';
-    END IF;
+    PERFORM messages.check_number('max_attempts', max_attempts, 1, 1000);
     PERFORM messages.check_duration('lease_for', lease_for, '1 millisecond', '12 hours');
+    PERFORM messages.check_number('max_body_bytes', max_body_bytes, 1, 268435455);
+    PERFORM messages.check_duration('backoff_first', backoff_first, '0', '1 day');
+    PERFORM messages.check_duration('backoff_max', backoff_max, '0', '30 days');
+    PERFORM messages.check_duration('dedup_window', dedup_window, '1 second', '366 days');
+    PERFORM messages.check_duration('retention', retention, '0', '100 years');
+    PERFORM messages.check_number('max_leased', max_leased, 0, 1000000);
+    PERFORM messages.check_number('max_depth', max_depth, 0, 1000000000000);
     IF notify NOT IN ('always', 'gated', 'off') THEN
         RAISE EXCEPTION 'notify is %', quote_literal(left(notify, 100))
             USING ERRCODE = 'PQ004', HINT = 'Give always, gated or off.';
     END IF;
-    IF max_body_bytes NOT BETWEEN 1 AND 268435455 THEN
-        RAISE EXCEPTION 'max_body_bytes is %', max_body_bytes
-            USING ERRCODE = 'PQ004', HINT = 'Give a number of bytes from 1 to 268435455.';
+    IF on_dead_head NOT IN ('block', 'skip') THEN
+        RAISE EXCEPTION 'on_dead_head is %', quote_literal(left(on_dead_head, 100))
+            USING ERRCODE = 'PQ004', HINT = 'Give block or skip.';
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_policy(integer, interval, text, integer) IS
+COMMENT ON FUNCTION messages.check_policy(integer, interval, text, integer, interval, interval, interval, interval, text, integer, bigint) IS
     'Internal. Raises PQ004 for a policy value out of range; NULL means not given.';

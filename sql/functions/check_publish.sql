@@ -1,17 +1,24 @@
-CREATE OR REPLACE FUNCTION messages.check_publish(priority integer, delay interval, expires_in interval) RETURNS void
-LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+CREATE OR REPLACE FUNCTION messages.check_publish(
+    priority integer, delay interval, expires_in interval, visible_at timestamptz, headers jsonb
+) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF priority IS NULL OR priority NOT BETWEEN -100 AND 100 THEN
         RAISE EXCEPTION 'priority is %', coalesce(priority::text, 'NULL')
             USING ERRCODE = 'PQ004', HINT = 'Give a whole number from -100 to 100; higher is leased first.';
     END IF;
-    IF delay <> '0' THEN
-        PERFORM messages.check_duration('delay', delay, '0', '366 days');
+    PERFORM messages.check_duration('delay', delay, '0', '366 days');
+    PERFORM messages.check_duration('expires_in', expires_in, '1 millisecond', '3660 days');
+    IF visible_at IS NOT NULL AND delay > '0' THEN
+        RAISE EXCEPTION 'both delay and visible_at are given' USING ERRCODE = 'PQ004', HINT = 'Give one of them.';
     END IF;
-    IF expires_in IS NOT NULL THEN
-        PERFORM messages.check_duration('expires_in', expires_in, '1 millisecond', '3660 days');
+    IF visible_at > clock_timestamp() + interval '3660 days' THEN
+        RAISE EXCEPTION 'visible_at is %', visible_at USING ERRCODE = 'PQ004', HINT = 'Give a moment within the next ten years.';
+    END IF;
+    IF jsonb_typeof(headers) <> 'object' THEN
+        RAISE EXCEPTION 'headers are of type %', jsonb_typeof(headers) USING ERRCODE = 'PQ004', HINT = 'Give a JSON object.';
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_publish(integer, interval, interval) IS
+COMMENT ON FUNCTION messages.check_publish(integer, interval, interval, timestamptz, jsonb) IS
     'Internal. Raises PQ004 for an argument of publish that is out of range.';

@@ -1,29 +1,75 @@
 CREATE OR REPLACE FUNCTION messages.consume(queue_name text, max_messages integer DEFAULT 1, handled_by text DEFAULT NULL)
 RETURNS SETOF messages.leased_message
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_nestloop = on SET enable_indexscan = on SET enable_tidscan = on
 AS $$
 #variable_conflict use_column
 DECLARE
-    policy record;
-    places tid[];
+    moment  timestamptz := clock_timestamp();
+    holder  text        := coalesce(consume.handled_by, session_user);
+    wanted  integer     := consume.max_messages;
+    taken   integer;
+    band    record;
+    from_at timestamptz;
+    swept   boolean;
+    known   boolean := false;
 BEGIN
-    SELECT * INTO policy FROM messages.consumable_queue(consume.queue_name, consume.max_messages);
-    places := messages.take(consume.queue_name, consume.max_messages, policy.max_attempts);
-    IF places = '{}' THEN
-        RETURN;
+    -- As lease does it; docs/decisions/0005-hot-statements.md
+    FOR band IN
+        SELECT q.paused, q.max_attempts, b.priority, b.low_water AS low_water_mark,
+               'epoch'::timestamptz + pg_sequence_last_value(b.low_water) * interval '1 us' AS low_water,
+               'epoch'::timestamptz + pg_sequence_last_value(b.sweep_due) * interval '1 us' AS sweep_due
+          FROM messages.queue q JOIN messages.band b ON b.queue_name = q.queue_name
+         WHERE q.queue_name = consume.queue_name ORDER BY b.priority DESC
+    LOOP
+        IF NOT known THEN
+            known := true;
+            PERFORM messages.check_lease(consume.queue_name, band.paused, wanted, NULL);
+        END IF;
+        from_at := coalesce(band.low_water, '-infinity');
+        swept := false;
+        LOOP
+            RETURN QUERY
+            WITH ready AS MATERIALIZED (
+                SELECT m.ctid AS place, m.visible_at
+                  FROM messages.message m
+                 WHERE m.queue_name = consume.queue_name AND m.priority = band.priority
+                   AND m.visible_at >= from_at AND m.visible_at <= moment
+                   AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > moment)
+                 ORDER BY m.visible_at LIMIT wanted FOR UPDATE SKIP LOCKED),
+            gone AS (
+                DELETE FROM messages.message m USING ready WHERE m.ctid = ready.place RETURNING m.*),
+            archived AS (
+                INSERT INTO messages.message_archive (id, created_at, leased_at, requeued_from, priority, attempts, requeues,
+                                                      queue_name, result, handled_by, reference, topic, group_key, headers, message)
+                SELECT g.id, g.created_at, moment, g.requeued_from, g.priority, g.attempts + 1, g.requeues,
+                       g.queue_name, 'success', holder, g.reference, g.topic, g.group_key, g.headers, g.message
+                  FROM gone g)
+            SELECT g.id, g.queue_name, g.message,
+                   CASE WHEN g.topic IS NULL AND g.group_key IS NULL THEN g.headers
+                        ELSE coalesce(g.headers, '{}') || jsonb_strip_nulls(jsonb_build_object('topic', g.topic, 'group_key', g.group_key)) END,
+                   g.reference, g.priority, (g.attempts + 1)::smallint, band.max_attempts, g.requeues, g.created_at,
+                   NULL::uuid, NULL::timestamptz
+              FROM gone g
+             WHERE (SELECT CASE WHEN min(visible_at) > from_at + interval '0.2 ms' AND moment > from_at + interval '5.2 ms'
+                                THEN setval(band.low_water_mark, (extract(epoch FROM least(min(visible_at), moment - interval '5 ms')) * 1000000)::bigint)
+                                ELSE 0 END
+                      FROM ready WHERE NOT swept) IS NOT NULL;
+            GET DIAGNOSTICS taken = ROW_COUNT;
+            wanted := wanted - taken;
+            EXIT WHEN swept OR moment < band.sweep_due + CASE WHEN wanted > 0 THEN interval '0' ELSE interval '1 s' END;
+            swept := true;
+            from_at := messages.sweep_band(consume.queue_name, band.priority,
+                                           CASE WHEN wanted > 0 THEN 'infinity' ELSE from_at END,
+                                           band.max_attempts, greatest(consume.max_messages, 100));
+            EXIT WHEN from_at IS NULL OR wanted = 0;
+        END LOOP;
+        EXIT WHEN wanted <= 0;
+    END LOOP;
+    IF NOT known THEN
+        PERFORM messages.raise_unknown_queue(consume.queue_name);
     END IF;
-    RETURN QUERY
-    WITH gone AS (
-        DELETE FROM messages.message m WHERE m.ctid = ANY (places) RETURNING m.*),
-    archived AS (
-        INSERT INTO messages.message_archive (id, created_at, leased_at, requeued_from, priority, attempts, requeues,
-                                              queue_name, result, handled_by, reference, headers, message)
-        SELECT g.id, g.created_at, clock_timestamp(), g.requeued_from, g.priority, g.attempts + 1, g.requeues,
-               g.queue_name, 'success', coalesce(consume.handled_by, session_user), g.reference, g.headers, g.message
-          FROM gone g)
-    SELECT g.id, g.queue_name, g.message, g.headers, g.reference, g.priority, (g.attempts + 1)::smallint,
-           policy.max_attempts, g.requeues, g.created_at, NULL::uuid, NULL::timestamptz
-      FROM gone g ORDER BY g.priority DESC, g.visible_at, g.id;
 END $$;
 COMMENT ON FUNCTION messages.consume(text, integer, text) IS
-    'Takes messages out and archives them as success in the caller''s transaction: effects in the same transaction happen exactly once; a rollback gives the messages back. Errors as lease.';
+    'Takes messages out and archives them as success in the caller''s transaction: effects in the same transaction happen exactly once; a rollback gives the messages back. max_leased does not concern it. Errors as lease.';

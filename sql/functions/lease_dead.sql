@@ -3,7 +3,8 @@ CREATE OR REPLACE FUNCTION messages.lease_dead(
     max_messages integer  DEFAULT 100,
     lease_for    interval DEFAULT '5 minutes',
     locked_by    text     DEFAULT NULL,
-    results      text[]   DEFAULT NULL
+    results      text[]   DEFAULT NULL,
+    fingerprint  text     DEFAULT NULL
 ) RETURNS SETOF messages.leased_dead_message
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -19,18 +20,23 @@ BEGIN
         SELECT d.id FROM messages.dead_message d
          WHERE (lease_dead.queue_name IS NULL OR d.queue_name = lease_dead.queue_name)
            AND (lease_dead.results IS NULL OR d.result = ANY (lease_dead.results))
+           AND (lease_dead.fingerprint IS NULL OR d.fingerprint = lease_dead.fingerprint)
            AND (d.lock_expires_at IS NULL OR d.lock_expires_at <= moment)
-         ORDER BY d.id LIMIT lease_dead.max_messages FOR UPDATE SKIP LOCKED),
+         ORDER BY d.archived_at LIMIT lease_dead.max_messages FOR UPDATE SKIP LOCKED),
     leased AS (
         UPDATE messages.dead_message d
            SET lock_expires_at = moment + lease_dead.lease_for, lock_token = token,
                locked_by = coalesce(lease_dead.locked_by, session_user)
           FROM picked p WHERE d.id = p.id
         RETURNING d.id, d.archived_at, d.lock_token, d.lock_expires_at)
-    SELECT a.id, a.queue_name, a.result, a.details, a.message, a.headers, a.reference, a.attempts, a.requeues,
+    SELECT a.id, a.queue_name, a.result, a.details, a.message,
+           CASE WHEN num_nonnulls(a.topic, a.group_key, a.failure) = 0 THEN a.headers
+                ELSE coalesce(a.headers, '{}') || jsonb_strip_nulls(jsonb_build_object(
+                    'topic', a.topic, 'group_key', a.group_key, 'failure', a.failure)) END,
+           a.reference, a.attempts, a.requeues,
            a.created_at, a.archived_at, a.handled_by, l.lock_token, l.lock_expires_at
       FROM leased l JOIN messages.message_archive a ON a.id = l.id AND a.archived_at = l.archived_at
-     ORDER BY a.id;
+     ORDER BY a.archived_at, a.id;
 END $$;
-COMMENT ON FUNCTION messages.lease_dead(text, integer, interval, text, text[]) IS
-    'Takes dead messages about which nothing was decided yet under one fresh lock_token, oldest first; NULL takes any queue or result. PQ001, PQ004.';
+COMMENT ON FUNCTION messages.lease_dead(text, integer, interval, text, text[], text) IS
+    'Takes dead messages about which nothing was decided yet under one fresh lock_token, oldest first; NULL takes any queue, result or cause. PQ001, PQ004.';

@@ -1,23 +1,27 @@
-CREATE OR REPLACE FUNCTION messages.make_archive_partitions(months_ahead integer DEFAULT 3) RETURNS integer
+CREATE OR REPLACE FUNCTION messages.make_archive_partitions() RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET timezone = 'UTC'
 AS $$
+#variable_conflict use_column
 DECLARE
-    first date := date_trunc('month', clock_timestamp())::date;
-    month date;
-    made  integer := 0;
+    size    text := (SELECT p.partition_by FROM messages.archive_policy p);
+    moment  timestamptz := clock_timestamp();
+    first   timestamptz;
+    after   timestamptz;
+    made    integer := 0;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('messages.make_archive_partitions', 0));
-    FOR ahead IN 0..months_ahead LOOP
-        month := (first + make_interval(months => ahead))::date;
-        -- A month that already has rows in the default partition stays there.
-        CONTINUE WHEN to_regclass(format('messages.message_archive_%s', to_char(month, 'YYYYMM'))) IS NOT NULL
-            OR EXISTS (SELECT FROM messages.message_archive_default
-                        WHERE archived_at >= month AND archived_at < month + interval '1 month');
+    -- A week of days, or three months, ahead: so long may the upkeep be away.
+    FOR ahead IN 0..CASE size WHEN 'day' THEN 7 ELSE 3 END LOOP
+        first := date_trunc(size, moment) + ahead * ('1 ' || size)::interval;
+        after := first + ('1 ' || size)::interval;
+        -- What is covered by another partition stays there, and so does a time of which the default partition has rows.
+        CONTINUE WHEN EXISTS (SELECT FROM messages.archive_partitions() p WHERE p.first_at < after AND p.end_at > first)
+            OR EXISTS (SELECT FROM messages.message_archive_default d WHERE d.archived_at >= first AND d.archived_at < after);
         EXECUTE format('CREATE TABLE messages.message_archive_%s PARTITION OF messages.message_archive FOR VALUES FROM (%L) TO (%L)',
-                       to_char(month, 'YYYYMM'), month::timestamptz, (month + interval '1 month')::timestamptz);
+                       to_char(first, CASE size WHEN 'day' THEN 'YYYYMMDD' ELSE 'YYYYMM' END), first, after);
         made := made + 1;
     END LOOP;
     RETURN made;
 END $$;
-COMMENT ON FUNCTION messages.make_archive_partitions(integer) IS
-    'Makes the monthly archive partitions (UTC) of this and the coming months and returns how many were missing.';
+COMMENT ON FUNCTION messages.make_archive_partitions() IS
+    'Internal. Makes the archive partitions (UTC) of this and the coming days or months and returns how many were missing.';

@@ -1,34 +1,44 @@
 CREATE OR REPLACE FUNCTION messages.publish_batch(
     queue_name   text,
     messages     jsonb,
-    priority     integer  DEFAULT 0,
-    delay        interval DEFAULT '0',
-    expires_in   interval DEFAULT NULL,
-    headers      jsonb    DEFAULT NULL,
-    "references" text[]   DEFAULT NULL
+    priority     integer     DEFAULT 0,
+    delay        interval    DEFAULT '0',
+    expires_in   interval    DEFAULT NULL,
+    headers      jsonb       DEFAULT NULL,
+    "references" text[]      DEFAULT NULL,
+    visible_at   timestamptz DEFAULT NULL,
+    topics       text[]      DEFAULT NULL,
+    group_keys   text[]      DEFAULT NULL,
+    dedup_keys   text[]      DEFAULT NULL,
+    dedup_window interval    DEFAULT NULL,
+    on_conflict  text        DEFAULT 'skip'
 ) RETURNS SETOF bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
+DECLARE
+    moment timestamptz := clock_timestamp();
 BEGIN
-    PERFORM messages.check_publish(publish_batch.priority, publish_batch.delay, publish_batch.expires_in);
-    IF publish_batch.messages IS NULL OR jsonb_typeof(publish_batch.messages) <> 'array'
-       OR jsonb_array_length(publish_batch.messages) = 0 THEN
-        RAISE EXCEPTION 'the batch is empty or not a JSON array'
-            USING ERRCODE = 'PQ004', HINT = 'Give a JSON array with at least one body.';
+    IF publish_batch.dedup_keys IS NOT NULL THEN
+        RETURN QUERY SELECT d.id FROM messages.publish_deduplicated(
+            publish_batch.queue_name, publish_batch.messages, publish_batch.dedup_keys, publish_batch.dedup_window,
+            publish_batch.on_conflict, publish_batch.priority, publish_batch.delay, publish_batch.expires_in,
+            publish_batch.headers, publish_batch."references", publish_batch.visible_at, publish_batch.topics,
+            publish_batch.group_keys) d;
+        RETURN;
     END IF;
-    IF cardinality(publish_batch."references") <> jsonb_array_length(publish_batch.messages) THEN
-        RAISE EXCEPTION 'the batch has % bodies and % references',
-            jsonb_array_length(publish_batch.messages), cardinality(publish_batch."references")
-            USING ERRCODE = 'PQ004', HINT = 'Give one reference for each body, or none at all.';
-    END IF;
+    PERFORM messages.check_batch(publish_batch.queue_name, publish_batch.messages, publish_batch."references",
+                                 publish_batch.topics, publish_batch.group_keys, NULL);
+    PERFORM messages.check_publish(publish_batch.priority, publish_batch.delay, publish_batch.expires_in,
+                                   publish_batch.visible_at, publish_batch.headers);
     RETURN QUERY
-    INSERT INTO messages.message AS m (queue_name, message, priority, visible_at, expires_at, headers, reference)
+    INSERT INTO messages.message AS m (queue_name, message, priority, visible_at, expires_at, headers, reference, topic, group_key)
     SELECT publish_batch.queue_name, body.value, publish_batch.priority,
-           clock_timestamp() + coalesce(publish_batch.delay, '0'), clock_timestamp() + publish_batch.expires_in,
-           publish_batch.headers, publish_batch."references"[body.ordinality]
+           greatest(publish_batch.visible_at, moment + coalesce(publish_batch.delay, '0')) + body.ordinality * interval '1 us',
+           moment + publish_batch.expires_in, publish_batch.headers, publish_batch."references"[body.ordinality],
+           publish_batch.topics[body.ordinality], publish_batch.group_keys[body.ordinality]
       FROM jsonb_array_elements(publish_batch.messages) WITH ORDINALITY AS body
     RETURNING m.id;
 END $$;
-COMMENT ON FUNCTION messages.publish_batch(text, jsonb, integer, interval, interval, jsonb, text[]) IS
-    'Publishes each element of a JSON array in one statement and returns the ids in order. All or none. Errors as publish.';
+COMMENT ON FUNCTION messages.publish_batch(text, jsonb, integer, interval, interval, jsonb, text[], timestamptz, text[], text[], text[], interval, text) IS
+    'Publishes each element of a JSON array in one statement and returns the ids in order; the arrays have an element, or NULL, for each body. All or none. Errors as publish.';

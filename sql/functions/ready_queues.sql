@@ -15,11 +15,11 @@ AS $$
                AND m.visible_at >= CASE WHEN messages.mark(b.sweep_due) <= moment THEN '-infinity' ELSE messages.mark(b.low_water) END
                AND (m.lock_expires_at IS NULL OR m.lock_expires_at <= moment)
                AND (m.expires_at IS NULL OR m.expires_at > moment)
-             ORDER BY m.visible_at, m.id LIMIT count_up_to) oldest) found
+             ORDER BY m.visible_at LIMIT count_up_to) oldest) found
       LEFT JOIN LATERAL (
         SELECT m.visible_at FROM messages.message m
-         WHERE m.queue_name = b.queue_name AND m.priority = b.priority AND m.visible_at > moment
-         ORDER BY m.visible_at, m.id LIMIT 1) coming ON true
+         WHERE m.queue_name = b.queue_name AND m.priority = b.priority AND m.visible_at > moment AND m.visible_at < 'infinity'
+         ORDER BY m.visible_at LIMIT 1) coming ON true
      WHERE (queue_names IS NULL OR q.queue_name = ANY (queue_names)) AND NOT q.paused
      GROUP BY q.queue_name, moment
     HAVING sum(found.ready) > 0 OR min(coming.visible_at) IS NOT NULL

@@ -3,7 +3,9 @@ CREATE OR REPLACE FUNCTION messages.release(
     ids           bigint[],
     delay         interval DEFAULT '0',
     count_attempt boolean  DEFAULT true,
-    details       text     DEFAULT NULL
+    details       text     DEFAULT NULL,
+    failure       jsonb    DEFAULT NULL,
+    back_off      boolean  DEFAULT false
 ) RETURNS SETOF bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
@@ -14,12 +16,18 @@ DECLARE
     released record;
 BEGIN
     PERFORM messages.check_duration('delay', release.delay, '0', '366 days');
+    PERFORM messages.check_outcomes(NULL, NULL, release.failure);
     -- Back where it was in the order, unless a delay moves it; whoever looks next has to start low enough to see it.
     FOR released IN
         WITH freed AS (
             UPDATE messages.message m
                SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL,
-                   visible_at = CASE WHEN release.delay > '0' THEN moment + release.delay ELSE m.visible_at END,
+                   -- Each pause between half and all of it, so that what failed together does not come back together.
+                   visible_at = CASE
+                       WHEN release.back_off THEN moment + least(q.backoff_max, q.backoff_first * (2 ^ least(greatest(m.attempts, 1) - 1, 30)))
+                                                           * (0.5 + random() / 2)
+                       WHEN release.delay > '0' THEN moment + release.delay
+                       ELSE m.visible_at END,
                    attempts = m.attempts - (NOT release.count_attempt)::integer
               FROM messages.queue q
              WHERE m.id = ANY (release.ids) AND m.lock_token = release.lock_token AND m.lock_expires_at > clock_timestamp()
@@ -32,14 +40,14 @@ BEGIN
         IF released.lowest < messages.mark(released.low_water) THEN
             PERFORM messages.set_mark(released.low_water, released.lowest);
         END IF;
-        IF released.lowest <= moment AND released.notify <> 'off' THEN
+        IF released.lowest <= moment AND released.notify <> 'off' AND NOT messages.is_quiet() THEN
             PERFORM pg_notify('new_message', released.ids[1]::text);
         END IF;
         RETURN QUERY SELECT unnest(released.ids);
     END LOOP;
     -- What is left under this token had its last attempt.
     RETURN QUERY SELECT messages.archive(release.lock_token, release.ids, 'failed',
-                                         coalesce(release.details, 'released after its last attempt'));
+                                         coalesce(release.details, 'released after its last attempt'), failure => release.failure);
 END $$;
-COMMENT ON FUNCTION messages.release(uuid, bigint[], interval, boolean, text) IS
-    'Gives leased messages back, now or after a delay, and returns the ids; an id that is missing was lost. A counted last attempt is archived as failed with the details. PQ004: bad delay.';
+COMMENT ON FUNCTION messages.release(uuid, bigint[], interval, boolean, text, jsonb, boolean) IS
+    'Gives leased messages back, now or after a delay or the back-off of the queue, and returns the ids; an id that is missing was lost. A counted last attempt is archived as failed with details and failure; without count_attempt it is "come back later". PQ004: bad delay or failure.';

@@ -17,7 +17,7 @@ BEGIN
                 SELECT m.id FROM messages.message m
                  WHERE m.queue_name = ring.queue_name AND m.priority = band.priority
                    AND m.visible_at >= band.lowest AND m.visible_at <= moment AND m.lock_expires_at IS NULL
-                 ORDER BY m.visible_at, m.id LIMIT greatest(max_rings - rung, 0)) waiting);
+                 ORDER BY m.visible_at LIMIT greatest(max_rings - rung, 0)) waiting);
     END LOOP;
     RETURN rung;
 END $$;

@@ -25,18 +25,21 @@ BEGIN
          WHERE m.queue_name = sweep.queue_name AND m.priority = sweep.priority
            AND m.visible_at < sweep.below AND m.visible_at <= moment
            AND coalesce(m.lock_expires_at, m.expires_at) <= moment
-         ORDER BY m.visible_at, m.id LIMIT sweep.max_messages FOR UPDATE SKIP LOCKED),
+         ORDER BY m.visible_at LIMIT sweep.max_messages FOR UPDATE SKIP LOCKED),
     gone AS (
         DELETE FROM messages.message m WHERE m.ctid = ANY (ARRAY(SELECT place FROM stale WHERE over)) RETURNING m.*),
     buried AS (
         INSERT INTO messages.message_archive (id, created_at, leased_at, requeued_from, priority, attempts, requeues,
-                                              queue_name, result, handled_by, details, reference, headers, message)
+                                              queue_name, result, handled_by, details, reference, topic, group_key,
+                                              fingerprint, headers, message)
         SELECT id, created_at, leased_at, requeued_from, priority,
                attempts + (lock_expires_at IS NOT NULL AND lock_token IS NULL)::integer, requeues, queue_name,
                CASE WHEN lock_expires_at IS NULL THEN 'expired' ELSE 'lock_expired' END, locked_by,
                CASE WHEN lock_expires_at IS NULL THEN format('not handled by %s', expires_at)
                     ELSE format('the lease ended at %s without a result', lock_expires_at) END,
-               reference, headers, message
+               reference, topic, group_key,
+               messages.fingerprint(CASE WHEN lock_expires_at IS NULL THEN 'expired' ELSE 'lock_expired' END, NULL, NULL),
+               headers, message
           FROM gone RETURNING 1),
     again AS (
         UPDATE messages.message m
@@ -50,7 +53,7 @@ BEGIN
         SELECT m.visible_at FROM messages.message m
          WHERE m.queue_name = sweep.queue_name AND m.priority = sweep.priority
            AND m.visible_at < sweep.below AND m.visible_at <= moment AND m.lock_expires_at IS NULL
-         ORDER BY m.visible_at, m.id LIMIT 1));
+         ORDER BY m.visible_at LIMIT 1));
 END $$;
 COMMENT ON FUNCTION messages.sweep(text, smallint, timestamptz, integer, integer) IS
     'Internal. Below a mark: archives what is exhausted or too late, frees expired leases, returns the oldest message that is ready.';

@@ -17,7 +17,7 @@ BEGIN
          WHERE m.queue_name = sweep_all.queue_name AND m.priority = sweep_all.priority
            AND m.visible_at >= (SELECT messages.mark(b.low_water) FROM messages.band b
                                  WHERE b.queue_name = sweep_all.queue_name AND b.priority = sweep_all.priority)
-         ORDER BY m.visible_at, m.id LIMIT 10000) ahead;
+         ORDER BY m.visible_at LIMIT 10000) ahead;
     LOOP
         swept := messages.sweep(sweep_all.queue_name, sweep_all.priority, coalesce(below, 'infinity'), max_attempts, 1000);
         lowest := swept.lowest;

@@ -1,5 +1,5 @@
 CREATE OR REPLACE VIEW messages.message_overview AS
 SELECT id, queue_name, priority, created_at, visible_at, leased_at, lock_expires_at, locked_by, attempts, requeues,
-       requeued_from, reference, expires_at, pg_column_size(message) AS body_bytes
+       requeued_from, reference, expires_at, pg_column_size(message) AS body_bytes, topic, group_key, due_at
   FROM messages.message;
-COMMENT ON VIEW messages.message_overview IS 'Messages that are not finished, without bodies, headers and tokens.';
+COMMENT ON VIEW messages.message_overview IS 'Messages that are not finished, without bodies, headers and tokens; visible_at is infinity behind others of the group.';

@@ -1,0 +1,85 @@
+"""Declares a schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import BaseOperator
+
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class PgQueueScheduleOperator(BaseOperator):
+    """Lets the database publish a message at each tick of a cron expression, whether Airflow runs then or not.
+
+    Twice does no harm; run it again after a change. The result is `{"schedule_name", "new"}`. The body is neither
+    logged nor put into XCom. Needs pg_cron, or PgQueueUpkeepOperator every minute.
+
+    :param schedule_name: its name, by the rule for queue names.
+    :param cron: minute, hour, day of month, month, day of week; or @hourly, @daily, @weekly, @monthly, @yearly.
+    :param queue_name: the queue to publish to.
+    :param message: the body of each message; its texts are templates, rendered when this task runs, not at the ticks.
+    :param time_zone: the time zone that `cron` is read in, such as Europe/Berlin.
+    :param priority: from -100 to 100; higher is leased first.
+    :param headers: an object that is kept beside each body; `schedule` and `tick` are added.
+    :param paused: True pauses it, False resumes it; None leaves it as it is.
+    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
+    """
+
+    template_fields: Sequence[str] = (
+        "schedule_name",
+        "cron",
+        "queue_name",
+        "message",
+        "time_zone",
+        "headers",
+        "pgqueue_conn_id",
+    )
+    template_fields_renderers = {"message": "json", "headers": "json"}  # noqa: RUF012 as Airflow has it
+    ui_color = "#e4f0e4"
+
+    def __init__(
+        self,
+        *,
+        schedule_name: str,
+        cron: str,
+        queue_name: str,
+        message: Any,
+        time_zone: str = "UTC",
+        priority: int = 0,
+        headers: Mapping[str, Any] | None = None,
+        paused: bool | None = None,
+        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.schedule_name = schedule_name
+        self.cron = cron
+        self.queue_name = queue_name
+        self.message = message
+        self.time_zone = time_zone
+        self.message_priority = priority
+        self.headers = headers
+        self.paused = paused
+        self.pgqueue_conn_id = pgqueue_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Declare the schedule, and return whether it is new."""
+        new = PgQueueHook(self.pgqueue_conn_id).schedule(
+            self.schedule_name,
+            self.cron,
+            self.queue_name,
+            self.message,
+            time_zone=self.time_zone,
+            priority=self.message_priority,
+            headers=self.headers,
+            paused=self.paused,
+        )
+        self.log.info(
+            "schedule %s of queue %s: %s (%s)", self.schedule_name, self.queue_name, self.cron, self.time_zone
+        )
+        return {"schedule_name": self.schedule_name, "new": new}

@@ -1,0 +1,12 @@
+CREATE OR REPLACE FUNCTION messages.begin_archive() RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    begins timestamptz := (SELECT min(p.first_at) FROM messages.archive_partitions() p);
+BEGIN
+    UPDATE messages.archive_policy SET begins_at = begins;
+    ALTER TABLE messages.message_archive_default DROP CONSTRAINT IF EXISTS archived_before_the_archive_begins;
+    EXECUTE format('ALTER TABLE messages.message_archive_default ADD CONSTRAINT archived_before_the_archive_begins CHECK (archived_at >= %L) NOT VALID', begins);
+END $$;
+COMMENT ON FUNCTION messages.begin_archive() IS
+    'Internal. Notes where the archive begins after its oldest partition went; what is older is refused from now on.';

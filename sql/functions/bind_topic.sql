@@ -1,0 +1,15 @@
+CREATE OR REPLACE FUNCTION messages.bind_topic(queue_name text, pattern text) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM messages.topic_regex(coalesce(bind_topic.pattern, ''));
+    IF NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = bind_topic.queue_name) THEN
+        PERFORM messages.raise_unknown_queue(bind_topic.queue_name);
+    END IF;
+    INSERT INTO messages.topic_binding (queue_name, pattern) VALUES (bind_topic.queue_name, bind_topic.pattern)
+    ON CONFLICT DO NOTHING;
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION messages.bind_topic(text, text) IS
+    'Lets a queue get a copy of what publish_topic publishes under a topic that the pattern matches; true if that is new. PQ001: unknown queue; PQ004: bad pattern.';

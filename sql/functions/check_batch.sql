@@ -1,0 +1,35 @@
+CREATE OR REPLACE FUNCTION messages.check_batch(
+    queue_name text, messages jsonb, "references" text[], topics text[], group_keys text[], dedup_keys text[]
+) RETURNS void
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    many   integer;
+    part   text;
+    number integer;
+BEGIN
+    IF pg_has_role(session_user, to_regrole('messages_limited'), 'USAGE') THEN
+        PERFORM messages.check_access(check_batch.queue_name, 'publish');
+    END IF;
+    IF jsonb_typeof(check_batch.messages) = 'array' THEN
+        many := jsonb_array_length(check_batch.messages);
+    END IF;
+    IF coalesce(many, 0) = 0 THEN
+        RAISE EXCEPTION 'the batch is empty or not a JSON array'
+            USING ERRCODE = 'PQ004', HINT = 'Give a JSON array with at least one body.';
+    END IF;
+    FOR part, number IN
+        VALUES ('references', cardinality(check_batch."references")), ('topics', cardinality(check_batch.topics)),
+               ('group_keys', cardinality(check_batch.group_keys)), ('dedup_keys', cardinality(check_batch.dedup_keys))
+    LOOP
+        IF number <> many THEN
+            RAISE EXCEPTION 'the batch has % bodies and % %', many, number, part
+                USING ERRCODE = 'PQ004', HINT = format('Give as many %s as bodies, or none at all.', part);
+        END IF;
+    END LOOP;
+    PERFORM messages.check_topic(topic) FROM unnest(check_batch.topics) AS topic;
+    PERFORM messages.check_key('group_key', key) FROM unnest(check_batch.group_keys) AS key;
+    PERFORM messages.check_key('dedup_key', key) FROM unnest(check_batch.dedup_keys) AS key;
+END $$;
+COMMENT ON FUNCTION messages.check_batch(text, jsonb, text[], text[], text[], text[]) IS
+    'Internal. Raises PQ004 for a batch that cannot be published like this.';

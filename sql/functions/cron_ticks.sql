@@ -1,0 +1,45 @@
+CREATE OR REPLACE FUNCTION messages.cron_ticks(cron text, time_zone text, after timestamptz, until timestamptz)
+RETURNS SETOF timestamptz
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    -- The wall clock at both ends. Asked a day further on, so that a change of the clock near the end lets more in.
+    lowest     timestamp := least((after - interval '24 hours') AT TIME ZONE time_zone + interval '24 hours',
+                                  (after + interval '24 hours') AT TIME ZONE time_zone - interval '24 hours');
+    highest    timestamp := greatest((until - interval '24 hours') AT TIME ZONE time_zone + interval '24 hours',
+                                     (until + interval '24 hours') AT TIME ZONE time_zone - interval '24 hours');
+    meant      record := messages.parse_cron(cron);
+    today      date := lowest::date;
+    on_day     boolean;
+    on_weekday boolean;
+BEGIN
+    WHILE today <= highest LOOP
+        on_day := extract(day FROM today) = ANY (meant.days);
+        on_weekday := extract(dow FROM today) = ANY (meant.weekdays);
+        IF extract(month FROM today) = ANY (meant.months)
+            AND (on_day AND on_weekday OR meant.either_day AND (on_day OR on_weekday))
+        THEN
+            RETURN QUERY
+            WITH wall AS MATERIALIZED (
+                SELECT today + make_time(hour, minute, 0) AS clock
+                  FROM unnest(meant.hours) AS hour CROSS JOIN unnest(meant.minutes) AS minute
+                 WHERE today + make_time(hour, 59, 59) > lowest AND today + make_time(hour, 0, 0) <= highest),
+            -- A time that the clock skips is moved on by the gap. Of a time that comes twice PostgreSQL gives the second:
+            -- the first lies before it by as much as the clock went back.
+            placed AS MATERIALIZED (
+                SELECT w.clock, w.clock AT TIME ZONE time_zone AS second,
+                       w.clock AT TIME ZONE time_zone - ((w.clock AT TIME ZONE time_zone - interval '24 hours') AT TIME ZONE time_zone
+                                                         + interval '24 hours' - w.clock) AS first
+                  FROM wall w WHERE w.clock > lowest AND w.clock <= highest)
+            SELECT DISTINCT tick
+              FROM placed p
+             CROSS JOIN LATERAL (VALUES (CASE WHEN p.first AT TIME ZONE time_zone = p.clock THEN p.first ELSE p.second END),
+                                        (CASE WHEN meant.every_hour THEN p.second END)) AS ticks (tick)
+             WHERE tick > after AND tick <= until
+             ORDER BY tick;
+        END IF;
+        today := today + 1;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION messages.cron_ticks(text, text, timestamptz, timestamptz) IS
+    'Internal. The ticks of a cron expression after one moment, until another. PQ004: not an expression.';

@@ -1,0 +1,17 @@
+CREATE OR REPLACE FUNCTION messages.dead_causes(queue_name text DEFAULT NULL)
+RETURNS TABLE (cause_queue text, result text, fingerprint text, waiting bigint, first_at timestamptz, last_at timestamptz,
+               newest_id bigint, example text)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT c.queue_name, c.result, c.fingerprint, c.waiting, c.first_at, c.last_at, c.newest_id,
+           (SELECT coalesce(a.failure ->> 'error', left(a.details, 200)) FROM messages.message_archive a
+             WHERE a.id = c.newest_id AND a.archived_at >= c.first_at AND a.archived_at <= c.last_at)
+      FROM (SELECT d.queue_name, d.result, d.fingerprint, count(*) AS waiting, min(d.archived_at) AS first_at,
+                   max(d.archived_at) AS last_at, max(d.id) AS newest_id
+              FROM messages.dead_message d
+             WHERE dead_causes.queue_name IS NULL OR d.queue_name = dead_causes.queue_name
+             GROUP BY d.queue_name, d.result, d.fingerprint) c
+     ORDER BY c.waiting DESC, c.newest_id
+$$;
+COMMENT ON FUNCTION messages.dead_causes(text) IS
+    'Dead messages about which nothing was decided yet, by queue, result and fingerprint, with the error of the newest as an example.';

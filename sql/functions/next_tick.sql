@@ -1,0 +1,16 @@
+CREATE OR REPLACE FUNCTION messages.next_tick(cron text, time_zone text, after timestamptz) RETURNS timestamptz
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    ahead interval;
+    tick  timestamptz;
+BEGIN
+    -- Near first, so that a dense expression makes few ticks. The 29th of February on a given weekday may take 40 years.
+    FOREACH ahead IN ARRAY ARRAY[interval '1 hour', '2 days', '32 days', '1 year', '8 years', '40 years'] LOOP
+        SELECT min(t) INTO tick FROM messages.cron_ticks(cron, time_zone, after, after + ahead) AS t;
+        EXIT WHEN tick IS NOT NULL;
+    END LOOP;
+    RETURN tick;
+END $$;
+COMMENT ON FUNCTION messages.next_tick(text, text, timestamptz) IS
+    'Internal. The first tick of a cron expression after a moment; NULL if there is none in 40 years. PQ004: not an expression.';

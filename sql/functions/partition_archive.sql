@@ -1,0 +1,24 @@
+CREATE OR REPLACE FUNCTION messages.partition_archive(partition_by text) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    coming record;
+    used   boolean;
+BEGIN
+    IF partition_archive.partition_by IS NULL OR partition_archive.partition_by NOT IN ('day', 'month') THEN
+        RAISE EXCEPTION 'partition_by is %', coalesce(quote_literal(left(partition_archive.partition_by, 100)), 'NULL')
+            USING ERRCODE = 'PQ004', HINT = 'Give day or month.';
+    END IF;
+    UPDATE messages.archive_policy p SET partition_by = partition_archive.partition_by;
+    -- Partitions of the future are empty, so that the new size begins with the next period and not in months.
+    FOR coming IN SELECT * FROM messages.archive_partitions() p WHERE p.first_at > clock_timestamp() LOOP
+        EXECUTE format('SELECT EXISTS (SELECT FROM %s)', coming.partition) INTO used;
+        IF NOT used THEN
+            EXECUTE format('DROP TABLE %s', coming.partition);
+        END IF;
+    END LOOP;
+    PERFORM messages.make_archive_partitions();
+END $$;
+COMMENT ON FUNCTION messages.partition_archive(text) IS
+    'Makes archive partitions by day or by month from now on; those that have messages stay. PQ004: neither day nor month.';

@@ -1,0 +1,91 @@
+CREATE OR REPLACE FUNCTION messages.publish_deduplicated(
+    queue_name   text,
+    messages     jsonb,
+    dedup_keys   text[],
+    dedup_window interval    DEFAULT NULL,
+    on_conflict  text        DEFAULT 'skip',
+    priority     integer     DEFAULT 0,
+    delay        interval    DEFAULT '0',
+    expires_in   interval    DEFAULT NULL,
+    headers      jsonb       DEFAULT NULL,
+    "references" text[]      DEFAULT NULL,
+    visible_at   timestamptz DEFAULT NULL,
+    topics       text[]      DEFAULT NULL,
+    group_keys   text[]      DEFAULT NULL
+) RETURNS TABLE (id bigint, duplicate boolean)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment  timestamptz := clock_timestamp();
+    due     timestamptz := greatest(publish_deduplicated.visible_at, moment + coalesce(publish_deduplicated.delay, '0'));
+    expires timestamptz := moment + publish_deduplicated.expires_in;
+    forget  timestamptz;
+    item    record;
+    known   bigint;
+    ids     bigint[] := '{}';
+    old     boolean[] := '{}';
+BEGIN
+    PERFORM messages.check_batch(publish_deduplicated.queue_name, publish_deduplicated.messages, publish_deduplicated."references",
+                                 publish_deduplicated.topics, publish_deduplicated.group_keys, publish_deduplicated.dedup_keys);
+    PERFORM messages.check_publish(publish_deduplicated.priority, publish_deduplicated.delay, publish_deduplicated.expires_in,
+                                   publish_deduplicated.visible_at, publish_deduplicated.headers);
+    PERFORM messages.check_duration('dedup_window', publish_deduplicated.dedup_window, '1 second', '366 days');
+    IF publish_deduplicated.on_conflict IS NULL OR publish_deduplicated.on_conflict NOT IN ('skip', 'replace') THEN
+        RAISE EXCEPTION 'on_conflict is %', coalesce(quote_literal(left(publish_deduplicated.on_conflict, 100)), 'NULL')
+            USING ERRCODE = 'PQ004', HINT = 'Give skip or replace.';
+    END IF;
+    SELECT moment + coalesce(publish_deduplicated.dedup_window, q.dedup_window) INTO forget
+      FROM messages.queue q WHERE q.queue_name = publish_deduplicated.queue_name;
+    IF NOT FOUND THEN
+        PERFORM messages.raise_unknown_queue(publish_deduplicated.queue_name);
+    END IF;
+    -- Everybody takes the keys in one order, so that two batches never wait for each other.
+    FOR item IN
+        SELECT keys.dedup_key, keys.place FROM unnest(publish_deduplicated.dedup_keys) WITH ORDINALITY AS keys (dedup_key, place)
+         ORDER BY keys.dedup_key COLLATE "C", keys.place
+    LOOP
+        ids[item.place] := nextval('messages.message_id_seq');
+        old[item.place] := false;
+        CONTINUE WHEN item.dedup_key IS NULL;
+        LOOP
+            INSERT INTO messages.dedup AS d (queue_name, dedup_key, id, expires_at)
+            VALUES (publish_deduplicated.queue_name, item.dedup_key, ids[item.place], forget)
+            ON CONFLICT (queue_name, dedup_key) DO UPDATE SET id = excluded.id, expires_at = excluded.expires_at
+             WHERE d.expires_at <= moment;
+            EXIT WHEN FOUND;
+            SELECT d.id INTO known FROM messages.dedup d
+             WHERE d.queue_name = publish_deduplicated.queue_name AND d.dedup_key = item.dedup_key FOR UPDATE;
+            CONTINUE WHEN NOT FOUND;                               -- forgotten in this moment
+            IF publish_deduplicated.on_conflict = 'replace' AND known <> ALL (ids) THEN
+                UPDATE messages.message m
+                   SET message = publish_deduplicated.messages -> (item.place - 1)::integer,
+                       headers = publish_deduplicated.headers,
+                       reference = publish_deduplicated."references"[item.place],
+                       topic = publish_deduplicated.topics[item.place], expires_at = expires,
+                       visible_at = CASE WHEN m.visible_at = 'infinity' THEN m.visible_at ELSE due END,
+                       due_at = CASE WHEN m.visible_at = 'infinity' THEN due END
+                 WHERE m.id = known AND m.lock_expires_at IS NULL;
+                IF NOT FOUND THEN                                  -- too late to replace: it was leased or finished
+                    UPDATE messages.dedup d SET id = ids[item.place], expires_at = forget
+                     WHERE d.queue_name = publish_deduplicated.queue_name AND d.dedup_key = item.dedup_key;
+                    EXIT;
+                END IF;
+            END IF;
+            ids[item.place] := known;
+            old[item.place] := true;
+            EXIT;
+        END LOOP;
+    END LOOP;
+    INSERT INTO messages.message (id, queue_name, message, priority, created_at, visible_at, expires_at, headers, reference, topic, group_key)
+        OVERRIDING SYSTEM VALUE
+    SELECT ids[body.place], publish_deduplicated.queue_name, body.value, publish_deduplicated.priority, moment,
+           due + body.place * interval '1 us', expires,
+           publish_deduplicated.headers, publish_deduplicated."references"[body.place],
+           publish_deduplicated.topics[body.place], publish_deduplicated.group_keys[body.place]
+      FROM jsonb_array_elements(publish_deduplicated.messages) WITH ORDINALITY AS body (value, place)
+     WHERE NOT old[body.place];
+    RETURN QUERY SELECT * FROM unnest(ids, old);
+END $$;
+COMMENT ON FUNCTION messages.publish_deduplicated(text, jsonb, text[], interval, text, integer, interval, interval, jsonb, text[], timestamptz, text[], text[]) IS
+    'Publishes bodies whose dedup_key is not remembered; a duplicate gives the id of the message that was published before. on_conflict replace puts the new body in its place while it waits. Errors as publish.';

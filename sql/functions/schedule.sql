@@ -1,0 +1,45 @@
+CREATE OR REPLACE FUNCTION messages.schedule(
+    schedule_name text,
+    cron          text,
+    queue_name    text,
+    message       jsonb,
+    time_zone     text    DEFAULT 'UTC',
+    priority      integer DEFAULT 0,
+    headers       jsonb   DEFAULT NULL,
+    paused        boolean DEFAULT NULL
+) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment timestamptz := clock_timestamp();
+BEGIN
+    PERFORM messages.check_schedule(schedule.schedule_name, schedule.cron, schedule.time_zone, schedule.message,
+                                    schedule.priority, schedule.headers);
+    IF NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = schedule.queue_name) THEN
+        PERFORM messages.raise_unknown_queue(schedule.queue_name);
+    END IF;
+    INSERT INTO messages.schedule AS s (schedule_name, cron, time_zone, queue_name, message, priority, headers, paused,
+                                        created_at, checked_until)
+    VALUES (schedule.schedule_name, schedule.cron, schedule.time_zone, schedule.queue_name, schedule.message,
+            schedule.priority, schedule.headers, coalesce(schedule.paused, false), moment, moment)
+    ON CONFLICT DO NOTHING;
+    IF FOUND THEN
+        RETURN true;
+    END IF;
+    -- Ticks of the past belong to the old times, or to the pause.
+    UPDATE messages.schedule s
+       SET cron = schedule.cron, time_zone = schedule.time_zone, queue_name = schedule.queue_name,
+           message = schedule.message, priority = schedule.priority, headers = schedule.headers,
+           paused = coalesce(schedule.paused, s.paused), last_error = NULL,
+           checked_until = CASE WHEN (s.cron, s.time_zone) <> (schedule.cron, schedule.time_zone)
+                                  OR s.paused AND NOT schedule.paused
+                                THEN clock_timestamp() ELSE s.checked_until END
+     WHERE s.schedule_name = schedule.schedule_name
+       AND (s.cron, s.time_zone, s.queue_name, s.message, s.priority, s.headers, s.paused)
+           IS DISTINCT FROM (schedule.cron, schedule.time_zone, schedule.queue_name, schedule.message,
+                             schedule.priority::smallint, schedule.headers, coalesce(schedule.paused, s.paused));
+    RETURN false;
+END $$;
+COMMENT ON FUNCTION messages.schedule(text, text, text, jsonb, text, integer, jsonb, boolean) IS
+    'Publishes a message at each tick of a cron expression from now on. True: new; false: it exists and is now as given, or was already; paused NULL leaves that as it is. PQ001: unknown queue; PQ004: bad argument.';

@@ -1,0 +1,107 @@
+"""The plans of the hot statements, as the server makes them inside the functions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+pytestmark = pytest.mark.contrib  # auto_explain
+
+Connection = psycopg.Connection[Any]
+Queue = Callable[..., str]
+HOSTILE = ("enable_indexscan", "enable_tidscan", "enable_nestloop", "enable_material")
+
+
+@pytest.fixture
+def plans(conn: Connection) -> Callable[[str], list[str]]:
+    """Run a statement and return the plans of those inside it: `plans("SELECT messages.lease('orders')")`."""
+    notices: list[str] = []
+    conn.add_notice_handler(lambda notice: notices.append(notice.message_primary or ""))
+    conn.execute("LOAD 'auto_explain'")
+    conn.execute("SET auto_explain.log_nested_statements = on")
+
+    def plans_of(statement: str) -> list[str]:
+        notices.clear()
+        conn.execute("SET auto_explain.log_min_duration = 0; SET client_min_messages = log")
+        conn.execute(statement.encode())
+        conn.execute("SET auto_explain.log_min_duration = -1; SET client_min_messages = warning")
+        return notices
+
+    return plans_of
+
+
+def fill(conn: Connection, queue_name: str, messages: int = 20000) -> None:
+    """Publish to a table of which the server has no statistics and will make none."""
+    conn.execute("ALTER TABLE messages.message SET (autovacuum_enabled = off)")
+    conn.execute(
+        "SELECT messages.publish_batch(%s, (SELECT jsonb_agg(n) FROM generate_series(1, %s) n))", [queue_name, messages]
+    )
+
+
+def only(plans: list[str], part: str) -> str:
+    (plan,) = [plan for plan in plans if part in plan]
+    return plan
+
+
+@pytest.mark.parametrize("verb", ["lease", "consume"])
+@pytest.mark.parametrize("analysed", [False, True])
+@pytest.mark.parametrize("hostile", [False, True])
+def test_what_is_leased_is_found_by_a_walk_along_the_index(
+    conn: Connection, queue: Queue, plans: Callable[[str], list[str]], verb: str, analysed: bool, hostile: bool
+) -> None:
+    fill(conn, queue("orders"))
+    if analysed:
+        conn.execute("ANALYZE messages.message")
+    if hostile:
+        for setting in HOSTILE:
+            conn.execute(f"SET {setting} = off")
+    plan = only(plans(f"SELECT messages.{verb}('orders', 100)"), "ready AS")
+    assert "Index Scan using message_order_idx" in plan
+    assert "Tid Scan on message" in plan
+    assert not re.search(r"Sort|Seq Scan|Bitmap|Hash", plan)
+
+
+@pytest.mark.parametrize(
+    ("verb", "call"),
+    [
+        ("archive", "SELECT messages.archive(%s, ARRAY[{}])"),
+        ("extend", "SELECT messages.extend(%s, ARRAY[{}], '1 minute')"),
+        ("release", "SELECT messages.release(%s, ARRAY[{}])"),
+    ],
+)
+def test_a_plan_made_while_the_queue_was_empty_still_finds_messages_by_their_id(
+    conn: Connection, queue: Queue, plans: Callable[[str], list[str]], verb: str, call: str
+) -> None:
+    """The plan of a session lives on. With the id in a second index it walked all of that: 120 ms instead of 0.1."""
+    queue("orders")
+    nobody = "'00000000-0000-0000-0000-000000000000'"
+    conn.execute((call.format(1) % nobody).encode())
+    fill(conn, "orders")
+    row = conn.execute("SELECT lock_token, id FROM messages.lease('orders')").fetchone()
+    assert row is not None
+    found = [
+        plan
+        for plan in plans(call.format(row[1]) % f"'{row[0]}'")
+        if re.search("(DELETE FROM|UPDATE) messages.message m", plan)
+    ]
+    assert found
+    for plan in found:
+        assert "message_pkey" in plan
+        assert not re.search(r"message_order_idx|Seq Scan on message ", plan)
+
+
+def test_the_first_lease_on_a_queue_of_20000_reads_no_more_than_it_takes(conn: Connection, queue: Queue) -> None:
+    fill(conn, queue("orders"))
+    with conn.transaction():
+        conn.execute("SELECT count(*) FROM messages.lease('orders', 100)")
+        row = conn.execute(
+            "SELECT seq_tup_read, idx_tup_fetch FROM pg_stat_xact_user_tables"
+            " WHERE relid = 'messages.message'::regclass"
+        ).fetchone()
+    assert row is not None
+    assert row[0] == 0
+    assert row[1] < 300
