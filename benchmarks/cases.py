@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from benchmarks.bench import Bench, Contestant, case
 from benchmarks.measure import Load, Slice
 from benchmarks.peer import Peer
-from benchmarks.peers.pgmq import PGMQ
+from benchmarks.peers.pgmq import PGMQ, TUNED
 from benchmarks.peers.pgqueue import PGQUEUE
 from benchmarks.peers.procrastinate import PROCRASTINATE
 from benchmarks.peers.raw import RAW
@@ -63,8 +64,14 @@ def lease_archive_10(bench: Bench) -> list[Line]:
 
 @case("lease-archive-100", "lease and archive 100 at a time, 4 clients; and its WAL")
 def lease_archive_100(bench: Bench) -> list[Line]:
-    samples = bench.consume(contestants("lease_archive", PGQUEUE, PGMQ, batch=100))
-    return [*_lease_archive("lease-archive-100", samples, 1.6), _wal("lease-archive-100", samples, 0.6)]
+    measured = contestants("lease_archive", PGQUEUE, PGMQ, batch=100)
+    if not bench.quick:
+        measured["tuned"] = replace(measured["pgmq"], setup=TUNED)
+    samples = bench.consume(measured)
+    lines = [*_lease_archive("lease-archive-100", samples, 1.6), _wal("lease-archive-100", samples, 0.6)]
+    if tuned := samples.get("tuned"):
+        lines.append(Row("lease-archive-100", "PGMQ, tuned", rates(samples["pgqueue"]), rates(tuned)))
+    return lines
 
 
 @case("lease-archive-1000", "lease and archive 1,000 at a time, 8 clients")

@@ -98,8 +98,11 @@ def _value(samples: Sequence[float], unit: str) -> str:
 
 def table(lines: Sequence[Line]) -> str:
     """Return the lines as a Markdown table."""
-    cells = [HEAD, ["---"] * len(HEAD), *(line.cells() for line in lines)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+    cells = [HEAD, *(line.cells() for line in lines)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    cells.insert(1, ["-" * width for width in widths])
+    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in cells]
+    return "\n".join(f"| {' | '.join(row)} |" for row in padded)
 
 
 @dataclass(frozen=True, slots=True)

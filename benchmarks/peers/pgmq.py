@@ -8,6 +8,10 @@ from typing import Final
 from benchmarks.peer import Peer
 from benchmarks.server import Connection
 
+# What the Ruby client of PGMQ sets on a queue that is to be tuned; the SQL and the Python client set nothing.
+TUNED: Final = """ALTER TABLE pgmq.q_bench SET (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.01,
+autovacuum_vacuum_threshold = 50, autovacuum_vacuum_cost_delay = 2, autovacuum_analyze_scale_factor = 0.05)"""
+
 
 def version() -> str:
     """Return the version of its SQL."""
