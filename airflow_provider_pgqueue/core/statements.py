@@ -512,6 +512,19 @@ def partition_archive(partition_by: str) -> Statement[None]:
     return Statement("partition_archive", dict(locals()), _nothing)
 
 
+# Who may use a queue --------------------------------------------------------------------------------------------------
+
+
+def grant_queue(queue_name: str, role_name: str, privilege: str) -> Statement[bool]:
+    """Let a role `publish` to, `consume` from or `observe` this queue, and from now on only queues granted to it."""
+    return Statement("grant_queue", dict(locals()), _one)
+
+
+def revoke_queue(queue_name: str, role_name: str, privilege: str | None = None) -> Statement[int]:
+    """Take back one privilege or all; how many there were. The role stays limited to its queues."""
+    return Statement("revoke_queue", dict(locals()), _one)
+
+
 # Waiting and upkeep ---------------------------------------------------------------------------------------------------
 
 

@@ -304,6 +304,16 @@ class QueueVerbs(ABC):
         """Return each queue in numbers; counts every message."""
         return self.perform(statements.status(queue_name), conn=conn)
 
+    def grant_queue(self, queue_name: str, role_name: str, privilege: str, *, conn: Connection | None = None) -> bool:
+        """Let a role `publish`, `consume` or `observe` this queue, and from now on only queues granted to it."""
+        return self.perform(statements.grant_queue(queue_name, role_name, privilege), conn=conn)
+
+    def revoke_queue(
+        self, queue_name: str, role_name: str, privilege: str | None = None, *, conn: Connection | None = None
+    ) -> int:
+        """Take back one privilege or all of a role; it stays limited to its queues."""
+        return self.perform(statements.revoke_queue(queue_name, role_name, privilege), conn=conn)
+
     def upkeep(self, *, conn: Connection | None = None) -> dict[str, Any]:
         """Archive what expired, ring for what waits; counts of each."""
         return self.perform(statements.upkeep(), conn=conn)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -175,7 +174,7 @@ def test_a_body_that_is_not_json_and_an_unknown_queue_are_refused(conn_id: str, 
         run(publish(message=1))
     queue("orders")
     with pytest.raises(InvalidMessage, match="not JSON"):
-        run(publish(messages=[datetime.date(2013, 1, 1)]))
+        run(publish(messages=[date(2013, 1, 1)]))
 
 
 def test_bodies_pass_unchanged_and_unlogged(
@@ -286,7 +285,7 @@ def test_each_message_ends_as_the_function_says(conn_id: str, queue: Queue, run:
     assert results(conn) == {"good": "success", "good too": "success", "bad": "rejected", "broken": "failed"}
     row = conn.execute("SELECT DISTINCT handled_by FROM messages.message_archive").fetchone()
     assert row is not None
-    assert row[0].startswith(f"orders/manual__1/work/-1/1@{os.getpid()}@")
+    assert row[0].startswith(f"orders/manual__1/consume/-1/1@{os.getpid()}@")
 
 
 def test_the_function_may_be_a_path(conn_id: str, queue: Queue, run: Run) -> None:
@@ -394,7 +393,7 @@ def test_failed_messages_are_requeued_and_rejected_ones_are_not(run: Run, conn: 
     assert bodies(conn) == ["broken", "broken"]
     row = conn.execute("SELECT DISTINCT remedied_by FROM messages.message_archive WHERE remedy = 'requeued'").fetchone()
     assert row is not None
-    assert row[0].startswith("orders/manual__1/work")
+    assert row[0].startswith("orders/manual__1/again")
 
 
 @pytest.mark.usefixtures("dead")
