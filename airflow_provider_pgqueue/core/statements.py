@@ -413,8 +413,9 @@ def lease_dead(
     lease_for: timedelta | None = None,
     locked_by: str | None = None,
     results: Collection[str] | None = None,
+    fingerprint: str | None = None,
 ) -> Statement[list[DeadMessage]]:
-    """Take dead messages that nobody decided about under one fresh token, oldest first."""
+    """Take dead messages that nobody decided about under one fresh token, oldest first; of one cause, if wanted."""
     arguments = dict(locals()) | {"results": None if results is None else list(results)}
     return Statement("lease_dead", arguments, _list(DeadMessage.from_row), {"results": "text[]"})
 
@@ -473,6 +474,7 @@ def requeue_dead(
     max_requeues: int | None = None,
     delay: timedelta = _ZERO,
     remedied_by: str | None = None,
+    fingerprint: str | None = None,
 ) -> Statement[list[Requeued]]:
     """Lease dead messages (by default failed and lock_expired ones) and requeue them in one call.
 
@@ -508,6 +510,19 @@ def search_archive(
 def partition_archive(partition_by: str) -> Statement[None]:
     """Make the partitions of the archive by `day` or by `month` from now on."""
     return Statement("partition_archive", dict(locals()), _nothing)
+
+
+# Who may use a queue --------------------------------------------------------------------------------------------------
+
+
+def grant_queue(queue_name: str, role_name: str, privilege: str) -> Statement[bool]:
+    """Let a role `publish` to, `consume` from or `observe` this queue, and from now on only queues granted to it."""
+    return Statement("grant_queue", dict(locals()), _one)
+
+
+def revoke_queue(queue_name: str, role_name: str, privilege: str | None = None) -> Statement[int]:
+    """Take back one privilege or all; how many there were. The role stays limited to its queues."""
+    return Statement("revoke_queue", dict(locals()), _one)
 
 
 # Waiting and upkeep ---------------------------------------------------------------------------------------------------

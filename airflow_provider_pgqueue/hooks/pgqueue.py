@@ -16,6 +16,7 @@ from airflow_provider_pgqueue.core import connection, statements
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import CronUnavailable, InvalidArgument, PermissionDenied, PgQueueError
 from airflow_provider_pgqueue.core.migrations import check_version, current_version, migrate
+from airflow_provider_pgqueue.core.roles import check_owner, grant_group, leave_out_roles
 from airflow_provider_pgqueue.hooks.verbs import Connection, QueueVerbs
 
 _LONGEST_NAME: Final = 63  # bytes that PostgreSQL keeps of application_name
@@ -114,6 +115,9 @@ class PgQueueHook(QueueVerbs, PostgresHook):
         queues: Iterable[str | Mapping[str, Any]] = (),
         *,
         cron: bool | None = None,
+        roles: bool | None = None,
+        grants: Mapping[str, str | Iterable[str]] | None = None,
+        queue_grants: Mapping[str, Mapping[str, str | Iterable[str]]] | None = None,
         conn: Connection | None = None,
     ) -> dict[str, Any]:
         """Install or upgrade the schema, create queues, and let pg_cron do the upkeep where there is one.
@@ -123,10 +127,15 @@ class PgQueueHook(QueueVerbs, PostgresHook):
 
         :param queues: names, or arguments of `create_queue`, which are applied to a queue that exists, too.
         :param cron: True raises CronUnavailable where there is no pg_cron; False removes its jobs.
+        :param roles: True raises PermissionDenied where the group roles cannot be made; False makes none.
+        :param grants: users by group role, such as `{"publisher": ["shop"], "consumer": ["packer"]}`.
+        :param queue_grants: users by queue and privilege, such as `{"orders": {"consume": ["packer"]}}`; those users
+            reach no other queue.
         """
         with self._connected(conn) as session:
-            applied = migrate(session)
+            applied = _migrate(session, roles)
             created = [_name(queue) for queue in queues if _create(session, queue)]
+            _grant(session, grants or {}, queue_grants or {})
             self._install_cron(session, cron)
             summary = {
                 "schema_version": current_version(session),
@@ -189,6 +198,29 @@ def _create(session: Connection, queue: str | Mapping[str, Any]) -> bool:
     if policy:
         run(session, statements.alter_queue(_name(queue), **policy))
     return False
+
+
+def _migrate(session: Connection, roles: bool | None) -> list[int]:
+    with session.transaction():
+        if roles is False:
+            leave_out_roles(session)
+        applied = migrate(session)
+        if roles:
+            check_owner(session)
+    return applied
+
+
+def _grant(
+    session: Connection,
+    grants: Mapping[str, str | Iterable[str]],
+    queue_grants: Mapping[str, Mapping[str, str | Iterable[str]]],
+) -> None:
+    for group, users in grants.items():
+        grant_group(session, group, users)
+    for queue_name, privileges in queue_grants.items():
+        for privilege, users in privileges.items():
+            for user in [users] if isinstance(users, str) else users:
+                run(session, statements.grant_queue(queue_name, user, privilege))
 
 
 def _application_name() -> str:

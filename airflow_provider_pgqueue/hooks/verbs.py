@@ -206,11 +206,17 @@ class QueueVerbs(ABC):
         lease_for: timedelta | None = None,
         locked_by: str | None = None,
         results: Collection[str] | None = None,
+        fingerprint: str | None = None,
         conn: Connection | None = None,
     ) -> list[DeadMessage]:
         """Take dead messages that nobody decided about under one token, oldest first; then requeue or dismiss them."""
         statement = statements.lease_dead(
-            queue_name, max_messages=max_messages, lease_for=lease_for, locked_by=locked_by, results=results
+            queue_name,
+            max_messages=max_messages,
+            lease_for=lease_for,
+            locked_by=locked_by,
+            results=results,
+            fingerprint=fingerprint,
         )
         return self.perform(statement, conn=conn)
 
@@ -237,6 +243,7 @@ class QueueVerbs(ABC):
         max_requeues: int | None = None,
         delay: timedelta = _ZERO,
         remedied_by: str | None = None,
+        fingerprint: str | None = None,
         conn: Connection | None = None,
     ) -> list[Requeued]:
         """Lease dead messages (by default failed and lock_expired ones) and requeue them in one call."""
@@ -247,6 +254,7 @@ class QueueVerbs(ABC):
             max_requeues=max_requeues,
             delay=delay,
             remedied_by=remedied_by,
+            fingerprint=fingerprint,
         )
         return self.perform(statement, conn=conn)
 
@@ -295,6 +303,16 @@ class QueueVerbs(ABC):
     def status(self, queue_name: str | None = None, *, conn: Connection | None = None) -> list[QueueStatus]:
         """Return each queue in numbers; counts every message."""
         return self.perform(statements.status(queue_name), conn=conn)
+
+    def grant_queue(self, queue_name: str, role_name: str, privilege: str, *, conn: Connection | None = None) -> bool:
+        """Let a role `publish`, `consume` or `observe` this queue, and from now on only queues granted to it."""
+        return self.perform(statements.grant_queue(queue_name, role_name, privilege), conn=conn)
+
+    def revoke_queue(
+        self, queue_name: str, role_name: str, privilege: str | None = None, *, conn: Connection | None = None
+    ) -> int:
+        """Take back one privilege or all of a role; it stays limited to its queues."""
+        return self.perform(statements.revoke_queue(queue_name, role_name, privilege), conn=conn)
 
     def upkeep(self, *, conn: Connection | None = None) -> dict[str, Any]:
         """Archive what expired, ring for what waits; counts of each."""

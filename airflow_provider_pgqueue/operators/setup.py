@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseOperator
@@ -22,10 +22,14 @@ class PgQueueSetupOperator(BaseOperator):
     :param queues: names, or arguments of `PgQueueHook.create_queue` as dicts, such as
         `{"queue_name": "orders", "max_attempts": 3}`; those are applied to a queue that exists, too.
     :param cron: True fails where there is no pg_cron; False removes its jobs; None uses it where it is.
+    :param roles: True fails where the group roles cannot be made; False makes none; None makes them where it may.
+    :param grants: users by group role, such as `{"publisher": ["shop"], "consumer": ["packer"]}`; the users exist.
+    :param queue_grants: users by queue and privilege (publish, consume, observe), such as
+        `{"orders": {"consume": ["packer"]}}`; those users reach no other queue.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
-    template_fields: Sequence[str] = ("queues", "pgqueue_conn_id")
+    template_fields: Sequence[str] = ("queues", "grants", "queue_grants", "pgqueue_conn_id")
     ui_color = "#e4f0e4"
 
     def __init__(
@@ -33,17 +37,25 @@ class PgQueueSetupOperator(BaseOperator):
         *,
         queues: Sequence[str | Mapping[str, Any]] = (),
         cron: bool | None = None,
+        roles: bool | None = None,
+        grants: Mapping[str, str | Iterable[str]] | None = None,
+        queue_grants: Mapping[str, Mapping[str, str | Iterable[str]]] | None = None,
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.queues = queues
         self.cron = cron
+        self.roles = roles
+        self.grants = grants
+        self.queue_grants = queue_grants
         self.pgqueue_conn_id = pgqueue_conn_id
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Install, and return what was done."""
-        summary = PgQueueHook(self.pgqueue_conn_id).install(self.queues, cron=self.cron)
+        summary = PgQueueHook(self.pgqueue_conn_id).install(
+            self.queues, cron=self.cron, roles=self.roles, grants=self.grants, queue_grants=self.queue_grants
+        )
         if summary["upkeep_mode"] == "airflow":
             self.log.info("there is no pg_cron: run PgQueueUpkeepOperator every minute")
         return summary

@@ -4,9 +4,12 @@ AS $$
 DECLARE
     removed integer := 0;
 BEGIN
-    IF to_regclass('cron.job') IS NOT NULL THEN
-        EXECUTE $jobs$ SELECT count(cron.unschedule(jobid)) FROM cron.job WHERE jobname LIKE 'messages:%' $jobs$ INTO removed;
+    IF has_schema_privilege(to_regnamespace('cron'), 'USAGE') THEN
+        EXECUTE $jobs$
+            SELECT count(cron.unschedule(jobid)) FROM cron.job
+             WHERE jobname LIKE 'messages:%' AND (username = current_user OR (SELECT rolsuper FROM pg_roles WHERE rolname = current_user))
+        $jobs$ INTO removed;
     END IF;
     RETURN removed;
 END $$;
-COMMENT ON FUNCTION messages.uninstall_cron() IS 'Removes the pg_cron jobs of the queue and returns how many there were.';
+COMMENT ON FUNCTION messages.uninstall_cron() IS 'Removes the pg_cron jobs of the queue, a superuser those of everybody, and returns how many there were.';

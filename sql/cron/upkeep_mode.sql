@@ -4,8 +4,8 @@ AS $$
 DECLARE
     scheduled boolean := false;
 BEGIN
-    IF to_regclass('cron.job') IS NOT NULL THEN
-        EXECUTE $jobs$ 
+    IF has_schema_privilege(to_regnamespace('cron'), 'USAGE') THEN
+        EXECUTE $jobs$
             SELECT count(DISTINCT jobname) = 2 FROM cron.job WHERE jobname IN ('messages:upkeep', 'messages:schedules') AND active
         $jobs$ INTO scheduled;
     END IF;

@@ -8,7 +8,8 @@ DECLARE
     part   text;
     number integer;
 BEGIN
-    IF pg_has_role(session_user, to_regrole('messages_limited'), 'USAGE') THEN
+    IF pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER')
+       AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE THEN
         PERFORM messages.check_access(check_batch.queue_name, 'publish');
     END IF;
     IF jsonb_typeof(check_batch.messages) = 'array' THEN

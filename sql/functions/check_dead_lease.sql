@@ -3,6 +3,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
+    PERFORM messages.check_access(check_dead_lease.queue_name, 'consume');
     IF check_dead_lease.queue_name IS NOT NULL
        AND NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = check_dead_lease.queue_name) THEN
         PERFORM messages.raise_unknown_queue(check_dead_lease.queue_name);

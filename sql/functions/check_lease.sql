@@ -2,7 +2,8 @@ CREATE OR REPLACE FUNCTION messages.check_lease(queue_name text, paused boolean,
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF pg_has_role(session_user, to_regrole('messages_limited'), 'USAGE') THEN
+    IF pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER')
+       AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE THEN
         PERFORM messages.check_access(queue_name, 'consume');
     END IF;
     IF paused THEN

@@ -5,6 +5,8 @@ AS $$
     SELECT d.queue_name, d.result, count(*), max(d.id), clock_timestamp() - min(d.archived_at)
       FROM messages.dead_message d
      WHERE (queue_names IS NULL OR d.queue_name = ANY (queue_names))
+       AND ((SELECT r.everything FROM messages.session_reach r)
+            OR d.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
        AND (d.lock_expires_at IS NULL OR d.lock_expires_at <= clock_timestamp())
      GROUP BY d.queue_name, d.result
 $$;

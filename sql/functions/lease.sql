@@ -33,7 +33,8 @@ BEGIN
     LOOP
         IF until IS NULL THEN
             IF band.paused OR wanted IS NULL OR wanted < 1 OR wanted > 10000 OR lease.lease_for IS NOT NULL
-               OR pg_has_role(session_user, to_regrole('messages_limited'), 'USAGE') THEN
+               OR (pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER')
+                   AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE) THEN
                 PERFORM messages.check_lease(lease.queue_name, band.paused, wanted, lease.lease_for);
             END IF;
             until := moment + coalesce(lease.lease_for, band.lease_for);

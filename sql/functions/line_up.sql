@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.line_up(ids bigint[], queue_name text, group_keys text[], requeued_from bigint[]) RETURNS void
+CREATE OR REPLACE FUNCTION messages.line_up(queue_name text, ids bigint[], group_keys text[], requeued_from bigint[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
@@ -23,5 +23,5 @@ BEGIN
     UPDATE messages.message m SET due_at = m.visible_at, visible_at = 'infinity'
       FROM messages.group_member g WHERE g.id = ANY (ids) AND g.waits AND m.id = g.id;
 END $$;
-COMMENT ON FUNCTION messages.line_up(bigint[], text, text[], bigint[]) IS
+COMMENT ON FUNCTION messages.line_up(text, bigint[], text[], bigint[]) IS
     'Internal. Gives messages that were just inserted their place in their groups; all but the head of a group wait.';

@@ -13,7 +13,7 @@ CREATE OR REPLACE FUNCTION messages.publish(
     dedup_window interval    DEFAULT NULL,
     on_conflict  text        DEFAULT 'skip'
 ) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -26,17 +26,22 @@ BEGIN
             publish.on_conflict, publish.priority, publish.delay, publish.expires_in, publish.headers,
             ARRAY[publish.reference], publish.visible_at, ARRAY[publish.topic], ARRAY[publish.group_key]) d);
     END IF;
-    IF pg_has_role(session_user, to_regrole('messages_limited'), 'USAGE') THEN
+    IF pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER')
+       AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE THEN
         PERFORM messages.check_access(publish.queue_name, 'publish');
     END IF;
-    PERFORM messages.check_publish(publish.priority, publish.delay, publish.expires_in, publish.visible_at, publish.headers)
-      WHERE publish.priority IS DISTINCT FROM 0 OR publish.delay <> '0'
-         OR num_nonnulls(publish.expires_in, publish.visible_at, publish.headers) > 0;
+    -- To call another function costs as much as a tenth of a publish: only if there is something to check.
+    IF publish.priority IS DISTINCT FROM 0 OR publish.delay <> '0' OR publish.expires_in IS NOT NULL
+       OR publish.visible_at IS NOT NULL OR publish.headers IS NOT NULL THEN
+        PERFORM messages.check_publish(publish.priority, publish.delay, publish.expires_in, publish.visible_at, publish.headers);
+    END IF;
+    IF publish.topic IS NOT NULL OR publish.group_key IS NOT NULL THEN
+        PERFORM messages.check_topic(publish.topic), messages.check_key('group_key', publish.group_key);
+    END IF;
     INSERT INTO messages.message (queue_name, message, priority, created_at, visible_at, expires_at, headers, reference, topic, group_key)
     VALUES (publish.queue_name, publish.message, publish.priority, moment,
             greatest(publish.visible_at, moment + coalesce(publish.delay, '0')), moment + publish.expires_in,
-            publish.headers, publish.reference, messages.check_topic(publish.topic),
-            messages.check_key('group_key', publish.group_key))
+            publish.headers, publish.reference, publish.topic, publish.group_key)
     RETURNING id INTO new_id;
     RETURN new_id;
 END $$;

@@ -4,8 +4,11 @@ AS $$
 DECLARE
     purged bigint;
 BEGIN
+    IF has_schema_privilege(to_regnamespace('cron'), 'USAGE') IS NOT TRUE THEN
+        RETURN 0;
+    END IF;
     -- pg_cron keeps a row for each run for ever, those of jobs that were removed too, and those without an end, which a
-    -- restart of the server leaves. Row security limits this to the runs of the owner.
+    -- restart of the server leaves. Row security limits this to the runs that open_cron() shows.
     EXECUTE $purge$
         WITH ours AS (
             SELECT d.runid, d.end_time FROM cron.job_run_details d

@@ -21,6 +21,8 @@ AS $$
          WHERE m.queue_name = b.queue_name AND m.priority = b.priority AND m.visible_at > moment AND m.visible_at < 'infinity'
          ORDER BY m.visible_at LIMIT 1) coming ON true
      WHERE (queue_names IS NULL OR q.queue_name = ANY (queue_names)) AND NOT q.paused
+       AND ((SELECT r.everything FROM messages.session_reach r)
+            OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
      GROUP BY q.queue_name, moment
     HAVING sum(found.ready) > 0 OR min(coming.visible_at) IS NOT NULL
 $$;

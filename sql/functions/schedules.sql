@@ -10,6 +10,8 @@ AS $$
                 THEN messages.next_tick(s.cron, s.time_zone, greatest(s.checked_until, clock_timestamp() - interval '24 hours')) END,
            s.last_error
       FROM messages.schedule s
+     WHERE (SELECT r.everything FROM messages.session_reach r)
+        OR s.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r)
      ORDER BY s.schedule_name
 $$;
 COMMENT ON FUNCTION messages.schedules() IS

@@ -6,6 +6,9 @@ AS $$
 DECLARE
     moment timestamptz := clock_timestamp();
 BEGIN
+    IF status.queue_name IS NOT NULL THEN
+        PERFORM messages.check_access(status.queue_name, 'observe');
+    END IF;
     IF status.queue_name IS NOT NULL AND NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = status.queue_name) THEN
         PERFORM messages.raise_unknown_queue(status.queue_name);
     END IF;
@@ -18,9 +21,11 @@ BEGIN
            (SELECT count(*) FROM messages.dead_message d WHERE d.queue_name = q.queue_name),
            (SELECT moment - u.finished_at FROM messages.upkeep_run u)
       FROM messages.queue q LEFT JOIN messages.message m ON m.queue_name = q.queue_name
-     WHERE status.queue_name IS NULL OR q.queue_name = status.queue_name
+     WHERE (status.queue_name IS NULL OR q.queue_name = status.queue_name)
+       AND ((SELECT r.everything FROM messages.session_reach r)
+            OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
      GROUP BY q.queue_name, q.paused
      ORDER BY q.queue_name;
 END $$;
 COMMENT ON FUNCTION messages.status(text) IS
-    'Each queue: depth = ready + leased + delayed; age of the oldest ready message; open dead messages; time since the last upkeep. Counts every message. PQ001: unknown queue.';
+    'Each queue: depth = ready + leased + delayed; age of the oldest ready message; open dead messages; time since the last upkeep. Counts every message. Without a name, those that this login may observe. PQ001: unknown queue.';

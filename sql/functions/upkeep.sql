@@ -38,9 +38,7 @@ BEGIN
     made := messages.make_archive_partitions();
     SELECT r.* INTO retained FROM messages.archive_policy p CROSS JOIN LATERAL messages.apply_retention() r
      WHERE p.retained_at < clock_timestamp() - interval '1 hour' OR p.retained_at IS NULL;
-    IF to_regclass('cron.job_run_details') IS NOT NULL THEN
-        purged := messages.purge_cron_history('3 days');
-    END IF;
+    purged := messages.purge_cron_history('3 days');
     PERFORM messages.forget();
     INSERT INTO messages.upkeep_run AS u (finished_at, done_by)
     VALUES (clock_timestamp(), coalesce(nullif(current_setting('application_name'), ''), session_user))

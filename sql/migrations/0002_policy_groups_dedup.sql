@@ -171,3 +171,5 @@ DROP FUNCTION IF EXISTS messages.release(uuid, bigint[], interval, boolean, text
 DROP FUNCTION IF EXISTS messages.take(text, integer, integer);
 DROP FUNCTION IF EXISTS messages.make_archive_partitions(integer);
 DROP FUNCTION IF EXISTS messages.consumable_queue(text, integer);
+DROP FUNCTION IF EXISTS messages.lease_dead(text, integer, interval, text, text[]);
+DROP FUNCTION IF EXISTS messages.requeue_dead(text, integer, text[], integer, interval, text);

@@ -185,7 +185,7 @@ def test_a_newer_schema_is_refused_before_anything_is_done(
     conn_id: str, queue: Queue, conn: psycopg.Connection[Any]
 ) -> None:
     queue("orders")
-    conn.execute("INSERT INTO messages.schema_migration (version, name) VALUES (9999, 'future')")
+    conn.execute("CREATE OR REPLACE FUNCTION messages.schema_version() RETURNS integer LANGUAGE sql AS 'SELECT 9999'")
     with pytest.raises(SchemaTooNew, match="Upgrade airflow-provider-pgqueue"):
         PgQueueHook(conn_id).publish("orders", 1)
 

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tools import SetupError
+from airflow_provider_pgqueue.testing import SetupError
 
 
 @cache
@@ -44,17 +44,20 @@ def reachable(directory: Path) -> Path:
 
 
 def reachable_copy(*folders: Path) -> Path:
-    """Return the parent of these folders, or of copies that the user can reach."""
+    """Return the parent of these folders, or of copies of those that exist that the user can reach."""
     parent = folders[0].parent
     if _can_reach(folders[0]):
         return parent
     copies = temporary(parent)
     claim(copies)
-    for folder in folders:
+    for folder in filter(Path.exists, folders):
         if not (copies / folder.name).exists():
             unfinished = copies / f"{folder.name}.{os.getpid()}"
             shutil.copytree(folder, unfinished, symlinks=True)
-            unfinished.rename(copies / folder.name)
+            try:
+                unfinished.rename(copies / folder.name)
+            except OSError:  # another process was faster
+                shutil.rmtree(unfinished)
     return copies
 
 

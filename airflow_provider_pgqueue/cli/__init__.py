@@ -1,0 +1,14 @@
+"""The command line `pgqueue`: the queue from a shell, without Airflow."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and end the process: 0 done, 1 error, 2 wrong usage, 130 interrupted."""
+    # Here and not above, so that importing a part of the command line does not load all of it.
+    from airflow_provider_pgqueue.cli.program import run
+
+    sys.exit(run(arguments))

@@ -1,0 +1,29 @@
+"""Asks before something is lost."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def yes_option(command: F) -> F:
+    """Give a command the option --yes."""
+    return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Return if the answer is yes; else end the command without doing anything.
+
+    Where nobody can answer, because standard input is not a terminal, --yes is needed.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Nobody can answer here: repeat the command with --yes.")
+    if not click.confirm(question, err=True):
+        raise click.ClickException("not confirmed: nothing was changed.")

@@ -1,0 +1,148 @@
+"""Looks for what is wrong, and says what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import click
+import psycopg
+from psycopg.rows import dict_row
+
+from airflow_provider_pgqueue.cli.connection import Connection, open_connection
+from airflow_provider_pgqueue.cli.output import console, records, span, table, to_text
+from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.cli.text import one_line
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, SchemaError, translate
+from airflow_provider_pgqueue.core.migrations import check_version, code_version
+
+_OLDEST = 15
+_WORKING = ("publish", "publish_batch", "lease", "extend", "archive", "release")
+_MISSING = """
+SELECT array_agg(DISTINCT p.proname ORDER BY p.proname)
+  FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+ WHERE n.nspname = 'messages' AND p.proname = ANY (%s) AND NOT has_function_privilege(p.oid, 'EXECUTE')
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One look: `severity` is ok, warning or critical, `cure` what to do."""
+
+    check_name: str
+    severity: str
+    finding: str
+    cure: str | None = None
+
+
+@click.command()
+@click.option(
+    "--fail-on",
+    type=click.Choice(["warning", "critical"]),
+    default="warning",
+    show_default=True,
+    help="The least severity for exit status 1.",
+)
+@shared_options
+@pass_settings
+def doctor(settings: Settings, fail_on: str) -> int:
+    """Look for what is wrong: connection, schema, privileges, upkeep, health.
+
+    The exit status is 1 if something is.
+    """
+    findings = list(_examine(settings))
+    bad = {"critical"} if fail_on == "critical" else {"critical", "warning"}
+    sound = not any(finding.severity in bad for finding in findings)
+    if settings.as_json:
+        click.echo(to_text({"sound": sound, "findings": records(findings)}))
+    else:
+        console().print(table(records(findings), ("severity", "check_name", "finding", "cure")))
+    return 0 if sound else 1
+
+
+def _examine(settings: Settings) -> Iterator[Finding]:
+    try:
+        conn = open_connection(settings)
+    except (ConnectionFailed, InvalidArgument) as error:
+        yield Finding("connection", "critical", one_line(str(error)))
+        return
+    with conn:
+        yield Finding("connection", "ok", _where(conn))
+        yield _server(conn)
+        yield _pooler(conn)
+        try:
+            check_version(conn)
+        except SchemaError as error:
+            yield Finding("schema", "critical", str(error), "pgqueue install, as a role that may create the schema")
+            return
+        except psycopg.Error as error:
+            yield Finding("schema", "critical", one_line(str(translate(error))))
+            return
+        except Exception as error:
+            yield Finding("schema", "critical", one_line(str(error)), "GRANT USAGE ON SCHEMA messages")
+            return
+        yield Finding("schema", "ok", f"version {code_version()}, as this package needs")
+        yield _privileges(conn)
+        yield from _upkeep(conn)
+        yield from _health(conn)
+
+
+def _where(conn: Connection) -> str:
+    return f"database {conn.info.dbname} on {conn.info.host}:{conn.info.port} as {conn.info.user}"
+
+
+def _server(conn: Connection) -> Finding:
+    major = conn.info.server_version // 10000
+    text = f"PostgreSQL {conn.info.parameter_status('server_version')}"
+    if major < _OLDEST:
+        return Finding("server", "critical", text, f"upgrade to PostgreSQL {_OLDEST} or newer")
+    return Finding("server", "ok", text)
+
+
+def _pooler(conn: Connection) -> Finding:
+    # A pooler in transaction mode makes up the process id that it gives to a client.
+    row = conn.execute("SELECT pg_catalog.pg_backend_pid()").fetchone()
+    if row and row[0] == conn.info.backend_pid:
+        return Finding("pooler", "ok", "the connection is direct: wake-ups arrive")
+    return Finding(
+        "pooler",
+        "warning",
+        "a connection pooler stands in between, where LISTEN hears nothing",
+        "give workers and the triggerer a direct connection (listen_conn_id in Airflow); they poll otherwise",
+    )
+
+
+def _privileges(conn: Connection) -> Finding:
+    row = conn.execute(_MISSING, [list(_WORKING)]).fetchone()
+    missing = row[0] if row else None
+    if not missing:
+        return Finding("privileges", "ok", f"role {conn.info.user} may publish and consume")
+    names = ", ".join(missing)
+    return Finding(
+        "privileges",
+        "warning",
+        f"role {conn.info.user} may not execute {names}",
+        "GRANT EXECUTE ON FUNCTION what it needs; nothing to do for a role that only looks or only publishes",
+    )
+
+
+def _upkeep(conn: Connection) -> Iterator[Finding]:
+    try:
+        mode = run(conn, statements.upkeep_mode())
+        queues = run(conn, statements.status())
+    except Exception as error:
+        yield Finding("upkeep_mode", "warning", one_line(str(error)))
+        return
+    age = queues[0].upkeep_age if queues else None
+    last = f"the last was {span(age)} ago" if age is not None else "it never ran"
+    yield Finding("upkeep_mode", "ok", f"upkeep by {mode}; {last}")
+
+
+def _health(conn: Connection) -> Iterator[Finding]:
+    with conn.cursor(row_factory=dict_row) as cursor:
+        for row in cursor.execute("SELECT check_name, severity, finding, cure FROM messages.health()").fetchall():
+            values: dict[str, Any] = row
+            yield Finding(**values)

@@ -1,0 +1,104 @@
+"""Installs, upgrades and removes the schema."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from airflow_provider_pgqueue import __version__
+from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
+from airflow_provider_pgqueue.cli.connection import Connection, connected
+from airflow_provider_pgqueue.cli.output import show
+from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import CronUnavailable, PermissionDenied
+from airflow_provider_pgqueue.core.migrations import current_version, migrate, scripts, sql_folder
+
+
+@click.command()
+@click.option("--cron/--no-cron", default=None, help="Insist on pg_cron for the upkeep, or remove its job.")
+@click.option("--print-sql", is_flag=True, help="Print the SQL as one script for psql -f, and do nothing.")
+@shared_options
+@pass_settings
+def install(settings: Settings, cron: bool | None, print_sql: bool) -> None:
+    """Install or upgrade the schema, and let pg_cron do the upkeep where there is one.
+
+    Twice does no harm; run it after every upgrade of the package.
+    """
+    if print_sql:
+        script = install_script(cron)
+        show(settings, {"sql": script}, "") if settings.as_json else click.echo(script, nl=False)
+        return
+    with connected(settings, check=False) as conn:
+        applied = migrate(conn)
+        no_cron = _schedule_upkeep(conn, cron)
+        found = {
+            "database": conn.info.dbname,
+            "schema_version": current_version(conn),
+            "migrations_applied": applied,
+            "upkeep_mode": run(conn, statements.upkeep_mode()),
+            "no_cron_because": no_cron,
+        }
+    show(settings, found, _installed(found))
+
+
+def _installed(found: dict[str, Any]) -> str:
+    text = f"schema messages has version {found['schema_version']} in database {found['database']}; "
+    if found["upkeep_mode"] == "pg_cron":
+        return f"{text}pg_cron does the upkeep."
+    return f"{text}run `pgqueue upkeep` or PgQueueUpkeepOperator every minute, because pg_cron does not."
+
+
+def _schedule_upkeep(conn: Connection, wanted: bool | None) -> str | None:
+    """Install or remove the job of pg_cron; return why there is none, if nobody insisted on it."""
+    if wanted is False:
+        run(conn, statements.uninstall_cron())
+        return "--no-cron"
+    try:
+        with conn.transaction():
+            run(conn, statements.install_cron())
+    except (CronUnavailable, PermissionDenied) as error:
+        if wanted:
+            raise
+        return str(error)
+    return None
+
+
+def install_script(cron: bool | None = None) -> str:
+    r"""Return `install.sql` with the files that its \ir lines name in their places, for psql."""
+    _, _, body = (sql_folder() / "install.sql").read_text().partition("\\set ON_ERROR_STOP on\n")
+    text = f"-- Installs or upgrades schema messages of pgqueue {__version__}: psql -f THIS_FILE DSN\n"
+    text += "\\set ON_ERROR_STOP on\n" + body
+    for script in scripts():
+        text = text.replace(f"\\ir {script.path}\n", f"-- {script.path}\n{script.text.rstrip()}\n")
+    if cron is not None:
+        text += f"SELECT messages.{'' if cron else 'un'}install_cron();\n"
+    return text
+
+
+@click.command()
+@yes_option
+@shared_options
+@pass_settings
+def uninstall(settings: Settings, yes: bool) -> None:
+    """Remove the schema with all queues, messages and archives."""
+    with connected(settings, check=False) as conn:
+        current_version(conn)
+        row = conn.execute(
+            "SELECT (SELECT count(*) FROM messages.message), (SELECT count(*) FROM messages.message_archive)"
+        ).fetchone()
+        waiting, archived = row or (0, 0)
+        question = (
+            f"Remove schema messages from database {conn.info.dbname} on {_server(conn)}, "
+            f"with {waiting:,} messages and {archived:,} archived ones?"
+        )
+        confirm(question, yes=yes)
+        conn.execute((sql_folder() / "uninstall.sql").read_bytes())
+        removed = {"database": conn.info.dbname, "messages_deleted": waiting, "archived_deleted": archived}
+    show(settings, removed, f"removed schema messages from database {removed['database']}.")
+
+
+def _server(conn: Connection) -> str:
+    return f"{conn.info.host}:{conn.info.port}"

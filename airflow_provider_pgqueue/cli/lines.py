@@ -1,0 +1,66 @@
+"""Reads JSON lines, each checked before it is published, so that an error can name its line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from airflow_provider_pgqueue.core.body import to_json
+from airflow_provider_pgqueue.core.errors import InvalidMessage
+
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One body as it was written, so that no digit of a number is lost, and its parsed value for the keys in it."""
+
+    number: int
+    text: str
+    body: Any
+
+    def key(self, name: str) -> str:
+        """Return the value of a field as text; InvalidMessage if there is none that can be a key."""
+        value = self.body.get(name) if isinstance(self.body, dict) else None
+        if isinstance(value, str):
+            return value
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return json.dumps(value)
+        raise InvalidMessage(f"line {self.number}: the field {name!r} is not a string or a number. Give it one.")
+
+
+def read_lines(source: Iterable[bytes]) -> Iterator[Line]:
+    """Yield the JSON lines of a source, without empty ones; InvalidMessage names the first line that is not JSON."""
+    for number, raw in enumerate(source, 1):
+        try:
+            text = raw.decode("utf-8-sig" if number == 1 else "utf-8").strip(" \t\r\n")
+        except UnicodeDecodeError:
+            raise InvalidMessage(f"line {number} is not UTF-8. Convert the file, for example with iconv.") from None
+        if text:
+            yield parse_line(number, text)
+
+
+def parse_line(number: int, text: str) -> Line:
+    """Return one body; InvalidMessage names the line and the column, not the content."""
+    try:
+        body = json.loads(text, parse_constant=_refuse)
+        if "\\u" in text and _NUL.search(to_json(body)):
+            raise InvalidMessage("\\u0000 cannot be stored. Remove it.")
+    except json.JSONDecodeError as error:
+        raise InvalidMessage(
+            f"line {number} is not JSON: {error.msg} at column {error.colno}. Write one JSON value on each line."
+        ) from None
+    except InvalidMessage as error:
+        raise InvalidMessage(f"line {number}: {error}") from None
+    except RecursionError:
+        raise InvalidMessage(f"line {number} is nested too deep. Flatten it.") from None
+    except ValueError:
+        raise InvalidMessage(f"line {number} has a number that is too long. Write it as a string.") from None
+    return Line(number, text, body)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise InvalidMessage(f"{constant} is not JSON. Replace NaN and Infinity.")

@@ -1,0 +1,124 @@
+"""Prints what a command found: a table or a sentence for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import click
+
+from airflow_provider_pgqueue.cli.settings import Settings
+from airflow_provider_pgqueue.cli.text import printable
+
+Row = Mapping[str, Any]
+_WIDE = 100_000  # no terminal: nothing is cut
+
+
+def show(settings: Settings, value: Row, text: str) -> None:
+    """Print one result: the sentence, or the object."""
+    click.echo(to_text(value) if settings.as_json else printable(text))
+
+
+def show_rows(settings: Settings, name: str, rows: Sequence[Row], columns: Sequence[str] | None = None) -> None:
+    """Print rows: a table of `columns` (all, if none are named), or one object that has them all under `name`."""
+    if settings.as_json:
+        click.echo(to_text({name: rows}))
+    elif rows:
+        console().print(table(rows, columns))
+    else:
+        click.echo(f"no {name}")
+
+
+def show_line(settings: Settings, value: Row, text: str) -> None:
+    """Print one line of a stream at once."""
+    show(settings, value, text)
+    sys.stdout.flush()
+
+
+def to_text(value: Any) -> str:
+    """Return JSON in one line: moments in ISO 8601, durations in seconds."""
+    return json.dumps(value, default=_plain, ensure_ascii=False)
+
+
+def console(*, stderr: bool = False) -> Any:
+    """Return a Rich console: as wide as the terminal, or without limit where there is none."""
+    from rich.console import Console
+
+    made = Console(stderr=stderr, highlight=False)
+    if not made.is_terminal:
+        made.width = _WIDE
+    return made
+
+
+def table(rows: Sequence[Row], columns: Sequence[str] | None = None) -> Any:
+    """Return a Rich table; numbers to the right."""
+    from rich.table import Table
+    from rich.text import Text
+
+    names = list(columns or rows[0])
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    for name in names:
+        is_number = all(isinstance(row[name], int | float | timedelta | None) for row in rows)
+        made.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(cell(row[name])) for name in names))
+    return made
+
+
+def cell(value: Any) -> str:
+    """Return a value as people read it, without anything that could steer their terminal."""
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case timedelta():
+            return span(value)
+        case datetime():
+            return value.astimezone().isoformat(sep=" ", timespec="seconds")
+        case float():
+            return f"{value:,.1f}" if value >= 10 else f"{value:.2g}"
+        case dict() | list():
+            return printable(to_text(value))
+    return printable(str(value))
+
+
+def span(duration: timedelta) -> str:
+    """Return a duration in its largest two units: `3d 4h`, `2m 5s`, `0.25s`."""
+    seconds = duration.total_seconds()
+    if abs(seconds) < 60:
+        return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
+    sign, rest = ("-" if seconds < 0 else ""), int(abs(seconds))
+    parts = []
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
+        number, rest = divmod(rest, length)
+        if number:
+            parts.append(f"{number}{unit}")
+    return sign + " ".join(parts[:2])
+
+
+def count(number: int, noun: str = "message") -> str:
+    """Return `1 message`, `2 messages`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def records(values: Sequence[Any]) -> list[Row]:
+    """Return dataclasses of the queue as rows."""
+    from dataclasses import asdict
+
+    return [asdict(value) for value in values]
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case timedelta():
+            return value.total_seconds()
+        case datetime():
+            return value.isoformat()
+        case Decimal():
+            return float(value)
+    return str(value)

@@ -1,0 +1,55 @@
+"""Shows what waits, without taking it."""
+
+from __future__ import annotations
+
+import click
+import psycopg
+from psycopg.rows import dict_row
+
+from airflow_provider_pgqueue.cli.connection import Connection, connected
+from airflow_provider_pgqueue.cli.output import Row, show_rows
+from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import PermissionDenied
+
+_COLUMNS = """
+SELECT id, CASE WHEN lock_expires_at > clock_timestamp() THEN 'leased'
+                WHEN visible_at = 'infinity' THEN 'behind'
+                WHEN visible_at > clock_timestamp() THEN 'delayed' ELSE 'ready' END AS state,
+       priority, attempts, clock_timestamp() - created_at AS age, created_at,
+       nullif(visible_at, 'infinity') AS visible_at, lock_expires_at, locked_by, reference, topic, group_key
+"""
+_ORDERED = " WHERE queue_name = %s ORDER BY priority DESC, visible_at, id LIMIT %s"
+_HEADERS = _COLUMNS + ", body_bytes FROM messages.message_overview" + _ORDERED
+_BODIES = _COLUMNS + ", headers, message FROM messages.message" + _ORDERED
+_SHOWN = ("id", "state", "priority", "attempts", "age", "locked_by", "reference")
+
+
+@click.command()
+@click.argument("queue")
+@click.option("-n", "--number", type=click.IntRange(1), default=10, show_default=True, help="How many.")
+@click.option("--headers-only", is_flag=True, help="Leave out the bodies.")
+@shared_options
+@pass_settings
+def peek(settings: Settings, queue: str, number: int, headers_only: bool) -> None:
+    """Show messages that are not finished, without leasing them.
+
+    In the order in which they will be leased. A message is ready, leased, delayed, or behind another of its group.
+    """
+    with connected(settings) as conn:
+        rows = _look(conn, _HEADERS if headers_only else _BODIES, queue, number)
+        if not rows:
+            run(conn, statements.status(queue))  # an unknown queue is an error, an empty one is not
+    show_rows(settings, "messages", rows, (*_SHOWN, "body_bytes" if headers_only else "message"))
+
+
+def _look(conn: Connection, query: str, queue: str, number: int) -> list[Row]:
+    try:
+        with conn.cursor(row_factory=dict_row) as cursor:
+            return list(cursor.execute(query.encode(), [queue, number]).fetchall())
+    except psycopg.errors.InsufficientPrivilege as error:
+        needed, cure = ("message", " or use --headers-only") if query is _BODIES else ("message_overview", "")
+        raise PermissionDenied(
+            f"role {conn.info.user} has no SELECT on messages.{needed}. Ask the owner to grant it{cure}."
+        ) from error

@@ -1,0 +1,116 @@
+"""The list of commands, each loaded when it is called, and the one place where an error becomes an exit status."""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from collections.abc import Sequence
+from typing import Final
+
+import click
+
+from airflow_provider_pgqueue import __version__
+from airflow_provider_pgqueue.cli.settings import Settings, shared_options
+
+# The help is repeated here, so that `pgqueue --help` loads no driver.
+COMMANDS: Final[dict[str, tuple[str, str]]] = {
+    "install": ("install", "Install or upgrade the schema, and let pg_cron do the upkeep where there is one."),
+    "uninstall": ("install", "Remove the schema with all queues, messages and archives."),
+    "doctor": ("doctor", "Look for what is wrong: connection, schema, privileges, upkeep, health."),
+    "queues": ("queues", "List the queues and their policy; create, alter, drop, pause, resume."),
+    "publish": ("publish", "Publish JSON lines from a file or standard input."),
+    "peek": ("peek", "Show messages that are not finished, without leasing them."),
+    "tail": ("tail", "Follow what is archived."),
+    "stats": ("stats", "Each queue in numbers, once or live."),
+    "worker": ("worker", "Handle messages with a Python function."),
+    "dead": ("dead", "Count dead messages by cause."),
+    "requeue": ("dead", "Publish dead messages again."),
+    "dismiss": ("dead", "Decide that nothing more is done about dead messages."),
+    "purge": ("purge", "Delete the waiting messages of a queue."),
+    "schedules": ("schedules", "List the schedules that publish by themselves."),
+    "upkeep": ("upkeep", "Do the upkeep once, as pg_cron does every minute."),
+    "bench": ("bench", "Measure publishing and consuming on a queue made for it."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that imports the module of a command when the command is called."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module, _ = COMMANDS[name]
+        command: click.Command = getattr(importlib.import_module(f"airflow_provider_pgqueue.cli.{module}"), name)
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_) for name, (_, help_) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@shared_options
+@click.version_option(__version__, prog_name="pgqueue")
+def program() -> None:
+    """PostgreSQL as a message queue, from the shell.
+
+    The connection is --dsn, the variable PGQUEUE_DSN, or libpq's own variables and password file.
+    """
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status; errors go to stderr in one line."""
+    settings = Settings()
+    try:
+        status = program.main(arguments, prog_name="pgqueue", obj=settings, standalone_mode=False)
+    except click.ClickException as error:
+        return _refused(error)
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except Exception as error:
+        return _failed(error, settings)
+    return status if isinstance(status, int) else 0
+
+
+def _refused(error: click.ClickException) -> int:
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return error.exit_code
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        click.echo(error.ctx.get_usage(), err=True)
+    click.echo(f"error: {error.format_message()}", err=True)
+    return error.exit_code
+
+
+def _failed(error: Exception, settings: Settings) -> int:
+    if settings.debug:
+        traceback.print_exception(error)
+    text = _text(error)
+    if text is None:
+        click.echo(f"error: {type(error).__name__}. This is a bug of pgqueue: report it with --debug.", err=True)
+    else:
+        click.echo(f"error: {text}", err=True)
+    return 1
+
+
+def _text(error: Exception) -> str | None:
+    """Return what may be shown of an error, in one line; None for one that nobody foresaw."""
+    import psycopg
+
+    from airflow_provider_pgqueue.cli.text import one_line
+    from airflow_provider_pgqueue.core.errors import PgQueueError, translate
+
+    match error:
+        case PgQueueError():
+            return one_line(str(error))
+        case psycopg.Error() if isinstance(translate(error), PgQueueError):
+            return one_line(str(translate(error)))
+        case psycopg.Error():
+            # The driver appends DETAIL and CONTEXT, which may quote a body.
+            return one_line(error.diag.message_primary or type(error).__name__)
+        case OSError():
+            return one_line(f"{error.filename or 'input'}: {error.strerror or error}")
+    return None

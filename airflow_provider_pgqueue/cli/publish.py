@@ -1,0 +1,176 @@
+"""Publishes JSON lines."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import islice
+from typing import Any, BinaryIO
+
+import click
+
+from airflow_provider_pgqueue.cli.connection import Connection, connected
+from airflow_provider_pgqueue.cli.duration import duration
+from airflow_provider_pgqueue.cli.lines import Line, parse_line, read_lines
+from airflow_provider_pgqueue.cli.output import console, count, show
+from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import InvalidMessage
+from airflow_provider_pgqueue.core.message import Duplicate
+
+_DEFAULT_BATCH = 1000
+_BAR_STEP = 65_536  # bytes; moving the bar for each line would halve the rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How messages are published: the same for all, or a key from a field of each."""
+
+    priority: int
+    delay: timedelta
+    expires_in: timedelta | None
+    topic: str | None
+    reference_field: str | None
+    dedup_key_field: str | None
+    dedup_window: timedelta | None
+    on_conflict: str
+    group_key_field: str | None
+
+
+@click.command()
+@click.argument("queue")
+@click.argument("file", type=click.File("rb"), required=False)
+@click.option("--message", help="One JSON body, in place of a file.")
+@click.option("--priority", type=int, default=0, show_default=True, help="Higher first.")
+@click.option("--delay", type=duration, default="0", help="Not leased before: 90s, 10m, 2h, 1d.")
+@click.option("--expires-in", type=duration, help="Archived as expired if it is not finished by then.")
+@click.option("--topic", help="The topic of all messages.")
+@click.option("--reference-field", metavar="NAME", help="Top-level field of each body that is its reference.")
+@click.option("--dedup-key-field", metavar="NAME", help="Field that is its dedup key: a repeated one is skipped.")
+@click.option("--dedup-window", type=duration, help="How long a dedup key is remembered; default: as the queue says.")
+@click.option("--on-conflict", type=click.Choice(["skip", "replace"]), default="skip", help="What a repeated key does.")
+@click.option("--group-key-field", metavar="NAME", help="Field that is its group key: a group keeps its order.")
+@click.option(
+    "--one-transaction/--per-batch",
+    default=True,
+    show_default=True,
+    help="All messages or none; or each batch as soon as it is read.",
+)
+@click.option("--batch-size", type=click.IntRange(1, 100_000), default=_DEFAULT_BATCH, show_default=True)
+@shared_options
+@pass_settings
+def publish(
+    settings: Settings,
+    /,
+    queue: str,
+    file: BinaryIO | None,
+    message: str | None,
+    one_transaction: bool,
+    batch_size: int,
+    **policy: Any,
+) -> None:
+    """Publish JSON lines from a file or standard input.
+
+    Each line of FILE (- is standard input, also if none is named) is one body. Empty lines are skipped.
+    """
+    if message is not None and file is not None:
+        raise click.UsageError("give a file or --message, not both.")
+    started = time.monotonic()
+    published = duplicates = 0
+    with (
+        connected(settings) as conn,
+        conn.transaction() if one_transaction else nullcontext(),
+        _lines(file, message) as lines,
+    ):
+        for batch in _batches(lines, batch_size):
+            ids = _publish(conn, queue, batch, Policy(**policy))
+            repeated = sum(isinstance(id_, Duplicate) for id_ in ids)
+            published += len(ids) - repeated
+            duplicates += repeated
+    seconds = time.monotonic() - started
+    result = {
+        "queue_name": queue,
+        "published": published,
+        "duplicates": duplicates,
+        "seconds": round(seconds, 3),
+        "per_second": round(published / seconds, 1),
+    }
+    besides = f" ({duplicates:,} were there already)" if duplicates else ""
+    rate = f"{published / seconds:,.0f} a second"
+    show(settings, result, f"published {count(published)} to {queue}{besides} in {seconds:.2f} s ({rate}).")
+
+
+def _batches(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
+    while batch := list(islice(lines, size)):
+        yield batch
+
+
+def _publish(conn: Connection, queue: str, batch: list[Line], policy: Policy) -> list[int]:
+    def keys(field: str | None) -> list[str] | None:
+        return [line.key(field) for line in batch] if field else None
+
+    options: statements.BatchOptions = {
+        "priority": policy.priority,
+        "delay": policy.delay,
+        "expires_in": policy.expires_in,
+        "topics": [policy.topic] * len(batch) if policy.topic else None,
+        "references": keys(policy.reference_field),
+        "group_keys": keys(policy.group_key_field),
+    }
+    if policy.dedup_key_field:
+        options["dedup_keys"] = keys(policy.dedup_key_field)
+        options["dedup_window"] = policy.dedup_window
+        options["on_conflict"] = policy.on_conflict
+    statement = statements.publish_texts(queue, [line.text for line in batch], **options)
+    try:
+        return run(conn, statement)
+    except InvalidMessage as error:
+        raise type(error)(f"lines {batch[0].number} to {batch[-1].number}: {error}") from error
+
+
+@contextmanager
+def _lines(file: BinaryIO | None, message: str | None) -> Iterator[Iterator[Line]]:
+    """Give the bodies, with a bar of what was read so far if somebody is watching."""
+    if message is not None:
+        yield iter([parse_line(1, message)])
+        return
+    source = file or sys.stdin.buffer
+    if not sys.stderr.isatty():
+        yield read_lines(source)
+        return
+    with _bar(_size(source)) as advance:
+        yield read_lines(_counted(source, advance))
+
+
+def _counted(source: Iterable[bytes], advance: Callable[[int], None]) -> Iterator[bytes]:
+    read = 0
+    for raw in source:
+        yield raw
+        read += len(raw)
+        if read >= _BAR_STEP:
+            advance(read)
+            read = 0
+    advance(read)
+
+
+def _size(source: BinaryIO) -> int | None:
+    try:
+        return os.fstat(source.fileno()).st_size or None
+    except OSError:
+        return None
+
+
+@contextmanager
+def _bar(size: int | None) -> Iterator[Callable[[int], None]]:
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as progress:
+        task = progress.add_task("publish", total=size)
+        yield lambda number: progress.advance(task, number)

@@ -1,0 +1,29 @@
+"""Deletes what waits."""
+
+from __future__ import annotations
+
+import click
+
+from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
+from airflow_provider_pgqueue.cli.connection import connected
+from airflow_provider_pgqueue.cli.output import count, show
+from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run
+
+
+@click.command()
+@click.argument("queue")
+@yes_option
+@shared_options
+@pass_settings
+def purge(settings: Settings, queue: str, yes: bool) -> None:
+    """Delete the waiting messages of a queue.
+
+    They are gone, not archived. Leased messages stay.
+    """
+    with connected(settings) as conn:
+        (found,) = run(conn, statements.status(queue))
+        confirm(f"Delete {count(found.ready + found.delayed)} of queue {queue} for good?", yes=yes)
+        deleted = run(conn, statements.purge_queue(queue))
+    show(settings, {"queue_name": queue, "messages_deleted": deleted}, f"deleted {count(deleted)} of {queue}.")

@@ -1,0 +1,62 @@
+"""What every command takes: where the database is and how to print."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass
+class Settings:
+    """The options that all commands share; given before or after the name of the command, the last one counts."""
+
+    dsn: str = field(default_factory=lambda: os.environ.get("PGQUEUE_DSN", ""), repr=False)
+    as_json: bool = False
+    debug: bool = False
+
+
+pass_settings = click.make_pass_decorator(Settings, ensure=True)
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value:
+        setattr(context.ensure_object(Settings), str(parameter.name), value)
+
+
+_OPTIONS = (
+    click.option(
+        "--dsn",
+        metavar="DSN",
+        expose_value=False,
+        callback=_keep,
+        help="Connection string or URL. Default: $PGQUEUE_DSN, else libpq's own PGHOST, PGDATABASE, PGSERVICE, …",
+    ),
+    click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        expose_value=False,
+        callback=_keep,
+        help="Print JSON: one object, or one object a line for what goes on.",
+    ),
+    click.option(
+        "--debug",
+        is_flag=True,
+        expose_value=False,
+        callback=_keep,
+        help="Show the traceback of an error, for a bug report.",
+    ),
+)
+
+
+def shared_options(command: F) -> F:
+    """Give a command the options of Settings."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command

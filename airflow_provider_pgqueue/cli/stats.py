@@ -1,0 +1,81 @@
+"""Each queue in numbers, with the rate at which it is worked off."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import click
+
+from airflow_provider_pgqueue.cli.connection import Connection, connected
+from airflow_provider_pgqueue.cli.duration import duration
+from airflow_provider_pgqueue.cli.output import Row, console, records, show_line, show_rows, table
+from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run
+
+# Only the window: the view result_count reads the whole archive.
+_FINISHED = """
+SELECT queue_name, count(*) FILTER (WHERE result = 'success'), count(*) FILTER (WHERE result <> 'success')
+  FROM messages.archive_overview WHERE archived_at > clock_timestamp() - %s::interval GROUP BY queue_name
+"""
+
+
+@click.command()
+@click.argument("queue", required=False)
+@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
+@click.option("--interval", type=duration, default="2s", show_default=True, help="Between two looks of --watch.")
+@click.option("--window", type=duration, default="10s", show_default=True, help="The time over which rates are taken.")
+@click.option("--looks", type=click.IntRange(1), help="End --watch after so many.")
+@shared_options
+@pass_settings
+def stats(
+    settings: Settings, queue: str | None, watch: bool, interval: timedelta, window: timedelta, looks: int | None
+) -> None:
+    """Each queue in numbers, once or live.
+
+    success_rate and dead_rate are messages a second that were archived with success or another result.
+    """
+    with connected(settings) as conn:
+        if not watch:
+            show_rows(settings, "queues", _numbers(conn, queue, window))
+            return
+        _watch(settings, _repeated(conn, queue, window, interval, looks))
+
+
+def _numbers(conn: Connection, queue: str | None, window: timedelta) -> list[Row]:
+    seconds = max(window.total_seconds(), 0.001)
+    finished = {name: (done, dead) for name, done, dead in conn.execute(_FINISHED, [window]).fetchall()}
+    rows: list[Row] = []
+    numbers = run(conn, statements.status(queue))
+    for row in records(numbers):
+        done, dead = finished.get(row["queue_name"], (0, 0))
+        rows.append({**row, "success_rate": done / seconds, "dead_rate": dead / seconds})
+    return rows
+
+
+def _repeated(
+    conn: Connection, queue: str | None, window: timedelta, interval: timedelta, looks: int | None
+) -> Iterator[list[Row]]:
+    done = 0
+    while True:
+        yield _numbers(conn, queue, window)
+        done += 1
+        if looks is not None and done >= looks:
+            return
+        time.sleep(interval.total_seconds())
+
+
+def _watch(settings: Settings, looks: Iterator[list[Row]]) -> None:
+    if settings.as_json:
+        for rows in looks:
+            show_line(settings, {"queues": rows}, "")
+        return
+    from rich.live import Live
+
+    with Live(console=console(), auto_refresh=False) as live:
+        for rows in looks:
+            shown: Any = table(rows) if rows else "no queues"
+            live.update(shown, refresh=True)

@@ -1,0 +1,86 @@
+"""Follows the archive."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import click
+from psycopg.rows import dict_row
+
+from airflow_provider_pgqueue.cli.connection import Connection, connected
+from airflow_provider_pgqueue.cli.duration import duration
+from airflow_provider_pgqueue.cli.output import Row, cell, show_line
+from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run
+
+_LATEST = timedelta(seconds=30)  # a transaction may commit so long after it archived
+_FINISHED = """
+SELECT id, queue_name, result, attempts, handled_by, details, reference, archived_at,
+       archived_at - leased_at AS run_time
+  FROM messages.archive_overview
+ WHERE archived_at > %(since)s AND (%(queue)s::text IS NULL OR queue_name = %(queue)s)
+ ORDER BY archived_at, id
+"""
+
+
+@click.command()
+@click.argument("queue", required=False)
+@click.option("--since", type=duration, default="0", help="Begin with what was archived so long ago.")
+@click.option("--follow/--no-follow", default=True, show_default=True, help="Wait for more, until Ctrl-C.")
+@click.option("--stop-after", type=click.IntRange(1), metavar="N", help="End after so many messages.")
+@click.option("--poll-interval", type=duration, default="1s", show_default=True)
+@shared_options
+@pass_settings
+def tail(
+    settings: Settings,
+    queue: str | None,
+    since: timedelta,
+    follow: bool,
+    stop_after: int | None,
+    poll_interval: timedelta,
+) -> None:
+    """Follow what is archived.
+
+    One line for each message: when, id, queue, result, run time, who handled it, and why it died.
+    """
+    with connected(settings) as conn:
+        if queue is not None:
+            run(conn, statements.status(queue))
+        for number, row in enumerate(_finished(conn, queue, since, poll_interval if follow else None), 1):
+            show_line(settings, row, _line(row))
+            if number == stop_after:
+                return
+
+
+def _line(row: Row) -> str:
+    text = f"{row['archived_at'].astimezone():%H:%M:%S} {row['id']} {row['queue_name']} {row['result']}"
+    text += f" {cell(row['run_time'])} {row['handled_by'] or '-'}"
+    return f"{text} {row['details']}" if row["details"] else text
+
+
+def _finished(conn: Connection, queue: str | None, since: timedelta, poll_interval: timedelta | None) -> Iterator[Row]:
+    """Yield each archived message once.
+
+    Each look goes back over the last half minute, because a message carries the moment of its statement and appears
+    with the commit; what came later than that is missed.
+    """
+    row = conn.execute("SELECT clock_timestamp() - %s::interval", [since]).fetchone()
+    begin: Any = row[0] if row else None
+    newest, seen = begin, dict[tuple[int, Any], None]()
+    while True:
+        with conn.cursor(row_factory=dict_row) as cursor:
+            arguments = {"since": max(begin, newest - _LATEST), "queue": queue}
+            for found in cursor.stream(_FINISHED, arguments):
+                key = (found["id"], found["archived_at"])
+                if key not in seen:
+                    seen[key] = None
+                    newest = max(newest, found["archived_at"])
+                    yield found
+        if poll_interval is None:
+            return
+        seen = {key: None for key in seen if key[1] > newest - _LATEST}
+        time.sleep(poll_interval.total_seconds())

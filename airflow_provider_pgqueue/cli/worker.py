@@ -1,0 +1,131 @@
+"""Runs a Python function as a worker."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.queues import SimpleQueue
+from typing import Any
+
+import click
+
+from airflow_provider_pgqueue.cli.connection import connected, conninfo
+from airflow_provider_pgqueue.cli.duration import duration
+from airflow_provider_pgqueue.cli.output import show
+from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.connection import process_name
+from airflow_provider_pgqueue.core.consumer import Consumer
+from airflow_provider_pgqueue.core.worker import Worker
+
+
+@click.command()
+@click.argument("function", metavar="MODULE:FUNCTION")
+@click.option("--queue", required=True, help="The queue to work on.")
+@click.option("--batch", is_flag=True, help="The function takes a sequence of messages and returns outcomes by id.")
+@click.option("--batch-size", type=click.IntRange(1), default=100, show_default=True, help="Messages a lease.")
+@click.option("--lease-for", type=duration, default="5m", show_default=True, help="Renewed while the function works.")
+@click.option("--poll-interval", type=duration, default="30s", show_default=True, help="Looks where nothing rings.")
+@click.option("--topic", metavar="PATTERN", help="Only messages whose topic matches.")
+@click.option("--until-empty", is_flag=True, help="End when nothing is ready.")
+@click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="How many at once.")
+@shared_options
+@pass_settings
+def worker(
+    settings: Settings,
+    function: str,
+    queue: str,
+    batch: bool,
+    batch_size: int,
+    lease_for: timedelta,
+    poll_interval: timedelta,
+    topic: str | None,
+    until_empty: bool,
+    processes: int,
+) -> int:
+    """Handle messages with a Python function.
+
+    MODULE is looked for in the current directory first. The function gets a message (id, body, headers, reference,
+    attempts, …) and returns nothing for success, or Rejected, Failed or Retry of airflow_provider_pgqueue.core.outcome.
+    If it raises, the message is delivered again later. SIGTERM and Ctrl-C finish the message in hand.
+    """
+    logging.basicConfig(level="INFO", stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    handler = load(function, settings)
+    with connected(settings) as conn:
+        run(conn, statements.status(queue))  # an unknown queue is an error now, not in each process
+
+    def serve() -> Counter[str]:
+        selection: dict[str, Any] = {} if topic is None else {"topic": topic}
+        consumer = Consumer(
+            queue_name=queue,
+            handle=None if batch else handler,
+            handle_batch=handler if batch else None,
+            batch_size=batch_size,
+            lease_for=lease_for,
+            handled_by=f"{function} {process_name()}",
+            **selection,
+        )
+        polling = poll_interval.total_seconds()
+        made = Worker(conninfo=conninfo(settings), consumer=consumer, poll_interval=polling)
+        return made.run(until_empty=until_empty)
+
+    counts, status = (serve(), 0) if processes == 1 else _serve_in(processes, serve)
+    text = ", ".join(f"{number:,} {outcome}" for outcome, number in counts.items()) or "nothing"
+    show(settings, {"queue_name": queue, "counts": counts}, f"worker of queue {queue} stopped: {text}.")
+    return status
+
+
+def load(path: str, settings: Settings | None = None) -> Callable[..., Any]:
+    """Return the function that `module:function` names; a usage error says what is not there."""
+    module_name, _, name = path.partition(":")
+    if not module_name or not name:
+        raise click.UsageError(f"{path!r} names no function. Write module:function, such as handlers:pack.")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:
+        if settings is not None and settings.debug:
+            raise
+        raise click.UsageError(
+            f"module {module_name!r} cannot be imported ({type(error).__name__}: {error}). "
+            "Start in its directory, or set PYTHONPATH."
+        ) from error
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise click.UsageError(f"module {module_name!r} has no function {name!r}. Check its spelling.")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _serve_in(number: int, serve: Callable[[], Counter[str]]) -> tuple[Counter[str], int]:
+    """Serve in child processes, pass signals on to them, and add up what they did; 1 if one of them failed."""
+    context = multiprocessing.get_context("fork")  # before any thread and any connection
+    results: SimpleQueue[Counter[str]] = context.SimpleQueue()
+    children = [context.Process(target=lambda: results.put(serve())) for _ in range(number)]
+
+    def pass_on(number: int, frame: object) -> None:
+        for child in children:
+            if child.pid is not None and child.is_alive():
+                os.kill(child.pid, number)
+
+    for child in children:
+        child.start()
+    # A terminal sends Ctrl-C to the children, too: being asked twice to stop does no harm.
+    for wanted in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(wanted, pass_on)
+    for child in children:
+        child.join()
+    counts: Counter[str] = Counter()
+    while not results.empty():
+        counts.update(results.get())
+    return counts, int(any(child.exitcode for child in children))

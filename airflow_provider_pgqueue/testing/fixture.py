@@ -1,0 +1,160 @@
+"""What a test gets from the fixture `pgqueue`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import class_row
+
+from airflow_provider_pgqueue.core.connection import connect
+from airflow_provider_pgqueue.core.consumer import Consumer, Handler
+from airflow_provider_pgqueue.core.message import Archived, Message
+from airflow_provider_pgqueue.hooks.verbs import QueueVerbs
+from airflow_provider_pgqueue.testing.clock import pass_time
+
+Connection = psycopg.Connection[Any]
+_ARCHIVED = """
+    SELECT o.*, a.message AS body, a.headers
+      FROM messages.archive_overview o JOIN messages.message_archive a USING (id, archived_at)
+     WHERE o.queue_name = coalesce(%(queue_name)s, o.queue_name)
+       AND (NOT %(dead)s OR EXISTS (
+           SELECT FROM messages.dead_message d WHERE d.id = o.id AND d.archived_at = o.archived_at))
+     ORDER BY o.archived_at, o.id
+"""
+_RESULTS = """
+    SELECT result, count(*) FROM messages.message_archive
+     WHERE queue_name = coalesce(%(queue_name)s, queue_name) GROUP BY result ORDER BY result
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ArchivedMessage(Archived):
+    """A finished message as the archive has it, with its body."""
+
+    body: Any
+    headers: Any
+
+    def __repr__(self) -> str:
+        """Name the message without its body, which must not reach a log."""
+        return f"<ArchivedMessage {self.id} of {self.queue_name}, {self.result}>"
+
+
+class PgQueueFixture(QueueVerbs):
+    """A queue in a database of its own: every verb of the queue, and what only a test wants.
+
+    The verbs and helpers work through a session of their own. What the code under test did not commit they do not see.
+
+    :param dsn: URI of a database with the schema installed.
+    """
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self._at_end = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._at_end.close()
+
+    # Sessions ---------------------------------------------------------------------------------------------------------
+
+    def connect(self, **arguments: Any) -> Connection:
+        """Return one more psycopg session, autocommit unless `arguments` differ; closed at the end of the test."""
+        conn = psycopg.connect(self.dsn, **({"autocommit": True} | arguments))
+        self._at_end.callback(conn.close)
+        return conn
+
+    @cached_property
+    def conn(self) -> Connection:
+        """An autocommit psycopg session for the code under test."""
+        return self.connect()
+
+    @cached_property
+    def _own(self) -> Connection:
+        conn = connect(self.dsn, application_name="pgqueue test")
+        self._at_end.callback(conn.close)
+        return conn
+
+    @contextmanager
+    def _session(self, conn: Connection | None) -> Iterator[Connection]:
+        yield self._own if conn is None else conn
+
+    def airflow_connection(self, conn_id: str = "pgqueue_default", **fields: Any) -> str:
+        """Make this database an Airflow connection until the end of the test, and return its id.
+
+        :param fields: override those of the connection, such as `conn_type="postgres"` or `extra={…}`.
+        """
+        known = conninfo_to_dict(self.dsn)
+        connection = {
+            "conn_type": "pgqueue",
+            "host": known.pop("host", None),
+            "port": int(known.pop("port", None) or 5432),
+            "login": known.pop("user", None),
+            "password": known.pop("password", None),
+            "schema": known.pop("dbname", None),
+            "extra": known | fields.pop("extra", {}),
+        }
+        environment = self._at_end.enter_context(pytest.MonkeyPatch.context())
+        environment.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(connection | fields))
+        return conn_id
+
+    # Consuming --------------------------------------------------------------------------------------------------------
+
+    def drain(self, queue_name: str, *, max_messages: int | None = None) -> list[Message]:
+        """Lease what is ready, archive it as success, and return it in the order of delivery."""
+        delivered: list[Message] = []
+        self.work(queue_name, delivered.append, max_messages=max_messages)
+        return delivered
+
+    def work(
+        self, queue_name: str, handle: Handler | None = None, *, max_messages: int | None = None, **options: Any
+    ) -> Counter[str]:
+        """Handle what is ready as the consume operator and the worker do; how many ended as what.
+
+        An exception of the handler is a failed attempt, as there: it does not reach the test.
+
+        :param options: those of `core.consumer.Consumer`, such as `handle_batch`, `batch_size`, `lease_for`.
+        """
+        consumer = Consumer(queue_name=queue_name, handle=handle, **({"handled_by": "pgqueue test"} | options))
+        return consumer.drain(self._own, max_messages=max_messages)
+
+    # Looking ----------------------------------------------------------------------------------------------------------
+
+    def results(self, queue_name: str | None = None) -> dict[str, int]:
+        """Return how many messages, of one queue or of all, were archived with which result."""
+        return dict(self._own.execute(_RESULTS, {"queue_name": queue_name}).fetchall())
+
+    def archived(self, queue_name: str | None = None) -> list[ArchivedMessage]:
+        """Return the finished messages, of one queue or of all, oldest end first."""
+        return self._archive(queue_name, dead=False)
+
+    def dead(self, queue_name: str | None = None) -> list[ArchivedMessage]:
+        """Return the dead messages about which nothing was decided, and leave them there."""
+        return self._archive(queue_name, dead=True)
+
+    def _archive(self, queue_name: str | None, *, dead: bool) -> list[ArchivedMessage]:
+        with self._own.cursor(row_factory=class_row(ArchivedMessage)) as cursor:
+            return cursor.execute(_ARCHIVED, {"queue_name": queue_name, "dead": dead}).fetchall()
+
+    # Time -------------------------------------------------------------------------------------------------------------
+
+    def pass_time(self, by: timedelta) -> None:
+        """Make it `by` later: delayed and retried messages become ready, leases and messages expire.
+
+        Nobody is rung, as nobody is when time really passes; `upkeep()` rings, and archives what is over.
+        """
+        pass_time(self._own, by)

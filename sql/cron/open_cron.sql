@@ -1,0 +1,24 @@
+CREATE OR REPLACE FUNCTION messages.open_cron() RETURNS boolean
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    cron_owner oid := (SELECT c.relowner FROM pg_class c WHERE c.relnamespace = to_regnamespace('cron') AND c.relname = 'job');
+BEGIN
+    IF to_regrole('messages_owner') IS NULL OR pg_has_role(current_user, cron_owner, 'USAGE') IS NOT TRUE THEN
+        RETURN false;
+    END IF;
+    -- pg_cron shows each role its own jobs only, but who made our jobs and who owns our functions are not the same.
+    GRANT USAGE ON SCHEMA cron TO messages_owner;
+    IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = to_regclass('cron.job') AND polname = 'messages_owner') THEN
+        EXECUTE $policy$
+            CREATE POLICY messages_owner ON cron.job FOR SELECT TO messages_owner USING (jobname LIKE 'messages:%')
+        $policy$;
+        EXECUTE $policy$
+            CREATE POLICY messages_owner ON cron.job_run_details TO messages_owner USING (EXISTS (
+                SELECT FROM cron.job j WHERE j.jobid = job_run_details.jobid AND j.jobname LIKE 'messages:%'))
+        $policy$;
+    END IF;
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION messages.open_cron() IS
+    'Internal. Lets messages_owner see our own jobs of pg_cron and their history, if the caller owns the tables of pg_cron.';

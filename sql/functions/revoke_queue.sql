@@ -1,0 +1,17 @@
+CREATE OR REPLACE FUNCTION messages.revoke_queue(queue_name text, role_name text, privilege text DEFAULT NULL) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    role    regrole := messages.grantee(revoke_queue.role_name);
+    revoked integer;
+BEGIN
+    -- It stays in messages_limited: to leave that would reach every queue, and other databases grant there too.
+    DELETE FROM messages.queue_grant g
+     WHERE g.queue_name = revoke_queue.queue_name AND g.grantee = role
+       AND (revoke_queue.privilege IS NULL OR g.privilege = revoke_queue.privilege);
+    GET DIAGNOSTICS revoked = ROW_COUNT;
+    RETURN revoked;
+END $$;
+COMMENT ON FUNCTION messages.revoke_queue(text, text, text) IS
+    'Takes back what grant_queue granted, NULL all privileges on the queue; returns how many there were. The role stays limited. PQ004: no such role.';

@@ -1,0 +1,43 @@
+-- The group roles, which belong to the whole cluster. Whoever may not create roles installs without them, and so does
+-- PGOPTIONS="-c messages.roles=off": then grants by hand decide.
+DO $$
+DECLARE
+    groups text[] := ARRAY['messages_publisher', 'messages_consumer', 'messages_observer', 'messages_upkeep',
+                           'messages_admin', 'messages_raw', 'messages_limited'];
+    name   text;
+    part   record;
+BEGIN
+    IF current_setting('messages.roles', true) = 'off' THEN
+        RETURN;
+    END IF;
+    FOREACH name IN ARRAY ARRAY['messages_owner'] || groups LOOP
+        CONTINUE WHEN to_regrole(name) IS NOT NULL;
+        BEGIN
+            EXECUTE format('CREATE ROLE %I NOLOGIN', name);
+        EXCEPTION
+            WHEN duplicate_object OR unique_violation THEN
+                NULL;                      -- an installation in another database was faster
+            WHEN insufficient_privilege THEN
+                RAISE INFO 'role % may not create role %: installed without the group roles', current_user, name
+                    USING HINT = 'Install once as a superuser or a role with CREATEROLE, or grant EXECUTE by hand.';
+                RETURN;
+        END;
+    END LOOP;
+    -- messages_owner gives the groups to the teams (grant_queue), reads sessions (health), and lets its members upgrade.
+    FOR part IN
+        SELECT unnest AS granted, 'messages_owner' AS member, ' WITH ADMIN OPTION' AS how FROM unnest(groups)
+        UNION ALL VALUES ('pg_read_all_stats', 'messages_owner', ''), ('messages_owner', current_user::text, '')
+    LOOP
+        CONTINUE WHEN pg_has_role(part.member, part.granted, 'USAGE')
+            AND (part.how = '' OR pg_has_role(part.member, part.granted, 'USAGE WITH ADMIN OPTION'));
+        BEGIN
+            EXECUTE format('GRANT %I TO %I%s', part.granted, part.member, part.how);
+        EXCEPTION
+            WHEN unique_violation THEN
+                NULL;                      -- the same
+            WHEN insufficient_privilege THEN
+                RAISE INFO 'role % may not grant % to %', current_user, part.granted, part.member
+                    USING HINT = format('Somebody who may can do it: GRANT %I TO %I%s', part.granted, part.member, part.how);
+        END;
+    END LOOP;
+END $$;

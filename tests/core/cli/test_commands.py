@@ -1,0 +1,433 @@
+"""Each command on a real database: what it prints for people, what for programs, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run
+from tests.core.cli.conftest import Pgqueue, Program
+
+Connection = psycopg.Connection[Any]
+Connect = Callable[..., Connection]
+Queue = Callable[..., str]
+
+
+def bodies(conn: Connection) -> list[Any]:
+    return [body for (body,) in conn.execute("SELECT message FROM messages.message ORDER BY id").fetchall()]
+
+
+def kill(conn: Connection, queue: str, *reasons: str, result: str = "failed") -> None:
+    for reason in reasons:
+        run(conn, statements.publish(queue, {"reason": reason}))
+        (message,) = run(conn, statements.lease(queue))
+        assert message.lock_token
+        run(conn, statements.archive(message.lock_token, [message.id], result=result, details=reason))
+
+
+# queues ---------------------------------------------------------------------------------------------------------------
+
+
+def test_queues_are_created_listed_altered_and_dropped(pgqueue: Pgqueue) -> None:
+    created = pgqueue("queues", "create", "orders", "--max-attempts", "3", "--lease-for", "2m", "--json").json
+    assert created == {"queue_name": "orders", "created": True}
+    assert "exists" in pgqueue("queues", "create", "orders").out
+    assert "changed lease_for of queue orders" in pgqueue("queues", "alter", "orders", "--lease-for", "PT5M").out
+    _, orders = pgqueue("queues", "--json").json["queues"]
+    assert (orders["queue_name"], orders["max_attempts"], orders["lease_for"]) == ("orders", 3, 300.0)
+    assert "orders" in pgqueue("queues").out
+    dropped = pgqueue("queues", "drop", "orders", "--yes", "--json").json
+    assert dropped == {"queue_name": "orders", "messages_deleted": 0}
+    assert len(pgqueue("queues", "--json").json["queues"]) == 1
+
+
+def test_a_queue_with_messages_is_dropped_by_force_only(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
+    run(conn, statements.publish_batch(queue("orders"), [1, 2]))
+    refused = pgqueue("queues", "drop", "orders")
+    assert refused.status == 2
+    assert "Drop queue orders, with 2 messages that are not finished?" in refused.err
+    refused = pgqueue("queues", "drop", "orders", "--yes")
+    assert (refused.status, len(bodies(conn))) == (1, 2)
+    assert pgqueue("queues", "drop", "orders", "--yes", "--force", "--json").json["messages_deleted"] == 2
+
+
+def test_queues_are_paused_and_resumed(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    assert pgqueue("queues", "pause", "orders", "--json").json == {"queue_name": "orders", "paused": True}
+    assert conn.execute("SELECT paused FROM messages.queue WHERE queue_name = 'orders'").fetchone() == (True,)
+    assert pgqueue("queues", "resume", "orders").out == "resumed queue orders.\n"
+    assert conn.execute("SELECT paused FROM messages.queue WHERE queue_name = 'orders'").fetchone() == (False,)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["publish", "nope", "--message", "1"],
+        ["peek", "nope"],
+        ["tail", "nope"],
+        ["stats", "nope"],
+        ["requeue", "nope"],
+        ["dismiss", "nope", "--reason", "no", "--yes"],
+        ["purge", "nope", "--yes"],
+        ["worker", "json:loads", "--queue", "nope", "--until-empty"],
+        ["queues", "alter", "nope", "--max-attempts", "2"],
+        ["queues", "drop", "nope", "--yes"],
+        ["queues", "pause", "nope"],
+        ["queues", "resume", "nope"],
+    ],
+    ids=" ".join,
+)
+def test_an_unknown_queue_is_one_line_that_names_it(pgqueue: Pgqueue, arguments: list[str]) -> None:
+    ended = pgqueue(*arguments)
+    assert (ended.status, ended.out) == (1, "")
+    assert ended.err.startswith("error: ")
+    assert "nope" in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_a_bad_policy_is_one_line_with_the_cure(pgqueue: Pgqueue) -> None:
+    ended = pgqueue("queues", "create", "orders", "--max-attempts", "0")
+    assert ended.status == 1
+    assert ended.err.startswith("error: max_attempts")
+    assert pgqueue("queues", "create", "No Queue").status == 1
+    assert pgqueue("queues", "alter", "default").status == 2
+
+
+# publish --------------------------------------------------------------------------------------------------------------
+
+
+def test_each_line_of_a_file_is_published_as_it_is_written(
+    pgqueue: Pgqueue, conn: Connection, queue: Queue, tmp_path: Path
+) -> None:
+    file = tmp_path / "orders.jsonl"
+    file.write_bytes('\ufeff{"order_id": 7}\r\n\n"ü"\n12345678901234567890.10\n'.encode())
+    assert pgqueue("publish", queue("orders"), str(file), "--json").json["published"] == 3
+    texts = conn.execute("SELECT message::text FROM messages.message ORDER BY id").fetchall()
+    assert texts == [('{"order_id": 7}',), ('"ü"',), ("12345678901234567890.10",)]
+
+
+def test_standard_input_is_published_in_batches(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
+    lines = "\n".join(map(str, range(2500)))
+    ended = pgqueue("publish", queue("orders"), stdin=lines)
+    assert ended.out.startswith("published 2,500 messages to orders in ")
+    assert bodies(conn) == list(range(2500))
+    assert pgqueue("publish", "orders", "-", stdin="1").status == 0
+
+
+def test_one_message_is_published_with_its_options(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
+    options = ["--priority", "5", "--delay", "10m", "--expires-in", "1d", "--reference-field", "id"]
+    assert pgqueue("publish", queue("orders"), "--message", '{"id": 7}', *options).status == 0
+    row = conn.execute(
+        "SELECT priority, reference, visible_at > now() + interval '9 minutes',"
+        "       expires_at > now() + interval '23 hours' FROM messages.message"
+    ).fetchone()
+    assert row == (5, "7", True, True)
+
+
+def test_topic_and_keys_are_published(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
+    lines = '{"id": "a", "who": "x"}\n{"id": "b", "who": "x"}\n{"id": "a", "who": "x"}'
+    options = ["--topic", "orders.new", "--dedup-key-field", "id", "--group-key-field", "who"]
+    ended = pgqueue("publish", queue("orders"), *options, "--json", stdin=lines).json
+    assert (ended["published"], ended["duplicates"]) == (2, 1)
+    assert conn.execute("SELECT topic, group_key, message->>'id' FROM messages.message ORDER BY id").fetchall() == [
+        ("orders.new", "x", "a"),
+        ("orders.new", "x", "b"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b"{secret", "line 3 is not JSON: Expecting property name enclosed in double quotes at column 2."),
+        (b'{"a": NaN}', "line 3: NaN is not JSON."),
+        (b'"secret \\u0000"', "line 3: \\u0000 cannot be stored."),
+        (b'"secret \\ud800"', "line 3: a body has a lone surrogate."),
+        (b'"secret \xff"', "line 3 is not UTF-8."),
+        (b"[" * 100_000, "line 3 is nested too deep."),
+        (b"1" * 5000, "line 3 has a number that is too long."),
+    ],
+)
+def test_a_bad_line_is_named_without_its_content_and_nothing_is_published(
+    pgqueue: Pgqueue, conn: Connection, queue: Queue, line: bytes, reason: str
+) -> None:
+    ended = pgqueue("publish", queue("orders"), "--batch-size", "1", stdin=b"1\n\n" + line + b"\n4\n")
+    assert (ended.status, ended.out) == (1, "")
+    assert ended.err.startswith(f"error: {reason} ")
+    assert "secret" not in ended.err
+    assert bodies(conn) == []
+
+
+def test_per_batch_keeps_the_batches_before_a_bad_line(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
+    ended = pgqueue("publish", queue("orders"), "--per-batch", "--batch-size", "2", stdin="1\n2\n3\nx\n5")
+    assert ended.status == 1
+    assert bodies(conn) == [1, 2]
+
+
+def test_a_field_that_is_not_there_is_named_with_its_line(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
+    ended = pgqueue("publish", queue("orders"), "--reference-field", "id", stdin='{"id": "a"}\n{"id": null}')
+    assert ended.err == "error: line 2: the field 'id' is not a string or a number. Give it one.\n"
+    assert bodies(conn) == []
+
+
+def test_a_body_that_is_too_large_names_the_lines_of_its_batch(pgqueue: Pgqueue, queue: Queue) -> None:
+    queue("orders", max_body_bytes=100)
+    ended = pgqueue("publish", "orders", "--batch-size", "2", stdin=f'1\n2\n3\n"{"x" * 200}"\n')
+    assert ended.status == 1
+    assert ended.err.startswith("error: lines 3 to 4: ")
+    assert "xxx" not in ended.err
+
+
+def test_no_lines_publish_nothing(pgqueue: Pgqueue, queue: Queue) -> None:
+    assert pgqueue("publish", queue("orders"), "--json", stdin="\n").json["published"] == 0
+
+
+def test_a_literal_backslash_before_u0000_is_published(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
+    assert pgqueue("publish", queue("orders"), stdin=r'"C:\\u0000"').status == 0
+    assert bodies(conn) == [r"C:\u0000"]
+
+
+def test_a_file_and_a_message_at_once_are_wrong_usage(pgqueue: Pgqueue) -> None:
+    assert pgqueue("publish", "default", "-", "--message", "1").status == 2
+
+
+def test_somebody_who_watches_sees_a_progress_bar_on_stderr(program: Program, dsn: str) -> None:
+    ours, theirs = pty.openpty()
+    with program("publish", "default", "--json", dsn=dsn, stdin=subprocess.PIPE, stderr=theirs) as process:
+        out, _ = process.communicate("1\n" * 3000, timeout=30)
+    os.close(theirs)
+    assert '"published": 3000' in out
+    assert b"\x1b[" in os.read(ours, 10_000)
+    os.close(ours)
+
+
+# peek, tail, stats ----------------------------------------------------------------------------------------------------
+
+
+def test_peek_shows_what_waits_in_the_order_of_leasing_and_takes_nothing(
+    pgqueue: Pgqueue, conn: Connection, queue: Queue
+) -> None:
+    run(conn, statements.publish_batch(queue("orders"), [{"order_id": 1}, {"order_id": 2}, {"order_id": 3}]))
+    run(conn, statements.publish("orders", "first", priority=9))
+    run(conn, statements.publish("orders", "later", delay=timedelta(hours=1)))
+    run(conn, statements.lease("orders"))
+    found = pgqueue("peek", "orders", "--json").json["messages"]
+    assert [one["message"] for one in found] == ["first", {"order_id": 1}, {"order_id": 2}, {"order_id": 3}, "later"]
+    assert [one["state"] for one in found] == ["leased", "ready", "ready", "ready", "delayed"]
+    assert len(pgqueue("peek", "orders", "-n", "2", "--json").json["messages"]) == 2
+    assert '{"order_id": 1}' in pgqueue("peek", "orders").out
+    assert pgqueue("peek", "default").out == "no messages\n"
+
+
+def test_peek_says_what_waits_behind_another_of_its_group(pgqueue: Pgqueue, conn: Connection) -> None:
+    run(conn, statements.publish_batch("default", ["head", "next"], group_keys=["a", "a"]))
+    for options in ([], ["--headers-only"]):
+        found = pgqueue("peek", "default", "--json", *options).json["messages"]
+        assert [(one["state"], one["group_key"]) for one in found] == [("ready", "a"), ("behind", "a")]
+        assert found[1]["visible_at"] is None
+
+
+def test_peek_without_bodies_shows_none(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
+    run(conn, statements.publish(queue("orders"), "SECRET"))
+    for options in ([], ["--json"]):
+        ended = pgqueue("peek", "orders", "--headers-only", *options)
+        assert ended.status == 0
+        assert "SECRET" not in ended.out
+
+
+@pytest.fixture
+def guest(conn: Connection, dsn: str) -> Iterator[str]:
+    """The connection string of a role without any privilege."""
+    conn.execute("CREATE ROLE cli_guest LOGIN")
+    yield dsn.replace("postgres@", "cli_guest@")
+    conn.execute("DROP OWNED BY cli_guest")
+    conn.execute("DROP ROLE cli_guest")
+
+
+def test_peek_names_the_privilege_that_is_missing(pgqueue: Pgqueue, conn: Connection, guest: str) -> None:
+    conn.execute("GRANT USAGE ON SCHEMA messages TO cli_guest")
+    conn.execute("GRANT EXECUTE ON FUNCTION messages.schema_version, messages.latest_migration TO cli_guest")
+    ended = pgqueue("peek", "default", "--dsn", guest)
+    assert ended.status == 1
+    assert ended.err == (
+        "error: role cli_guest has no SELECT on messages.message. Ask the owner to grant it or use --headers-only.\n"
+    )
+    assert "messages.message_overview" in pgqueue("peek", "default", "--headers-only", "--dsn", guest).err
+
+
+def test_a_hostile_body_is_shown_escaped(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
+    run(conn, statements.publish(queue("orders"), "\x1b[2J\x9b[red]x"))
+    out = pgqueue("peek", "orders").out
+    assert "\x1b" not in out
+    assert "\x9b" not in out
+    assert "[red]x" in out
+
+
+def test_tail_shows_each_archived_message_once(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
+    kill(conn, queue("orders"), "no stock", "broken")
+    kill(conn, queue("invoices"), "late", result="rejected")
+    ended = pgqueue("tail", "--since", "1h", "--no-follow", "--json")
+    assert [(one["queue_name"], one["result"], one["details"]) for one in ended.lines] == [
+        ("orders", "failed", "no stock"),
+        ("orders", "failed", "broken"),
+        ("invoices", "rejected", "late"),
+    ]
+    assert all(0 <= one["run_time"] < 60 for one in ended.lines)
+    (line,) = pgqueue("tail", "invoices", "--since", "1h", "--no-follow").out.splitlines()
+    assert " invoices rejected " in line
+    assert pgqueue("tail", "--no-follow").out == ""
+
+
+def test_tail_follows_and_shows_what_is_committed_late(program: Program, dsn: str, connect: Connect) -> None:
+    conn, slow = connect(), connect(autocommit=False)
+    kill(slow, "default", "late")
+    with program("tail", "--json", "--since", "1m", "--poll-interval", "10ms", "--stop-after", "2", dsn=dsn) as process:
+        assert process.stdout
+        kill(conn, "default", "early")
+        first = process.stdout.readline()
+        slow.commit()
+        rest, err = process.communicate(timeout=20)
+    assert '"details": "early"' in first
+    assert '"details": "late"' in rest
+    assert (process.returncode, err) == (0, "")
+
+
+def test_stats_are_numbers_and_rates(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
+    run(conn, statements.publish_batch(queue("orders"), [1, 2, 3]))
+    run(conn, statements.consume("orders", max_messages=2))
+    kill(conn, "default", "no")
+    found = {one["queue_name"]: one for one in pgqueue("stats", "--window", "1h", "--json").json["queues"]}
+    assert (found["orders"]["ready"], found["orders"]["success_rate"] > 0, found["orders"]["dead_rate"]) == (1, True, 0)
+    assert (found["default"]["dead"], found["default"]["dead_rate"] >= 0) == (1, True)
+    assert pgqueue("stats", "orders", "--window", "1s", "--json").json["queues"][0]["queue_name"] == "orders"
+    assert "success_rate" in pgqueue("stats").out
+
+
+def test_stats_watch_prints_a_line_for_each_look(pgqueue: Pgqueue, queue: Queue) -> None:
+    queue("orders")
+    ended = pgqueue("stats", "--watch", "--looks", "3", "--interval", "1ms", "--json")
+    assert [len(look["queues"]) for look in ended.lines] == [2, 2, 2]
+    assert "orders" in pgqueue("stats", "--watch", "--looks", "2", "--interval", "1ms").out
+
+
+# dead messages and purge ----------------------------------------------------------------------------------------------
+
+
+def test_dead_messages_are_counted_by_cause(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
+    kill(conn, queue("orders"), "no stock", "no stock")
+    kill(conn, "orders", "no such order", result="rejected")
+    causes = pgqueue("dead", "orders", "--json").json["causes"]
+    assert sorted((cause["result"], cause["waiting"]) for cause in causes) == [("failed", 2), ("rejected", 1)]
+    assert "no stock" in pgqueue("dead").out
+
+
+def test_requeue_publishes_dead_messages_again(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
+    kill(conn, queue("orders"), "a", "b", "c")
+    kill(conn, "orders", "d", result="rejected")
+    dry = pgqueue("requeue", "orders", "--dry-run", "--json").json
+    assert (dry["would_requeue"], dry["waiting"]) == (3, {"failed": 3})
+    assert bodies(conn) == []
+    assert pgqueue("requeue", "orders", "--max", "2", "--json").json["requeued"] == 2
+    assert bodies(conn) == [{"reason": "a"}, {"reason": "b"}]
+    assert pgqueue("requeue", "orders", "--result", "rejected").out == "requeued 1 message of orders.\n"
+    assert pgqueue("requeue", "orders", "--dry-run").out == "would requeue up to 1 message of orders: 1 failed.\n"
+
+
+def test_dismiss_asks_and_keeps_the_reason(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
+    kill(conn, queue("orders"), "a", "b")
+    refused = pgqueue("dismiss", "orders", "--reason", "old")
+    assert refused.status == 2
+    assert "Dismiss 2 messages of orders: 2 failed? Nobody can answer here" in refused.err
+    assert pgqueue("dismiss", "orders", "--reason", "old", "--yes", "--json").json["dismissed"] == 2
+    assert conn.execute("SELECT DISTINCT dismissed_for FROM messages.message_archive").fetchall() == [("old",)]
+    assert pgqueue("dismiss", "orders", "--reason", "old", "--yes").out == "dismissed 0 messages of orders.\n"
+
+
+def test_purge_without_yes_refuses_where_nobody_can_answer(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
+    run(conn, statements.publish_batch(queue("orders"), [1, 2, 3]))
+    run(conn, statements.lease("orders"))
+    refused = pgqueue("purge", "orders")
+    assert refused.status == 2
+    assert "Delete 2 messages of queue orders for good? Nobody can answer here" in refused.err
+    assert len(bodies(conn)) == 3
+    assert pgqueue("purge", "orders", "--yes", "--json").json == {"queue_name": "orders", "messages_deleted": 2}
+    assert bodies(conn) == [1]
+
+
+@pytest.mark.parametrize(("answer", "status", "left"), [("n", 1, 1), ("y", 0, 0)])
+def test_purge_asks_at_a_terminal(
+    program: Program, dsn: str, conn: Connection, answer: str, status: int, left: int
+) -> None:
+    run(conn, statements.publish("default", 1))
+    ours, theirs = pty.openpty()
+    with program("purge", "default", dsn=dsn, stdin=theirs) as process:
+        os.write(ours, f"{answer}\n".encode())
+        _, err = process.communicate(timeout=20)
+    os.close(ours)
+    os.close(theirs)
+    assert (process.returncode, len(bodies(conn))) == (status, left)
+    assert ("error: not confirmed: nothing was changed." in err) == (status == 1)
+
+
+# schedules, upkeep, bench, doctor -------------------------------------------------------------------------------------
+
+
+def test_schedules_are_listed(pgqueue: Pgqueue, conn: Connection) -> None:
+    assert pgqueue("schedules").out == "no schedules\n"
+    conn.execute("SELECT messages.schedule('nightly', cron => '0 3 * * *', queue_name => 'default', message => '1')")
+    (schedule,) = pgqueue("schedules", "--json").json["schedules"]
+    assert (schedule["schedule_name"], schedule["cron"]) == ("nightly", "0 3 * * *")
+    assert "nightly" in pgqueue("schedules").out
+
+
+def test_upkeep_prints_its_counts(pgqueue: Pgqueue) -> None:
+    assert {"freed", "archived", "rung"} <= set(pgqueue("upkeep", "--json").json)
+    assert pgqueue("upkeep").out.startswith("did the upkeep: ")
+
+
+def test_bench_measures_and_leaves_nothing(pgqueue: Pgqueue, conn: Connection) -> None:
+    rates = pgqueue("bench", "--messages", "250", "--consumers", "2", "--json").json
+    assert rates["handled"] == 250
+    assert rates["published_per_second"] > 0
+    assert rates["consumed_per_second"] > 0
+    for table in ("message", "message_archive"):
+        assert conn.execute(f"SELECT count(*) FROM messages.{table}".encode()).fetchone() == (0,)  # noqa: S608
+    assert conn.execute("SELECT queue_name FROM messages.queue").fetchall() == [("default",)]
+    assert "a second on one connection" in pgqueue("bench", "--messages", "10").out
+
+
+def test_doctor_looks_at_everything_in_a_kept_database(pgqueue: Pgqueue, conn: Connection) -> None:
+    run(conn, statements.upkeep())
+    ended = pgqueue("doctor", "--json")
+    severities = {finding["check_name"]: finding["severity"] for finding in ended.json["findings"]}
+    ours = ("connection", "server", "pooler", "schema", "privileges", "upkeep_mode", "upkeep_lag")
+    assert [severities[one] for one in ours] == ["ok"] * len(ours)
+    assert len(severities) > len(ours)
+    # The servers of the tests run without fsync, which health() finds.
+    assert ended.json["sound"] == (set(severities.values()) == {"ok"})
+    assert ended.status == (0 if ended.json["sound"] else 1)
+    assert pgqueue("doctor", "--fail-on", "critical").status == 0
+
+
+def test_doctor_finds_a_role_that_may_do_nothing(pgqueue: Pgqueue, guest: str) -> None:
+    ended = pgqueue("doctor", "--json", "--dsn", guest)
+    assert ended.status == 1
+    assert ended.json["findings"][-1]["severity"] == "critical"
+    assert "permission denied" in ended.json["findings"][-1]["finding"]
+
+
+def test_doctor_is_status_1_when_something_is_wrong(run_pgqueue: Pgqueue, empty_dsn: str) -> None:
+    ended = run_pgqueue("doctor", "--json", "--dsn", empty_dsn)
+    assert (ended.status, ended.json["sound"]) == (1, False)
+    assert {"check_name": "schema", "severity": "critical"}.items() <= ended.json["findings"][-1].items()
+    ended = run_pgqueue("doctor", "--json", "--dsn", "postgresql://u:geheim@127.0.0.1:1/db")
+    assert [finding["check_name"] for finding in ended.json["findings"]] == ["connection"]
+    assert "geheim" not in ended.out

@@ -1,0 +1,89 @@
+"""Installing from the shell, and the script for who wants to read first."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core.migrations import code_version, scripts
+from tests.core.cli.conftest import Pgqueue
+from tools.postgres import Cluster
+
+ROWS = """
+SELECT queue_name, max_attempts, lease_for, version, name
+  FROM messages.queue, messages.schema_migration ORDER BY queue_name, version
+"""
+
+
+def contents(cluster: Cluster, dsn: str) -> tuple[str, list[tuple[object, ...]]]:
+    """Return the schema as pg_dump writes it, and the rows of a fresh installation."""
+    command = [cluster.binaries.folder / "pg_dump", "-s", dsn]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    with psycopg.connect(dsn) as conn:
+        rows = conn.execute(ROWS.encode()).fetchall()
+    return re.sub(r"^\\(un)?restrict .*$", "", text, flags=re.M), rows
+
+
+def psql(cluster: Cluster, script: Path, dsn: str) -> None:
+    command = [cluster.binaries.folder / "psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", str(script), dsn]
+    subprocess.run(command, check=True, capture_output=True, cwd=script.parent)
+
+
+def test_install_makes_the_schema_and_twice_does_no_harm(run_pgqueue: Pgqueue, empty_dsn: str) -> None:
+    first = run_pgqueue("install", "--json", "--no-cron", "--dsn", empty_dsn).json
+    assert first["schema_version"] == code_version()
+    assert first["migrations_applied"] == [script.version for script in scripts() if script.version]
+    assert first["upkeep_mode"] == "airflow"
+    again = run_pgqueue("install", "--no-cron", "--dsn", empty_dsn)
+    assert again.status == 0
+    assert again.out.startswith(f"schema messages has version {code_version()} in database ")
+
+
+def test_install_says_why_there_is_no_pg_cron_and_fails_if_it_was_asked_for(
+    run_pgqueue: Pgqueue, empty_dsn: str
+) -> None:
+    assert "pg_cron" in run_pgqueue("install", "--json", "--dsn", empty_dsn).json["no_cron_because"]
+    ended = run_pgqueue("install", "--cron", "--dsn", empty_dsn)
+    assert ended.status == 1
+    assert ended.err.startswith("error: pg_cron ")
+
+
+@pytest.mark.cron
+def test_install_lets_pg_cron_do_the_upkeep_where_there_is_one(run_pgqueue: Pgqueue, cron_dsn: str) -> None:
+    assert run_pgqueue("install", "--json", "--dsn", cron_dsn).json["upkeep_mode"] == "pg_cron"
+    assert "pg_cron does the upkeep" in run_pgqueue("install", "--dsn", cron_dsn).out
+    assert run_pgqueue("install", "--no-cron", "--json", "--dsn", cron_dsn).json["upkeep_mode"] == "airflow"
+
+
+def test_the_printed_script_installs_with_psql_what_install_does(
+    run_pgqueue: Pgqueue, cluster: Cluster, empty_dsn: str, dsn: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "pgqueue.sql"
+    script.write_text(run_pgqueue("install", "--print-sql").out)
+    psql(cluster, script, empty_dsn)
+    assert contents(cluster, empty_dsn) == contents(cluster, dsn)
+    psql(cluster, script, empty_dsn)
+    assert contents(cluster, empty_dsn) == contents(cluster, dsn)
+
+
+def test_the_printed_script_needs_no_other_file_and_no_database(run_pgqueue: Pgqueue) -> None:
+    text = run_pgqueue("install", "--print-sql", "--dsn", "port=1").out
+    assert re.findall(r"^\\i(?!f ).*", text, re.M) == []
+    assert text.startswith("-- Installs or upgrades ")
+    assert all(script.text.rstrip() in text for script in scripts())
+    assert run_pgqueue("install", "--print-sql", "--json").json["sql"] == text
+    assert run_pgqueue("install", "--print-sql", "--cron").out.endswith("SELECT messages.install_cron();\n")
+
+
+def test_uninstall_asks_and_needs_yes_where_nobody_can_answer(run_pgqueue: Pgqueue, dsn: str) -> None:
+    run_pgqueue("publish", "default", "--message", "1", "--dsn", dsn)
+    refused = run_pgqueue("uninstall", "--dsn", dsn)
+    assert refused.status == 2
+    assert "with 1 messages and 0 archived ones? Nobody can answer here: repeat the command with --yes." in refused.err
+    done = run_pgqueue("uninstall", "--yes", "--json", "--dsn", dsn).json
+    assert (done["messages_deleted"], done["archived_deleted"]) == (1, 0)
+    assert "is not installed" in run_pgqueue("uninstall", "--yes", "--dsn", dsn).err

@@ -1,0 +1,140 @@
+"""`pgqueue worker`: finds the function, hands it messages, stops cleanly."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run
+from tests.core.cli.conftest import Pgqueue, Program
+
+Connection = psycopg.Connection[Any]
+
+HANDLERS = """
+import sys, time
+from airflow_provider_pgqueue.core.outcome import Rejected
+
+LIMIT = 3
+
+def pack(message):
+    if message.body == "bad":
+        return Rejected("bad")
+
+def pack_all(messages):
+    return {message.id: Rejected("odd") for message in messages if message.body % 2}
+
+def slow(message):
+    print(message.id, flush=True)
+    time.sleep(0.5)
+
+class Packer:
+    @staticmethod
+    def pack(message): ...
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A directory with the module `handlers`."""
+    (tmp_path / "handlers.py").write_text(HANDLERS)
+    (tmp_path / "broken.py").write_text("import no_such_module")
+    return tmp_path
+
+
+def results(conn: Connection) -> list[tuple[Any, ...]]:
+    rows = "SELECT message, result, split_part(handled_by, ' ', 1) FROM messages.message_archive ORDER BY id"
+    return conn.execute(rows.encode()).fetchall()
+
+
+def test_a_function_of_the_current_directory_handles_the_messages(
+    program: Program, dsn: str, conn: Connection, folder: Path
+) -> None:
+    run(conn, statements.publish_batch("default", [1, "bad"]))
+    with program(
+        "worker", "handlers:pack", "--queue", "default", "--until-empty", "--json", dsn=dsn, cwd=folder
+    ) as process:
+        out, err = process.communicate(timeout=30)
+    assert out == '{"queue_name": "default", "counts": {"success": 1, "rejected": 1}}\n'
+    assert process.returncode == 0
+    assert results(conn) == [(1, "success", "handlers:pack"), ("bad", "rejected", "handlers:pack")]
+    assert '"bad"' not in err
+
+
+def test_a_batch_function_gets_a_lease_at_a_time(program: Program, dsn: str, conn: Connection, folder: Path) -> None:
+    run(conn, statements.publish_batch("default", [1, 2, 3]))
+    options = ["--queue", "default", "--batch", "--batch-size", "2", "--until-empty"]
+    with program("worker", "handlers:pack_all", *options, dsn=dsn, cwd=folder) as process:
+        out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert out == "worker of queue default stopped: 2 rejected, 1 success.\n"
+
+
+def test_a_topic_pattern_leaves_other_topics_alone(program: Program, dsn: str, conn: Connection, folder: Path) -> None:
+    for topic in ("orders.new", "orders.old"):
+        run(conn, statements.publish("default", topic, topic=topic))
+    options = ["--queue", "default", "--topic", "orders.new", "--until-empty"]
+    with program("worker", "handlers:Packer.pack", *options, dsn=dsn, cwd=folder) as process:
+        process.communicate(timeout=30)
+    assert [body for body, _, _ in results(conn)] == ["orders.new"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_worker_after_the_message_in_hand(
+    program: Program, dsn: str, conn: Connection, folder: Path, number: signal.Signals
+) -> None:
+    run(conn, statements.publish_batch("default", [1, 2, 3]))
+    with program("worker", "handlers:slow", "--queue", "default", dsn=dsn, cwd=folder) as process:
+        assert process.stdout
+        process.stdout.readline()
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, "worker of queue default stopped: 1 success, 2 released.\n")
+    assert len(results(conn)) == 1
+    assert conn.execute("SELECT DISTINCT attempts, lock_token FROM messages.message").fetchall() == [(0, None)]
+
+
+def test_several_processes_share_the_work_and_stop_together(
+    program: Program, dsn: str, conn: Connection, folder: Path
+) -> None:
+    run(conn, statements.publish_batch("default", list(range(10))))
+    options = ["--queue", "default", "--batch-size", "1", "--processes", "2"]
+    with program("worker", "handlers:slow", *options, dsn=dsn, cwd=folder) as process:
+        assert process.stdout
+        process.stdout.readline()
+        process.stdout.readline()
+        process.terminate()
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+    rows = conn.execute("SELECT count(DISTINCT handled_by) FROM messages.message_archive").fetchall()
+    assert rows == [(2,)]
+    assert conn.execute("SELECT count(*) FROM messages.message WHERE lock_token IS NOT NULL").fetchone() == (0,)
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("handlers", "names no function"),
+        (":pack", "names no function"),
+        ("no_such_handlers:pack", "cannot be imported (ModuleNotFoundError: No module named 'no_such_handlers')"),
+        ("broken:pack", "cannot be imported (ModuleNotFoundError: No module named 'no_such_module')"),
+        ("handlers:nope", "has no function 'nope'"),
+        ("handlers:LIMIT", "has no function 'LIMIT'"),
+    ],
+)
+def test_a_wrong_function_is_wrong_usage(
+    pgqueue: Pgqueue, folder: Path, monkeypatch: pytest.MonkeyPatch, path: str, reason: str
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    ended = pgqueue("worker", path, "--queue", "default", "--until-empty")
+    assert (ended.status, ended.out) == (2, "")
+    assert reason in ended.err.splitlines()[-1]
+
+
+def test_a_worker_without_a_queue_is_wrong_usage(pgqueue: Pgqueue) -> None:
+    assert pgqueue("worker", "handlers:pack").status == 2

@@ -1,0 +1,765 @@
+"""Who may do what: each role and verb over real logins, teams that see only their queues, hostile sessions, upgrades."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, QueueNotFound
+from airflow_provider_pgqueue.core.migrations import migrate, scripts
+from airflow_provider_pgqueue.core.roles import check_owner, grant_group, leave_out_roles
+from tools import ROOT
+from tools.postgres import Cluster
+
+Connection = psycopg.Connection[Any]
+Login = Callable[..., Connection]
+
+GROUPS = ("publisher", "consumer", "observer", "upkeep", "admin", "raw", "limited", "nobody")
+TOKEN = "'00000000-0000-0000-0000-000000000000', '{1}'"
+VERBS = {
+    "publish": ("SELECT messages.publish('orders', '1')", "publisher admin"),
+    "publish_batch": ("SELECT messages.publish_batch('orders', '[1]')", "publisher admin"),
+    "publish_deduplicated": (
+        "SELECT messages.publish_deduplicated('orders', '[1]', ARRAY['key'])",
+        "publisher admin",
+    ),
+    "publish_topic": ("SELECT messages.publish_topic('shop.order', '1')", "publisher admin"),
+    "route_topic": ("SELECT messages.route_topic('shop.order')", "publisher admin"),
+    "lease": ("SELECT messages.lease('orders')", "consumer admin"),
+    "extend": (f"SELECT messages.extend({TOKEN}, '1 minute')", "consumer admin"),
+    "archive": (f"SELECT messages.archive({TOKEN})", "consumer admin"),
+    "release": (f"SELECT messages.release({TOKEN})", "consumer admin"),
+    "consume": ("SELECT messages.consume('orders')", "consumer admin"),
+    "once": ("SELECT messages.once('packer', 1)", "consumer admin"),
+    "lease_dead": ("SELECT messages.lease_dead('orders')", "consumer admin"),
+    "requeue": (f"SELECT messages.requeue({TOKEN})", "consumer admin"),
+    "dismiss": (f"SELECT messages.dismiss({TOKEN}, 'why')", "consumer admin"),
+    "requeue_dead": ("SELECT messages.requeue_dead('orders')", "consumer admin"),
+    "status": ("SELECT messages.status()", "consumer observer admin"),
+    "ready_queues": ("SELECT messages.ready_queues()", "consumer observer admin"),
+    "dead_queues": ("SELECT messages.dead_queues()", "consumer observer admin"),
+    "dead_causes": ("SELECT messages.dead_causes()", "consumer observer admin"),
+    "search_archive": ("SELECT messages.search_archive()", "observer admin"),
+    "archive_partitions": ("SELECT messages.archive_partitions()", "observer admin"),
+    "schedules": ("SELECT messages.schedules()", "observer admin"),
+    "message_overview": ("SELECT FROM messages.message_overview", "observer admin"),
+    "archive_overview": ("SELECT FROM messages.archive_overview", "observer admin"),
+    "result_count": ("SELECT FROM messages.result_count", "observer admin"),
+    "upkeep": ("SELECT messages.upkeep()", "upkeep admin"),
+    "run_schedules": ("SELECT messages.run_schedules()", "upkeep admin"),
+    "install_cron": ("SELECT messages.install_cron()", "upkeep admin"),
+    "uninstall_cron": ("SELECT messages.uninstall_cron()", "upkeep admin"),
+    "create_queue": ("SELECT messages.create_queue('mail')", "admin"),
+    "alter_queue": ("SELECT messages.alter_queue('orders', max_attempts => 3)", "admin"),
+    "drop_queue": ("SELECT messages.drop_queue('orders')", "admin"),
+    "pause_queue": ("SELECT messages.pause_queue('orders')", "admin"),
+    "resume_queue": ("SELECT messages.resume_queue('orders')", "admin"),
+    "purge_queue": ("SELECT messages.purge_queue('orders')", "admin"),
+    "bind_topic": ("SELECT messages.bind_topic('orders', 'shop.*')", "admin"),
+    "unbind_topic": ("SELECT messages.unbind_topic('orders', 'shop.*')", "admin"),
+    "schedule": ("SELECT messages.schedule('nightly', '0 3 * * *', 'orders', '1')", "admin"),
+    "unschedule": ("SELECT messages.unschedule('nightly')", "admin"),
+    "pause_schedule": ("SELECT messages.pause_schedule('nightly')", "admin"),
+    "resume_schedule": ("SELECT messages.resume_schedule('nightly')", "admin"),
+    "partition_archive": ("SELECT messages.partition_archive('month')", "admin"),
+    "cron_matches": ("SELECT messages.cron_matches('0 3 * * *', localtimestamp)", "admin"),
+    "apply_retention": ("SELECT messages.apply_retention()", "admin"),
+    "grant_queue": ("SELECT messages.grant_queue('orders', 'nobody_at_all', 'consume')", "admin"),
+    "revoke_queue": ("SELECT messages.revoke_queue('orders', 'nobody_at_all')", "admin"),
+    "queue_grants": ("SELECT messages.queue_grants()", "admin"),
+    "fingerprint": ("SELECT messages.fingerprint('failed', 'why', NULL)", "admin"),
+    "limited": ("SELECT messages.limited()", "publisher consumer observer upkeep admin"),
+    "granted_queues": ("SELECT messages.granted_queues()", "publisher consumer observer upkeep admin"),
+    "schema_version": ("SELECT messages.schema_version()", "publisher consumer observer upkeep admin raw"),
+    "latest_migration": ("SELECT messages.latest_migration()", "publisher consumer observer upkeep admin raw"),
+    "upkeep_mode": ("SELECT messages.upkeep_mode()", "publisher consumer observer upkeep admin raw"),
+    # Tables, and what is internal.
+    "read bodies": ("SELECT FROM messages.message", "raw"),
+    "insert": ("INSERT INTO messages.message (message) VALUES ('1')", "raw"),
+    "steal": ("DELETE FROM messages.message", "raw"),
+    "read archive": ("SELECT FROM messages.message_archive", "raw"),
+    "change archive": ("UPDATE messages.message_archive SET result = 'success'", ""),
+    "truncate": ("TRUNCATE messages.message", ""),
+    "read queue": ("SELECT FROM messages.queue", ""),
+    "grant oneself": ("INSERT INTO messages.queue_grant VALUES ('orders', 'pg_monitor', 'consume')", ""),
+    "set_mark": ("SELECT messages.set_mark('messages.band_seq', now())", ""),
+    "make_archive_partitions": ("SELECT messages.make_archive_partitions()", ""),
+    "sweep_all": ("SELECT messages.sweep_all('orders', 0::smallint, 1)", ""),
+    "create in the schema": ("CREATE TABLE messages.mine ()", ""),
+}
+
+
+@contextmanager
+def logins(dsn: str) -> Iterator[Login]:
+    """Open sessions of roles that are made for it: `login("bob", "messages_consumer")`; both are gone at the end."""
+    made: list[str] = []
+    opened: list[Connection] = []
+    with psycopg.connect(dsn, autocommit=True) as admin:
+
+        def login(name: str, *groups: str, options: str = "") -> Connection:
+            if admin.execute("SELECT FROM pg_roles WHERE rolname = %s", [name]).rowcount == 0:
+                admin.execute(f"CREATE ROLE {name} LOGIN {options}".encode())
+                made.append(name)
+            for group in groups:
+                admin.execute(f"GRANT {group} TO {name}".encode())
+            opened.append(psycopg.connect(dsn, user=name, autocommit=True))
+            return opened[-1]
+
+        try:
+            yield login
+        finally:
+            for session in opened:
+                session.close()
+            for name in reversed(made):
+                admin.execute(f"DROP OWNED BY {name} CASCADE".encode())
+                admin.execute(f"DROP ROLE {name}".encode())
+
+
+@pytest.fixture
+def login(dsn: str) -> Iterator[Login]:
+    with logins(dsn) as login:
+        yield login
+
+
+@pytest.fixture(scope="module")
+def sessions(cluster: Cluster, template_database: str) -> Iterator[dict[str, Connection]]:
+    """A session of a member of each group role, and of a login without any, in one database with the queue orders."""
+    with logins(cluster.create_database("roles_matrix", template=template_database)) as login:
+        with psycopg.connect(cluster.dsn("roles_matrix"), autocommit=True) as conn:
+            conn.execute("SELECT messages.create_queue('orders')")
+        yield {group: login(f"a_{group}", *([] if group == "nobody" else [f"messages_{group}"])) for group in GROUPS}
+    cluster.drop_database("roles_matrix")
+
+
+# The matrix -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_role_may_do_its_verbs_and_no_other(sessions: dict[str, Connection], group: str, verb: str) -> None:
+    statement, allowed = VERBS[verb]
+    with sessions[group].transaction(force_rollback=True):
+        try:
+            sessions[group].execute(statement.encode())
+            refused = None
+        except psycopg.Error as error:
+            refused = error.sqlstate or ""
+    if group in allowed.split():
+        # Allowed, but orders has no such message, there is no such topic and no pg_cron.
+        assert refused is None or refused.startswith("PQ")
+    else:
+        assert refused == "42501"
+
+
+def test_the_matrix_has_every_function_that_is_not_internal(conn: Connection) -> None:
+    rows = conn.execute(
+        "SELECT proname FROM pg_proc WHERE pronamespace = 'messages'::regnamespace"
+        " AND obj_description(oid, 'pg_proc') !~ '^Internal[.,]'"
+    ).fetchall()
+    assert {name for (name,) in rows} - set(VERBS) == set()
+
+
+def test_internal_functions_are_granted_to_nobody_and_nothing_to_public(conn: Connection) -> None:
+    rows = conn.execute(
+        """
+        SELECT p.proname, obj_description(p.oid, 'pg_proc') ~ '^Internal[.,]', proacl::text, proacl IS NULL,
+               array_agg(a.grantee::regrole::text) FILTER (WHERE a.grantee <> p.proowner)
+          FROM pg_proc p LEFT JOIN LATERAL aclexplode(p.proacl) a ON true
+         WHERE p.pronamespace = 'messages'::regnamespace GROUP BY p.oid
+        """
+    ).fetchall()
+    assert len(rows) > 60
+    assert [name for name, _, acl, default, _ in rows if default or re.search(r"[{,]=", acl)] == []
+    assert [name for name, internal, _, _, grantees in rows if internal and grantees] == []
+    assert [name for name, internal, _, _, grantees in rows if not internal and not grantees] == []
+
+
+def test_public_may_use_no_table_type_or_schema(conn: Connection) -> None:
+    rows = conn.execute(
+        """
+        SELECT relname, relacl::text FROM pg_class WHERE relnamespace = 'messages'::regnamespace
+        UNION ALL SELECT nspname, nspacl::text FROM pg_namespace WHERE nspname = 'messages'
+        UNION ALL
+        SELECT typname, coalesce(typacl::text, '{=U/default}') FROM pg_type t JOIN pg_class c ON c.oid = t.typrelid
+         WHERE typnamespace = 'messages'::regnamespace AND c.relkind = 'c'
+        """
+    ).fetchall()
+    assert [name for name, acl in rows if acl and re.search(r"[{,]=", acl)] == []
+
+
+def test_everything_belongs_to_a_role_that_nobody_can_be(conn: Connection) -> None:
+    rows = conn.execute(
+        """
+        SELECT DISTINCT owner::regrole::text FROM (
+            SELECT nspowner FROM pg_namespace WHERE nspname = 'messages'
+            UNION SELECT relowner FROM pg_class WHERE relnamespace = 'messages'::regnamespace
+            UNION SELECT typowner FROM pg_type WHERE typnamespace = 'messages'::regnamespace
+            UNION SELECT proowner FROM pg_proc WHERE pronamespace = 'messages'::regnamespace) AS owners (owner)
+        """
+    ).fetchall()
+    assert rows == [("messages_owner",)]
+    assert (
+        conn.execute(
+            "SELECT rolcanlogin, rolsuper, rolcreaterole, rolcreatedb, rolbypassrls FROM pg_roles WHERE rolname = 'messages_owner'"
+        ).fetchone()
+        == (False,) * 5
+    )
+
+
+def test_new_bands_and_partitions_belong_to_the_owner_too(conn: Connection, login: Login) -> None:
+    conn.execute("SELECT messages.create_queue('orders', max_depth => 10)")
+    login("shop", "messages_publisher").execute("SELECT messages.publish('orders', '1', priority => 7)")
+    rows = conn.execute(
+        "SELECT DISTINCT relowner::regrole::text FROM pg_class WHERE relnamespace = 'messages'::regnamespace"
+    ).fetchall()
+    assert rows == [("messages_owner",)]
+
+
+def test_observers_read_no_body_and_no_token(conn: Connection, login: Login) -> None:
+    conn.execute("SELECT messages.publish('default', '\"canary\"', headers => '{\"h\": \"canary\"}')")
+    (token,) = conn.execute("SELECT lock_token::text FROM messages.lease('default')").fetchone() or (None,)
+    observer = login("grafana", "messages_observer")
+    seen = [
+        str(observer.execute(query.encode()).fetchall())
+        for query in ("TABLE messages.message_overview", "SELECT * FROM messages.status()")
+    ]
+    conn.execute("SELECT messages.archive(lock_token, '{1}') FROM messages.message")
+    seen += [str(observer.execute(b"TABLE messages.archive_overview").fetchall())]
+    assert "default" in seen[0]
+    assert [text for text in seen if "canary" in text or token in text] == []
+
+
+def test_a_refused_verb_is_permission_denied_with_the_cure(conn: Connection, login: Login) -> None:
+    with pytest.raises(PermissionDenied, match=r"function publish\. Ask an admin"):
+        run(login("packer", "messages_consumer"), statements.publish("default", 1))
+
+
+# Teams ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bob(conn: Connection, login: Login) -> Connection:
+    """A session of bob, who may do everything with the queue orders and nothing with bills, which is full."""
+    session = login("bob")
+    for queue_name in ("orders", "bills"):
+        conn.execute("SELECT messages.create_queue(%s, max_attempts => 1)", [queue_name])
+        for number in range(3):
+            conn.execute("SELECT messages.publish(%s, to_jsonb(%s))", [queue_name, number])
+        conn.execute("SELECT messages.archive(lock_token, ARRAY[id], 'failed') FROM messages.lease(%s)", [queue_name])
+    for privilege in ("publish", "consume", "observe"):
+        run(conn, statements.grant_queue("orders", "bob", privilege))
+    return session
+
+
+def names(session: Connection, query: str) -> set[str]:
+    return {row[0] for row in session.execute(query.encode()).fetchall()}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT queue_name FROM messages.status()",
+        "SELECT queue_name FROM messages.ready_queues()",
+        "SELECT queue_name FROM messages.ready_queues(ARRAY['orders', 'bills'])",
+        "SELECT queue_name FROM messages.dead_queues()",
+        "SELECT cause_queue FROM messages.dead_causes()",
+        "SELECT queue_name FROM messages.search_archive()",
+        "SELECT queue_name FROM messages.message_overview",
+        "SELECT queue_name FROM messages.archive_overview",
+        "SELECT queue_name FROM messages.result_count",
+        "SELECT messages.granted_queues('publish')",
+        "SELECT messages.granted_queues()",
+        "SELECT queue_name FROM messages.schedules()",
+    ],
+)
+def test_a_team_sees_only_its_queues(conn: Connection, bob: Connection, query: str) -> None:
+    for queue_name in ("orders", "bills"):
+        conn.execute("SELECT messages.schedule(%s, '0 3 * * *', %s, '1')", [f"nightly_{queue_name}", queue_name])
+    assert names(bob, query) == {"orders"}
+    if "granted" not in query:
+        assert {"orders", "bills"} <= names(conn, query)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "publish('{}', '1')",
+        "publish('{}', '1', dedup_key => 'k')",
+        "publish_batch('{}', '[1]')",
+        "publish_deduplicated('{}', '[1]', ARRAY['k'])",
+        "lease('{}')",
+        "consume('{}')",
+        "lease_dead('{}')",
+        "requeue_dead('{}')",
+        "status('{}')",
+    ],
+)
+def test_a_team_works_with_its_queue_and_is_refused_at_another(bob: Connection, call: str) -> None:
+    query = f"SELECT count(*) FROM messages.{call}"
+    assert bob.execute(query.format("orders").encode()).fetchone() == (1,)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="role 'bob' has no privilege .* queue 'bills'"):
+        bob.execute(query.format("bills").encode())
+    if "dead" in call:
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="limited to its queues"):
+            bob.execute(query.format("").replace("''", "").encode())
+
+
+def test_a_topic_that_reaches_another_queue_is_refused(conn: Connection, bob: Connection) -> None:
+    conn.execute("SELECT messages.bind_topic('orders', 'shop.#'), messages.bind_topic('bills', 'shop.bill')")
+    assert names(bob, "SELECT queue_name FROM messages.publish_topic('shop.order', '1')") == {"orders"}
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        bob.execute("SELECT messages.publish_topic('shop.bill', '1')")
+
+
+def test_the_refusal_names_queue_privilege_and_cure(bob: Connection) -> None:
+    with pytest.raises(PermissionDenied, match=r"'bob'.* publish .*'bills'.*grant_queue\('bills', 'bob', 'publish'\)"):
+        run(bob, statements.publish("bills", 1))
+
+
+def test_each_privilege_is_a_separate_one_and_a_consumer_may_look(
+    conn: Connection, login: Login, bob: Connection
+) -> None:
+    shop = login("shop")
+    conn.execute(
+        "SELECT messages.grant_queue('bills', 'shop', 'publish'), messages.grant_queue('orders', 'shop', 'consume')"
+    )
+    shop.execute("SELECT messages.publish('bills', '1'), messages.lease('orders')")
+    assert names(shop, "SELECT queue_name FROM messages.status()") == {"orders"}
+    for call in ("publish('orders', '1')", "lease('bills')", "status('bills')"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            shop.execute(f"SELECT messages.{call}".encode())
+
+
+def test_the_members_of_a_team_share_its_queues(conn: Connection, login: Login, bob: Connection) -> None:
+    conn.execute("DROP ROLE IF EXISTS team_bills")
+    team = login("team_bills")
+    conn.execute("SELECT messages.grant_queue('bills', 'team_bills', 'consume')")
+    carol = login("carol", "team_bills")
+    assert names(carol, "SELECT queue_name FROM messages.lease('bills')") == {"bills"}
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        carol.execute("SELECT messages.lease('orders')")
+    team.close()
+
+
+@pytest.mark.parametrize(
+    "escape", ["SET ROLE messages_consumer", "SET ROLE messages_publisher", "SET ROLE messages_limited"]
+)
+@pytest.mark.parametrize("options", ["INHERIT", "NOINHERIT"])
+def test_set_role_does_not_lift_the_limit(
+    conn: Connection, login: Login, bob: Connection, escape: str, options: str
+) -> None:
+    eve = login("eve", options=options)
+    for privilege in ("publish", "consume"):
+        conn.execute("SELECT messages.grant_queue('orders', 'eve', %s)", [privilege])
+    eve.execute(escape.encode())
+    for call in ("publish('bills', '1')", "lease('bills')", "consume('bills')", "publish_batch('bills', '[1]')"):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            eve.execute(f"SELECT messages.{call}".encode())
+
+
+def test_a_function_of_somebody_else_does_not_lift_the_limit(login: Login, conn: Connection, bob: Connection) -> None:
+    conn.execute(
+        "CREATE FUNCTION public.lend() RETURNS bigint LANGUAGE sql SECURITY DEFINER"
+        " AS $$ SELECT messages.publish('bills', '1') $$"
+    )
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="'bob'"):
+        bob.execute("SELECT public.lend()")
+
+
+def test_a_leaky_condition_on_a_view_sees_no_foreign_row(conn: Connection, bob: Connection) -> None:
+    conn.execute("GRANT CREATE ON SCHEMA public TO bob")
+    bob.execute(
+        "CREATE FUNCTION public.leak(text) RETURNS boolean LANGUAGE plpgsql COST 0.0001"
+        " AS $$ BEGIN RAISE NOTICE '%', $1; RETURN true; END $$"
+    )
+    leaked: list[str] = []
+    bob.add_notice_handler(lambda notice: leaked.append(notice.message_primary or ""))
+    for view in ("archive_overview", "message_overview", "result_count"):
+        bob.execute(f"SELECT FROM messages.{view} WHERE public.leak(queue_name)".encode())
+    assert set(leaked) == {"orders"}
+
+
+def test_what_was_revoked_is_refused_and_the_role_stays_limited(conn: Connection, bob: Connection) -> None:
+    assert run(conn, statements.revoke_queue("orders", "bob", "publish")) == 1
+    with pytest.raises(PermissionDenied):
+        run(bob, statements.publish("orders", 1))
+    assert run(bob, statements.lease("orders"))
+    assert run(conn, statements.revoke_queue("orders", "bob")) == 2
+    assert run(conn, statements.revoke_queue("orders", "bob")) == 0
+    assert names(bob, "SELECT queue_name FROM messages.status()") == set()
+    assert bob.execute("SELECT messages.limited()").fetchone() == (True,)
+
+
+def test_granting_twice_changes_nothing_and_a_dropped_queue_takes_its_grants_along(
+    conn: Connection, bob: Connection
+) -> None:
+    assert run(conn, statements.grant_queue("orders", "bob", "publish")) is False
+    grants = conn.execute("SELECT queue_name, role_name, privilege, granted_by FROM messages.queue_grants()").fetchall()
+    assert grants == [("orders", "bob", privilege, "postgres") for privilege in ("consume", "observe", "publish")]
+    conn.execute("SELECT messages.drop_queue('orders', force => true)")
+    assert conn.execute("SELECT FROM messages.queue_grants()").fetchall() == []
+
+
+def test_an_admin_grants_without_being_a_superuser(conn: Connection, login: Login) -> None:
+    login("dora")
+    conn.execute("SELECT messages.create_queue('orders')")
+    admin = login("boss", "messages_admin")
+    assert run(admin, statements.grant_queue("orders", "dora", "consume"))
+    assert names(login("dora"), "SELECT queue_name FROM messages.status()") == {"orders"}
+    assert admin.execute("SELECT granted_by FROM messages.queue_grants()").fetchall() == [("boss",)]
+
+
+def test_admins_and_superusers_are_never_limited(conn: Connection, login: Login) -> None:
+    boss = login("boss", "messages_admin", "messages_limited")
+    for session in (boss, conn):
+        assert session.execute("SELECT messages.limited()").fetchone() == (False,)
+        session.execute("SELECT messages.publish('default', '1'), messages.lease_dead()")
+    for name in ("boss", "postgres", "messages_publisher"):
+        with pytest.raises(InvalidArgument, match="cannot be limited"):
+            run(conn, statements.grant_queue("default", name, "publish"))
+
+
+def test_a_grant_that_cannot_be_names_the_value(conn: Connection, login: Login) -> None:
+    login("bob")
+    with pytest.raises(InvalidArgument, match=r"role 'niemand' does not exist.*CREATE ROLE niemand LOGIN"):
+        run(conn, statements.grant_queue("default", "niemand", "publish"))
+    with pytest.raises(InvalidArgument, match="privilege is 'own'. Give publish"):
+        run(conn, statements.grant_queue("default", "bob", "own"))
+    with pytest.raises(QueueNotFound, match="'nowhere'"):
+        run(conn, statements.grant_queue("nowhere", "bob", "publish"))
+    with pytest.raises(InvalidArgument, match="'boss' does not exist"):
+        grant_group(conn, "boss", ["bob"])
+    with pytest.raises(InvalidArgument, match='"niemand" does not exist'):
+        grant_group(conn, "admin", "niemand")
+
+
+def test_the_limit_of_a_login_costs_a_lease_no_plan(conn: Connection, bob: Connection) -> None:
+    """The three polled questions stay questions of the index, also for a limited login."""
+    conn.execute("SELECT messages.publish_batch('bills', (SELECT jsonb_agg(n) FROM generate_series(1, 5000) n))")
+    with conn.transaction():
+        conn.execute("SELECT * FROM messages.ready_queues(ARRAY['orders'])")
+        row = conn.execute(
+            "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'messages.message'::regclass"
+        ).fetchone()
+    assert row is not None
+    assert row[0] < 100
+
+
+# Hostile sessions -----------------------------------------------------------------------------------------------------
+
+
+SHADOWS = """
+CREATE TABLE public.loot (who text);
+GRANT ALL ON public.loot TO PUBLIC;
+CREATE FUNCTION public.shadow(text, text) RETURNS boolean LANGUAGE plpgsql
+    AS $$ BEGIN INSERT INTO public.loot VALUES (current_user); RETURN true; END $$;
+CREATE OPERATOR public.= (FUNCTION = public.shadow, LEFTARG = text, RIGHTARG = text);
+CREATE FUNCTION public.lower(text) RETURNS text LANGUAGE plpgsql
+    AS $$ BEGIN INSERT INTO public.loot VALUES (current_user); RETURN 'x'; END $$;
+CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql
+    AS $$ BEGIN INSERT INTO public.loot VALUES (current_user); RETURN 'epoch'; END $$;
+CREATE TEMP TABLE message (LIKE messages.message);
+CREATE TEMP TABLE queue (LIKE messages.queue);
+CREATE TEMP TABLE queue_grant (queue_name text, grantee regrole, privilege text);
+CREATE TEMP TABLE pg_roles (rolname name, oid oid, rolsuper boolean);
+CREATE TEMP TABLE pg_class (relname name);
+CREATE FUNCTION pg_temp.pg_has_role(name, regrole, text) RETURNS boolean LANGUAGE sql AS 'SELECT true';
+SET search_path = pg_temp, public, pg_catalog;
+"""
+VICTIM = """
+CREATE FUNCTION public.unpinned(name text) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER
+    AS $$ BEGIN RETURN lower(name) = 'orders'; END $$
+"""
+
+
+def test_shadows_of_a_hostile_session_change_nothing(conn: Connection, login: Login, bob: Connection) -> None:
+    eve = login("eve", "messages_publisher", "messages_consumer", "messages_observer", "messages_upkeep")
+    conn.execute("GRANT CREATE ON SCHEMA public TO eve; GRANT SELECT ON messages.message, messages.queue TO eve")
+    eve.execute(SHADOWS.encode())
+    eve.execute("SELECT messages.publish('orders', '7', dedup_key => 'k', topic => 'a.b', group_key => 'g')")
+    eve.execute("SELECT messages.publish_batch('orders', '[8]')")
+    eve.execute("SELECT messages.archive(lock_token, ARRAY[id]) FROM messages.lease('orders', 10)")
+    for call in (
+        "status()",
+        "ready_queues()",
+        "dead_causes()",
+        "search_archive()",
+        "lease_dead()",
+        "upkeep()",
+        "limited()",
+    ):
+        eve.execute(f"SELECT messages.{call}".encode())
+    eve.execute("SELECT FROM messages.archive_overview")
+    assert conn.execute("SELECT who FROM public.loot WHERE who <> 'eve'").fetchall() == []
+    assert conn.execute("SELECT count(*) FROM messages.message_archive WHERE result = 'success'").fetchone() == (4,)
+    assert eve.execute("SELECT count(*) FROM pg_temp.message").fetchone() == (0,)
+    # The shadows are real: a function that is not pinned runs them with the rights of its owner.
+    conn.execute(VICTIM.encode())
+    eve.execute("SELECT public.unpinned('x')")
+    assert conn.execute("SELECT DISTINCT who FROM public.loot WHERE who <> 'eve'").fetchall() == [("postgres",)]
+
+
+def test_a_limited_session_cannot_shadow_its_grants(conn: Connection, login: Login, bob: Connection) -> None:
+    conn.execute("GRANT CREATE ON SCHEMA public TO bob; GRANT SELECT ON messages.message, messages.queue TO bob")
+    bob.execute(SHADOWS.encode())
+    bob.execute("INSERT INTO pg_temp.queue_grant VALUES ('bills', 'bob', 'consume')")
+    bob.execute("SET messages.roles = 'off'")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        bob.execute("SELECT messages.lease('bills')")
+    assert names(bob, "SELECT queue_name FROM messages.status()") == {"orders"}
+
+
+# Installation, upgrade, removal ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bare(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A second cluster, without any group role."""
+    second = Cluster(tmp_path_factory.mktemp("bare"), kind=cluster.kind, durable=False, cron_database="with_cron")
+    try:
+        second.start()
+        yield second
+    finally:
+        second.destroy()
+
+
+@pytest.fixture
+def on_bare(bare: Cluster) -> Iterator[Callable[..., Connection]]:
+    """Open a session of a database and user of the bare cluster, both made when needed; all is gone at the end."""
+    opened: list[Connection] = []
+    with psycopg.connect(bare.dsn(), autocommit=True) as admin:
+
+        def open_one(database: str, user: str = "postgres", options: str = "") -> Connection:
+            if admin.execute("SELECT FROM pg_roles WHERE rolname = %s", [user]).rowcount == 0:
+                admin.execute(f"CREATE ROLE {user} LOGIN {options}".encode())
+            if not bare.has_database(database):
+                admin.execute(f"CREATE DATABASE {database} OWNER {user}".encode())
+            opened.append(psycopg.connect(bare.dsn(database, user=user), autocommit=True))
+            return opened[-1]
+
+        yield open_one
+        databases = {one.info.dbname for one in opened}
+        for one in opened:
+            one.close()
+        for database in databases:
+            bare.drop_database(database)
+        for (role,) in admin.execute("SELECT rolname FROM pg_roles WHERE rolname !~ '^(pg_|postgres$)'").fetchall():
+            admin.execute(sql.SQL("DROP OWNED BY {}").format(sql.Identifier(role)))
+        rows = admin.execute(
+            "SELECT rolname FROM pg_roles WHERE rolname !~ '^(pg_|postgres$)' ORDER BY rolname = 'messages_owner', rolname NOT LIKE 'messages%'"
+        )
+        for (role,) in rows.fetchall():
+            admin.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
+
+
+def group_roles(conn: Connection) -> int:
+    (count,) = conn.execute("SELECT count(*) FROM pg_roles WHERE rolname LIKE 'messages\\_%'").fetchone() or (0,)
+    return int(count)
+
+
+def owners(conn: Connection) -> set[str]:
+    return names(
+        conn,
+        "SELECT proowner::regrole::text FROM pg_proc WHERE pronamespace = 'messages'::regnamespace UNION"
+        " SELECT relowner::regrole::text FROM pg_class WHERE relnamespace = 'messages'::regnamespace UNION"
+        " SELECT nspowner::regrole::text FROM pg_namespace WHERE nspname = 'messages'",
+    )
+
+
+def works(conn: Connection) -> None:
+    conn.execute("SELECT messages.publish('default', '1', priority => 3)")
+    assert conn.execute("SELECT messages.archive(lock_token, ARRAY[id]) FROM messages.lease('default')").rowcount == 1
+    assert "archived" in run(conn, statements.upkeep())
+
+
+def test_who_may_not_create_roles_installs_without_them(on_bare: Callable[..., Connection]) -> None:
+    plain = on_bare("shop", "plain")
+    said: list[str] = []
+    plain.add_notice_handler(lambda notice: said.append(notice.message_primary or ""))
+    migrate(plain)
+    assert said == ["role plain may not create role messages_owner: installed without the group roles"]
+    assert (group_roles(plain), owners(plain)) == (0, {"plain"})
+    works(plain)
+    assert plain.execute("SELECT messages.limited()").fetchone() == (False,)
+    with pytest.raises(psycopg.errors.UndefinedObject, match="no role messages_limited"):
+        plain.execute("SELECT messages.grant_queue('default', 'pg_monitor', 'observe')")
+    with pytest.raises(PermissionDenied, match="Install as a superuser"):
+        check_owner(plain)
+    # Grants by hand are what version 0.1 had, and still do.
+    guest = on_bare("shop", "guest")
+    plain.execute("GRANT USAGE ON SCHEMA messages TO guest; GRANT EXECUTE ON FUNCTION messages.publish TO guest")
+    plain.execute("GRANT SELECT ON messages.message_overview TO guest")
+    guest.execute("SELECT messages.publish('default', '1')")
+    assert names(guest, "SELECT queue_name FROM messages.message_overview") == {"default"}
+
+
+def test_a_role_with_createrole_installs_and_grants_and_a_member_of_the_owner_upgrades(
+    on_bare: Callable[..., Connection],
+) -> None:
+    maker = on_bare("shop", "maker", "CREATEROLE")
+    migrate(maker)
+    check_owner(maker)
+    assert owners(maker) == {"messages_owner"}
+    works(maker)
+    packer = on_bare("shop", "packer")
+    run(maker, statements.grant_queue("default", "packer", "consume"))
+    packer.execute("SELECT messages.lease('default')")
+    grant_group(maker, "publisher", "packer")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="no privilege to publish"):
+        packer.execute("SELECT messages.publish('default', '1')")
+
+    second = on_bare("shop", "second")
+    with pytest.raises(PermissionDenied):
+        migrate(second)
+    maker.execute("GRANT messages_owner TO second")
+    assert migrate(second) == []
+    assert owners(second) == {"messages_owner"}
+    works(second)
+    assert migrate(on_bare("shop")) == []
+    assert owners(second) == {"messages_owner"}
+    packer.execute("SELECT messages.lease('default')")
+
+
+def test_a_superuser_gives_what_somebody_else_installed_to_the_owner(on_bare: Callable[..., Connection]) -> None:
+    plain = on_bare("shop", "plain")
+    migrate(plain)
+    migrate(on_bare("shop"))
+    assert owners(plain) == {"messages_owner"}
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        plain.execute("SELECT messages.status()")
+
+
+def test_an_installation_without_roles_makes_none(on_bare: Callable[..., Connection]) -> None:
+    conn = on_bare("shop")
+    with conn.transaction():
+        leave_out_roles(conn)
+        migrate(conn)
+    assert (group_roles(conn), owners(conn)) == (0, {"postgres"})
+    works(conn)
+
+
+def test_two_databases_installed_at_once_share_the_roles(on_bare: Callable[..., Connection]) -> None:
+    sessions = [on_bare(f"shop_{number}") for number in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(migrate, sessions))
+    assert group_roles(sessions[0]) == 8
+    assert [owners(session) for session in sessions] == [{"messages_owner"}] * 4
+
+
+def test_grants_by_hand_outlive_functions_that_are_created_again(conn: Connection, login: Login) -> None:
+    shop = login("shop")
+    conn.execute("GRANT USAGE ON SCHEMA messages TO shop; GRANT EXECUTE ON FUNCTION messages.publish TO shop")
+    first = scripts()
+    kept = next(script.text for script in first if script.path == "bootstrap.sql")
+    with conn.transaction():
+        conn.execute(kept.encode())
+        conn.execute("DROP FUNCTION messages.publish")
+        for script in first:
+            if script.path in ("functions/publish.sql", "owner.sql", "grants.sql"):
+                conn.execute(script.text.encode())
+    shop.execute("SELECT messages.publish('default', '1'), messages.latest_migration()")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        shop.execute("SELECT messages.lease('default')")
+
+
+def test_a_grant_that_is_not_in_the_list_is_taken_back_from_a_group(conn: Connection, login: Login) -> None:
+    conn.execute("GRANT EXECUTE ON FUNCTION messages.purge_queue TO messages_publisher")
+    migrate(conn)
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        login("shop", "messages_publisher").execute("SELECT messages.purge_queue('default')")
+
+
+def uninstall(conn: Connection) -> list[str]:
+    said: list[str] = []
+    conn.add_notice_handler(lambda notice: said.append(notice.message_primary or ""))
+    conn.execute((ROOT / "sql" / "uninstall.sql").read_bytes())
+    return [text for text in said if text.startswith("role")]
+
+
+def test_uninstall_takes_the_roles_along_with_the_last_database(on_bare: Callable[..., Connection]) -> None:
+    first, last = on_bare("first"), on_bare("last")
+    for conn in (first, last):
+        migrate(conn)
+    on_bare("last", "bob")
+    run(last, statements.grant_queue("default", "bob", "consume"))
+    assert len(uninstall(first)) == 8
+    assert group_roles(last) == 8
+    works(last)
+    assert uninstall(last) == []
+    for conn in (first, last):
+        assert group_roles(conn) == 0
+        assert conn.execute("SELECT to_regnamespace('messages')").fetchone() == (None,)
+
+
+def test_uninstall_by_who_may_not_drop_roles_leaves_them(on_bare: Callable[..., Connection]) -> None:
+    migrate(on_bare("shop"))
+    second = on_bare("shop", "second")
+    on_bare("shop").execute("GRANT messages_owner TO second")
+    assert len(uninstall(second)) == 8
+    assert group_roles(second) == 8
+
+
+def test_roles_that_other_databases_use_outlive_uninstall_by_psql(cluster: Cluster, dsn: str, conn: Connection) -> None:
+    program = cluster.binaries.folder / "psql"
+    done = subprocess.run(
+        [program, "-q", "-v", "ON_ERROR_STOP=1", "-f", ROOT / "sql" / "uninstall.sql", dsn],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert "role messages_owner stays" in done.stderr
+    assert group_roles(conn) == 8
+
+
+# pg_cron --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.cron
+def test_pg_cron_is_seen_by_everybody_whoever_owns_the_job_and_leaves_no_trace(cron_dsn: str) -> None:
+    with logins(cron_dsn) as login, psycopg.connect(cron_dsn, autocommit=True) as conn:
+        conn.execute("CREATE EXTENSION pg_cron")
+        migrate(conn)
+        conn.execute("SELECT cron.schedule('somebody else''s', '0 3 * * *', 'SELECT 1')")
+        keeper = login("keeper", "messages_upkeep")
+        with pytest.raises(PermissionDenied):
+            run(keeper, statements.install_cron())
+        conn.execute("GRANT USAGE ON SCHEMA cron TO keeper")
+        run(keeper, statements.install_cron())
+        assert conn.execute("SELECT DISTINCT username FROM cron.job WHERE jobname LIKE 'messages:%'").fetchall() == [
+            ("keeper",)
+        ]
+        for session in (conn, keeper, login("shop", "messages_publisher")):
+            assert run(session, statements.upkeep_mode()) == "pg_cron"
+        conn.execute(
+            "INSERT INTO cron.job_run_details (jobid, runid, command, status, start_time, end_time)"
+            " SELECT jobid, 1000 + jobid, 'x', 'succeeded', now() - interval '9 days', now() - interval '9 days' FROM cron.job"
+        )
+        assert run(keeper, statements.upkeep())["cron_history_purged"] == 2
+        assert conn.execute("SELECT count(*) FROM cron.job_run_details WHERE runid > 1000").fetchone() == (1,)
+        uninstall(conn)
+        assert conn.execute("SELECT jobname FROM cron.job").fetchall() == [("somebody else's",)]
+        assert conn.execute("SELECT FROM pg_policy WHERE polname = 'messages_owner'").rowcount == 0
+        assert (
+            conn.execute(
+                "SELECT FROM pg_shdepend WHERE refobjid = 'messages_owner'::regrole AND dbid = (SELECT oid FROM pg_database WHERE datname = current_database())"
+            ).rowcount
+            == 0
+        )
+
+
+@pytest.mark.cron
+def test_upkeep_works_where_pg_cron_came_after_the_installation(cron_dsn: str) -> None:
+    with psycopg.connect(cron_dsn, autocommit=True) as conn:
+        conn.execute("CREATE EXTENSION pg_cron")
+        works(conn)
+        assert run(conn, statements.upkeep_mode()) == "airflow"
+        run(conn, statements.install_cron())
+        assert run(conn, statements.upkeep_mode()) == "pg_cron"
