@@ -1,19 +1,20 @@
 # Everything lives in .venv (packages) and .run (servers, logs, state): `make clean` removes both.
 # PG=debian or PG=embedded chooses the PostgreSQL; without it, Debian's with pg_cron where it can be had.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test check fix lock clean
+.PHONY: help setup demo up down test bench bench-quick check fix golden lock clean
 MAKEFLAGS += --no-print-directory
 export PG
 
 BIN := .venv/bin
 STAMP := .venv/.installed
-SOURCES := airflow_provider_pgqueue dags_examples tests tools
+BENCH := .run/bench-venv
+SOURCES := airflow_provider_pgqueue benchmarks dags_examples tests tools
 PRESENT = $(wildcard $(SOURCES))
 WITHOUT_AIRFLOW := tests/test_contract.py tests/test_seeds.py tests/core
 
 help: ## Show this help
 	@echo "Usage: make TARGET [PG=embedded|debian] [FLIGHTS=20000] [TESTS=tests/test_x.py]"
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-8s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-11s %s\n", $$1, $$2 }'
 
 setup: $(STAMP) ## Install everything into .venv, once
 
@@ -36,6 +37,19 @@ test: setup ## Run all tests, then those of the database on the embedded Postgre
 	@$(BIN)/python -m pytest $(TESTS)
 	@$(if $(TESTS)$(PG),,$(BIN)/python -m pytest --pg=embedded $(WITHOUT_AIRFLOW))
 
+bench: $(BENCH)/.installed ## Measure the queue beside its peers, about 35 minutes (BENCH_ARGS="--only waiting")
+	@PYTHONPATH=. $(BENCH)/bin/python -m benchmarks $(BENCH_ARGS)
+
+bench-quick: $(BENCH)/.installed ## The same in under 5 minutes, less exact and without the largest queues
+	@PYTHONPATH=. $(BENCH)/bin/python -m benchmarks --quick $(BENCH_ARGS)
+
+# The peers never mix with the project's own packages, which are there for the one case that needs Airflow.
+$(BENCH)/.installed: pyproject.toml | setup
+	@echo "Setting up $(BENCH) with the peers …"
+	@.run/boot/bin/uv venv --quiet --clear --python $(BIN)/python $(BENCH)
+	@.run/boot/bin/uv pip install --quiet --python $(BENCH)/bin/python --group bench
+	@touch $@
+
 check: setup ## Check style, types and layers; writes nothing
 	@$(BIN)/ruff check $(PRESENT)
 	@$(BIN)/ruff format --check $(PRESENT)
@@ -45,6 +59,9 @@ check: setup ## Check style, types and layers; writes nothing
 fix: setup ## Repair style where that can be done by machine
 	@$(BIN)/ruff check --fix $(PRESENT)
 	@$(BIN)/ruff format $(PRESENT)
+
+golden: setup ## Write the description of the schema anew, for a review of what changed
+	@$(BIN)/python -m tools.golden
 
 lock: ## Resolve the dependencies again into requirements.lock (LOCK=--upgrade for newer ones)
 	@tools/bootstrap.sh lock $(LOCK)

@@ -35,6 +35,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (4, 'schedules');
 
 \ir functions/add_band.sql
 \ir functions/add_room.sql
+\ir functions/adopt_archive_default.sql
 \ir functions/alter_queue.sql
 \ir functions/apply_retention.sql
 \ir functions/archive.sql
@@ -73,6 +74,24 @@ INSERT INTO messages.schema_migration (version, name) VALUES (4, 'schedules');
 \ir functions/grantee.sql
 \ir functions/group_lock.sql
 \ir functions/heal_groups.sql
+\ir functions/health.sql
+\ir functions/health_archive_partitions.sql
+\ir functions/health_cron_history.sql
+\ir functions/health_cron_home.sql
+\ir functions/health_cron_jobs.sql
+\ir functions/health_dead_messages.sql
+\ir functions/health_dead_tuples.sql
+\ir functions/health_held_snapshot.sql
+\ir functions/health_history.sql
+\ir functions/health_index_bloat.sql
+\ir functions/health_notify_queue.sql
+\ir functions/health_prepared_transaction.sql
+\ir functions/health_replication.sql
+\ir functions/health_schedules.sql
+\ir functions/health_settings.sql
+\ir functions/health_upkeep_lag.sql
+\ir functions/health_waiting_messages.sql
+\ir functions/health_wraparound.sql
 \ir functions/is_quiet.sql
 \ir functions/latest_migration.sql
 \ir functions/lease.sql
@@ -142,6 +161,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (4, 'schedules');
 
 \ir functions/search_archive.sql
 
+\ir superseded.sql
 \ir owner.sql
 \ir seed.sql
 \ir grants.sql

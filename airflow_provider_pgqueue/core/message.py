@@ -220,5 +220,19 @@ class Schedule:
         return cls(**row)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one check of `health()` found; `severity` is `ok`, `warning` or `critical`, `cure` the SQL to run."""
+
+    check_name: str
+    severity: str
+    finding: str
+    cure: str | None
+
+    @classmethod
+    def from_row(cls, row: Row) -> Self:
+        return cls(**row)
+
+
 def _header(headers: Any, name: str) -> Any:
     return headers.get(name) if isinstance(headers, dict) else None

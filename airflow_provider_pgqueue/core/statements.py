@@ -19,6 +19,7 @@ from airflow_provider_pgqueue.core.message import (
     DeadMessage,
     DeadQueue,
     Duplicate,
+    Finding,
     Message,
     QueueStatus,
     ReadyQueue,
@@ -412,8 +413,9 @@ def lease_dead(
     lease_for: timedelta | None = None,
     locked_by: str | None = None,
     results: Collection[str] | None = None,
+    fingerprint: str | None = None,
 ) -> Statement[list[DeadMessage]]:
-    """Take dead messages that nobody decided about under one fresh token, oldest first."""
+    """Take dead messages that nobody decided about under one fresh token, oldest first; of one cause, if wanted."""
     arguments = dict(locals()) | {"results": None if results is None else list(results)}
     return Statement("lease_dead", arguments, _list(DeadMessage.from_row), {"results": "text[]"})
 
@@ -472,6 +474,7 @@ def requeue_dead(
     max_requeues: int | None = None,
     delay: timedelta = _ZERO,
     remedied_by: str | None = None,
+    fingerprint: str | None = None,
 ) -> Statement[list[Requeued]]:
     """Lease dead messages (by default failed and lock_expired ones) and requeue them in one call.
 
@@ -545,6 +548,15 @@ def dead_queues(
 def upkeep() -> Statement[dict[str, Any]]:
     """Archive what expired, ring for what waits, make partitions; counts of each."""
     return Statement("upkeep", {}, _one)
+
+
+def health(*, held_for: timedelta | None = None, waiting_for: timedelta | None = None) -> Statement[list[Finding]]:
+    """Check everything that may go wrong, a finding for each check, with the SQL that cures it; only reads.
+
+    A transaction may hold its snapshot `held_for` (5 minutes; critical after twelve times as long), a message may wait
+    `waiting_for` (1 day), ready or dead.
+    """
+    return Statement("health", dict(locals()), _list(Finding.from_row))
 
 
 def upkeep_mode() -> Statement[str]:

@@ -19,6 +19,7 @@ from airflow_provider_pgqueue.core.message import (
     Archived,
     DeadCause,
     DeadMessage,
+    Finding,
     Message,
     QueueStatus,
     Requeued,
@@ -205,11 +206,17 @@ class QueueVerbs(ABC):
         lease_for: timedelta | None = None,
         locked_by: str | None = None,
         results: Collection[str] | None = None,
+        fingerprint: str | None = None,
         conn: Connection | None = None,
     ) -> list[DeadMessage]:
         """Take dead messages that nobody decided about under one token, oldest first; then requeue or dismiss them."""
         statement = statements.lease_dead(
-            queue_name, max_messages=max_messages, lease_for=lease_for, locked_by=locked_by, results=results
+            queue_name,
+            max_messages=max_messages,
+            lease_for=lease_for,
+            locked_by=locked_by,
+            results=results,
+            fingerprint=fingerprint,
         )
         return self.perform(statement, conn=conn)
 
@@ -236,6 +243,7 @@ class QueueVerbs(ABC):
         max_requeues: int | None = None,
         delay: timedelta = _ZERO,
         remedied_by: str | None = None,
+        fingerprint: str | None = None,
         conn: Connection | None = None,
     ) -> list[Requeued]:
         """Lease dead messages (by default failed and lock_expired ones) and requeue them in one call."""
@@ -246,6 +254,7 @@ class QueueVerbs(ABC):
             max_requeues=max_requeues,
             delay=delay,
             remedied_by=remedied_by,
+            fingerprint=fingerprint,
         )
         return self.perform(statement, conn=conn)
 
@@ -308,6 +317,16 @@ class QueueVerbs(ABC):
     def upkeep(self, *, conn: Connection | None = None) -> dict[str, Any]:
         """Archive what expired, ring for what waits; counts of each."""
         return self.perform(statements.upkeep(), conn=conn)
+
+    def health(
+        self,
+        *,
+        held_for: timedelta | None = None,
+        waiting_for: timedelta | None = None,
+        conn: Connection | None = None,
+    ) -> list[Finding]:
+        """Check everything that may go wrong: a finding for each check, with the SQL that cures it; only reads."""
+        return self.perform(statements.health(held_for=held_for, waiting_for=waiting_for), conn=conn)
 
     def upkeep_mode(self, *, conn: Connection | None = None) -> str:
         """Say who does the upkeep: `pg_cron` or `airflow`."""

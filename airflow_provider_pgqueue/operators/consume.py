@@ -42,6 +42,8 @@ class PgQueueConsumeOperator(BaseOperator):
     :param apply_function_batch: called with each list of messages instead; returns outcomes by message id (what it
         leaves out is a success), or one for each message in order, or None if all succeeded. After an exception the
         whole batch is delivered again.
+    :param topic: consume only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
+    :param headers: consume only messages whose headers contain these.
     :param batch_size: messages per lease.
     :param max_messages: stop after so many.
     :param lease_for: how long a lease lasts without renewal: how soon the messages of a killed task come back.
@@ -51,7 +53,7 @@ class PgQueueConsumeOperator(BaseOperator):
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
-    template_fields: Sequence[str] = ("queue_name", "pgqueue_conn_id")
+    template_fields: Sequence[str] = ("queue_name", "topic", "headers", "pgqueue_conn_id")
     ui_color = "#dce9f5"
 
     def __init__(
@@ -60,6 +62,8 @@ class PgQueueConsumeOperator(BaseOperator):
         queue_name: str,
         apply_function: Callable[[Message], Outcome | None] | str | None = None,
         apply_function_batch: Callable[[list[Message]], Any] | str | None = None,
+        topic: str | None = None,
+        headers: Mapping[str, Any] | None = None,
         batch_size: int = 100,
         max_messages: int | None = None,
         lease_for: timedelta = timedelta(minutes=5),
@@ -74,6 +78,8 @@ class PgQueueConsumeOperator(BaseOperator):
         self.queue_name = queue_name
         self.apply_function = apply_function
         self.apply_function_batch = apply_function_batch
+        self.topic = topic
+        self.headers = headers
         self.batch_size = batch_size
         self.max_messages = max_messages
         self.lease_for = lease_for
@@ -120,6 +126,8 @@ class PgQueueConsumeOperator(BaseOperator):
             batch_size=self.batch_size,
             lease_for=self.lease_for,
             handled_by=handled_by,
+            topic=self.topic,
+            headers=self.headers,
         )
 
     def _trigger(self) -> PgQueueMessageTrigger:

@@ -10,7 +10,12 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
+def task_of(context: Context) -> str:
+    """Return `dag/run/task/map_index` of the task instance: the same in each of its tries."""
+    ti = context["ti"]
+    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"
+
+
 def name_of(context: Context) -> str:
     """Return `dag/run/task/map_index/try` of the task instance and the process that runs it."""
-    ti = context["ti"]
-    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}/{ti.try_number}@{process_name()}"
+    return f"{task_of(context)}/{context['ti'].try_number}@{process_name()}"

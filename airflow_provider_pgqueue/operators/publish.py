@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+import psycopg
 from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_pgqueue.core import statements
 from airflow_provider_pgqueue.core.body import to_json
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.statements import Statement
+from airflow_provider_pgqueue.core.message import Duplicate
+from airflow_provider_pgqueue.core.statements import BatchOptions, Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.operators.identity import task_of
 from airflow_provider_pgqueue.operators.progress import Progress
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _FEW: Final = 100
+_LONGEST_KEY: Final = 255  # characters
+OF_THE_TASK: Final = "<the task's identity>"
 # The database makes the JSON, so that dates, numbers of any precision and UUIDs need no conversion here.
 _ROWS_AS_JSON: Final = """
 SELECT (CASE WHEN body ? 'message' AND body - 'message' = '{}' THEN body -> 'message' ELSE body END)::text
@@ -35,9 +41,11 @@ SELECT (CASE WHEN body ? 'message' AND body - 'message' = '{}' THEN body -> 'mes
 class PgQueuePublishOperator(BaseOperator):
     """Publishes exactly one of `message`, `messages` and the rows of `sql`, one round trip per batch.
 
-    By default all of it is one transaction: a task that fails has published nothing, so that its retry publishes
-    nothing twice. The result is `{"queue_name", "published", "first_id", "last_id"}`, and with at most a hundred
-    messages their `ids` too. Bodies are neither logged nor put into XCom.
+    By default all of it is one transaction, under a dedup key that stands for the task in all its tries: a task that
+    fails has published nothing, and a retry after a success that Airflow did not hear of publishes nothing again.
+    The result is `{"queue_name", "published", "first_id", "last_id"}`, with at most a hundred messages their `ids` too,
+    and `duplicate_of`, the first message of an earlier try, where there was one. Bodies are neither logged nor put into
+    XCom.
 
     :param queue_name: the queue to publish to.
     :param message: one body: what JSON can say; its texts are templates. To publish JSON null, give `messages=[None]`.
@@ -48,13 +56,22 @@ class PgQueuePublishOperator(BaseOperator):
     :param parameters: the parameters of `sql`.
     :param sql_conn_id: where `sql` runs, a PostgreSQL; by default on the database of the queue.
     :param batch_size: messages per round trip.
-    :param one_transaction: False commits each batch, so that consumers can begin before the end; then a retry
-        publishes again what the failed attempt had published.
+    :param one_transaction: False commits each batch, so that consumers can begin before the end; a retry goes on with
+        the first batch that was not published, so the messages must come in the same order again.
     :param priority: from -100 to 100; higher is leased first.
     :param delay: make the messages ready only after this time.
+    :param visible_at: make them ready only from this moment on.
     :param expires_in: archive the messages as `expired` if nobody handled them by then.
     :param headers: an object that is kept beside each body.
     :param reference: a text of yours to find the messages by.
+    :param topic: words with dots between them, by which consumers can choose.
+    :param group_key: the messages are leased one at a time and in order, with all others of the group.
+    :param dedup_key: published once in `dedup_window`: by default the task's identity without the number of the try, so
+        that clearing the task does not publish again within the window either. It stands for all messages of the task.
+        None publishes in every try.
+    :param dedup_window: how long the key is remembered; by default what the queue says.
+    :param on_conflict: what happens to a single `message` whose key is remembered: `skip` it, or `replace` the one that
+        was published before, as long as nobody leased it.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
@@ -66,6 +83,9 @@ class PgQueuePublishOperator(BaseOperator):
         "parameters",
         "headers",
         "reference",
+        "topic",
+        "group_key",
+        "dedup_key",
         "pgqueue_conn_id",
         "sql_conn_id",
     )
@@ -85,9 +105,15 @@ class PgQueuePublishOperator(BaseOperator):
         one_transaction: bool = True,
         priority: int = 0,
         delay: timedelta = timedelta(0),
+        visible_at: datetime | None = None,
         expires_in: timedelta | None = None,
         headers: Mapping[str, Any] | None = None,
         reference: str | None = None,
+        topic: str | None = None,
+        group_key: str | None = None,
+        dedup_key: str | None = OF_THE_TASK,
+        dedup_window: timedelta | None = None,
+        on_conflict: str = "skip",
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -102,9 +128,15 @@ class PgQueuePublishOperator(BaseOperator):
         self.one_transaction = one_transaction
         self.message_priority = priority
         self.delay = delay
+        self.visible_at = visible_at
         self.expires_in = expires_in
         self.headers = headers
         self.reference = reference
+        self.topic = topic
+        self.group_key = group_key
+        self.dedup_key = dedup_key
+        self.dedup_window = dedup_window
+        self.on_conflict = on_conflict
         self.pgqueue_conn_id = pgqueue_conn_id
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -112,12 +144,18 @@ class PgQueuePublishOperator(BaseOperator):
         self._check()
         published = _Published(self.queue_name)
         progress = Progress(self.log.info, f"published to queue {self.queue_name}")
+        key = task_of(context) if self.dedup_key == OF_THE_TASK else self.dedup_key
         in_one = self.one_transaction
         with PgQueueHook(self.pgqueue_conn_id).connect() as conn, conn.transaction() if in_one else nullcontext():
-            for batch in self._batches():
-                published.add(run(conn, self._statement(batch)))
+            for number, batch in enumerate(self._batches()):
+                with conn.transaction():
+                    published.add(self._publish(conn, batch, self._key(key, number)))
+                if in_one and published.duplicate_of:
+                    break
                 progress.at(published.count)
         progress.end(published.count)
+        if published.duplicate_of is not None:
+            self.log.info("published before, from message %s on: not again", published.duplicate_of)
         return published.summary()
 
     def _check(self) -> None:
@@ -147,18 +185,36 @@ class PgQueuePublishOperator(BaseOperator):
             while rows := cursor.fetchmany(self.batch_size):
                 yield [text for (text,) in rows]
 
-    def _statement(self, texts: list[str]) -> Statement[list[int]]:
-        statement = statements.publish_batch(
-            self.queue_name,
-            [None],
-            priority=self.message_priority,
-            delay=self.delay,
-            expires_in=self.expires_in,
-            headers=self.headers,
-            references=None if self.reference is None else [self.reference] * len(texts),
-        )
-        # The bodies are JSON already.
-        return dataclasses.replace(statement, arguments={**statement.arguments, "messages": f"[{','.join(texts)}]"})
+    def _key(self, key: str | None, number: int) -> str | None:
+        """Return the dedup key of a batch: of the first one only, if all are one transaction."""
+        if key is None or (self.one_transaction and number > 0):
+            return None
+        full = key if self.one_transaction else f"{key}#{number}"
+        return full if len(full) <= _LONGEST_KEY else hashlib.sha256(full.encode()).hexdigest()
+
+    def _publish(self, conn: psycopg.Connection[Any], texts: list[str], key: str | None) -> list[int]:
+        """Publish a batch, or nothing if its key is remembered: the key is that of the first message."""
+        if key is None:
+            return run(conn, self._statement(texts))
+        first = run(conn, self._statement(texts[:1], key))
+        if isinstance(first[0], Duplicate) or not texts[1:]:
+            return first
+        return first + run(conn, self._statement(texts[1:]))
+
+    def _statement(self, texts: list[str], key: str | None = None) -> Statement[list[int]]:
+        options: BatchOptions = {
+            "priority": self.message_priority,
+            "delay": self.delay,
+            "visible_at": self.visible_at,
+            "expires_in": self.expires_in,
+            "headers": self.headers,
+        }
+        for name, value in (("references", self.reference), ("topics", self.topic), ("group_keys", self.group_key)):
+            if value is not None:
+                options[name] = [value] * len(texts)  # type: ignore[literal-required]
+        if key is not None:
+            options |= {"dedup_keys": [key], "dedup_window": self.dedup_window, "on_conflict": self.on_conflict}
+        return statements.publish_texts(self.queue_name, texts, **options)
 
 
 @dataclasses.dataclass(slots=True)
@@ -168,18 +224,24 @@ class _Published:
     first_id: int | None = None
     last_id: int | None = None
     ids: list[int] = dataclasses.field(default_factory=list)
+    duplicate_of: int | None = None
 
     def add(self, ids: list[int]) -> None:
+        if isinstance(ids[0], Duplicate):
+            self.duplicate_of = self.duplicate_of or int(ids[0])
+            return
         self.count += len(ids)
         self.first_id = self.first_id or ids[0]
         self.last_id = ids[-1]
         self.ids += ids[: max(0, _FEW + 1 - len(self.ids))]
 
     def summary(self) -> dict[str, Any]:
-        summary = {
+        summary: dict[str, Any] = {
             "queue_name": self.queue_name,
             "published": self.count,
             "first_id": self.first_id,
             "last_id": self.last_id,
         }
+        if self.duplicate_of is not None:
+            summary["duplicate_of"] = self.duplicate_of
         return summary | ({"ids": self.ids} if self.count <= _FEW else {})

@@ -26,6 +26,7 @@ class PgQueueRequeueOperator(BaseOperator):
     :param queue_name: the queue of the dead messages, to which they return; None takes all queues.
     :param results: which dead messages; by default `failed` and `lock_expired` ones, because rejected ones would only
         be rejected again.
+    :param fingerprint: only those of one cause, as `PgQueueHook.dead_causes` names it.
     :param max_messages: at most so many, oldest first.
     :param max_requeues: leave alone what was requeued so many times already.
     :param delay: make them ready only after this time.
@@ -33,7 +34,7 @@ class PgQueueRequeueOperator(BaseOperator):
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
-    template_fields: Sequence[str] = ("queue_name", "results", "pgqueue_conn_id")
+    template_fields: Sequence[str] = ("queue_name", "results", "fingerprint", "pgqueue_conn_id")
     ui_color = "#f5ecdc"
 
     def __init__(
@@ -41,6 +42,7 @@ class PgQueueRequeueOperator(BaseOperator):
         *,
         queue_name: str | None,
         results: Sequence[str] | None = None,
+        fingerprint: str | None = None,
         max_messages: int = 1000,
         max_requeues: int | None = None,
         delay: timedelta = timedelta(0),
@@ -51,6 +53,7 @@ class PgQueueRequeueOperator(BaseOperator):
         super().__init__(**kwargs)
         self.queue_name = queue_name
         self.results = results
+        self.fingerprint = fingerprint
         self.max_messages = max_messages
         self.max_requeues = max_requeues
         self.delay = delay
@@ -64,6 +67,7 @@ class PgQueueRequeueOperator(BaseOperator):
             requeued = hook.requeue_dead(
                 self.queue_name,
                 results=self.results,
+                fingerprint=self.fingerprint,
                 max_messages=self.max_messages,
                 max_requeues=self.max_requeues,
                 delay=self.delay,

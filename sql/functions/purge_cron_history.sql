@@ -7,13 +7,18 @@ BEGIN
     IF has_schema_privilege(to_regnamespace('cron'), 'USAGE') IS NOT TRUE THEN
         RETURN 0;
     END IF;
-    -- pg_cron keeps a row for each run for ever; row security limits this to the jobs that open_cron() shows.
+    -- pg_cron keeps a row for each run for ever, those of jobs that were removed too, and those without an end, which a
+    -- restart of the server leaves. Row security limits this to the runs that open_cron() shows.
     EXECUTE $purge$
-        DELETE FROM cron.job_run_details d USING cron.job j
-         WHERE j.jobid = d.jobid AND j.jobname LIKE 'messages:%' AND d.end_time < clock_timestamp() - $1
+        WITH ours AS (
+            SELECT d.runid, d.end_time FROM cron.job_run_details d
+             WHERE d.database = current_database() AND d.command IN ('SELECT messages.upkeep()', 'SELECT messages.run_schedules()'))
+        DELETE FROM cron.job_run_details WHERE runid IN (
+            SELECT o.runid FROM ours o
+             WHERE o.runid <= (SELECT max(past.runid) FROM ours past WHERE past.end_time < clock_timestamp() - $1))
     $purge$ USING older_than;
     GET DIAGNOSTICS purged = ROW_COUNT;
     RETURN purged;
 END $$;
 COMMENT ON FUNCTION messages.purge_cron_history(interval) IS
-    'Internal. Deletes the run history of our own pg_cron jobs and returns how many rows.';
+    'Internal. Deletes the run history of our own pg_cron jobs, those that were removed too, and returns how many rows.';

@@ -4,7 +4,8 @@ CREATE OR REPLACE FUNCTION messages.requeue_dead(
     results      text[]   DEFAULT ARRAY['failed', 'lock_expired'],
     max_requeues integer  DEFAULT NULL,
     delay        interval DEFAULT '0',
-    remedied_by  text     DEFAULT NULL
+    remedied_by  text     DEFAULT NULL,
+    fingerprint  text     DEFAULT NULL
 ) RETURNS TABLE (id bigint, new_id bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -16,9 +17,9 @@ BEGIN
     SELECT min(d.lock_token::text)::uuid, array_agg(d.id) FILTER (WHERE max_requeues IS NULL OR d.requeues < max_requeues)
       INTO token, taken
       FROM messages.lease_dead(requeue_dead.queue_name, requeue_dead.max_messages, '1 minute', requeue_dead.remedied_by,
-                               requeue_dead.results) d;
+                               requeue_dead.results, requeue_dead.fingerprint) d;
     RETURN QUERY SELECT r.id, r.new_id FROM messages.requeue(token, taken, NULL, requeue_dead.delay, requeue_dead.remedied_by) r;
     UPDATE messages.dead_message d SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL WHERE d.lock_token = token;
 END $$;
-COMMENT ON FUNCTION messages.requeue_dead(text, integer, text[], integer, interval, text) IS
+COMMENT ON FUNCTION messages.requeue_dead(text, integer, text[], integer, interval, text, text) IS
     'Leases dead messages and requeues them in one call; leaves those that were requeued max_requeues times already. Errors as lease_dead.';

@@ -55,6 +55,7 @@ def run(context: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..
     monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
 
     def execute(operator: Any, method: str = "execute", **kwargs: Any) -> Any:
+        context["ti"].task_id = operator.task_id
         return getattr(operator, method)(context, **kwargs)
 
     return execute

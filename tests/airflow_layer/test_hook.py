@@ -185,7 +185,7 @@ def test_a_newer_schema_is_refused_before_anything_is_done(
     conn_id: str, queue: Queue, conn: psycopg.Connection[Any]
 ) -> None:
     queue("orders")
-    conn.execute("INSERT INTO messages.schema_migration (version, name) VALUES (9999, 'future')")
+    conn.execute("CREATE OR REPLACE FUNCTION messages.schema_version() RETURNS integer LANGUAGE sql AS 'SELECT 9999'")
     with pytest.raises(SchemaTooNew, match="Upgrade airflow-provider-pgqueue"):
         PgQueueHook(conn_id).publish("orders", 1)
 
@@ -221,6 +221,12 @@ def test_test_connection_says_the_version_and_who_does_the_upkeep(conn_id: str) 
     assert works
     assert text.startswith("Connected. Schema messages has version")
     assert text.endswith("upkeep by airflow.")
+
+
+def test_health_is_a_list_of_findings(conn_id: str) -> None:
+    found = {one.check_name: one for one in PgQueueHook(conn_id).health(held_for=timedelta(minutes=1))}
+    assert found["upkeep_lag"].severity == "critical"
+    assert found["waiting_messages"].cure is None
 
 
 def test_an_unknown_queue_is_named_and_the_connection_stays_usable(conn_id: str) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -175,7 +174,7 @@ def test_a_body_that_is_not_json_and_an_unknown_queue_are_refused(conn_id: str, 
         run(publish(message=1))
     queue("orders")
     with pytest.raises(InvalidMessage, match="not JSON"):
-        run(publish(messages=[datetime.date(2013, 1, 1)]))
+        run(publish(messages=[date(2013, 1, 1)]))
 
 
 def test_bodies_pass_unchanged_and_unlogged(
@@ -208,6 +207,60 @@ def test_the_author_of_a_dag_may_use_templates(
     assert bodies(conn) == [{"run": "manual__1"}]
 
 
+def test_a_retried_publish_publishes_once_though_airflow_never_heard_of_the_first(
+    conn_id: str, queue: Queue, run: Run, conn: Connection, context: dict[str, Any]
+) -> None:
+    queue("orders")
+    first = run(publish(messages=[1, 2, 3], batch_size=2))
+    context["ti"].try_number = 2
+    again = run(publish(messages=[1, 2, 3], batch_size=2))
+    assert (again["published"], again["duplicate_of"]) == (0, first["first_id"])
+    assert bodies(conn) == [1, 2, 3]
+    context["ti"].run_id = "another_run" + "x" * 300
+    assert run(publish(messages=[4]))["published"] == 1
+
+
+def test_a_retried_publish_in_batches_goes_on_where_the_first_try_ended(
+    conn_id: str, queue: Queue, run: Run, conn: Connection
+) -> None:
+    def broken() -> Iterator[int]:
+        yield from range(5)
+        raise OSError("the source broke")
+
+    queue("orders")
+    with pytest.raises(OSError, match="the source broke"):
+        run(publish(messages=broken, batch_size=2, one_transaction=False))
+    assert bodies(conn) == [0, 1, 2, 3]
+    assert run(publish(messages=range(7), batch_size=2, one_transaction=False))["published"] == 3
+    assert bodies(conn) == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_a_key_of_ones_own_or_none_replaces_that_of_the_task(
+    conn_id: str, queue: Queue, run: Run, conn: Connection
+) -> None:
+    queue("orders")
+    for body in (1, 2):
+        run(publish(message=body, dedup_key=None))
+        run(publish(message=body * 10, dedup_key="order 7", on_conflict="replace"))
+    assert sorted(bodies(conn)) == [1, 2, 20]
+
+
+def test_what_is_said_about_a_message_reaches_it(conn_id: str, queue: Queue, run: Run, conn: Connection) -> None:
+    queue("orders")
+    moment = datetime.now(UTC) + timedelta(hours=1)
+    run(publish(message=1, topic="shop.order", group_key="7", reference="r", headers={"k": 1}, visible_at=moment))
+    row = conn.execute("SELECT topic, group_key, reference, headers, visible_at FROM messages.message").fetchone()
+    assert row is not None
+    assert row[:4] == ("shop.order", "7", "r", {"k": 1})
+    assert row[4] >= moment
+
+
+def test_a_consumer_of_a_topic_leaves_the_others(conn_id: str, queue: Queue, run: Run, conn: Connection) -> None:
+    PgQueueHook(conn_id).publish_batch(queue("orders"), [1, 2], topics=["shop.order", "shop.mail"])
+    assert run(consume(apply_function=lambda message: None, topic="*.order")) == {"success": 1}
+    assert bodies(conn) == [2]
+
+
 # Consume --------------------------------------------------------------------------------------------------------------
 
 
@@ -232,7 +285,7 @@ def test_each_message_ends_as_the_function_says(conn_id: str, queue: Queue, run:
     assert results(conn) == {"good": "success", "good too": "success", "bad": "rejected", "broken": "failed"}
     row = conn.execute("SELECT DISTINCT handled_by FROM messages.message_archive").fetchone()
     assert row is not None
-    assert row[0].startswith(f"orders/manual__1/work/-1/1@{os.getpid()}@")
+    assert row[0].startswith(f"orders/manual__1/consume/-1/1@{os.getpid()}@")
 
 
 def test_the_function_may_be_a_path(conn_id: str, queue: Queue, run: Run) -> None:
@@ -340,7 +393,7 @@ def test_failed_messages_are_requeued_and_rejected_ones_are_not(run: Run, conn: 
     assert bodies(conn) == ["broken", "broken"]
     row = conn.execute("SELECT DISTINCT remedied_by FROM messages.message_archive WHERE remedy = 'requeued'").fetchone()
     assert row is not None
-    assert row[0].startswith("orders/manual__1/work")
+    assert row[0].startswith("orders/manual__1/again")
 
 
 @pytest.mark.usefixtures("dead")

@@ -1,0 +1,71 @@
+"""Runs the benchmarks and prints one table: `python -m benchmarks [--quick] [--only CASE] [--pg embedded]`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+from benchmarks import backlog, cases, drain, idle, latency, snapshot  # noqa: F401 each registers its cases
+from benchmarks.bench import CASES, Bench
+from benchmarks.peers import pgmq
+from benchmarks.report import Report, about, table
+from benchmarks.server import SETTINGS, Server
+from tools import SetupError
+from tools.binaries import find
+
+
+def main() -> None:
+    arguments = _arguments()
+    if arguments.list:
+        for one in CASES.values():
+            print(f"{one.name:24}{'' if one.quick else '(full only) '}{one.what}")
+        return
+    wanted = arguments.only or [one.name for one in CASES.values() if one.quick or not arguments.quick]
+    server = Server(find(arguments.pg).kind)
+    with server.running():
+        bench = Bench(
+            server,
+            quick=arguments.quick,
+            seconds=arguments.seconds or (1 if arguments.quick else 2),
+            rounds=arguments.rounds or (3 if arguments.quick else 5),
+            minutes=arguments.minutes or (1 / 3 if arguments.quick else 5),
+        )
+        report = Report(
+            about(
+                f"postgresql-{server.version().split()[0]}-{server.kind}",
+                pgmq=pgmq.version(),
+                slices=f"{bench.rounds} of {bench.seconds:g} s each, in turns",
+                settings=", ".join(f"{name}={value}" for name, value in SETTINGS.items()),
+            )
+        )
+        for name in wanted:
+            started = time.monotonic()
+            lines = CASES[name].run(bench)
+            report.lines.extend(lines)
+            print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr)
+            for line in lines:
+                print(f"| {' | '.join(line.cells())} |", flush=True)
+    print(f"\n{table(report.lines)}\n")
+    if not arguments.only:
+        print(f"saved as {report.save()}")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", action="append", metavar="CASE", choices=CASES, help="a case; may be repeated")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter slices, no large queues")
+    parser.add_argument("--pg", default=os.environ.get("PG") or "auto", help="debian or embedded")
+    parser.add_argument("--minutes", type=float, help="how long the snapshot is held (5; quick 1/3)")
+    parser.add_argument("--seconds", type=float, help="length of a slice (2; quick 1)")
+    parser.add_argument("--rounds", type=int, help="turns of each peer (5; quick 3)")
+    parser.add_argument("--list", action="store_true", help="print the cases and stop")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except SetupError as error:
+        sys.exit(str(error))

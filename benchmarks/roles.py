@@ -1,0 +1,246 @@
+"""What a client process does: `python -m benchmarks.roles ROLE DSN OPTIONS`; see `client`.
+
+Handlers do nothing, so that what is measured is the queue and its client. Times are of the monotonic clock, which all
+processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import resource
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Final
+
+Options = dict[str, Any]
+Role = Callable[[str, Options], Any]
+_ROLES: Final[dict[str, Role]] = {}
+
+
+def _role(run: Role) -> Role:
+    _ROLES[run.__name__] = run
+    return run
+
+
+def _begin() -> float:
+    """Say that all is prepared, wait for the word, return when it came."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+    return monotonic()
+
+
+def _drained(started: float, ended: float, handled: int) -> Options:
+    return {"started": started, "ended": ended, "handled": handled}
+
+
+@_role
+def drain_pgqueue(dsn: str, options: Options) -> Options:
+    """`Consumer.drain`, which the worker and the Airflow operator call too."""
+    from airflow_provider_pgqueue.core.connection import connect
+    from airflow_provider_pgqueue.core.consumer import Consumer
+
+    consumer = Consumer(queue_name="bench", handle=lambda message: None, batch_size=options["batch"])
+    with connect(dsn) as conn:
+        started = _begin()
+        counts = consumer.drain(conn)
+    return _drained(started, monotonic(), counts["success"])
+
+
+@_role
+def drain_pgmq(dsn: str, options: Options) -> Options:
+    """PGMQ's client as its documentation shows it: read a batch, archive the batch."""
+    from pgmq import PGMQueue
+
+    queue = PGMQueue(conn_string=dsn, init_extension=False)
+    handled = 0
+    started = _begin()
+    while messages := queue.read("bench", vt=300, qty=options["batch"]):
+        handled += len(queue.archive_batch("bench", [message.msg_id for message in messages]))
+    ended = monotonic()
+    queue.close()
+    return _drained(started, ended, handled)
+
+
+@_role
+def drain_pgmq_asyncpg(dsn: str, options: Options) -> Options:
+    """PGMQ's asynchronous client."""
+    return asyncio.run(_drain_pgmq_asyncpg(dsn, options))
+
+
+async def _drain_pgmq_asyncpg(dsn: str, options: Options) -> Options:
+    from pgmq.async_queue import PGMQueue
+
+    queue = PGMQueue(conn_string=dsn, init_extension=False)
+    await queue.init()
+    handled = 0
+    started = _begin()
+    while messages := await queue.read("bench", vt=300, qty=options["batch"]):
+        handled += len(await queue.archive_batch("bench", [message.msg_id for message in messages]))
+    ended = monotonic()
+    await queue.close()
+    return _drained(started, ended, handled)
+
+
+@_role
+def drain_pgqueuer(dsn: str, options: Options) -> Options:
+    """PgQueuer in its mode `drain`; ends with the last handler, before its buffers are flushed."""
+    return asyncio.run(_drain_pgqueuer(dsn, options))
+
+
+async def _drain_pgqueuer(dsn: str, options: Options) -> Options:
+    import asyncpg
+    from pgqueuer import Job, PgQueuer
+    from pgqueuer.types import QueueExecutionMode
+
+    handled, ended = 0, 0.0
+    queue = PgQueuer.from_asyncpg_connection(await asyncpg.connect(dsn))
+
+    @queue.entrypoint("bench")
+    async def handle(job: Job) -> None:
+        nonlocal handled, ended
+        handled, ended = handled + 1, monotonic()
+
+    started = _begin()
+    await queue.run(mode=QueueExecutionMode.drain, batch_size=options["batch"])
+    return _drained(started, ended, handled)
+
+
+@_role
+def drain_procrastinate(dsn: str, options: Options) -> Options:
+    """A procrastinate worker that takes one job at a time, so many at once as the others take in a batch."""
+    return asyncio.run(_drain_procrastinate(dsn, options))
+
+
+async def _drain_procrastinate(dsn: str, options: Options) -> Options:
+    from procrastinate import App, PsycopgConnector
+
+    app = App(connector=PsycopgConnector(conninfo=dsn))
+    handled, ended = 0, 0.0
+
+    @app.task(name="bench", queue="bench")
+    async def handle(**body: Any) -> None:
+        nonlocal handled, ended
+        handled, ended = handled + 1, monotonic()
+
+    async with app.open_async():
+        started = _begin()
+        await app.run_worker_async(wait=False, concurrency=options["batch"], install_signal_handlers=False)
+    return _drained(started, ended, handled)
+
+
+@_role
+def memory_pgqueue(dsn: str, options: Options) -> Options:
+    """Drain everything and note the peak of resident memory after some messages and at the end, in MiB."""
+    from airflow_provider_pgqueue.core.connection import connect
+    from airflow_provider_pgqueue.core.consumer import Consumer
+
+    peaks: list[float] = []
+
+    def on_batch(counts: Counter[str]) -> None:
+        if not peaks and counts.total() >= options["first"]:
+            peaks.append(_peak())
+
+    consumer = Consumer(queue_name="bench", handle=lambda message: None, batch_size=options["batch"])
+    with connect(dsn) as conn:
+        _begin()
+        counts = consumer.drain(conn, on_batch=on_batch)
+    return {"handled": counts["success"], "first": peaks[0], "end": _peak()}
+
+
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+@_role
+def lease_times(dsn: str, options: Options) -> list[float]:
+    """Lease and archive for some seconds; seconds that each lease took."""
+    import psycopg
+
+    lease, archive = options["lease"].encode(), options["archive"].encode()
+    times = []
+    with psycopg.connect(dsn, autocommit=True, prepare_threshold=0) as conn:
+        end = _begin() + options["seconds"]
+        while (before := monotonic()) < end:
+            row = conn.execute(lease).fetchone()
+            times.append(monotonic() - before)
+            conn.execute(archive, row)
+    return times
+
+
+@_role
+def listen_pgqueue(dsn: str, options: Options) -> dict[int, float]:
+    """One session: LISTEN, then lease what is there; when each message was leased."""
+    import psycopg
+
+    from airflow_provider_pgqueue.core import statements
+    from airflow_provider_pgqueue.core.client import run
+
+    seen: dict[int, float] = {}
+    lease = statements.lease("bench", max_messages=100)
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        conn.execute("LISTEN new_message")
+        run(conn, lease)
+        end = _begin() + options["seconds"]
+        while monotonic() < end:
+            while messages := run(conn, lease):
+                now = monotonic()
+                seen.update((message.body["number"], now) for message in messages)
+                run(conn, statements.archive(messages[0].lock_token, [message.id for message in messages]))
+            for _ in conn.notifies(timeout=0.1, stop_after=1):
+                pass
+    return seen
+
+
+@_role
+def work_pgqueue(dsn: str, options: Options) -> dict[int, float]:
+    """`core.Worker`, as it ships: when each message came to its handler."""
+    from airflow_provider_pgqueue.core.consumer import Consumer
+    from airflow_provider_pgqueue.core.message import Message
+    from airflow_provider_pgqueue.core.worker import Worker
+
+    seen: dict[int, float] = {}
+
+    def handle(message: Message) -> None:
+        seen[message.body["number"]] = monotonic()
+
+    worker = Worker(conninfo=dsn, consumer=Consumer(queue_name="bench", handle=handle))
+    end = _begin() + options["seconds"]
+    threading.Timer(end - monotonic(), worker.stop).start()
+    worker.run()
+    return seen
+
+
+@_role
+def poll_pgmq(dsn: str, options: Options) -> dict[int, float]:
+    """PGMQ's polling client with its defaults: `read_with_poll` looks every 100 ms."""
+    from pgmq import PGMQueue
+
+    queue = PGMQueue(conn_string=dsn, init_extension=False)
+    seen: dict[int, float] = {}
+    end = _begin() + options["seconds"]
+    while monotonic() < end:
+        if messages := queue.read_with_poll("bench", vt=300, qty=100, max_poll_seconds=1):
+            now = monotonic()
+            seen.update((message.message["number"], now) for message in messages)
+            queue.archive_batch("bench", [message.msg_id for message in messages])
+    queue.close()
+    return seen
+
+
+def main() -> None:
+    logging.disable(logging.WARNING)
+    role, dsn, options = sys.argv[1:]
+    result = _ROLES[role](dsn, json.loads(options))
+    print(json.dumps(result), flush=True)
+    # Without waiting for what a client library may have left running.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,2 @@
+SELECT array_agg(msg_id) AS ids FROM pgmq.read('bench', 300, :batch) \gset
+SELECT count(*) FROM pgmq.archive('bench', :ids::bigint[]);

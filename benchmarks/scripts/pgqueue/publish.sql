@@ -1,0 +1,1 @@
+SELECT messages.publish('bench', :body);

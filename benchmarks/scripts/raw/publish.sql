@@ -1,0 +1,1 @@
+INSERT INTO raw (message) VALUES (:body) RETURNING id;

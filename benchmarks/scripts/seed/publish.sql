@@ -1,0 +1,1 @@
+INSERT INTO messages.message (message) VALUES (:body) RETURNING id;

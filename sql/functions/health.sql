@@ -1,0 +1,36 @@
+CREATE OR REPLACE FUNCTION messages.health(held_for interval DEFAULT '5 minutes', waiting_for interval DEFAULT '1 day')
+RETURNS TABLE (check_name text, severity text, finding text, cure text)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s'
+AS $$
+DECLARE
+    one record;
+BEGIN
+    IF NOT coalesce(least(health.held_for, health.waiting_for) >= '0' AND health.held_for + health.waiting_for IS NOT NULL, false) THEN
+        RAISE EXCEPTION 'held_for is %, waiting_for is %', coalesce(health.held_for::text, 'NULL'), coalesce(health.waiting_for::text, 'NULL')
+            USING ERRCODE = 'PQ004', HINT = 'Give durations of 0 or more.';
+    END IF;
+    FOR one IN
+        SELECT * FROM (VALUES
+            ('upkeep_lag', ''), ('cron_jobs', ''), ('cron_history', ''), ('schedules', ''), ('held_snapshot', '$1'), ('prepared_transaction', '$1'),
+            ('replication', ''), ('dead_tuples', ''), ('index_bloat', ''), ('notify_queue', ''), ('archive_partitions', ''),
+            ('history', ''), ('wraparound', ''), ('settings', ''), ('dead_messages', '$2'), ('waiting_messages', '$2')
+        ) AS checks (check_name, arguments)
+    LOOP
+        -- A check that cannot run is itself a finding, and no reason to keep the others back.
+        BEGIN
+            RETURN QUERY EXECUTE format('SELECT %1$L::text, c.severity, c.finding, c.cure FROM messages.health_%1$s(%2$s) c',
+                                        one.check_name, one.arguments) USING health.held_for, health.waiting_for;
+        EXCEPTION WHEN OTHERS THEN
+            check_name := one.check_name;
+            severity := 'warning';
+            finding := format('not checked: %s', SQLERRM);
+            cure := CASE SQLSTATE
+                WHEN '42501' THEN format('GRANT pg_monitor TO %I', current_user)
+                WHEN '55P03' THEN 'SELECT a.pid, a.application_name, a.xact_start, l.relation::regclass FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE l.mode = ''AccessExclusiveLock'' AND l.granted'
+                ELSE '-- install the schema again: the setup DAG, or psql -f sql/install.sql' END;
+            RETURN NEXT;
+        END;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION messages.health(interval, interval) IS
+    'One row for each check: ok, warning or critical, what was found, and the SQL that cures it (NULL when ok). held_for: how long a transaction may hold its snapshot, critical after twelve times as long; waiting_for: how long a ready or a dead message may wait. Only reads; counts no queue and no archive. PQ004: a duration is NULL or negative.';

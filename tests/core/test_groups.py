@@ -1,0 +1,227 @@
+"""Groups: strictly in order, one in flight."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.message import Message
+
+Connection = psycopg.Connection[Any]
+Connect = Callable[..., Connection]
+Queue = Callable[..., str]
+
+
+def publish(conn: Connection, *bodies: str) -> list[int]:
+    """Publish texts such as `a1`, whose first letter is the group."""
+    return run(conn, statements.publish_batch("orders", bodies, group_keys=[body[0] for body in bodies]))
+
+
+def lease(conn: Connection, **arguments: Any) -> list[Message]:
+    return run(conn, statements.lease("orders", **({"max_messages": 100} | arguments)))
+
+
+def finish(conn: Connection, message: Message, result: str = "success") -> None:
+    run(conn, statements.archive(message.lock_token, [message.id], result=result))
+
+
+def bodies(messages: list[Message]) -> list[Any]:
+    return [message.body for message in messages]
+
+
+def test_one_message_of_a_group_is_leased_at_a_time_in_the_order_of_publishing(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    publish(conn, "a1", "a2", "b1", "a3")
+    run(conn, statements.publish("orders", "free"))
+    first = lease(conn)
+    assert sorted(bodies(first)) == ["a1", "b1", "free"]
+    assert first[0].group_key == "a"
+    assert lease(conn) == []
+    finish(conn, first[0])
+    second = lease(conn)
+    assert bodies(second) == ["a2"]
+    finish(conn, second[0])
+    assert bodies(lease(conn)) == ["a3"]
+
+
+def test_a_released_head_keeps_its_group_waiting(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    publish(conn, "a1", "a2")
+    (head,) = lease(conn)
+    run(conn, statements.release(head.lock_token, [head.id], delay=timedelta(hours=1)))
+    assert lease(conn) == []
+
+
+def test_an_expired_head_comes_back_before_the_rest_of_its_group(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    publish(conn, "a1", "a2")
+    lease(conn, lease_for=timedelta(milliseconds=1))
+    conn.execute("SELECT pg_sleep(0.01), messages.set_mark(sweep_due, 'epoch') FROM messages.band")
+    assert bodies(lease(conn)) == ["a1"]
+
+
+def test_a_dead_head_blocks_its_group_until_it_is_dismissed(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    publish(conn, "a1", "a2", "b1")
+    dead = lease(conn)[0]
+    finish(conn, dead, "rejected")
+    publish(conn, "a3")
+    assert lease(conn) == []
+    (leased,) = run(conn, statements.lease_dead("orders"))
+    run(conn, statements.dismiss(leased.lock_token, [leased.id], "an order of a test"))
+    assert bodies(lease(conn)) == ["a2"]
+
+
+def test_a_requeued_head_goes_before_the_rest_of_its_group(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    publish(conn, "a1", "a2")
+    finish(conn, lease(conn)[0], "failed")
+    (requeued,) = run(conn, statements.requeue_dead("orders"))
+    (again,) = lease(conn)
+    assert (again.body, again.id) == ("a1", requeued.new_id)
+    finish(conn, again)
+    assert bodies(lease(conn)) == ["a2"]
+
+
+def test_a_dead_head_is_skipped_where_the_queue_says_so_and_goes_to_the_end_when_requeued(
+    conn: Connection, queue: Queue
+) -> None:
+    queue("orders", on_dead_head="skip")
+    publish(conn, "a1", "a2", "a3")
+    finish(conn, lease(conn)[0], "failed")
+    run(conn, statements.requeue_dead("orders"))
+    seen = []
+    for _ in range(3):
+        (message,) = lease(conn)
+        seen.append(message.body)
+        finish(conn, message)
+    assert seen == ["a2", "a3", "a1"]
+
+
+def test_changing_the_policy_to_skip_frees_the_blocked_groups(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    publish(conn, "a1", "a2")
+    finish(conn, lease(conn)[0], "failed")
+    run(conn, statements.alter_queue("orders", on_dead_head="skip"))
+    assert bodies(lease(conn)) == ["a2"]
+
+
+def test_a_head_that_dies_of_an_expired_lease_blocks_too(conn: Connection, queue: Queue) -> None:
+    queue("orders", max_attempts=1)
+    publish(conn, "a1", "a2")
+    lease(conn, lease_for=timedelta(milliseconds=1))
+    conn.execute("SELECT pg_sleep(0.01), messages.set_mark(sweep_due, 'epoch') FROM messages.band")
+    assert lease(conn) == []
+    row = conn.execute("SELECT result FROM messages.message_archive").fetchone()
+    assert row == ("lock_expired",)
+    run(conn, statements.requeue_dead("orders"))
+    assert bodies(lease(conn)) == ["a1"]
+
+
+def test_a_group_is_taken_over_by_a_publisher_that_commits_after_its_head_was_finished(
+    connect: Connect, queue: Queue
+) -> None:
+    conn, publisher = connect(), connect(autocommit=False)
+    queue("orders")
+    publish(conn, "a1")
+    (head,) = lease(conn)
+    publish(publisher, "a2")  # waits behind a1, and holds the lock of the group
+    finish(conn, head)  # cannot see a2, and does not wait for it
+    publisher.commit()
+    conn.execute("SELECT messages.set_mark(sweep_due, 'epoch') FROM messages.band WHERE queue_name = 'orders'")
+    lease(conn)
+    conn.execute("SELECT messages.set_mark(sweep_due, 'epoch') FROM messages.band WHERE queue_name = 'orders'")
+    held = conn.execute("SELECT message FROM messages.message WHERE lock_expires_at IS NOT NULL").fetchall()
+    assert [*bodies(lease(conn)), *[row[0] for row in held]] == ["a2"]
+
+
+def test_plain_sql_that_deletes_a_head_blocks_nobody_after_the_next_upkeep(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    first, _ = publish(conn, "a1", "a2")
+    conn.execute("DELETE FROM messages.message WHERE id = %s", [first])
+    assert lease(conn) == []
+    assert run(conn, statements.upkeep())["groups_healed"] == 1
+    assert bodies(lease(conn)) == ["a2"]
+
+
+def test_two_publishers_of_one_group_wait_for_each_other_and_keep_their_order(connect: Connect, queue: Queue) -> None:
+    first, second, conn = connect(autocommit=False), connect(), connect()
+    queue("orders")
+    publish(first, "a1")
+    with ThreadPoolExecutor(1) as pool:
+        later = pool.submit(publish, second, "a2")
+        publish(conn, "b1")  # of another group: does not wait
+        first.commit()
+        later.result(timeout=20)
+    (head,) = [message for message in lease(conn) if message.group_key == "a"]
+    assert head.body == "a1"
+
+
+def test_batches_that_mix_groups_in_any_order_do_not_deadlock(connect: Connect, queue: Queue) -> None:
+    queue("orders")
+    groups = [chr(97 + number) for number in range(20)]
+
+    def work(number: int) -> int:
+        conn, chance = connect(), random.Random(number)
+        return sum(len(publish(conn, *(chance.choice(groups) + str(n) for n in range(50)))) for _ in range(10))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(work, range(4))) == 2000
+
+
+def test_eight_consumers_see_each_group_in_order_and_one_at_a_time(connect: Connect, queue: Queue) -> None:
+    conn = connect()
+    queue("orders", max_attempts=1000)
+    for number in range(30):
+        publish(conn, *(f"{group}{number}" for group in "abcdefgh"))
+    seen: defaultdict[str, list[int]] = defaultdict(list)
+    flying: defaultdict[str, int] = defaultdict(int)
+    crowded: list[str] = []
+
+    def consume(number: int) -> None:
+        session, chance = connect(), random.Random(number)
+        while session.execute("SELECT EXISTS (SELECT FROM messages.message)").fetchone() == (True,):
+            for message in lease(session, max_messages=chance.randint(1, 5)):
+                group, place = message.body[0], int(message.body[1:])
+                flying[group] += 1
+                if flying[group] > 1:
+                    crowded.append(group)
+                fails = chance.random() < 0.2
+                if not fails:
+                    seen[group].append(place)
+                flying[group] -= 1
+                if fails:
+                    run(session, statements.release(message.lock_token, [message.id]))
+                else:
+                    finish(session, message)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(consume, range(8)))
+    assert dict(seen) == {group: list(range(30)) for group in "abcdefgh"}
+    assert crowded == []
+
+
+def test_a_lease_beside_10000_groups_reads_no_more_than_it_takes(connect: Connect, queue: Queue) -> None:
+    conn, consumer = connect(), connect()
+    queue("orders")
+    conn.execute(
+        "INSERT INTO messages.message (queue_name, message, group_key)"
+        " SELECT 'orders', to_jsonb(n), (n % 10000)::text FROM generate_series(1, 30000) n"
+    )
+    with consumer.transaction():
+        assert len(lease(consumer, max_messages=10)) == 10
+        row = consumer.execute(
+            "SELECT seq_tup_read, idx_tup_fetch FROM pg_stat_xact_user_tables"
+            " WHERE relid = 'messages.message'::regclass"
+        ).fetchone()
+    assert row is not None
+    assert row[0] == 0
+    assert row[1] < 100

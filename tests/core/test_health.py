@@ -1,0 +1,765 @@
+"""health(): each check is provoked for real, its cure is executed, and the finding is gone."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import pq, sql
+
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.message import Finding
+from airflow_provider_pgqueue.core.migrations import migrate
+from tools import STATE
+from tools.postgres import Cluster
+
+Connection = psycopg.Connection[Any]
+AT_ONCE = timedelta(0)
+CHECKS = [
+    "upkeep_lag",
+    "cron_jobs",
+    "cron_history",
+    "schedules",
+    "held_snapshot",
+    "prepared_transaction",
+    "replication",
+    "dead_tuples",
+    "index_bloat",
+    "notify_queue",
+    "archive_partitions",
+    "history",
+    "wraparound",
+    "settings",
+    "dead_messages",
+    "waiting_messages",
+]
+
+
+def check(conn: Connection, check_name: str, **limits: timedelta) -> Finding:
+    """What health() says about one thing."""
+    (found,) = [one for one in run(conn, statements.health(**limits)) if one.check_name == check_name]
+    return found
+
+
+def internal(conn: Connection, function: str, **limits: float) -> tuple[Any, ...]:
+    """Severity, finding and cure of one check with other limits than those of health()."""
+    given = [sql.SQL("{} => {}").format(sql.Identifier(name), value) for name, value in limits.items()]
+    call = sql.SQL("SELECT severity, finding, cure FROM messages.{}({})")
+    (row,) = conn.execute(call.format(sql.Identifier(function), sql.SQL(", ").join(given))).fetchall()
+    return row
+
+
+def cure(conn: Connection, script: str | None) -> None:
+    """Run a cure as psql would: one statement after the other."""
+    assert script is not None
+    for statement in script.split("; "):
+        conn.execute(statement.encode())
+
+
+def pid_of(conn: Connection) -> int:
+    return conn.info.backend_pid
+
+
+def gone(conn: Connection, pid: int) -> None:
+    """Wait until the server has ended a session."""
+    deadline = time.monotonic() + 20
+    while conn.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]).rowcount:
+        assert time.monotonic() < deadline
+
+
+# The whole ------------------------------------------------------------------------------------------------------------
+
+
+def test_each_check_has_one_row_and_a_cure_unless_it_is_ok(conn: Connection) -> None:
+    found = run(conn, statements.health())
+    assert [one.check_name for one in found] == CHECKS
+    assert [one for one in found if one.finding.startswith("not checked")] == []
+    assert {one.severity for one in found} <= {"ok", "warning", "critical"}
+    assert [one for one in found if (one.cure is None) != (one.severity == "ok")] == []
+
+
+def test_health_only_reads_and_runs_in_a_read_only_transaction(conn: Connection) -> None:
+    with conn.transaction():
+        conn.execute("SET TRANSACTION READ ONLY")
+        assert len(run(conn, statements.health())) == len(CHECKS)
+        assert conn.execute("SELECT pg_current_xact_id_if_assigned()").fetchone() == (None,)
+
+
+def test_health_reads_a_bounded_number_of_messages_whatever_waits(
+    conn: Connection, connect: Callable[..., Connection], queue: Callable[..., str]
+) -> None:
+    conn.execute("SELECT messages.publish_batch(%s, (SELECT jsonb_agg(n) FROM generate_series(1, 20000) n))", [queue()])
+    conn.execute("SELECT messages.consume('orders', 1000)")
+    conn.execute("SELECT messages.publish('orders', '1', priority => 7)")
+    conn.execute("SELECT messages.publish('default', '1'), messages.alter_queue('default', paused => true)")
+    fresh = connect()
+    with fresh.transaction():
+        run(fresh, statements.health())
+        row = fresh.execute(
+            "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::integer FROM pg_stat_xact_user_tables"
+            " WHERE relname ~ '^message(_archive.*)?$'"
+        ).fetchone()
+    assert row is not None
+    assert row[0] < 100
+
+
+def test_a_check_that_cannot_run_is_a_row_and_the_others_are_there(
+    conn: Connection, connect: Callable[..., Connection]
+) -> None:
+    holder = connect(autocommit=False, application_name="rewriter")
+    holder.execute("LOCK TABLE messages.dead_message IN ACCESS EXCLUSIVE MODE")
+    found = {one.check_name: one for one in run(conn, statements.health())}
+    assert list(found) == CHECKS
+    locked = found["dead_messages"]
+    assert locked.severity == "warning"
+    assert "not checked: canceling statement due to lock timeout" in locked.finding
+    assert locked.cure is not None
+    assert (pid_of(holder), "rewriter") in [row[:2] for row in conn.execute(locked.cure.encode()).fetchall()]
+
+
+@pytest.mark.parametrize("arguments", ["NULL", "'-1 second'", "waiting_for => NULL", "waiting_for => '-1 day'"])
+def test_a_limit_that_is_no_duration_is_refused(conn: Connection, arguments: str) -> None:
+    with pytest.raises(psycopg.Error) as raised:
+        conn.execute(f"SELECT messages.health({arguments})".encode())
+    assert raised.value.sqlstate == "PQ004"
+    with pytest.raises(InvalidArgument):
+        run(conn, statements.health(held_for=timedelta(seconds=-1)))
+
+
+# Upkeep ---------------------------------------------------------------------------------------------------------------
+
+
+def test_upkeep_that_never_ran_is_critical_and_running_it_cures(conn: Connection) -> None:
+    never = check(conn, "upkeep_lag")
+    assert (never.severity, never.finding) == ("critical", "no upkeep ever ran")
+    assert never.cure is not None
+    assert "DAG pgqueue_upkeep" in never.cure
+    cure(conn, never.cure)
+    assert check(conn, "upkeep_lag").severity == "ok"
+
+
+@pytest.mark.parametrize(("minutes", "severity"), [(2, "ok"), (4, "warning"), (16, "critical")])
+def test_upkeep_that_is_late_names_its_age_and_who_did_it(
+    connect: Callable[..., Connection], minutes: int, severity: str
+) -> None:
+    conn = connect(application_name="dag pgqueue_upkeep")
+    run(conn, statements.upkeep())
+    conn.execute("UPDATE messages.upkeep_run SET finished_at = finished_at - make_interval(mins => %s)", [minutes])
+    late = check(conn, "upkeep_lag")
+    assert late.severity == severity
+    assert re.search(rf"was 00:0?{minutes:02}:\d\d ago, by dag pgqueue_upkeep", late.finding)
+    if late.cure:
+        cure(conn, late.cure)
+    assert check(conn, "upkeep_lag").severity == "ok"
+
+
+def test_a_schedule_that_is_overdue_is_named_and_running_the_schedules_cures(
+    conn: Connection, queue: Callable[..., str]
+) -> None:
+    conn.execute("SELECT messages.schedule('nightly', '* * * * *', %s, '1')", [queue()])
+    assert check(conn, "schedules").finding == "1 schedules are on time"
+    conn.execute("UPDATE messages.schedule SET checked_until = checked_until - interval '10 minutes'")
+    late = check(conn, "schedules")
+    assert late.severity == "warning"
+    assert re.search(r"schedule nightly is late by 00:0[89]:", late.finding)
+    cure(conn, late.cure)
+    assert check(conn, "schedules").severity == "ok"
+
+
+# pg_cron --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cron_conn(cron_dsn: str) -> Iterator[Connection]:
+    """An autocommit session to the database of pg_cron, named as no upkeep is."""
+    with psycopg.connect(cron_dsn, autocommit=True, application_name="by hand") as conn:
+        yield conn
+
+
+@pytest.mark.cron
+def test_pg_cron_without_a_job_is_a_finding_while_nobody_does_the_upkeep(cron_conn: Connection) -> None:
+    for name in ("upkeep_lag", "cron_jobs"):
+        assert check(cron_conn, name).severity != "ok"
+    cure(cron_conn, check(cron_conn, "cron_jobs").cure)
+    assert check(cron_conn, "cron_jobs").severity == "ok"
+    cure(cron_conn, check(cron_conn, "upkeep_lag").cure)
+    assert {check(cron_conn, name).severity for name in ("upkeep_lag", "cron_jobs")} == {"ok"}
+
+
+@pytest.mark.cron
+def test_moving_from_pg_cron_to_airflow_and_back_shows_in_mode_lag_and_jobs(cron_conn: Connection) -> None:
+    run(cron_conn, statements.install_cron())
+    assert run(cron_conn, statements.upkeep_mode()) == "pg_cron"
+    assert "does the upkeep as postgres" in check(cron_conn, "cron_jobs").finding
+
+    run(cron_conn, statements.uninstall_cron())
+    assert run(cron_conn, statements.upkeep_mode()) == "airflow"
+    assert "nobody else does it" in check(cron_conn, "cron_jobs").finding
+    run(cron_conn, statements.upkeep())
+    assert check(cron_conn, "upkeep_lag").finding.endswith("by by hand; it is due every minute")
+    moved = check(cron_conn, "cron_jobs")
+    assert (moved.severity, moved.finding) == ("ok", "pg_cron has no job for the upkeep; by hand does it")
+
+    cron_conn.execute("UPDATE messages.upkeep_run SET finished_at = finished_at - interval '4 minutes'")
+    assert check(cron_conn, "upkeep_lag").cure == "SELECT messages.install_cron(), messages.upkeep()"
+    cure(cron_conn, check(cron_conn, "cron_jobs").cure)
+    assert run(cron_conn, statements.upkeep_mode()) == "pg_cron"
+    assert check(cron_conn, "cron_jobs").severity == "ok"
+
+
+@pytest.mark.cron
+@pytest.mark.parametrize(
+    ("damage", "finding"),
+    [
+        ("SELECT cron.unschedule('messages:schedules')", r"pg_cron has no job for schedules"),
+        ("SELECT cron.unschedule('messages:upkeep')", r"pg_cron has no job for upkeep"),
+        (
+            "SELECT cron.alter_job(jobid, active => false) FROM cron.job WHERE jobname = 'messages:upkeep'",
+            r"pg_cron job \d+ \(upkeep\) is not active",
+        ),
+        (
+            "SELECT cron.schedule('mine', '* * * * *', 'SELECT messages.upkeep()')",
+            r"2 active jobs of pg_cron do the upkeep",
+        ),
+    ],
+)
+def test_a_job_that_is_missing_inactive_or_double_is_named_and_cured(
+    cron_conn: Connection, damage: str, finding: str
+) -> None:
+    run(cron_conn, statements.install_cron())
+    cron_conn.execute(damage.encode())
+    found = check(cron_conn, "cron_jobs")
+    assert found.severity == "warning"
+    assert re.fullmatch(finding, found.finding)
+    cure(cron_conn, found.cure)
+    assert check(cron_conn, "cron_jobs").severity == "ok"
+    assert run(cron_conn, statements.upkeep_mode()) == "pg_cron"
+
+
+@pytest.mark.cron
+def test_a_job_that_fails_is_critical_with_what_postgresql_said(cron_conn: Connection) -> None:
+    run(cron_conn, statements.install_cron())
+    cron_conn.execute("SELECT cron.schedule('messages:upkeep', '* * * * *', 'SELECT messages.upkeep(), 1/0')")
+    deadline = time.monotonic() + 150
+    while (found := check(cron_conn, "cron_jobs")).severity == "ok":
+        assert time.monotonic() < deadline
+        list(cron_conn.notifies(timeout=1.0))
+    assert found.severity == "critical"
+    assert re.search(r"last run of pg_cron job \d+ \(upkeep\) failed: ERROR: +division by zero", found.finding)
+    cure(cron_conn, found.cure)
+    assert check(cron_conn, "cron_jobs").severity == "ok"
+
+
+@pytest.mark.cron
+def test_run_history_of_our_jobs_is_purged_even_after_they_were_made_anew(cron_conn: Connection) -> None:
+    run(cron_conn, statements.install_cron())
+    cron_conn.execute(
+        """
+        INSERT INTO cron.job_run_details (jobid, runid, database, username, command, status, start_time, end_time)
+        SELECT j.jobid, run.runid, current_database(), 'postgres', run.command, run.status, run.ended, run.ended
+          FROM cron.job j CROSS JOIN (VALUES
+               (1, 'SELECT messages.upkeep()', 'failed', NULL::timestamptz),
+               (2, 'SELECT messages.run_schedules()', 'succeeded', now() - interval '8 days'),
+               (3, 'SELECT messages.upkeep()', 'succeeded', now()),
+               (4, 'SELECT mine()', 'succeeded', now() - interval '9 days')
+          ) AS run (runid, command, status, ended)
+         WHERE j.jobname = 'messages:upkeep'
+        """
+    )
+    run(cron_conn, statements.install_cron())
+    old = check(cron_conn, "cron_history")
+    assert old.severity == "warning"
+    assert old.finding.startswith("1 run of ours older than 7 days")
+    cure(cron_conn, old.cure)
+    assert check(cron_conn, "cron_history").severity == "ok"
+    left = cron_conn.execute("SELECT command FROM cron.job_run_details WHERE runid <= 4 ORDER BY command").fetchall()
+    assert left == [("SELECT messages.upkeep()",), ("SELECT mine()",)]
+
+
+@pytest.mark.cron
+def test_a_job_of_a_superuser_is_given_to_the_owner_of_the_functions(cron_dsn: str, role: str) -> None:
+    with psycopg.connect(cron_dsn, autocommit=True) as admin:
+        own(admin, role)
+        run(admin, statements.install_cron())
+        hidden = check(admin, "cron_jobs")
+        assert hidden.finding == f"role {role} may not look at the jobs of pg_cron"
+        cure(admin, hidden.cure)
+        # The row that the upkeep of that job would leave.
+        admin.execute("SET application_name = 'pg_cron'")
+        run(admin, statements.upkeep())
+        foreign = check(admin, "cron_jobs")
+        assert foreign.severity == "warning"
+        assert foreign.finding == f"pg_cron does the upkeep in a job that role {role} cannot see"
+        cure(admin, foreign.cure)
+        assert re.fullmatch(rf"pg_cron job \d+ does the upkeep as {role}", check(admin, "cron_jobs").finding)
+        admin.execute("SELECT cron.unschedule(jobid) FROM cron.job")
+
+
+# Who holds back VACUUM ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def role(cluster: Cluster) -> Iterator[str]:
+    """The name of a role that is no superuser, gone after the test with all it owns in any database."""
+    name = "queue_owner"
+    with psycopg.connect(cluster.dsn(), autocommit=True) as admin:
+        admin.execute(f"CREATE ROLE {name} LOGIN".encode())
+        yield name
+        for (database,) in admin.execute("SELECT datname FROM pg_database WHERE datallowconn").fetchall():
+            with psycopg.connect(cluster.dsn(database), autocommit=True) as conn:
+                conn.execute(f"REASSIGN OWNED BY {name} TO postgres; DROP OWNED BY {name}".encode())
+        admin.execute(f"DROP ROLE {name}".encode())
+
+
+def own(conn: Connection, role: str) -> None:
+    """Give the schema to a role, as if it had installed it."""
+    conn.execute(f"GRANT CREATE ON DATABASE {conn.info.dbname} TO {role}".encode())
+    rows = conn.execute(
+        """
+        SELECT format('ALTER ROUTINE %s OWNER TO', oid::regprocedure)
+          FROM pg_proc WHERE pronamespace = 'messages'::regnamespace
+        UNION ALL
+        SELECT format('ALTER %s %s OWNER TO',
+                      CASE relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, oid::regclass)
+          FROM pg_class c
+         WHERE relnamespace = 'messages'::regnamespace AND relkind IN ('r', 'p', 'S', 'v')
+           AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = c.oid AND d.deptype = 'i' AND c.relkind = 'S')
+        UNION ALL
+        SELECT 'ALTER SCHEMA messages OWNER TO'
+        """
+    ).fetchall()
+    for (statement,) in rows:
+        conn.execute(f"{statement} {role}".encode())
+
+
+def test_the_session_that_holds_a_snapshot_is_named_without_what_it_runs(
+    conn: Connection, connect: Callable[..., Connection]
+) -> None:
+    reader = connect(autocommit=False, application_name="nightly report")
+    reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    reader.execute("SELECT 'secret'")
+    held = check(conn, "held_snapshot", held_for=AT_ONCE)
+    assert held.severity == "critical"
+    assert f"session {pid_of(reader)} (application nightly report, idle in transaction)" in held.finding
+    assert re.search(r"open for 00:00:\d\d", held.finding)
+    assert "secret" not in str(held)
+    assert held.cure == f"SELECT pg_terminate_backend({pid_of(reader)})"
+    assert check(conn, "held_snapshot", held_for=timedelta(hours=1)).severity == "ok"
+    assert check(conn, "held_snapshot").severity == "ok"
+    cure(conn, held.cure)
+    gone(conn, pid_of(reader))
+    assert check(conn, "held_snapshot", held_for=AT_ONCE).severity == "ok"
+
+
+def test_a_snapshot_is_a_warning_first_and_critical_after_twelve_times_as_long(
+    conn: Connection, connect: Callable[..., Connection]
+) -> None:
+    writer = connect(autocommit=False)
+    writer.execute("SELECT pg_current_xact_id()")
+    (age,) = conn.execute(
+        "SELECT clock_timestamp() - xact_start FROM pg_stat_activity WHERE pid = %s", [pid_of(writer)]
+    ).fetchone() or (None,)
+    assert check(conn, "held_snapshot", held_for=age + timedelta(minutes=1)).severity == "ok"
+    assert check(conn, "held_snapshot", held_for=age).severity == "warning"
+    assert check(conn, "held_snapshot", held_for=age / 12).severity == "critical"
+
+
+def test_a_writer_that_is_idle_in_its_transaction_holds_back_vacuum_too(
+    conn: Connection, connect: Callable[..., Connection]
+) -> None:
+    writer = connect(autocommit=False, application_name="forgotten psql")
+    writer.execute("SELECT pg_current_xact_id()")
+    assert "application forgotten psql" in check(conn, "held_snapshot", held_for=AT_ONCE).finding
+
+
+def test_a_snapshot_in_another_database_does_not_hold_back_ours(conn: Connection, empty_dsn: str) -> None:
+    with psycopg.connect(empty_dsn) as other:
+        other.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        other.execute("SELECT 1")
+        assert check(conn, "held_snapshot", held_for=AT_ONCE).finding == "no session holds a snapshot"
+
+
+def test_an_owner_who_may_not_see_other_sessions_says_so_and_what_to_grant(
+    conn: Connection, connect: Callable[..., Connection], role: str
+) -> None:
+    own(conn, role)
+    reader = connect(autocommit=False, application_name="nightly report")
+    reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    reader.execute("SELECT 1")
+    assert [one.check_name for one in run(conn, statements.health()) if "not checked" in one.finding] == []
+    blind = check(conn, "held_snapshot", held_for=AT_ONCE)
+    assert blind.severity == "warning"
+    assert f"session {pid_of(reader)} (application nightly report" in blind.finding
+    assert f"hide their age from role {role}" in blind.finding
+    assert blind.cure == f"GRANT pg_read_all_stats TO {role}"
+    cure(conn, blind.cure)
+    assert check(conn, "held_snapshot", held_for=AT_ONCE).severity == "critical"
+
+
+@pytest.fixture(scope="module")
+def wide_dsn(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URI of a database on a durable server with prepared transactions and logical slots."""
+    cluster = Cluster(STATE / "tests" / f"postgres-{os.getpid()}" / "wide", kind=request.config.getoption("--pg"))
+    try:
+        cluster.start()
+        with psycopg.connect(cluster.dsn(), autocommit=True) as conn:
+            conn.execute("ALTER SYSTEM SET max_prepared_transactions = 2")
+            conn.execute("ALTER SYSTEM SET wal_level = logical")
+        cluster.restart()
+        dsn = cluster.create_database("wide")
+        with psycopg.connect(dsn, autocommit=True) as conn:
+            migrate(conn)
+        yield dsn
+    finally:
+        cluster.destroy()
+
+
+@pytest.fixture
+def wide(wide_dsn: str) -> Iterator[Connection]:
+    """An autocommit session to that server."""
+    with psycopg.connect(wide_dsn, autocommit=True) as conn:
+        yield conn
+
+
+def test_a_durable_server_with_its_upkeep_done_is_healthy(wide: Connection) -> None:
+    run(wide, statements.upkeep())
+    assert [one for one in run(wide, statements.health()) if one.severity != "ok"] == []
+
+
+def test_a_prepared_transaction_that_was_forgotten_is_named_and_cured(wide: Connection) -> None:
+    wide.execute("BEGIN; SELECT pg_current_xact_id()")
+    wide.execute("PREPARE TRANSACTION 'it''s lost'")
+    lost = check(wide, "prepared_transaction", held_for=AT_ONCE)
+    assert lost.severity == "critical"
+    assert "prepared transaction 'it''s lost' of postgres" in lost.finding
+    assert check(wide, "prepared_transaction").severity == "ok"
+    cure(wide, lost.cure)
+    assert check(wide, "prepared_transaction", held_for=AT_ONCE).finding == "no prepared transaction"
+
+
+def test_a_replication_slot_that_nobody_uses_is_named_and_cured(wide: Connection) -> None:
+    wide.execute("SELECT pg_create_logical_replication_slot('left_over', 'pgoutput')")
+    slot = check(wide, "replication")
+    assert slot.severity == "warning"
+    assert re.fullmatch(
+        r"replication slot left_over \(nobody uses it\) holds back VACUUM by \d+ transactions", slot.finding
+    )
+    cure(wide, slot.cure)
+    assert check(wide, "replication").severity == "ok"
+
+
+def test_a_standby_that_holds_back_vacuum_is_named(wide: Connection, wide_dsn: str) -> None:
+    """A session that speaks as a standby does: it starts to replicate and sends its feedback."""
+    (position, current) = wide.execute(
+        "SELECT pg_current_wal_flush_lsn(), pg_current_xact_id()::text::bigint"
+    ).fetchone() or (None, None)
+    standby = pq.PGconn.connect(f"{wide_dsn}?replication=true&application_name=reports".encode())
+    assert standby.exec_(f"START_REPLICATION {position}".encode()).status == pq.ExecStatus.COPY_BOTH
+    # The transaction that a standby reports has to be one that the server still knows, so take the oldest: its own age.
+    standby.put_copy_data(struct.pack("!cqIIII", b"h", 0, current, 0, 0, 0))
+    standby.flush()
+    deadline = time.monotonic() + 20
+    while (found := check(wide, "replication")).finding.startswith("no replication slot"):
+        assert time.monotonic() < deadline
+    assert re.fullmatch(
+        r"standby reports \(session \d+, hot_standby_feedback\) holds back VACUUM by \d+ transactions", found.finding
+    )
+    assert found.severity == "ok"
+    standby.finish()
+
+
+# Room -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def many_dead(conn: Connection) -> Connection:
+    """A session to a database whose table of messages has 30,000 dead row versions and no autovacuum."""
+    conn.execute("ALTER TABLE messages.message SET (autovacuum_enabled = off)")
+    conn.execute("SELECT messages.publish_batch('default', (SELECT jsonb_agg(n) FROM generate_series(1, 30000) n))")
+    conn.execute("DELETE FROM messages.message")
+    conn.execute("SELECT pg_stat_force_next_flush()")
+    return conn
+
+
+def test_dead_versions_are_counted_with_sizes_and_last_vacuum_and_vacuum_cures(many_dead: Connection) -> None:
+    found = check(many_dead, "dead_tuples")
+    assert found.severity == "warning"
+    assert re.match(
+        r"30000 dead versions beside about 0 messages; table \d+ kB, indexes \d+ kB, .* a message; last VACUUM never",
+        found.finding,
+    )
+    cure(many_dead, found.cure)
+    cured = check(many_dead, "dead_tuples")
+    assert cured.severity == "ok"
+    assert re.search(r"^0 dead versions .* last VACUUM 00:00:\d\d ago$", cured.finding)
+
+
+def test_dead_versions_stay_until_the_session_that_holds_the_snapshot_is_ended(
+    conn: Connection, connect: Callable[..., Connection], request: pytest.FixtureRequest
+) -> None:
+    reader = connect(autocommit=False)
+    reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    reader.execute("SELECT 1")
+    request.getfixturevalue("many_dead")
+    held, dead = check(conn, "held_snapshot", held_for=AT_ONCE), check(conn, "dead_tuples")
+    assert "end that first" in dead.finding
+    cure(conn, dead.cure)
+    assert check(conn, "dead_tuples").severity == "warning"
+    cure(conn, held.cure)
+    gone(conn, pid_of(reader))
+    cure(conn, dead.cure)
+    assert check(conn, "dead_tuples").severity == "ok"
+
+
+def test_an_index_far_larger_than_its_messages_is_named_and_reindex_cures(many_dead: Connection) -> None:
+    many_dead.execute("VACUUM (ANALYZE) messages.message")
+    assert check(many_dead, "index_bloat").severity == "ok"
+    severity, finding, found_cure = internal(many_dead, "health_index_bloat", smallest=500000)
+    assert severity == "warning"
+    assert re.match(
+        r"largest index of messages.message: message_\w+ with \d+ kB, \d+ bytes for each of about 1 ", finding
+    )
+    while found_cure:
+        assert found_cure.startswith("REINDEX INDEX CONCURRENTLY messages.message_")
+        cure(many_dead, found_cure)
+        severity, finding, found_cure = internal(many_dead, "health_index_bloat", smallest=500000)
+    assert severity == "ok"
+
+
+def test_a_listener_in_an_open_transaction_that_fills_the_notification_queue_is_named(
+    conn: Connection, connect: Callable[..., Connection]
+) -> None:
+    listener = connect(application_name="stuck listener")
+    listener.execute("LISTEN new_message")
+    listener.execute("BEGIN; SELECT 1")
+    conn.execute("SELECT pg_notify('new_message', n || repeat('x', 7000)) FROM generate_series(1, 100) n")
+    assert re.fullmatch(r"the notification queue of the server is 0\.\d+ % full", check(conn, "notify_queue").finding)
+    severity, finding, found_cure = internal(conn, "health_notify_queue", full_at=0)
+    assert severity == "warning"
+    assert f"session {pid_of(listener)} (database {conn.info.dbname}, application stuck listener, idle in tr" in finding
+    cure(conn, found_cure)
+    gone(conn, pid_of(listener))
+    # What moves the tail of the queue on is the next that notifies or listens.
+    cure(conn, "NOTIFY new_message; LISTEN new_message; UNLISTEN new_message")
+    assert internal(conn, "health_notify_queue", full_at=0)[0] == "ok"
+
+
+# The archive and what is remembered -----------------------------------------------------------------------------------
+
+
+def drop_partitions(conn: Connection, *times: str) -> None:
+    """Drop the partitions of what is `past` and now, or `coming`."""
+    of_time = "SELECT partition FROM messages.archive_partitions() WHERE (first_at > now()) = ANY (%s)"
+    for (name,) in conn.execute(of_time, [[one == "coming" for one in times]]).fetchall():
+        conn.execute(f"DROP TABLE {name}".encode())
+
+
+@pytest.mark.parametrize(
+    ("times", "severity", "finding"),
+    [(["coming"], "warning", "none for the time after this one"), (["past", "coming"], "critical", "none for now")],
+)
+def test_a_partition_that_is_missing_is_named_and_made(
+    conn: Connection, times: list[str], severity: str, finding: str
+) -> None:
+    drop_partitions(conn, *times)
+    found = check(conn, "archive_partitions")
+    assert (found.severity, found.finding.partition("; ")[2]) == (severity, finding)
+    cure(conn, found.cure)
+    cured = check(conn, "archive_partitions")
+    assert cured.severity == "ok"
+    assert cured.finding.startswith("4 partitions, from ")
+
+
+@pytest.mark.parametrize("partition_by", ["month", "day"])
+def test_messages_in_the_default_partition_get_a_partition_of_their_own(conn: Connection, partition_by: str) -> None:
+    conn.execute("SELECT messages.partition_archive(%s)", [partition_by])
+    drop_partitions(conn, "past")
+    conn.execute("SELECT messages.publish('default', '1'), messages.publish('default', '2')")
+    conn.execute("SELECT messages.consume('default')")
+    (leased,) = run(conn, statements.lease("default"))
+    run(conn, statements.archive(leased.lock_token, [leased.id], result="rejected"))
+    before = conn.execute("SELECT * FROM messages.message_archive ORDER BY id").fetchall()
+    conn.execute("SELECT messages.upkeep()")
+    stray = check(conn, "archive_partitions")
+    assert stray.severity == "warning"
+    assert stray.finding.endswith("the default partition has messages")
+
+    cure(conn, stray.cure)
+    assert check(conn, "archive_partitions").severity == "ok"
+    assert conn.execute("SELECT count(*) FROM ONLY messages.message_archive_default").fetchone() == (0,)
+    assert conn.execute("SELECT * FROM messages.message_archive ORDER BY id").fetchall() == before
+    assert conn.execute("SELECT id FROM messages.dead_message").fetchall() == [(leased.id,)]
+    conn.execute("SELECT messages.publish('default', '3')")
+    (leased,) = run(conn, statements.lease("default"))
+    run(conn, statements.archive(leased.lock_token, [leased.id], result="failed"))
+    assert conn.execute("SELECT count(*) FROM messages.dead_message").fetchone() == (2,)
+    assert conn.execute("SELECT messages.adopt_archive_default()").fetchone() == (None,)
+    assert run(conn, statements.upkeep())["partitions_made"] == 0
+
+
+def test_the_new_default_partition_is_like_the_old_one(conn: Connection) -> None:
+    def default_partition() -> list[Any]:
+        return conn.execute(
+            """
+            SELECT pg_get_expr(c.relpartbound, c.oid), c.relowner, coalesce(c.relacl, acldefault('r', c.relowner)),
+                   (SELECT count(*) FROM pg_index WHERE indrelid = c.oid),
+                   (SELECT array_agg(pg_get_constraintdef(oid) ORDER BY conname)
+                      FROM pg_constraint WHERE conrelid = c.oid),
+                   (SELECT array_agg(tgname ORDER BY tgname) FROM pg_trigger WHERE tgrelid = c.oid),
+                   (SELECT array_agg((a.attname, a.atttypid, a.attnotnull, a.atthasdef)::text ORDER BY a.attname)
+                      FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
+              FROM pg_class c WHERE c.oid = 'messages.message_archive_default'::regclass
+            """
+        ).fetchall()
+
+    drop_partitions(conn, "past", "coming")
+    conn.execute("SELECT messages.publish('default', '1')")
+    conn.execute("SELECT messages.consume('default')")
+    before = default_partition()
+    conn.execute("SELECT messages.adopt_archive_default()")
+    assert default_partition() == before
+
+
+@pytest.mark.parametrize(
+    ("left_over", "finding"),
+    [
+        (
+            "INSERT INTO messages.dedup (queue_name, dedup_key, id, expires_at)"
+            " VALUES ('default', 'k', 1, now() - interval '2 hours')",
+            "dedup keys that expired 02:00:00 ago are still kept",
+        ),
+        (
+            "INSERT INTO messages.inbox (consumer, message_id, handled_at) VALUES ('c', 1, now() - interval '40 days')",
+            "the inbox keeps 30 days and goes back 40 days",
+        ),
+        (
+            "WITH q AS (UPDATE messages.queue SET retention = '1 day') UPDATE messages.archive_policy"
+            " SET retained_at = now() - interval '2 days'",
+            "retention was last applied 2 days",
+        ),
+    ],
+)
+def test_what_should_be_forgotten_and_is_not_is_named_and_cured(conn: Connection, left_over: str, finding: str) -> None:
+    assert check(conn, "history").severity == "ok"
+    conn.execute(left_over.encode())
+    found = check(conn, "history")
+    assert found.severity == "warning"
+    assert found.finding.startswith(finding)
+    assert "the archive takes" in found.finding
+    cure(conn, found.cure)
+    assert check(conn, "history").severity == "ok"
+
+
+@pytest.mark.parametrize(("age", "severity"), [(1_200_000_000, "warning"), (1_700_000_000, "critical")])
+def test_a_table_close_to_the_wraparound_is_named_and_freezing_cures(conn: Connection, age: int, severity: str) -> None:
+    conn.execute(
+        """
+        UPDATE pg_class
+           SET relfrozenxid = mod(pg_current_xact_id()::text::bigint - %s + 4294967296, 4294967296)::text::xid
+         WHERE oid = 'messages.inbox'::regclass
+        """,
+        [age],
+    )
+    found = check(conn, "wraparound")
+    assert found.severity == severity
+    assert "in messages.inbox" in found.finding
+    cure(conn, found.cure)
+    assert check(conn, "wraparound").severity == "ok"
+
+
+# Settings -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("damage", "finding"),
+    [
+        (
+            "ALTER DATABASE wide SET synchronous_commit = off",
+            "synchronous_commit is off for DATABASE wide: a crash loses",
+        ),
+        ("ALTER ROLE postgres SET synchronous_commit = off", "synchronous_commit is off for ROLE postgres"),
+        (
+            "ALTER ROLE postgres IN DATABASE wide SET track_activities = off",
+            "track_activities is off for ROLE postgres IN DATABASE wide",
+        ),
+        ("SET synchronous_commit = off", "synchronous_commit is off (session)"),
+        ("ALTER SYSTEM SET autovacuum = off", "autovacuum is off (configuration file): nobody removes"),
+        (
+            "ALTER TABLE messages.message SET (autovacuum_enabled = off)",
+            "autovacuum is off for messages.message: nobody removes",
+        ),
+    ],
+)
+def test_a_setting_that_loses_messages_is_named_with_its_place_and_cured(
+    wide: Connection, damage: str, finding: str
+) -> None:
+    wide.execute(damage.encode())
+    found = _after_reload(wide, severity="warning")
+    assert found.severity == "warning"
+    assert found.finding.startswith(finding)
+    cure(wide, found.cure)
+    assert _after_reload(wide, severity="ok").severity == "ok"
+
+
+def _after_reload(conn: Connection, *, severity: str) -> Finding:
+    """Reload the configuration and wait until the session has seen it."""
+    conn.execute("SELECT pg_reload_conf()")
+    deadline = time.monotonic() + 20
+    while (found := check(conn, "settings")).severity != severity:
+        assert time.monotonic() < deadline, found
+    return found
+
+
+# Messages that wait ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("result", ["rejected", "failed"])
+def test_dead_messages_that_nobody_decides_about_are_named_and_the_cure_decides(
+    conn: Connection, queue: Callable[..., str], result: str
+) -> None:
+    run(conn, statements.publish(queue("orders"), {"secret": 1}))
+    (leased,) = run(conn, statements.lease("orders"))
+    run(conn, statements.archive(leased.lock_token, [leased.id], result=result, details="no"))
+    assert check(conn, "dead_messages").severity == "ok"
+    found = check(conn, "dead_messages", waiting_for=AT_ONCE)
+    assert found.severity == "warning"
+    assert re.fullmatch(
+        rf"1 dead messages wait for a decision, the oldest \({result}, of queue orders\) for 00:00:\d\d", found.finding
+    )
+    cure(conn, found.cure)
+    assert check(conn, "dead_messages", waiting_for=AT_ONCE).finding == "no dead message waits for a decision"
+
+
+def test_a_queue_that_nobody_consumes_is_named(conn: Connection, queue: Callable[..., str]) -> None:
+    for queue_name in ("orders", "returns"):
+        run(conn, statements.publish(queue(queue_name), 1))
+    conn.execute("SELECT messages.lease('orders', lease_for => '1 millisecond')")
+    assert check(conn, "waiting_messages").severity == "ok"
+    found = check(conn, "waiting_messages", waiting_for=AT_ONCE)
+    assert found.severity == "warning"
+    assert re.search(r"of queue (orders|returns) waits for 00:00:\d\d; \d queues? waits? too long", found.finding)
+    assert re.fullmatch(r"-- start a consumer of queue (orders|returns)", found.cure or "")
+    for queue_name in ("orders", "returns"):
+        while conn.execute("SELECT FROM messages.message WHERE queue_name = %s", [queue_name]).rowcount:
+            conn.execute("SELECT messages.consume(%s)", [queue_name])
+    assert check(conn, "waiting_messages", waiting_for=AT_ONCE).finding == "no message waits"
+
+
+def test_a_queue_that_was_left_paused_is_named_and_resumed(conn: Connection, queue: Callable[..., str]) -> None:
+    run(conn, statements.publish(queue("orders", paused=True), 1))
+    found = check(conn, "waiting_messages", waiting_for=AT_ONCE)
+    assert found.severity == "warning"
+    assert "of queue orders" in found.finding
+    assert "the queue is paused" in found.finding
+    cure(conn, found.cure)
+    assert run(conn, statements.lease("orders"))
+    assert check(conn, "waiting_messages", waiting_for=AT_ONCE).severity == "ok"

@@ -1,0 +1,177 @@
+"""What is kept about a finished message, and the inbox."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.consumer import Consumer
+from airflow_provider_pgqueue.core.errors import BeforeArchive, InvalidArgument
+from airflow_provider_pgqueue.core.message import Archived, Message
+from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Success, describe
+
+Connection = psycopg.Connection[Any]
+Connect = Callable[..., Connection]
+Queue = Callable[..., str]
+
+
+def archived(conn: Connection, **search: Any) -> list[Archived]:
+    return run(conn, statements.search_archive("orders", **search))
+
+
+def test_what_a_handler_returns_is_kept_with_the_message(conn: Connection, queue: Queue) -> None:
+    run(conn, statements.publish_batch(queue("orders"), [1, 2], references=["one", "two"]))
+    consumer = Consumer(queue_name="orders", handle=lambda message: Success(output={"twice": message.body * 2}))
+    assert consumer.drain(conn) == {"success": 2}
+    (one,) = archived(conn, reference="one")
+    assert one.output == {"twice": 2}
+    assert one.fingerprint is None
+
+
+def test_a_failure_is_kept_with_its_class_its_text_and_its_traceback(conn: Connection, queue: Queue) -> None:
+    def handle(message: Message) -> Outcome | None:
+        raise KeyError(message.body)
+
+    run(conn, statements.publish(queue("orders", max_attempts=1), "no such key"))
+    assert Consumer(queue_name="orders", handle=handle).drain(conn) == {"failed": 1}
+    (dead,) = run(conn, statements.lease_dead("orders"))
+    assert dead.failure is not None
+    assert (dead.failure["error"], dead.failure["message"]) == ("KeyError", "'no such key'")
+    assert "in handle" in dead.failure["traceback"]
+    (kept,) = archived(conn)
+    assert kept.failure == dead.failure
+    assert kept.details == "KeyError: 'no such key'"
+
+
+def test_a_traceback_is_cut_at_its_beginning_and_odd_characters_do_no_harm(conn: Connection, queue: Queue) -> None:
+    def deep(level: int) -> None:
+        if level == 0:
+            raise ValueError("nul \0 and lone \ud800" + "x" * 9000)
+        deep(level - 1)
+
+    try:
+        deep(300)
+    except ValueError as error:
+        failure = describe(error)
+    assert len(failure["message"]) == 2000
+    assert len(failure["traceback"]) == 8000
+    run(conn, statements.publish(queue("orders"), 1))
+    (message,) = run(conn, statements.lease("orders"))
+    outcomes = {message.id: Failed("odd", failure)}
+    assert run(conn, statements.archive(message.lock_token, [message.id], outcomes=outcomes)) == [message.id]
+
+
+def test_messages_that_died_of_one_cause_share_a_fingerprint(conn: Connection, queue: Queue) -> None:
+    reasons = [
+        "order 17 of 'shop a' not found",
+        "order 4711 of 'another' not found",
+        "order 6f1c2b3a-0d4e-4f5a-8b9c-001122334455 of 'x' not found",
+        "connection refused",
+    ]
+    run(conn, statements.publish_batch(queue("orders"), reasons))
+    messages = run(conn, statements.lease("orders", max_messages=10))
+    outcomes = {message.id: Failed(message.body) for message in messages}
+    run(conn, statements.archive(messages[0].lock_token, list(outcomes), outcomes=outcomes))
+    causes = run(conn, statements.dead_causes("orders"))
+    assert [cause.waiting for cause in causes] == [3, 1]
+    assert causes[1].example == "connection refused"
+    assert len(archived(conn, fingerprint=causes[0].fingerprint)) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"output": "x" * 70000}, "an output or failure has 7000[0-9] bytes"),
+        ({"failure": ["no object"]}, "a failure is of type array"),
+    ],
+)
+def test_an_output_or_failure_that_cannot_be_kept_is_refused_and_the_lease_goes_on(
+    conn: Connection, queue: Queue, arguments: dict[str, Any], says: str
+) -> None:
+    run(conn, statements.publish(queue("orders"), 1))
+    (message,) = run(conn, statements.lease("orders"))
+    with pytest.raises(InvalidArgument, match=says):
+        run(conn, statements.archive(message.lock_token, [message.id], **arguments))
+    assert run(conn, statements.archive(message.lock_token, [message.id])) == [message.id]
+
+
+def test_the_archive_is_searched_by_id_reference_result_and_time(conn: Connection, queue: Queue) -> None:
+    begin = datetime.now(UTC)
+    ids = run(conn, statements.publish_batch(queue("orders"), [1, 2, 3], references=["a", "b", None]))
+    messages = run(conn, statements.lease("orders", max_messages=3))
+    run(conn, statements.archive(messages[0].lock_token, ids[:2]))
+    run(conn, statements.archive(messages[0].lock_token, ids[2:], result="rejected", details="no"))
+    assert [one.id for one in archived(conn)] == [ids[2], *reversed(ids[:2])]
+    assert [one.id for one in archived(conn, id=ids[0])] == [ids[0]]
+    assert [one.id for one in archived(conn, reference="b")] == [ids[1]]
+    assert [one.details for one in archived(conn, result="rejected")] == ["no"]
+    assert len(archived(conn, archived_from=begin)) == 3
+    assert archived(conn, archived_to=begin) == []
+    assert len(archived(conn, max_messages=2)) == 2
+
+
+def test_a_time_before_the_archive_is_refused(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    with pytest.raises(BeforeArchive, match="the archive begins at"):
+        archived(conn, archived_from=datetime(2020, 1, 1, tzinfo=UTC))
+    with pytest.raises(psycopg.errors.CheckViolation, match="archived_before_the_archive_begins"):
+        conn.execute(
+            "INSERT INTO messages.message_archive (created_at, archived_at, result, message)"
+            " VALUES ('2020-01-01', '2020-01-01', 'success', '1')"
+        )
+
+
+def test_an_effect_happens_once_however_often_its_message_is_delivered(connect: Connect, queue: Queue) -> None:
+    conn, mine = connect(), connect(autocommit=False)
+    conn.execute("CREATE TABLE effect (id bigint)")
+    run(conn, statements.publish(queue("orders"), 1))
+    for turn in ("commit", "deliver again"):
+        (message,) = run(conn, statements.lease("orders"))
+        if run(mine, statements.once("billing", message.id)):
+            mine.execute("INSERT INTO effect VALUES (%s)", [message.id])
+        mine.commit()
+        if turn == "commit":
+            run(conn, statements.release(message.lock_token, [message.id]))
+    assert conn.execute("SELECT count(*) FROM effect").fetchone() == (1,)
+    assert run(conn, statements.once("another consumer", message.id))
+
+
+def test_the_second_of_two_at_once_waits_and_has_no_effect(connect: Connect) -> None:
+    first, second = connect(autocommit=False), connect()
+    assert run(first, statements.once("billing", 1))
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(run, second, statements.once("billing", 1))
+        first.commit()
+        assert other.result(timeout=20) is False
+
+
+def test_a_rolled_back_effect_may_happen_again(connect: Connect) -> None:
+    first = connect(autocommit=False)
+    assert run(first, statements.once("billing", 1))
+    first.rollback()
+    assert run(first, statements.once("billing", 1))
+
+
+def test_the_inbox_forgets_after_thirty_days(conn: Connection) -> None:
+    assert run(conn, statements.once("billing", 1))
+    assert run(conn, statements.once("billing", 2))
+    conn.execute("UPDATE messages.inbox SET handled_at = handled_at - interval '31 days' WHERE message_id = 1")
+    run(conn, statements.upkeep())
+    assert conn.execute("SELECT message_id FROM messages.inbox").fetchall() == [(2,)]
+
+
+def test_come_back_in_a_while_needs_no_attempt(conn: Connection, queue: Queue) -> None:
+    run(conn, statements.publish(queue("orders", max_attempts=1), 1))
+    for _ in range(3):
+        (message,) = run(conn, statements.lease("orders"))
+        assert message.attempts == 1
+        run(conn, statements.release(message.lock_token, [message.id], delay=timedelta(hours=1), count_attempt=False))
+        assert run(conn, statements.lease("orders")) == []
+        conn.execute("UPDATE messages.message SET visible_at = clock_timestamp()")

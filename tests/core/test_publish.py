@@ -1,0 +1,226 @@
+"""Publishing: moments, dedup keys, topics, references."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import InvalidArgument, QueueNotFound, Unroutable
+from airflow_provider_pgqueue.core.message import Duplicate
+
+Connection = psycopg.Connection[Any]
+Connect = Callable[..., Connection]
+Queue = Callable[..., str]
+HOUR = timedelta(hours=1)
+
+
+def lease(conn: Connection, **arguments: Any) -> list[Any]:
+    return [message.body for message in run(conn, statements.lease("orders", max_messages=100, **arguments))]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"delay": HOUR, "visible_at": datetime.now(UTC)}, "both delay and visible_at"),
+        ({"visible_at": datetime.now(UTC) + timedelta(days=5000)}, "within the next ten years"),
+        ({"topic": "a..b"}, "topic 'a..b' is not valid"),
+        ({"topic": "a.*"}, r"topic 'a\.\*' is not valid"),
+        ({"topic": ""}, "topic '' is not valid"),
+        ({"group_key": ""}, "group_key has 0 characters"),
+        ({"group_key": "x" * 256}, "group_key has 256 characters"),
+        ({"dedup_key": "x" * 256}, "dedup_key has 256 characters"),
+        ({"dedup_key": "x", "dedup_window": timedelta(0)}, "dedup_window is 00:00:00"),
+        ({"dedup_key": "x", "on_conflict": "merge"}, "on_conflict is 'merge'. Give skip or replace"),
+        ({"headers": ["a list"]}, "headers are of type array"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_and_nothing_is_published(
+    conn: Connection, queue: Queue, options: dict[str, Any], says: str
+) -> None:
+    queue("orders")
+    with pytest.raises(InvalidArgument, match=says):
+        run(conn, statements.publish("orders", 1, **options))
+    assert lease(conn) == []
+
+
+def test_a_moment_makes_a_message_wait_and_one_in_the_past_does_not(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    run(conn, statements.publish("orders", "later", visible_at=datetime.now(UTC) + HOUR))
+    run(conn, statements.publish("orders", "now", visible_at=datetime.now(UTC) - HOUR))
+    assert lease(conn) == ["now"]
+
+
+def test_a_batch_keeps_its_order_under_one_moment(conn: Connection, queue: Queue) -> None:
+    moment = datetime.now(UTC) + HOUR
+    run(conn, statements.publish_batch(queue("orders"), range(100), visible_at=moment))
+    rows = conn.execute("SELECT message FROM messages.message ORDER BY visible_at").fetchall()
+    assert [row[0] for row in rows] == list(range(100))
+
+
+def test_a_key_that_is_remembered_publishes_nothing_and_says_which_message_it_duplicates(
+    conn: Connection, queue: Queue
+) -> None:
+    first = run(conn, statements.publish(queue("orders"), 1, dedup_key="order 7"))
+    again = run(conn, statements.publish("orders", 2, dedup_key="order 7"))
+    assert not isinstance(first, Duplicate)
+    assert isinstance(again, Duplicate)
+    assert again == first
+    assert lease(conn) == [1]
+    assert conn.execute("SELECT messages.publish('orders', '3', dedup_key => 'order 7')").fetchone() == (first,)
+
+
+def test_a_key_is_of_its_queue_and_outlives_the_message_until_its_window_ends(conn: Connection, queue: Queue) -> None:
+    run(conn, statements.publish(queue("orders"), 1, dedup_key="k"))
+    assert not isinstance(run(conn, statements.publish(queue("returns"), 1, dedup_key="k")), Duplicate)
+    run(conn, statements.consume("orders"))
+    assert isinstance(run(conn, statements.publish("orders", 2, dedup_key="k")), Duplicate)
+    conn.execute("UPDATE messages.dedup SET expires_at = clock_timestamp()")
+    assert not isinstance(run(conn, statements.publish("orders", 3, dedup_key="k")), Duplicate)
+    assert lease(conn) == [3]
+
+
+def test_a_rolled_back_publish_leaves_its_key_free(connect: Connect, queue: Queue) -> None:
+    conn, other = connect(), connect(autocommit=False)
+    run(other, statements.publish(queue("orders"), 1, dedup_key="k"))
+    other.rollback()
+    assert not isinstance(run(conn, statements.publish("orders", 2, dedup_key="k")), Duplicate)
+
+
+def test_twenty_sessions_that_publish_one_key_publish_one_message(connect: Connect, queue: Queue) -> None:
+    queue("orders")
+    sessions = [connect() for _ in range(20)]
+    with ThreadPoolExecutor(20) as pool:
+        ids = list(pool.map(lambda conn: run(conn, statements.publish("orders", 1, dedup_key="k")), sessions))
+    assert len(set(ids)) == 1
+    assert sum(isinstance(id_, Duplicate) for id_ in ids) == 19
+    assert lease(connect()) == [1]
+
+
+def test_batches_with_the_same_keys_in_another_order_do_not_deadlock(connect: Connect, queue: Queue) -> None:
+    queue("orders")
+    keys = [f"k{number}" for number in range(200)]
+
+    def publish(number: int) -> int:
+        mine = keys if number % 2 else keys[::-1]
+        ids = run(connect(), statements.publish_batch("orders", mine, dedup_keys=mine))
+        return sum(not isinstance(id_, Duplicate) for id_ in ids)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(publish, range(4))) == 200
+
+
+def test_a_batch_publishes_what_is_new_in_its_order(conn: Connection, queue: Queue) -> None:
+    run(conn, statements.publish(queue("orders"), "b", dedup_key="b"))
+    ids = run(conn, statements.publish_batch("orders", list("abcca"), dedup_keys=["a", "b", "c", "c", None]))
+    assert [isinstance(id_, Duplicate) for id_ in ids] == [False, True, False, True, False]
+    assert ids[2] == ids[3]
+    assert lease(conn) == ["b", "a", "c", "a"]
+
+
+def test_replace_puts_the_new_body_in_the_place_of_one_that_waits(conn: Connection, queue: Queue) -> None:
+    first = run(conn, statements.publish(queue("orders"), "old", dedup_key="k", delay=HOUR))
+    assert run(conn, statements.publish("orders", "new", dedup_key="k", on_conflict="replace")) == first
+    assert lease(conn) == ["new"]
+
+
+def test_replace_publishes_anew_when_the_first_was_leased_already(conn: Connection, queue: Queue) -> None:
+    first = run(conn, statements.publish(queue("orders"), "old", dedup_key="k"))
+    assert lease(conn) == ["old"]
+    second = run(conn, statements.publish("orders", "new", dedup_key="k", on_conflict="replace"))
+    assert second != first
+    assert not isinstance(second, Duplicate)
+    assert lease(conn) == ["new"]
+
+
+def test_the_upkeep_forgets_keys_whose_window_ended(conn: Connection, queue: Queue) -> None:
+    run(conn, statements.publish(queue("orders"), 1, dedup_key="old"))
+    conn.execute("UPDATE messages.dedup SET expires_at = clock_timestamp()")
+    run(conn, statements.publish("orders", 1, dedup_key="young"))
+    run(conn, statements.upkeep())
+    assert conn.execute("SELECT dedup_key FROM messages.dedup").fetchall() == [("young",)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "topic", "matches"),
+    [
+        ("logs", "logs", True),
+        ("logs", "logs.eu", False),
+        ("logs.*", "logs.eu", True),
+        ("logs.*", "logs", False),
+        ("logs.*", "logs.eu.web", False),
+        ("logs.#", "logs", True),
+        ("logs.#", "logs.eu.web", True),
+        ("#", "anything.at.all", True),
+        ("#.web", "web", True),
+        ("#.web", "logs.eu.web", True),
+        ("*.eu.#.web", "logs.eu.web", True),
+        ("*.eu.#.web", "logs.eu.a.b.web", True),
+        ("*.eu.#.web", "eu.web", False),
+        ("logs", "xlogs", False),
+        ("lo-gs_1", "lo-gs_1", True),
+    ],
+)
+def test_a_pattern_leases_the_topics_that_it_matches(
+    conn: Connection, queue: Queue, pattern: str, topic: str, matches: bool
+) -> None:
+    run(conn, statements.publish(queue("orders"), 1, topic=topic))
+    run(conn, statements.publish("orders", 2))
+    assert lease(conn, topic=pattern) == ([1] if matches else [])
+
+
+def test_what_does_not_match_is_not_leased_and_stays_for_others(connect: Connect, queue: Queue) -> None:
+    conn = connect()
+    topics = ["a.x", "b.x", "a.y", None]
+    run(conn, statements.publish_batch(queue("orders"), [1, 2, 3, 4], topics=topics))
+    run(conn, statements.publish("orders", 5, headers={"kind": "slow", "size": 3}))
+    assert lease(conn, topic="a.#") == [1, 3]
+    assert lease(conn, headers={"kind": "slow"}) == [5]
+    assert lease(conn) == [2, 4]
+
+
+def test_a_leased_message_says_its_topic_and_keeps_its_headers(conn: Connection, queue: Queue) -> None:
+    run(conn, statements.publish(queue("orders"), 1, topic="a.b", headers={"kind": "slow"}))
+    (message,) = run(conn, statements.lease("orders"))
+    assert message.topic == "a.b"
+    assert message.headers == {"kind": "slow", "topic": "a.b"}
+
+
+def test_a_pattern_that_cannot_be_is_refused(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    for pattern in ("a.**", "a.", "(a|b)", "a b", "", "a.#x"):
+        with pytest.raises(InvalidArgument, match="topic pattern"):
+            lease(conn, topic=pattern)
+        with pytest.raises(InvalidArgument, match="topic pattern"):
+            run(conn, statements.bind_topic("orders", pattern))
+
+
+def test_a_topic_reaches_the_queues_that_are_bound_to_it(conn: Connection, queue: Queue) -> None:
+    for name, pattern in (("orders", "shop.#"), ("audit", "#"), ("audit", "shop.*"), ("returns", "shop.returns")):
+        queue(name)
+        assert run(conn, statements.bind_topic(name, pattern))
+        assert not run(conn, statements.bind_topic(name, pattern))
+    assert run(conn, statements.route_topic("shop.order")) == ["audit", "orders"]
+    assert lease(conn) == []  # a dry run
+    ids = run(conn, statements.publish_topic("shop.order", {"n": 7}, dedup_key="7"))
+    assert set(ids) == {"audit", "orders"}
+    assert run(conn, statements.publish_topic("shop.order", {"n": 7}, dedup_key="7")) == ids
+    assert lease(conn) == [{"n": 7}]
+    assert run(conn, statements.unbind_topic("audit", "#"))
+    assert not run(conn, statements.unbind_topic("audit", "#"))
+    assert run(conn, statements.route_topic("else")) == []
+
+
+def test_a_topic_that_reaches_no_queue_is_an_error(conn: Connection) -> None:
+    with pytest.raises(Unroutable, match=r"topic 'shop\.order' reaches no queue.*bind_topic"):
+        run(conn, statements.publish_topic("shop.order", 1))
+    with pytest.raises(QueueNotFound):
+        run(conn, statements.bind_topic("nowhere", "#"))
+    with pytest.raises(QueueNotFound):
+        run(conn, statements.publish("nowhere", 1, dedup_key="k"))
