@@ -262,7 +262,8 @@ def test_a_job_that_fails_is_critical_with_what_postgresql_said(cron_conn: Conne
 def test_a_second_job_for_the_upkeep_is_named_and_removed(cron_conn: Connection, role: str) -> None:
     run(cron_conn, statements.install_cron())
     cron_conn.execute(
-        "SELECT cron.schedule_in_database('messages:upkeep', '* * * * *', 'SELECT messages.upkeep()', current_database(), %s)",
+        "SELECT cron.schedule_in_database("
+        " 'messages:upkeep', '* * * * *', 'SELECT messages.upkeep()', current_database(), %s)",
         [role],
     )
     double = check(cron_conn, "cron_jobs")
