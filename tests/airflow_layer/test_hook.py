@@ -18,6 +18,7 @@ from airflow_provider_pgqueue.core.errors import (
     CronUnavailable,
     InvalidArgument,
     LeaseLost,
+    PermissionDenied,
     QueueNotFound,
     SchemaMissing,
     SchemaTooNew,
