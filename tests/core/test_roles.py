@@ -75,6 +75,7 @@ VERBS = {
     "resume_schedule": ("SELECT messages.resume_schedule('nightly')", "admin"),
     "partition_archive": ("SELECT messages.partition_archive('month')", "admin"),
     "cron_matches": ("SELECT messages.cron_matches('0 3 * * *', localtimestamp)", "admin"),
+    "adopt_archive_default": ("SELECT messages.adopt_archive_default()", "admin"),
     "apply_retention": ("SELECT messages.apply_retention()", "admin"),
     "grant_queue": ("SELECT messages.grant_queue('orders', 'nobody_at_all', 'consume')", "admin"),
     "revoke_queue": ("SELECT messages.revoke_queue('orders', 'nobody_at_all')", "admin"),
@@ -744,9 +745,9 @@ def test_pg_cron_is_seen_by_everybody_whoever_owns_the_job_and_leaves_no_trace(c
         for session in (conn, keeper, login("shop", "messages_publisher")):
             assert run(session, statements.upkeep_mode()) == "pg_cron"
         conn.execute(
-            "INSERT INTO cron.job_run_details (jobid, runid, command, status, start_time, end_time)"
-            " SELECT jobid, 1000 + jobid, 'x', 'succeeded', now() - interval '9 days', now() - interval '9 days'"
-            " FROM cron.job"
+            "INSERT INTO cron.job_run_details (jobid, runid, database, command, status, start_time, end_time)"
+            " SELECT jobid, 1000 + jobid, database, command, 'succeeded', past, past"
+            " FROM cron.job, (VALUES (now() - interval '9 days')) AS at (past)"
         )
         assert run(keeper, statements.upkeep())["cron_history_purged"] == 2
         assert conn.execute("SELECT count(*) FROM cron.job_run_details WHERE runid > 1000").fetchone() == (1,)
