@@ -127,6 +127,7 @@ def cron_dsn(cluster: Cluster, template_database: str) -> Iterator[str]:
         # pg_cron remembers its tables by their number: with an extension made anew it misses what changes.
         if conn.execute("SELECT to_regclass('cron.job')").fetchone() != (None,):
             conn.execute("DELETE FROM cron.job; DELETE FROM cron.job_run_details")
+            conn.execute("REVOKE ALL ON SCHEMA cron FROM messages_owner")
             for table in ("job", "job_run_details"):
                 conn.execute(f"DROP POLICY IF EXISTS messages_owner ON cron.{table}".encode())
         conn.execute(
