@@ -124,7 +124,11 @@ def cron_dsn(cluster: Cluster, template_database: str) -> Iterator[str]:
         migrate(conn)
     yield dsn
     with psycopg.connect(dsn, autocommit=True) as conn:
-        conn.execute("DROP EXTENSION IF EXISTS pg_cron CASCADE")
+        # pg_cron remembers its tables by their number: with an extension made anew it misses what changes.
+        if conn.execute("SELECT to_regclass('cron.job')").fetchone() != (None,):
+            conn.execute("DELETE FROM cron.job; DELETE FROM cron.job_run_details")
+            for table in ("job", "job_run_details"):
+                conn.execute(f"DROP POLICY IF EXISTS messages_owner ON cron.{table}".encode())
         conn.execute(
             "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
             " WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"

@@ -14,10 +14,8 @@ BEGIN
             CREATE POLICY messages_owner ON cron.job FOR SELECT TO messages_owner USING (jobname LIKE 'messages:%')
         $policy$;
         EXECUTE $policy$
-            CREATE POLICY messages_owner ON cron.job_run_details TO messages_owner USING (
-                -- Also of jobs that were removed.
-                command IN ('SELECT messages.upkeep()', 'SELECT messages.run_schedules()')
-                OR EXISTS (SELECT FROM cron.job j WHERE j.jobid = job_run_details.jobid AND j.jobname LIKE 'messages:%'))
+            CREATE POLICY messages_owner ON cron.job_run_details TO messages_owner
+                USING (database = current_database() AND command LIKE 'SELECT messages.%')
         $policy$;
     END IF;
     RETURN true;
