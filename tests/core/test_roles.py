@@ -730,7 +730,7 @@ def test_roles_that_other_databases_use_outlive_uninstall_by_psql(cluster: Clust
 @pytest.mark.cron
 def test_pg_cron_is_seen_by_everybody_whoever_owns_the_job_and_leaves_no_trace(cron_dsn: str) -> None:
     with logins(cron_dsn) as login, psycopg.connect(cron_dsn, autocommit=True) as conn:
-        conn.execute("CREATE EXTENSION pg_cron")
+        conn.execute("CREATE EXTENSION IF NOT EXISTS pg_cron")
         migrate(conn)
         conn.execute("SELECT cron.schedule('somebody else''s', '0 3 * * *', 'SELECT 1')")
         keeper = login("keeper", "messages_upkeep")
@@ -765,7 +765,11 @@ def test_pg_cron_is_seen_by_everybody_whoever_owns_the_job_and_leaves_no_trace(c
 @pytest.mark.cron
 def test_upkeep_works_where_pg_cron_came_after_the_installation(cron_dsn: str) -> None:
     with psycopg.connect(cron_dsn, autocommit=True) as conn:
-        conn.execute("CREATE EXTENSION pg_cron")
+        conn.execute("CREATE EXTENSION IF NOT EXISTS pg_cron")
+        # As the installation before the extension left it.
+        conn.execute("DROP POLICY IF EXISTS messages_owner ON cron.job_run_details")
+        conn.execute("DROP POLICY IF EXISTS messages_owner ON cron.job")
+        conn.execute("REVOKE USAGE ON SCHEMA cron FROM messages_owner")
         works(conn)
         assert run(conn, statements.upkeep_mode()) == "airflow"
         run(conn, statements.install_cron())
