@@ -56,7 +56,6 @@ VERBS = {
     "archive_overview": ("SELECT FROM messages.archive_overview", "observer admin"),
     "result_count": ("SELECT FROM messages.result_count", "observer admin"),
     "health": ("SELECT messages.health()", "observer upkeep admin"),
-    "adopt_archive_default": ("SELECT messages.adopt_archive_default()", "admin"),
     "upkeep": ("SELECT messages.upkeep()", "upkeep admin"),
     "run_schedules": ("SELECT messages.run_schedules()", "upkeep admin"),
     "install_cron": ("SELECT messages.install_cron()", "upkeep admin"),
