@@ -12,7 +12,7 @@ from benchmarks.bench import CASES, Bench
 from benchmarks.peers import pgmq
 from benchmarks.report import Report, about, table
 from benchmarks.server import SETTINGS, Server
-from tools import SetupError
+from tools import ROOT, SetupError
 from tools.binaries import find
 
 
@@ -49,7 +49,7 @@ def main() -> None:
                 print(f"| {' | '.join(line.cells())} |", flush=True)
     print(f"\n{table(report.lines)}\n")
     if not arguments.only:
-        print(f"saved as {report.save()}")
+        print(f"saved as {report.save().relative_to(ROOT)}")
 
 
 def _arguments() -> argparse.Namespace:

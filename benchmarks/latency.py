@@ -30,7 +30,7 @@ def percentile(values: Sequence[float], percent: int) -> float:
 
 @case("latency", "from commit to leased, one listener, 100 messages a second")
 def latency(bench: Bench) -> list[Line]:
-    seconds = 5 if bench.quick else 10
+    seconds = 4 if bench.quick else 10
     samples = in_turns(
         {
             "listen": lambda: _latencies(bench, PGQUEUE, "listen_pgqueue", _publish_ours, seconds),
