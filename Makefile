@@ -1,7 +1,7 @@
 # Everything lives in .venv (packages) and .run (servers, logs, state): `make clean` removes both.
 # PG=debian or PG=embedded chooses the PostgreSQL; without it, Debian's with pg_cron where it can be had.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test bench bench-quick check fix lock clean
+.PHONY: help setup demo up down test bench bench-quick check fix golden lock clean
 MAKEFLAGS += --no-print-directory
 export PG
 
@@ -59,6 +59,9 @@ check: setup ## Check style, types and layers; writes nothing
 fix: setup ## Repair style where that can be done by machine
 	@$(BIN)/ruff check --fix $(PRESENT)
 	@$(BIN)/ruff format $(PRESENT)
+
+golden: setup ## Write the description of the schema anew, for a review of what changed
+	@$(BIN)/python -m tools.golden
 
 lock: ## Resolve the dependencies again into requirements.lock (LOCK=--upgrade for newer ones)
 	@tools/bootstrap.sh lock $(LOCK)

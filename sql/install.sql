@@ -161,6 +161,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (4, 'schedules');
 
 \ir functions/search_archive.sql
 
+\ir superseded.sql
 \ir owner.sql
 \ir seed.sql
 \ir grants.sql
