@@ -40,16 +40,19 @@ def main() -> None:
                 settings=", ".join(f"{name}={value}" for name, value in SETTINGS.items()),
             )
         )
+        saved = None
         for name in wanted:
             started = time.monotonic()
             lines = CASES[name].run(bench)
             report.lines.extend(lines)
+            if not arguments.only:
+                saved = report.save()
             print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr)
             for line in lines:
                 print(f"| {' | '.join(line.cells())} |", flush=True)
     print(f"\n{table(report.lines)}\n")
-    if not arguments.only:
-        print(f"saved as {report.save().relative_to(ROOT)}")
+    if saved:
+        print(f"saved as {saved.relative_to(ROOT)}")
 
 
 def _arguments() -> argparse.Namespace:
