@@ -23,10 +23,12 @@ BEGIN
                 RETURN;
         END;
     END LOOP;
-    -- messages_owner gives the groups to the teams (grant_queue), reads sessions (health), and lets its members upgrade.
+    -- messages_owner gives the groups to the teams (grant_queue), reads sessions and settings (health), and lets its members
+    -- upgrade.
     FOR part IN
         SELECT unnest AS granted, 'messages_owner' AS member, ' WITH ADMIN OPTION' AS how FROM unnest(groups)
-        UNION ALL VALUES ('pg_read_all_stats', 'messages_owner', ''), ('messages_owner', current_user::text, '')
+        UNION ALL VALUES ('pg_read_all_stats', 'messages_owner', ''), ('pg_read_all_settings', 'messages_owner', ''),
+                         ('messages_owner', current_user::text, '')
     LOOP
         CONTINUE WHEN pg_has_role(part.member, part.granted, 'USAGE')
             AND (part.how = '' OR pg_has_role(part.member, part.granted, 'USAGE WITH ADMIN OPTION'));

@@ -113,9 +113,27 @@ def empty_dsn(cluster: Cluster, _database_names: Iterator[str]) -> Iterator[str]
 
 @pytest.fixture
 def cron_dsn(cluster: Cluster, template_database: str) -> Iterator[str]:
-    """The URI of the one database that pg_cron serves, with the schema installed and no job yet."""
-    yield cluster.create_database(CRON_DATABASE, template=template_database)
-    cluster.drop_database(CRON_DATABASE)
+    """The URI of the one database that pg_cron serves, with the schema installed and no job yet.
+
+    The database stays from test to test: the process of pg_cron ends with it and does not always come back.
+    """
+    from airflow_provider_pgqueue.core.migrations import migrate
+
+    dsn = cluster.create_database(CRON_DATABASE, template=template_database)
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        migrate(conn)
+    yield dsn
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        # pg_cron remembers its tables by their number: with an extension made anew it misses what changes.
+        if conn.execute("SELECT to_regclass('cron.job')").fetchone() != (None,):
+            conn.execute("DELETE FROM cron.job; DELETE FROM cron.job_run_details")
+            for table in ("job", "job_run_details"):
+                conn.execute(f"DROP POLICY IF EXISTS messages_owner ON cron.{table}".encode())
+        conn.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        )
+        conn.execute("DROP SCHEMA IF EXISTS messages CASCADE")
 
 
 @pytest.fixture

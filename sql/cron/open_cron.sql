@@ -11,11 +11,12 @@ BEGIN
     GRANT USAGE ON SCHEMA cron TO messages_owner;
     IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = to_regclass('cron.job') AND polname = 'messages_owner') THEN
         EXECUTE $policy$
-            CREATE POLICY messages_owner ON cron.job FOR SELECT TO messages_owner USING (jobname LIKE 'messages:%')
+            CREATE POLICY messages_owner ON cron.job FOR SELECT TO messages_owner
+                USING (jobname LIKE 'messages:%' OR command LIKE 'SELECT messages.%')
         $policy$;
         EXECUTE $policy$
-            CREATE POLICY messages_owner ON cron.job_run_details TO messages_owner USING (EXISTS (
-                SELECT FROM cron.job j WHERE j.jobid = job_run_details.jobid AND j.jobname LIKE 'messages:%'))
+            CREATE POLICY messages_owner ON cron.job_run_details TO messages_owner
+                USING (database = current_database() AND command LIKE 'SELECT messages.%')
         $policy$;
     END IF;
     RETURN true;

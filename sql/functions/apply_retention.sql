@@ -15,6 +15,7 @@ BEGIN
     FOR old IN
         SELECT p.* FROM messages.archive_partitions() p
          WHERE p.end_at < moment - (SELECT min(q.retention) FROM messages.queue q)
+           AND has_table_privilege(p.partition, 'DELETE')          -- not of somebody who made it by hand
     LOOP
         -- One row that has to be kept keeps all: of a queue that keeps longer, or a dead message that waits for a decision.
         EXECUTE format($keep$
@@ -26,8 +27,11 @@ BEGIN
         BEGIN
             EXECUTE format('DROP TABLE %s', old.partition);
             partitions_dropped := partitions_dropped + 1;
-        EXCEPTION WHEN lock_not_available THEN
-            RAISE WARNING 'partition % is being read: retention drops it next time', old.partition;
+        EXCEPTION
+            WHEN lock_not_available THEN
+                RAISE WARNING 'partition % is being read: retention drops it next time', old.partition;
+            WHEN insufficient_privilege THEN
+                RAISE WARNING 'partition % belongs to somebody else: retention cannot drop it', old.partition;
         END;
     END LOOP;
     IF partitions_dropped > 0 THEN
@@ -38,7 +42,7 @@ BEGIN
           FROM messages.queue q
           JOIN (SELECT a.partition, a.first_at FROM messages.archive_partitions() a
                 UNION ALL SELECT 'messages.message_archive_default'::regclass, '-infinity') p ON p.first_at < moment - q.retention
-         WHERE q.retention IS NOT NULL
+         WHERE q.retention IS NOT NULL AND has_table_privilege(p.partition, 'DELETE')
     LOOP
         EXIT WHEN messages_deleted >= max_messages;
         EXECUTE format($delete$

@@ -58,7 +58,8 @@ BEGIN
                       FROM ready WHERE NOT swept) IS NOT NULL;
             GET DIAGNOSTICS taken = ROW_COUNT;
             wanted := wanted - taken;
-            EXIT WHEN swept OR moment < band.sweep_due + CASE WHEN wanted > 0 THEN interval '0' ELSE interval '1 s' END;
+            EXIT WHEN swept OR moment < band.sweep_due + CASE WHEN wanted > 0 THEN interval '0' ELSE interval '1 s' END
+                   OR (wanted = 0 AND band.low_water IS NULL);
             swept := true;
             from_at := messages.sweep_band(consume.queue_name, band.priority,
                                            CASE WHEN wanted > 0 THEN 'infinity' ELSE from_at END,

@@ -12,7 +12,7 @@ AS $$
            || CASE WHEN strays THEN '; the default partition has messages' WHEN none_now THEN '; none for now'
                    WHEN none_next THEN '; none for the time after this one' ELSE '' END,
            CASE WHEN strays THEN 'SELECT messages.adopt_archive_default()'
-                WHEN none_now OR none_next THEN 'SELECT messages.make_archive_partitions()' END
+                WHEN none_now OR none_next THEN 'SELECT messages.upkeep()' END
       FROM judged
 $$;
 COMMENT ON FUNCTION messages.health_archive_partitions() IS

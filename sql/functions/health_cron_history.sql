@@ -6,18 +6,18 @@ DECLARE
     ours  bigint := 0;
     total bigint := 0;
 BEGIN
-    IF EXISTS (SELECT FROM pg_extension e WHERE e.extname = 'pg_cron') THEN
+    IF has_schema_privilege(to_regnamespace('cron'), 'USAGE') THEN
         -- The oldest runs only: the history of all jobs of the server may be long.
         EXECUTE $runs$
             SELECT count(*) FROM (SELECT * FROM cron.job_run_details ORDER BY runid LIMIT 10000) d
              WHERE d.database = current_database() AND d.command ~ 'messages\.(upkeep|run_schedules)\('
                AND d.end_time < clock_timestamp() - interval '7 days' $runs$ INTO ours;
-        SELECT greatest(c.reltuples, 0)::bigint INTO total FROM pg_class c WHERE c.oid = to_regclass('cron.job_run_details');
+        SELECT greatest(c.reltuples, 0)::bigint INTO total FROM pg_class c WHERE c.oid = 'cron.job_run_details'::regclass;
     END IF;
     RETURN QUERY SELECT
         CASE WHEN ours > 0 OR total > 1000000 THEN 'warning' ELSE 'ok' END,
         format('%s run%s of ours older than 7 days in the history of pg_cron, about %s runs of all jobs', ours, CASE ours WHEN 1 THEN '' ELSE 's' END, total),
-        CASE WHEN ours > 0 THEN 'SELECT messages.purge_cron_history(''3 days'')'
+        CASE WHEN ours > 0 THEN 'SELECT messages.upkeep()'
              WHEN total > 1000000 THEN 'DELETE FROM cron.job_run_details WHERE end_time < now() - interval ''7 days''' END;
 END $$;
 COMMENT ON FUNCTION messages.health_cron_history() IS

@@ -6,8 +6,9 @@ DECLARE
     home    text := messages.health_cron_home();
     last_by text;
     done    boolean;
-    -- For a superuser: the jobs again, as the owner of the functions that they run.
-    owned   text := format($cure$SELECT cron.unschedule(jobid), cron.schedule_in_database(jobname, schedule, command, database, %L) FROM cron.job WHERE jobname LIKE 'messages:%%'$cure$, current_user);
+    -- For a superuser. A role that can log in gets the jobs, messages_owner only sees them.
+    shown   text := CASE WHEN current_user = 'messages_owner' THEN 'SELECT messages.open_cron()'
+                         ELSE format($cure$SELECT cron.unschedule(jobid), cron.schedule_in_database(jobname, schedule, command, database, %L) FROM cron.job WHERE jobname LIKE 'messages:%%'$cure$, current_user) END;
 BEGIN
     IF home IS DISTINCT FROM current_database() THEN
         RETURN QUERY SELECT 'ok', CASE WHEN home IS NULL THEN 'pg_cron is not loaded: Airflow does the upkeep'
@@ -18,7 +19,8 @@ BEGIN
     IF EXISTS (SELECT FROM pg_extension e WHERE e.extname = 'pg_cron') THEN
         IF NOT has_schema_privilege('cron', 'USAGE') THEN
             RETURN QUERY SELECT 'warning', format('role %s may not look at the jobs of pg_cron', current_user),
-                format('GRANT USAGE ON SCHEMA cron TO %1$I; GRANT SELECT ON cron.job, cron.job_run_details TO %1$I', current_user);
+                CASE WHEN current_user = 'messages_owner' THEN shown
+                     ELSE format('GRANT USAGE ON SCHEMA cron TO %I', current_user) END;
             RETURN;
         END IF;
         RETURN QUERY EXECUTE $jobs$
@@ -57,7 +59,9 @@ BEGIN
     END IF;
     -- None that this role can see: row security of pg_cron shows a role its own jobs only.
     RETURN QUERY SELECT found.severity, found.finding, found.cure FROM (VALUES
-        (done AND last_by = 'pg_cron', 'warning', format('pg_cron does the upkeep in a job that role %s cannot see', current_user), owned),
+        (done AND last_by = 'pg_cron' AND EXISTS (SELECT FROM pg_policy p WHERE p.polname = current_user AND p.polrelid = to_regclass('cron.job')),
+         'ok', 'pg_cron does the upkeep in a job that is not called messages:upkeep', NULL),
+        (done AND last_by = 'pg_cron', 'warning', format('pg_cron does the upkeep in a job that role %s cannot see', current_user), shown),
         (done, 'ok', format('pg_cron has no job for the upkeep; %s does it', last_by), NULL),
         (true, 'warning', 'pg_cron has no job for the upkeep, and nobody else does it', 'SELECT messages.install_cron()')
     ) AS found (applies, severity, finding, cure) WHERE found.applies LIMIT 1;

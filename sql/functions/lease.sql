@@ -76,7 +76,8 @@ BEGIN
             GET DIAGNOSTICS taken = ROW_COUNT;
             wanted := wanted - taken;
             -- A sweep pays for itself: at most 2 % of the time, and once a second while there is enough without it.
-            EXIT WHEN swept OR moment < band.sweep_due + CASE WHEN wanted > 0 THEN interval '0' ELSE interval '1 s' END;
+            EXIT WHEN swept OR moment < band.sweep_due + CASE WHEN wanted > 0 THEN interval '0' ELSE interval '1 s' END
+                   OR (wanted = 0 AND band.low_water IS NULL);
             swept := true;
             -- Whoever still wants more has seen all that is ready, so what the sweep frees may lie anywhere.
             from_at := messages.sweep_band(lease.queue_name, band.priority,

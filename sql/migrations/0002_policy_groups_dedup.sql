@@ -56,6 +56,7 @@ ALTER TABLE messages.message
 ALTER TABLE messages.message_archive
     DROP CONSTRAINT archive_remedy,
     DROP CONSTRAINT archive_success_needs_no_remedy;
+DROP TRIGGER IF EXISTS new_message ON messages.message;
 DROP TRIGGER IF EXISTS lease_taken_over ON messages.message;
 DROP TRIGGER IF EXISTS dead_message ON messages.message_archive;
 COMMENT ON COLUMN messages.message.due_at IS 'The visible_at that was asked for, while the message waits behind others of its group.';

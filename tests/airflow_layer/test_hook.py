@@ -18,6 +18,7 @@ from airflow_provider_pgqueue.core.errors import (
     CronUnavailable,
     InvalidArgument,
     LeaseLost,
+    PermissionDenied,
     QueueNotFound,
     SchemaMissing,
     SchemaTooNew,
@@ -200,6 +201,39 @@ def test_install_makes_an_empty_database_ready_and_twice_does_no_harm(empty_dsn:
     assert first["upkeep_mode"] == again["upkeep_mode"] == "airflow"
     with hook.connect() as conn:
         assert conn.execute("SELECT max_attempts FROM messages.queue WHERE queue_name = 'mail'").fetchone() == (2,)
+
+
+def test_install_grants_group_roles_and_queues_to_users(empty_dsn: str, airflow_connection: Any) -> None:
+    hook = PgQueueHook(airflow_connection(empty_dsn))
+    with psycopg.connect(empty_dsn, autocommit=True) as conn:
+        try:
+            conn.execute("CREATE ROLE hook_shop LOGIN; CREATE ROLE hook_packer LOGIN")
+            for _ in range(2):
+                hook.install(
+                    ["orders", "bills"],
+                    roles=True,
+                    grants={"publisher": ["hook_shop"]},
+                    queue_grants={"orders": {"consume": "hook_packer"}},
+                )
+            with psycopg.connect(empty_dsn, user="hook_shop", autocommit=True) as shop:
+                hook.publish("orders", 1, conn=shop)
+                with pytest.raises(PermissionDenied, match="lease"):
+                    hook.lease("orders", conn=shop)
+            with psycopg.connect(empty_dsn, user="hook_packer", autocommit=True) as packer:
+                assert [one.queue_name for one in hook.status(conn=packer)] == ["orders"]
+            assert hook.revoke_queue("orders", "hook_packer") == 1
+            with pytest.raises(InvalidArgument, match="Give one of publisher"):
+                hook.install(grants={"boss": ["hook_shop"]})
+        finally:
+            conn.execute("DROP ROLE IF EXISTS hook_shop, hook_packer")
+
+
+def test_install_without_roles_leaves_the_schema_to_its_user(empty_dsn: str, airflow_connection: Any) -> None:
+    hook = PgQueueHook(airflow_connection(empty_dsn))
+    hook.install(roles=False)
+    with hook.connect() as conn:
+        owner = conn.execute("SELECT nspowner::regrole::text FROM pg_namespace WHERE nspname = 'messages'").fetchone()
+    assert owner == ("postgres",)
 
 
 def test_install_that_insists_on_pg_cron_says_what_is_missing(conn_id: str) -> None:

@@ -31,6 +31,7 @@ def age(conn: Connection, days: int, *queues: str, result: str = "success") -> N
         f"DO $$ DECLARE day date := (now() AT TIME ZONE 'UTC')::date - {days}; BEGIN"
         " EXECUTE format('CREATE TABLE IF NOT EXISTS messages.message_archive_%s PARTITION OF messages.message_archive"
         " FOR VALUES FROM (%L) TO (%L)', to_char(day, 'YYYYMMDD'), day || ' 00:00 UTC', (day + 1) || ' 00:00 UTC');"
+        " EXECUTE format('ALTER TABLE messages.message_archive_%s OWNER TO messages_owner', to_char(day, 'YYYYMMDD'));"
         " END $$"
     )
     for queue_name in queues:

@@ -1,4 +1,4 @@
-"""Who may do what: each role and verb over real logins, teams that see only their queues, hostile sessions, upgrades."""
+"""Who may do what: each role and verb over real logins, teams and their queues, hostile sessions, upgrades."""
 
 from __future__ import annotations
 
@@ -55,6 +55,8 @@ VERBS = {
     "message_overview": ("SELECT FROM messages.message_overview", "observer admin"),
     "archive_overview": ("SELECT FROM messages.archive_overview", "observer admin"),
     "result_count": ("SELECT FROM messages.result_count", "observer admin"),
+    "health": ("SELECT messages.health()", "observer upkeep admin"),
+    "adopt_archive_default": ("SELECT messages.adopt_archive_default()", "admin"),
     "upkeep": ("SELECT messages.upkeep()", "upkeep admin"),
     "run_schedules": ("SELECT messages.run_schedules()", "upkeep admin"),
     "install_cron": ("SELECT messages.install_cron()", "upkeep admin"),
@@ -73,6 +75,7 @@ VERBS = {
     "resume_schedule": ("SELECT messages.resume_schedule('nightly')", "admin"),
     "partition_archive": ("SELECT messages.partition_archive('month')", "admin"),
     "cron_matches": ("SELECT messages.cron_matches('0 3 * * *', localtimestamp)", "admin"),
+    "adopt_archive_default": ("SELECT messages.adopt_archive_default()", "admin"),
     "apply_retention": ("SELECT messages.apply_retention()", "admin"),
     "grant_queue": ("SELECT messages.grant_queue('orders', 'nobody_at_all', 'consume')", "admin"),
     "revoke_queue": ("SELECT messages.revoke_queue('orders', 'nobody_at_all')", "admin"),
@@ -210,7 +213,8 @@ def test_everything_belongs_to_a_role_that_nobody_can_be(conn: Connection) -> No
     assert rows == [("messages_owner",)]
     assert (
         conn.execute(
-            "SELECT rolcanlogin, rolsuper, rolcreaterole, rolcreatedb, rolbypassrls FROM pg_roles WHERE rolname = 'messages_owner'"
+            "SELECT rolcanlogin, rolsuper, rolcreaterole, rolcreatedb, rolbypassrls FROM pg_roles"
+            " WHERE rolname = 'messages_owner'"
         ).fetchone()
         == (False,) * 5
     )
@@ -305,9 +309,9 @@ def test_a_team_sees_only_its_queues(conn: Connection, bob: Connection, query: s
     ],
 )
 def test_a_team_works_with_its_queue_and_is_refused_at_another(bob: Connection, call: str) -> None:
-    query = f"SELECT count(*) FROM messages.{call}"
+    query = f"SELECT count(*) FROM messages.{call}"  # noqa: S608 the calls above
     assert bob.execute(query.format("orders").encode()).fetchone() == (1,)
-    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="role 'bob' has no privilege .* queue 'bills'"):
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match=r"role 'bob' has no privilege .* queue 'bills'"):
         bob.execute(query.format("bills").encode())
     if "dead" in call:
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="limited to its queues"):
@@ -433,7 +437,7 @@ def test_a_grant_that_cannot_be_names_the_value(conn: Connection, login: Login) 
     login("bob")
     with pytest.raises(InvalidArgument, match=r"role 'niemand' does not exist.*CREATE ROLE niemand LOGIN"):
         run(conn, statements.grant_queue("default", "niemand", "publish"))
-    with pytest.raises(InvalidArgument, match="privilege is 'own'. Give publish"):
+    with pytest.raises(InvalidArgument, match=r"privilege is 'own'\. Give publish"):
         run(conn, statements.grant_queue("default", "bob", "own"))
     with pytest.raises(QueueNotFound, match="'nowhere'"):
         run(conn, statements.grant_queue("nowhere", "bob", "publish"))
@@ -449,7 +453,8 @@ def test_the_limit_of_a_login_costs_a_lease_no_plan(conn: Connection, bob: Conne
     with conn.transaction():
         conn.execute("SELECT * FROM messages.ready_queues(ARRAY['orders'])")
         row = conn.execute(
-            "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'messages.message'::regclass"
+            "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables"
+            " WHERE relid = 'messages.message'::regclass"
         ).fetchone()
     assert row is not None
     assert row[0] < 100
@@ -556,7 +561,8 @@ def on_bare(bare: Cluster) -> Iterator[Callable[..., Connection]]:
         for (role,) in admin.execute("SELECT rolname FROM pg_roles WHERE rolname !~ '^(pg_|postgres$)'").fetchall():
             admin.execute(sql.SQL("DROP OWNED BY {}").format(sql.Identifier(role)))
         rows = admin.execute(
-            "SELECT rolname FROM pg_roles WHERE rolname !~ '^(pg_|postgres$)' ORDER BY rolname = 'messages_owner', rolname NOT LIKE 'messages%'"
+            "SELECT rolname FROM pg_roles WHERE rolname !~ '^(pg_|postgres$)'"
+            " ORDER BY rolname = 'messages_owner', rolname NOT LIKE 'messages%'"
         )
         for (role,) in rows.fetchall():
             admin.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
@@ -739,8 +745,9 @@ def test_pg_cron_is_seen_by_everybody_whoever_owns_the_job_and_leaves_no_trace(c
         for session in (conn, keeper, login("shop", "messages_publisher")):
             assert run(session, statements.upkeep_mode()) == "pg_cron"
         conn.execute(
-            "INSERT INTO cron.job_run_details (jobid, runid, command, status, start_time, end_time)"
-            " SELECT jobid, 1000 + jobid, 'x', 'succeeded', now() - interval '9 days', now() - interval '9 days' FROM cron.job"
+            "INSERT INTO cron.job_run_details (jobid, runid, database, command, status, start_time, end_time)"
+            " SELECT jobid, 1000 + jobid, database, command, 'succeeded', past, past"
+            " FROM cron.job, (VALUES (now() - interval '9 days')) AS at (past)"
         )
         assert run(keeper, statements.upkeep())["cron_history_purged"] == 2
         assert conn.execute("SELECT count(*) FROM cron.job_run_details WHERE runid > 1000").fetchone() == (1,)
@@ -749,7 +756,8 @@ def test_pg_cron_is_seen_by_everybody_whoever_owns_the_job_and_leaves_no_trace(c
         assert conn.execute("SELECT FROM pg_policy WHERE polname = 'messages_owner'").rowcount == 0
         assert (
             conn.execute(
-                "SELECT FROM pg_shdepend WHERE refobjid = 'messages_owner'::regrole AND dbid = (SELECT oid FROM pg_database WHERE datname = current_database())"
+                "SELECT FROM pg_shdepend WHERE refobjid = 'messages_owner'::regrole"
+                " AND dbid = (SELECT oid FROM pg_database WHERE datname = current_database())"
             ).rowcount
             == 0
         )
