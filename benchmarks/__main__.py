@@ -12,7 +12,7 @@ from benchmarks.bench import CASES, Bench
 from benchmarks.peers import pgmq
 from benchmarks.report import Report, about, table
 from benchmarks.server import SETTINGS, Server
-from tools import SetupError
+from tools import ROOT, SetupError
 from tools.binaries import find
 
 
@@ -40,16 +40,19 @@ def main() -> None:
                 settings=", ".join(f"{name}={value}" for name, value in SETTINGS.items()),
             )
         )
+        saved = None
         for name in wanted:
             started = time.monotonic()
             lines = CASES[name].run(bench)
             report.lines.extend(lines)
+            if not arguments.only:
+                saved = report.save()
             print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr)
             for line in lines:
                 print(f"| {' | '.join(line.cells())} |", flush=True)
     print(f"\n{table(report.lines)}\n")
-    if not arguments.only:
-        print(f"saved as {report.save()}")
+    if saved:
+        print(f"saved as {saved.relative_to(ROOT)}")
 
 
 def _arguments() -> argparse.Namespace:

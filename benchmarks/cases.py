@@ -83,13 +83,14 @@ def lease_archive_1000(bench: Bench) -> list[Line]:
 @case("lease-archive-100-sync", "lease and archive 100 at a time, 4 clients, synchronous_commit on")
 def lease_archive_100_sync(bench: Bench) -> list[Line]:
     both = contestants("lease_archive", PGQUEUE, PGMQ, batch=100, on=True)
-    return _lease_archive("lease-archive-100-sync", bench.consume(both, rounds=bench.rounds + 2), 1.8)
+    return _lease_archive("lease-archive-100-sync", bench.consume(both, rounds=bench.noisy_rounds), 1.8)
 
 
 @case("consume-100", "take out and archive 100 in one transaction, 4 clients")
 def consume_100(bench: Bench) -> list[Line]:
     samples = bench.consume(
-        contestants("consume", PGQUEUE, RAW, batch=100) | contestants("lease_archive", PGMQ, batch=100)
+        contestants("consume", PGQUEUE, RAW, batch=100) | contestants("lease_archive", PGMQ, batch=100),
+        fastest=350_000,
     )
     ours = rates(samples["pgqueue"])
     return [
@@ -117,7 +118,7 @@ def publish_1_gated_sync(bench: Bench) -> list[Line]:
             mode: Contestant(PGQUEUE, load, setup=f"SELECT messages.alter_queue('bench', notify => '{mode}')")
             for mode in ("gated", "off", "always")
         },
-        rounds=bench.rounds + 2,
+        rounds=bench.noisy_rounds,
     )
     gated = rates(samples["gated"])
     return [

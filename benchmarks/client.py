@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from tools import ROOT
 
-Result = dict[str, Any]
+Result = Any  # whatever JSON the role printed
 
 
 class Client:
@@ -29,17 +29,12 @@ class Client:
             text=True,
             cwd=ROOT,
         )
-
-    @property
-    def _out(self) -> IO[str]:
-        assert self._process.stdout is not None
-        return self._process.stdout
+        self._in, self._out = _open(self._process.stdin), _open(self._process.stdout)
 
     def tell(self, word: str) -> None:
         """Send a line: the first one begins the work."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{word}\n")
-        self._process.stdin.flush()
+        self._in.write(f"{word}\n")
+        self._in.flush()
 
     def wait_until_ready(self) -> None:
         """Return when it is connected and prepared."""
@@ -51,14 +46,19 @@ class Client:
         said = self._out.read()
         if self._process.wait():
             raise RuntimeError(f"the client {self.role} ended with {self._process.returncode}")
-        result: Result = json.loads(said)
-        return result
+        return json.loads(said)
 
     def kill(self) -> None:
         """End it if it still runs."""
         if self._process.poll() is None:
             self._process.kill()
         self._process.wait()
+
+
+def _open(pipe: IO[str] | None) -> IO[str]:
+    if pipe is None:
+        raise RuntimeError("the process was started without a pipe")
+    return pipe
 
 
 @contextmanager

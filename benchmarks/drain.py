@@ -116,7 +116,8 @@ def _drain(bench: Bench, database: str, peer: Peer, role: str, messages: int) ->
     handled = sum(result["handled"] for result in results)
     if handled != messages:
         raise RuntimeError(f"{role} handled {handled} of {messages} messages")
-    return messages / (max(result["ended"] for result in results) - min(result["started"] for result in results))
+    ended = max(float(result["ended"]) for result in results)
+    return messages / (ended - min(float(result["started"]) for result in results))
 
 
 @case("memory", "peak memory of one consumer: after a tenth of the messages, and after all")

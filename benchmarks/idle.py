@@ -35,7 +35,10 @@ def idle(bench: Bench) -> list[Line]:
         with _waiting(bench.server.dsn(name)):
             log = bench.server.directory / "server.log"
             start = log.stat().st_size
-            most = max(_sessions(bench, name) for _ in range(seconds // 5) if time.sleep(5) is None)
+            most = 0
+            for _ in range(seconds // 5):
+                time.sleep(5)
+                most = max(most, _sessions(bench, name))
             with log.open("rb") as lines:
                 lines.seek(start)
                 statements = len(re.findall(rf" {name} LOG: +(statement|execute )", lines.read().decode()))
@@ -70,8 +73,7 @@ def _waiting(dsn: str) -> Iterator[None]:
         env=environment,
     )
     try:
-        assert process.stdout is not None
-        if not any(line == "ready\n" for line in process.stdout):
+        if not any(line == "ready\n" for line in process.stdout or ()):
             raise RuntimeError("the triggers ended before they waited")
         time.sleep(_SETTLE)
         yield

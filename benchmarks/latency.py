@@ -30,7 +30,7 @@ def percentile(values: Sequence[float], percent: int) -> float:
 
 @case("latency", "from commit to leased, one listener, 100 messages a second")
 def latency(bench: Bench) -> list[Line]:
-    seconds = 5 if bench.quick else 10
+    seconds = 4 if bench.quick else 10
     samples = in_turns(
         {
             "listen": lambda: _latencies(bench, PGQUEUE, "listen_pgqueue", _publish_ours, seconds),
@@ -70,7 +70,7 @@ def _latencies(bench: Bench, peer: Peer, role: str, publish: Publish, seconds: i
             client.tell("go")
             time.sleep(1.5)  # until it listens
             committed = _publish_steadily(conn, publish, seconds * _EACH_SECOND)
-            leased: dict[str, Any] = client.result()  # type: ignore[assignment]
+            leased: dict[str, Any] = client.result()
     if missing := len(committed) - len(leased):
         raise RuntimeError(f"{role} did not see {missing} messages")
     # The first second warms sessions and plans.

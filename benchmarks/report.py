@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import subprocess
@@ -56,7 +57,7 @@ class Row:
             self.other,
             _value(self.ours_samples, self.unit),
             _value(self.other_samples, self.unit),
-            f"{self.ratio:.2f}",
+            _unrounded(self.ratio, down=self.at_least),
             "" if self.target is None else f"{sign} {self.target:g}",
             {None: "", True: "yes", False: "NO"}[self.met],
             self.note,
@@ -94,6 +95,11 @@ def _value(samples: Sequence[float], unit: str) -> str:
     number = f"{middle:,.0f}" if middle >= 100 else f"{middle:.3g}"
     around = f" ±{spread(list(samples)):.0%}" if len(samples) > 1 else ""
     return f"{number} {unit}{around}".replace(" msg/s", "")
+
+
+def _unrounded(ratio: float, *, down: bool) -> str:
+    """Two digits that never look better than the ratio is."""
+    return f"{(math.floor if down else math.ceil)(ratio * 100) / 100:.2f}"
 
 
 def table(lines: Sequence[Line]) -> str:

@@ -191,7 +191,10 @@ def listen_pgqueue(dsn: str, options: Options) -> dict[int, float]:
             while messages := run(conn, lease):
                 now = monotonic()
                 seen.update((message.body["number"], now) for message in messages)
-                run(conn, statements.archive(messages[0].lock_token, [message.id for message in messages]))
+                conn.execute(
+                    "SELECT messages.archive(%s, %s::bigint[])",
+                    [messages[0].lock_token, [message.id for message in messages]],
+                )
             for _ in conn.notifies(timeout=0.1, stop_after=1):
                 pass
     return seen

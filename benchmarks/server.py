@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -42,15 +43,26 @@ class Server(Cluster):
 
     @contextmanager
     def running(self) -> Iterator[Server]:
-        """Start without any database of an earlier run, and stop at the end."""
-        self.start()
-        try:
-            self.create_database(QUEUE_DATABASE)
-            self.drop_all()
-            yield self
-            self.drop_all()
-        finally:
-            self.stop()
+        """Start without any database of an earlier run, and stop at the end; SetupError while another run goes on."""
+        with self._alone():
+            self.start()
+            try:
+                self.create_database(QUEUE_DATABASE)
+                self.drop_all()
+                yield self
+                self.drop_all()
+            finally:
+                self.stop()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        self.wanted.parent.mkdir(parents=True, exist_ok=True)
+        with self.wanted.with_suffix(".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SetupError("another benchmark is running on this server; wait for its end") from None
+            yield
 
     def drop_all(self) -> None:
         """Drop every database that a benchmark made."""

@@ -32,11 +32,12 @@ class Held:
 def held_snapshot(bench: Bench) -> list[Line]:
     seconds = round(bench.minutes * 60)
     ours = _held(bench, PGQUEUE, seconds, upkeep="SELECT messages.upkeep()")
-    theirs = _held(bench, PGMQ, min(seconds, 150))
+    shorter = min(seconds, 10 if bench.quick else 150)
+    theirs = _held(bench, PGMQ, shorter)
     last = 30 if seconds >= 120 else 5
     return [
         *_lines(f"held-snapshot {seconds} s", ours, last, 0.8),
-        *_lines(f"held-snapshot {min(seconds, 150)} s, PGMQ", theirs, last, None),
+        *_lines(f"held-snapshot {shorter} s, PGMQ", theirs, last, None),
     ]
 
 
@@ -54,7 +55,7 @@ def _lines(name: str, held: Held, last: int, target: float | None) -> list[Line]
 
 
 def _held(bench: Bench, peer: Peer, seconds: int, upkeep: str = "") -> Held:
-    before = 8 if bench.quick else 30
+    before = 6 if bench.quick else 30
     warm_up = 2 if bench.quick else 5
     with bench.server.database("held", peer.name, peer.install) as name:
         with bench.server.connect(name) as conn:
