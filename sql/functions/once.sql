@@ -4,6 +4,11 @@ AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM messages.check_key('consumer', coalesce(once.consumer, ''));
+    -- Whoever is limited speaks of its own messages only, or it could keep another team from its effect.
+    IF messages.limited() THEN
+        PERFORM messages.check_access(
+            (SELECT m.queue_name FROM messages.message m WHERE m.id = once.message_id), 'consume');
+    END IF;
     INSERT INTO messages.inbox (consumer, message_id) VALUES (once.consumer, once.message_id) ON CONFLICT DO NOTHING;
     RETURN FOUND;
 END $$;
