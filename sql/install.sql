@@ -124,6 +124,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (4, 'schedules');
 \ir functions/release.sql
 \ir functions/requeue.sql
 \ir functions/requeue_dead.sql
+\ir functions/rest_vacuum.sql
 \ir functions/resume_queue.sql
 \ir functions/resume_schedule.sql
 \ir functions/revoke_queue.sql

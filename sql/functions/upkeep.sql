@@ -40,6 +40,7 @@ BEGIN
      WHERE p.retained_at < clock_timestamp() - interval '1 hour' OR p.retained_at IS NULL;
     purged := messages.purge_cron_history('3 days');
     PERFORM messages.forget();
+    PERFORM messages.rest_vacuum();
     INSERT INTO messages.upkeep_run AS u (finished_at, done_by)
     VALUES (clock_timestamp(), coalesce(nullif(current_setting('application_name'), ''), session_user))
     ON CONFLICT (only_row) DO UPDATE SET finished_at = excluded.finished_at, done_by = excluded.done_by;

@@ -118,3 +118,22 @@ def test_retention_does_not_wait_for_somebody_who_reads_the_partition(connect: C
     assert run(conn, statements.upkeep())["partitions_dropped"] == 0
     reader.rollback()
     assert conn.execute("SELECT partitions_dropped FROM messages.apply_retention()").fetchone() == (1,)
+
+
+def test_autovacuum_rests_while_a_snapshot_makes_it_futile_and_not_longer(connect: Connect) -> None:
+    conn, holder = connect(), connect(autocommit=False)
+
+    def rests() -> Any:
+        return conn.execute("SELECT messages.rest_vacuum('0', -1)").fetchone()
+
+    options = "SELECT reloptions::text LIKE '%autovacuum_enabled=false%' FROM pg_class WHERE relname = 'message'"
+    assert rests() == (False,)
+    holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    holder.execute("SELECT count(*) FROM messages.message")
+    assert rests() == (True,)
+    assert conn.execute(options).fetchone() == (True,)
+    assert conn.execute("SELECT messages.rest_vacuum()").fetchone() == (False,)  # not held for long enough
+    assert rests() == (True,)
+    holder.rollback()
+    assert rests() == (False,)
+    assert conn.execute(options).fetchone() == (False,)
