@@ -26,7 +26,7 @@ AS $$
          WHERE split_part(config, '=', 2) IN ('off', 'false', 'no', '0')
            AND d.setdatabase IN (0, (SELECT b.oid FROM pg_database b WHERE b.datname = current_database()))
         UNION ALL
-        SELECT 7, 'autovacuum is off for messages.message: nobody removes its dead versions', 'ALTER TABLE messages.message RESET (autovacuum_enabled)'
+        SELECT 7, 'autovacuum is off for messages.message: nobody removes its dead versions, or the upkeep lets it rest while a snapshot is held', 'ALTER TABLE messages.message RESET (autovacuum_enabled)'
           FROM pg_class c CROSS JOIN LATERAL pg_options_to_table(c.reloptions) o
          WHERE c.oid = 'messages.message'::regclass AND o.option_name = 'autovacuum_enabled' AND NOT o.option_value::boolean)
     SELECT CASE WHEN count(*) > 0 THEN 'warning' ELSE 'ok' END,

@@ -74,6 +74,7 @@ VERBS = {
     "resume_schedule": ("SELECT messages.resume_schedule('nightly')", "admin"),
     "partition_archive": ("SELECT messages.partition_archive('month')", "admin"),
     "cron_matches": ("SELECT messages.cron_matches('0 3 * * *', localtimestamp)", "admin"),
+    "adopt_archive_default": ("SELECT messages.adopt_archive_default()", "admin"),
     "apply_retention": ("SELECT messages.apply_retention()", "admin"),
     "grant_queue": ("SELECT messages.grant_queue('orders', 'nobody_at_all', 'consume')", "admin"),
     "revoke_queue": ("SELECT messages.revoke_queue('orders', 'nobody_at_all')", "admin"),
