@@ -90,7 +90,7 @@ def _publish_steadily(conn: Connection, publish: Publish, messages: int) -> dict
 @case("first-lease", "the first lease of 10 on a queue of 20,000 that was never analysed")
 def first_lease(bench: Bench) -> list[Line]:
     warm, cold = [], []
-    for _ in range(3 if bench.quick else 9):
+    for _ in range(5 if bench.quick else 15):
         warm.append(_first_lease(bench, warmed=True))
         cold.append(_first_lease(bench, warmed=False))
     return [

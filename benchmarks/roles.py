@@ -10,11 +10,11 @@ import asyncio
 import json
 import logging
 import os
-import resource
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
@@ -154,7 +154,9 @@ def memory_pgqueue(dsn: str, options: Options) -> Options:
 
 
 def _peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    # Not ru_maxrss: a new process inherits that of the one that started it.
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 @_role
