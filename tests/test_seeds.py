@@ -328,10 +328,12 @@ def test_s4_two_backends_get_different_batches_and_a_rollback_gives_one_back(con
     assert [message.body for message in two] == [f"data-{n}" for n in range(11, 21)]
     second.commit()
     first.rollback()
-    again = run(conn, statements.consume("queue_table", max_messages=30))
-    assert sorted(message.id for message in again) == sorted(
-        {message.id for message in one} | set(range(two[-1].id + 1, two[-1].id + 11))
-    )
+    again = list[int]()
+    deadline = time.monotonic() + 10
+    # What a rollback gives back lies below the low-water mark; the next sweep finds it (docs/decisions/0002).
+    while len(again) < 20 and time.monotonic() < deadline:
+        again += [message.id for message in run(conn, statements.consume("queue_table", max_messages=30))]
+    assert sorted(again) == sorted([message.id for message in one] + [two[-1].id + n for n in range(1, 11)])
     assert (depth(conn), len(results(conn))) == (0, 30)
 
 

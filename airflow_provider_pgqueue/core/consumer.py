@@ -26,6 +26,7 @@ from airflow_provider_pgqueue.core.outcome import (
     Success,
     describe,
 )
+from airflow_provider_pgqueue.core.renewal import Renewal
 
 log = logging.getLogger(__name__)
 
@@ -76,29 +77,28 @@ class Consumer:
         """
         counts: Counter[str] = Counter()
         leased = 0
-        while not stop() and (max_messages is None or leased < max_messages):
-            wanted = self.batch_size if max_messages is None else min(self.batch_size, max_messages - leased)
-            messages = run(
-                conn,
-                statements.lease(
-                    self.queue_name,
-                    max_messages=wanted,
-                    lease_for=self.lease_for,
-                    locked_by=self.handled_by,
-                    topic=self.topic,
-                    headers=self.headers,
-                ),
-            )
-            if not messages:
-                break
-            leased += len(messages)
-            self._work(
-                Lease(conn, messages, lease_for=self.lease_for, handled_by=self.handled_by),
-                stop,
-                counts,
-            )
-            on_batch(counts)
+        with Renewal(self.lease_for) as renewal:
+            while not stop() and (max_messages is None or leased < max_messages):
+                wanted = self.batch_size if max_messages is None else min(self.batch_size, max_messages - leased)
+                lease = self._lease(conn, wanted, renewal)
+                if not lease:
+                    break
+                leased += len(lease)
+                self._work(lease, stop, counts)
+                on_batch(counts)
         return counts
+
+    def _lease(self, conn: psycopg.Connection[Any], wanted: int, renewal: Renewal) -> Lease:
+        statement = statements.lease(
+            self.queue_name,
+            max_messages=wanted,
+            lease_for=self.lease_for,
+            locked_by=self.handled_by,
+            topic=self.topic,
+            headers=self.headers,
+        )
+        messages = run(conn, statement)
+        return Lease(conn, messages, lease_for=self.lease_for, handled_by=self.handled_by, renewal=renewal)
 
     def _work(self, lease: Lease, stop: Callable[[], bool], counts: Counter[str]) -> None:
         outcomes = self._each(self.handle, lease, stop) if self.handle else self._all_at_once(lease)

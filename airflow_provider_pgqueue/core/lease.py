@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, overload
@@ -23,6 +24,7 @@ from airflow_provider_pgqueue.core.outcome import (
     Success,
     describe,
 )
+from airflow_provider_pgqueue.core.renewal import Renewal
 from airflow_provider_pgqueue.core.statements import Statement
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,7 @@ class Lease(Sequence[Message]):
 
     :param conn: an autocommit connection that nothing else blocks; the lease uses it until it is closed.
     :param lease_for: how long each renewal lasts; a third of it is the interval between renewals.
+    :param renewal: who renews it, for a loop of many leases; by default a thread of its own.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Lease(Sequence[Message]):
         *,
         lease_for: timedelta,
         handled_by: str | None = None,
+        renewal: Renewal | None = None,
     ) -> None:
         self._conn = conn
         self._messages = tuple(messages)
@@ -54,8 +58,9 @@ class Lease(Sequence[Message]):
         self._token = messages[0].lock_token if messages else None
         self._held = {message.id for message in messages}
         self._lost: set[int] = set()
-        self._closed = threading.Event()
-        self._renewal: threading.Thread | None = None
+        self._calling = threading.Lock()
+        self._renewal = renewal
+        self._own_renewal = ExitStack()
 
     @overload
     def __getitem__(self, index: int) -> Message: ...
@@ -82,8 +87,8 @@ class Lease(Sequence[Message]):
 
     def __enter__(self) -> Self:
         if self._held and self._conn.autocommit:
-            self._renewal = threading.Thread(target=self._renew, name="pgqueue-renewal", daemon=True)
-            self._renewal.start()
+            renewal = self._renewal or self._own_renewal.enter_context(Renewal(self._lease_for))
+            renewal.hold(self)
         return self
 
     def __exit__(
@@ -92,7 +97,7 @@ class Lease(Sequence[Message]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.stop_renewal()
+        self._own_renewal.close()
         if kind is None:
             self.archive(self.held)
             return
@@ -108,33 +113,21 @@ class Lease(Sequence[Message]):
                 exc_info=True,
             )
 
-    def stop_renewal(self) -> None:
-        """Stop the renewing thread and wait for it."""
-        self._closed.set()
-        if self._renewal is not None:
-            self._renewal.join()
-            self._renewal = None
-
-    def _renew(self) -> None:
-        while not self._closed.wait(self._lease_for.total_seconds() / 3):
-            try:
-                self.extend()
-            except LeaseLost as error:
-                log.warning("%s", error)
-            except PgQueueError as error:
-                log.warning(
-                    "could not extend the lease of %s message(s): %s",
-                    len(self._held),
-                    type(error).__name__,
-                )
+    def renew(self) -> None:
+        """Extend what is held; say in the log what was lost or went wrong."""
+        try:
+            self.extend()
+        except LeaseLost as error:
+            log.warning("%s", error)
+        except PgQueueError as error:
+            log.warning("could not extend the lease of %s message(s): %s", len(self._held), type(error).__name__)
 
     def extend(self, lease_for: timedelta | None = None) -> None:
         """Make the leases that are held last `lease_for` from now; LeaseLost names those that were lost."""
-        if held := frozenset(self._held):
-            self._call(
-                statements.extend(self._require_token(), held, lease_for=lease_for or self._lease_for),
-                (),
-            )
+        with self._calling:
+            if held := frozenset(self._held):
+                statement = statements.extend(self._require_token(), held, lease_for=lease_for or self._lease_for)
+                self._run(statement, ())
 
     def archive(
         self,
@@ -225,6 +218,11 @@ class Lease(Sequence[Message]):
             raise LeaseLost(lost)
 
     def _call(self, statement: Statement[Any], settled: Collection[int]) -> None:
+        # A renewal that runs meanwhile would take what is settled here for lost.
+        with self._calling:
+            self._run(statement, settled)
+
+    def _run(self, statement: Statement[Any], settled: Collection[int]) -> None:
         try:
             run(self._conn, statement)
         except LeaseLost as error:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -130,6 +131,39 @@ def test_an_open_lease_is_renewed(connect: Connect, queue: Queue) -> None:
         time.sleep(0.8)
         assert run(other, statements.lease("orders")) == []
     assert count(conn, "message_archive") == 1
+
+
+def test_each_lease_of_a_drain_is_renewed(connect: Connect, queue: Queue) -> None:
+    conn, other = connect(), connect()
+    run(conn, statements.publish_batch(queue("orders"), [1, 2]))
+
+    def slow(message: Message) -> None:
+        time.sleep(0.8)
+        others = run(other, statements.lease("orders", max_messages=2))
+        assert message.id not in [taken.id for taken in others]
+        for taken in others:
+            run(other, statements.release(taken.lock_token, [taken.id], count_attempt=False))
+
+    consumer = Consumer(queue_name="orders", handle=slow, batch_size=1, lease_for=timedelta(seconds=0.3))
+    assert consumer.drain(conn) == {"success": 2}
+
+
+def test_a_renewal_does_not_take_what_is_settled_meanwhile_for_lost(conn: Connection, queue: Queue) -> None:
+    run(conn, statements.publish_batch(queue("orders"), list(range(200))))
+    lease = held_lease(conn, timedelta(minutes=1), 200)
+    done = threading.Event()
+
+    def renew() -> None:
+        while not done.is_set():
+            lease.renew()
+
+    with ThreadPoolExecutor(1) as pool:
+        renewing = pool.submit(renew)
+        for message in lease:
+            lease.archive([message])
+        done.set()
+        renewing.result()
+    assert lease.lost == frozenset()
 
 
 def test_a_lease_that_ends_in_an_error_is_released_and_counts_an_attempt(connect: Connect, queue: Queue) -> None:
