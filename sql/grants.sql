@@ -18,8 +18,9 @@ BEGIN
             ('observer', 'search_archive archive_partitions schedules'),
             ('observer upkeep', 'health'),
             ('upkeep', 'upkeep run_schedules install_cron uninstall_cron'),
+            ('pipeline', 'begin_run finish_run'),
             ('publisher consumer observer upkeep', 'limited granted_queues'),
-            ('publisher consumer observer upkeep raw', 'schema_version latest_migration compatible_version upkeep_mode')),
+            ('publisher consumer observer upkeep raw pipeline', 'schema_version latest_migration compatible_version upkeep_mode')),
         function AS (
             SELECT p.oid, p.proname, p.proowner, p.proacl, coalesce(obj_description(p.oid, 'pg_proc'), '') LIKE 'Internal.%'
                 OR coalesce(obj_description(p.oid, 'pg_proc'), '') LIKE 'Internal,%' AS internal
@@ -49,7 +50,7 @@ BEGIN
           FROM wanted w FULL JOIN present p USING (grantee, oid)
          WHERE p.oid IS NULL
             OR (w.oid IS NULL AND grantee::regrole::text IN ('messages_publisher', 'messages_consumer', 'messages_observer',
-                    'messages_upkeep', 'messages_admin', 'messages_raw', 'messages_limited'))
+                    'messages_upkeep', 'messages_admin', 'messages_raw', 'messages_pipeline', 'messages_limited'))
          ORDER BY oid::regprocedure::text, grantee::regrole::text
     LOOP
         EXECUTE change;
@@ -58,8 +59,10 @@ BEGIN
         SELECT format('GRANT %s TO %I', privilege, 'messages_' || name)
           FROM (VALUES
             -- messages_limited can do nothing by itself, but it must not be dropped while a database counts on it.
-            ('USAGE ON SCHEMA messages', 'publisher consumer observer upkeep admin raw limited'),
+            ('USAGE ON SCHEMA messages', 'publisher consumer observer upkeep admin raw pipeline limited'),
             ('SELECT ON messages.archive_overview, messages.message_overview, messages.result_count', 'observer admin'),
+            -- The pipeline reads whole tables, bodies too, by ranges of pages.
+            ('SELECT ON messages.message, messages.message_archive', 'pipeline'),
             -- The conventions for plain SQL: sql/README.md
             ('SELECT, INSERT, UPDATE, DELETE ON messages.message', 'raw'),
             ('SELECT, INSERT ON messages.message_archive', 'raw'),

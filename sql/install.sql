@@ -33,6 +33,12 @@ SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 4) AS p
 INSERT INTO messages.schema_migration (version, name) VALUES (4, 'schedules');
 \endif
 
+SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 5) AS pending \gset
+\if :pending
+\ir migrations/0005_pipeline.sql
+INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
+\endif
+
 \ir functions/add_band.sql
 \ir functions/add_room.sql
 \ir functions/adopt_archive_default.sql
@@ -41,6 +47,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (4, 'schedules');
 \ir functions/archive.sql
 \ir functions/archive_partitions.sql
 \ir functions/begin_archive.sql
+\ir functions/begin_run.sql
 \ir functions/bind_topic.sql
 \ir functions/check_access.sql
 \ir functions/check_batch.sql
@@ -67,6 +74,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (4, 'schedules');
 \ir functions/drop_queue.sql
 \ir functions/extend.sql
 \ir functions/fingerprint.sql
+\ir functions/finish_run.sql
 \ir functions/forget.sql
 \ir functions/free_leases.sql
 \ir functions/grant_queue.sql

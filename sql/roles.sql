@@ -3,7 +3,7 @@
 DO $$
 DECLARE
     groups text[] := ARRAY['messages_publisher', 'messages_consumer', 'messages_observer', 'messages_upkeep',
-                           'messages_admin', 'messages_raw', 'messages_limited'];
+                           'messages_admin', 'messages_raw', 'messages_pipeline', 'messages_limited'];
     name   text;
     part   record;
 BEGIN

@@ -8,5 +8,6 @@ BEGIN
     DELETE FROM messages.inbox WHERE ctid = ANY (ARRAY(
         SELECT i.ctid FROM messages.inbox i WHERE i.handled_at <= clock_timestamp() - interval '30 days'
          ORDER BY i.handled_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
+    DELETE FROM messages.pipeline_run r WHERE r.started_at <= clock_timestamp() - interval '90 days';
 END $$;
-COMMENT ON FUNCTION messages.forget(integer) IS 'Internal. Deletes dedup keys that expired and entries of the inbox that are 30 days old.';
+COMMENT ON FUNCTION messages.forget(integer) IS 'Internal. Deletes dedup keys that expired and entries of the inbox that are 30 days old, runs of pipelines after 90.';

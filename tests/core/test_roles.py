@@ -24,7 +24,7 @@ from tools.postgres import Cluster
 Connection = psycopg.Connection[Any]
 Login = Callable[..., Connection]
 
-GROUPS = ("publisher", "consumer", "observer", "upkeep", "admin", "raw", "limited", "nobody")
+GROUPS = ("publisher", "consumer", "observer", "upkeep", "admin", "raw", "pipeline", "limited", "nobody")
 TOKEN = "'00000000-0000-0000-0000-000000000000', '{1}'"
 VERBS = {
     "publish": ("SELECT messages.publish('orders', '1')", "publisher admin"),
@@ -82,14 +82,16 @@ VERBS = {
     "fingerprint": ("SELECT messages.fingerprint('failed', 'why', NULL)", "admin"),
     "limited": ("SELECT messages.limited()", "publisher consumer observer upkeep admin"),
     "granted_queues": ("SELECT messages.granted_queues()", "publisher consumer observer upkeep admin"),
-    "schema_version": ("SELECT messages.schema_version()", "publisher consumer observer upkeep admin raw"),
-    "latest_migration": ("SELECT messages.latest_migration()", "publisher consumer observer upkeep admin raw"),
-    "upkeep_mode": ("SELECT messages.upkeep_mode()", "publisher consumer observer upkeep admin raw"),
+    "schema_version": ("SELECT messages.schema_version()", "publisher consumer observer upkeep admin raw pipeline"),
+    "latest_migration": ("SELECT messages.latest_migration()", "publisher consumer observer upkeep admin raw pipeline"),
+    "upkeep_mode": ("SELECT messages.upkeep_mode()", "publisher consumer observer upkeep admin raw pipeline"),
+    "begin_run": ("SELECT messages.begin_run('nightly', 'export')", "pipeline admin"),
+    "finish_run": ("SELECT messages.finish_run('nightly', '{}')", "pipeline admin"),
     # Tables, and what is internal.
-    "read bodies": ("SELECT FROM messages.message", "raw"),
+    "read bodies": ("SELECT FROM messages.message", "raw pipeline"),
     "insert": ("INSERT INTO messages.message (message) VALUES ('1')", "raw"),
     "steal": ("DELETE FROM messages.message", "raw"),
-    "read archive": ("SELECT FROM messages.message_archive", "raw"),
+    "read archive": ("SELECT FROM messages.message_archive", "raw pipeline"),
     "change archive": ("UPDATE messages.message_archive SET result = 'success'", ""),
     "truncate": ("TRUNCATE messages.message", ""),
     "read queue": ("SELECT FROM messages.queue", ""),

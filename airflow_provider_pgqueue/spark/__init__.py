@@ -1,0 +1,30 @@
+"""The queue in Spark: a data source `pgqueue` and the pipelines that do the volume. Needs the extra `spark`; knows no Airflow."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+if find_spec("pyspark") is None:
+    raise ModuleNotFoundError(
+        'pyspark is not installed. Install it with: pip install "airflow-provider-pgqueue[spark]"', name="pyspark"
+    )
+
+
+def register(spark: SparkSession, conninfo: str = "") -> None:
+    """Make `format("pgqueue")` known to a session, for batch and for streams; again replaces the connection.
+
+    :param conninfo: libpq connection string or URL; by default `PGQUEUE_DSN`, or libpq's own variables and service
+        file. It is resolved here, on the driver, and travels to the executors inside their tasks: it stands in no
+        argument, plan, configuration or page of Spark.
+    """
+    from airflow_provider_pgqueue.spark.source import data_source
+
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(data_source(conninfo))
+
+
+__all__ = ["register"]

@@ -1,0 +1,42 @@
+-- Additive: workers of version 1 run on beside this schema. All locks at once, or none.
+DO $$
+BEGIN
+    FOR attempt IN 1..200 LOOP
+        BEGIN
+            SET LOCAL lock_timeout = '100ms';
+            LOCK TABLE messages.message_archive;
+            SET LOCAL lock_timeout = '30s';
+            EXIT;
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+            IF attempt = 200 THEN
+                RAISE;
+            END IF;
+            PERFORM pg_sleep(random() / 10);
+        END;
+    END LOOP;
+END $$;
+
+-- The archive as a log: ids and times are drawn before the commit, so only the transaction tells what a reader has seen.
+-- docs/decisions/0008-the-archive-as-a-log.md. The default in a step of its own, so that no row is written anew.
+ALTER TABLE messages.message_archive ADD COLUMN xid bigint;
+ALTER TABLE messages.message_archive ALTER COLUMN xid SET DEFAULT pg_current_xact_id()::text::bigint;
+CREATE INDEX message_archive_xid_idx ON messages.message_archive USING brin (xid) WITH (autosummarize = on);
+COMMENT ON COLUMN messages.message_archive.xid IS 'The transaction that archived it: the place in the log. NULL: before schema version 5, which is the beginning of the log.';
+
+CREATE TABLE messages.pipeline_run (
+    run_id      text        PRIMARY KEY CHECK (run_id <> '' AND length(run_id) <= 250),
+    pipeline    text        NOT NULL,
+    started_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    started_by  text        NOT NULL DEFAULT session_user,
+    finished_at timestamptz,
+    summary     jsonb,
+    CONSTRAINT pipeline_run_finished_with_summary CHECK ((finished_at IS NULL) = (summary IS NULL))
+);
+CREATE INDEX pipeline_run_started_at_idx ON messages.pipeline_run (started_at);
+COMMENT ON TABLE messages.pipeline_run IS 'Runs of the pipelines: a finished one is not done again. Forgotten after 90 days.';
+COMMENT ON COLUMN messages.pipeline_run.run_id IS 'The name of the run; in Airflow made of DAG, task and run.';
+COMMENT ON COLUMN messages.pipeline_run.pipeline IS 'What it does: drain, export, …';
+COMMENT ON COLUMN messages.pipeline_run.started_at IS 'When it started last.';
+COMMENT ON COLUMN messages.pipeline_run.started_by IS 'The role that started it.';
+COMMENT ON COLUMN messages.pipeline_run.finished_at IS 'When it was done; NULL until then.';
+COMMENT ON COLUMN messages.pipeline_run.summary IS 'What it says it did, as the pipeline returned it.';

@@ -1,0 +1,53 @@
+"""A real Spark for the tests: one session in this process, and a standalone cluster of two workers on loopback."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+# The workers must find the packages of this environment, activated or not.
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+            # Spark's own code warns of its own deprecations.
+            item.add_marker(pytest.mark.filterwarnings("default"))
+
+
+@pytest.fixture(scope="session")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark in this process, `local[2]`; its Python workers are processes of their own."""
+    home = tmp_path_factory.mktemp("spark")
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("pgqueue tests")
+        .config("spark.driver.memory", "1g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(home / "warehouse"))
+        .config("spark.sql.streaming.metricsEnabled", "false")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    yield spark
+    spark.stop()
+
+
+@pytest.fixture
+def spark(session: SparkSession, dsn: str) -> SparkSession:
+    """The session, with `format("pgqueue")` for the database of this test."""
+    from airflow_provider_pgqueue.spark import register
+
+    register(session, dsn)
+    return session
