@@ -659,7 +659,7 @@ def test_two_databases_installed_at_once_share_the_roles(on_bare: Callable[..., 
     sessions = [on_bare(f"shop_{number}") for number in range(4)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(migrate, sessions))
-    assert group_roles(sessions[0]) == 8
+    assert group_roles(sessions[0]) == 9
     assert [owners(session) for session in sessions] == [{"messages_owner"}] * 4
 
 
@@ -699,8 +699,8 @@ def test_uninstall_takes_the_roles_along_with_the_last_database(on_bare: Callabl
         migrate(conn)
     on_bare("last", "bob")
     run(last, statements.grant_queue("default", "bob", "consume"))
-    assert len(uninstall(first)) == 8
-    assert group_roles(last) == 8
+    assert len(uninstall(first)) == 9
+    assert group_roles(last) == 9
     works(last)
     assert uninstall(last) == []
     for conn in (first, last):
@@ -712,8 +712,8 @@ def test_uninstall_by_who_may_not_drop_roles_leaves_them(on_bare: Callable[..., 
     migrate(on_bare("shop"))
     second = on_bare("shop", "second")
     on_bare("shop").execute("GRANT messages_owner TO second")
-    assert len(uninstall(second)) == 8
-    assert group_roles(second) == 8
+    assert len(uninstall(second)) == 9
+    assert group_roles(second) == 9
 
 
 def test_roles_that_other_databases_use_outlive_uninstall_by_psql(cluster: Cluster, dsn: str, conn: Connection) -> None:
@@ -723,7 +723,7 @@ def test_roles_that_other_databases_use_outlive_uninstall_by_psql(cluster: Clust
         check=True, capture_output=True, text=True,
     )  # fmt: skip
     assert "role messages_owner stays" in done.stderr
-    assert group_roles(conn) == 8
+    assert group_roles(conn) == 9
 
 
 # pg_cron --------------------------------------------------------------------------------------------------------------
