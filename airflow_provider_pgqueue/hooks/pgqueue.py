@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 
 import psycopg
 from airflow.providers.postgres.hooks.postgres import PostgresHook
+from psycopg.conninfo import make_conninfo
 from psycopg.rows import tuple_row
 
 from airflow_provider_pgqueue.core import connection, statements
@@ -64,6 +65,11 @@ class PgQueueHook(QueueVerbs, PostgresHook):
         # The extra `cursor` is about the rows of `get_conn`; the verbs bring their own.
         arguments.pop("row_factory", None)
         return {"application_name": _application_name()} | arguments
+
+    def conninfo(self) -> str:
+        """Return the same as a libpq connection string, secrets included: for the environment of another program."""
+        arguments = self.connection_arguments() | {"application_name": None}
+        return make_conninfo("", **{name: value for name, value in arguments.items() if value is not None})
 
     async def aconnection_arguments(self) -> dict[str, Any]:
         """Do the same without blocking the event loop; asks for the Airflow connection anew each time."""

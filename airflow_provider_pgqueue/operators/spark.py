@@ -1,0 +1,133 @@
+"""Runs a pipeline of the queue on Spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.providers.common.compat.sdk import AirflowException
+
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+
+try:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f'{error.name} is not installed. Install it with: pip install "airflow-provider-pgqueue[spark]"',
+        name=error.name,
+    ) from error
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+_RUN_ID: Final = "{{ dag.dag_id }}/{{ run_id }}/{{ task.task_id }}/{{ ti.map_index }}"
+
+
+class PgQueueSparkOperator(SparkSubmitOperator):
+    """Submits one of the pipelines (`drain`, `export`, `triage`, …) and returns its summary.
+
+    It is a `SparkSubmitOperator`: `conf`, `py_files`, `driver_memory`, `num_executors` and the rest mean the same, and
+    `conn_id` names the Spark connection, such as `spark://local[2]` or `spark://spark-master:7077`. The driver runs
+    beside the task. It gets the connection of the queue in its environment, never in an argument, and hands it to the
+    executors inside their tasks.
+
+    A run is done once: the task's next try goes on with what is left, and after the run is finished it returns the
+    same summary without doing anything. To do it again, give another `run_id`.
+
+    :param pipeline: the name, as in `python -m airflow_provider_pgqueue.spark --help`.
+    :param arguments: its options, with underscores: `{"queue": "orders", "batch_size": 500}`. True is a flag, a list
+        repeats the option.
+    :param run_id: the name of the run; by default made of the DAG run and the task.
+    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
+    :param send_connection: False where the driver finds the database by itself, through `PGQUEUE_DSN` or a service
+        file. Needed for YARN, Kubernetes and deploy mode `cluster`, where Spark would show the environment in its
+        arguments.
+    """
+
+    template_fields: Sequence[str] = ("arguments", "run_id", "pgqueue_conn_id", "conf", "py_files", "name")
+    ui_color = "#f5e3d0"
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        arguments: Mapping[str, Any] | None = None,
+        run_id: str = _RUN_ID,
+        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
+        send_connection: bool = True,
+        name: str = "pgqueue",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(name=name, **kwargs)
+        self.pipeline = pipeline
+        self.arguments = arguments
+        self.run_id = run_id
+        self.pgqueue_conn_id = pgqueue_conn_id
+        self.send_connection = send_connection
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Submit the pipeline, wait for it, return what it noted as its summary."""
+        queue = PgQueueHook(self.pgqueue_conn_id)
+        self.application = _entry_point()
+        self.application_args = [self.pipeline, *_options(self.arguments or {}), "--run-id", self.run_id]
+        self._hook = self._hook_with_environment(queue)
+        super().execute(context)
+        with queue.connect() as conn:
+            row = conn.execute("SELECT messages.begin_run(%s, %s)", [self.run_id, self.pipeline]).fetchone()
+        if row is None or row[0] is None:
+            raise AirflowException(f"{self.pipeline} ended without a summary of run {self.run_id!r}; see the log above")
+        summary: dict[str, Any] = row[0]
+        return summary
+
+    def _hook_with_environment(self, queue: PgQueueHook) -> SparkSubmitHook:
+        # Set for this moment only: what stays in env_vars is shown on the page of the task.
+        given = self.env_vars
+        self.env_vars = _environment() | (given or {})
+        if self.send_connection:
+            self.env_vars["PGQUEUE_DSN"] = queue.conninfo()
+        try:
+            hook = self._get_hook()
+        finally:
+            self.env_vars = given
+        shown = hook._is_yarn or hook._is_kubernetes or hook._connection["deploy_mode"] == "cluster"
+        if self.send_connection and shown:
+            raise AirflowException(
+                f"{hook._connection['master']} would put the connection of the queue into arguments that everybody "
+                "sees. Let the driver find it by PGQUEUE_DSN or a service file, and set send_connection=False."
+            )
+        return hook
+
+
+def _entry_point() -> str:
+    spec = find_spec("airflow_provider_pgqueue.spark.__main__")
+    if spec is None or spec.origin is None:
+        raise AirflowException("airflow_provider_pgqueue.spark is not installed as files")
+    return spec.origin
+
+
+def _environment() -> dict[str, str]:
+    """Let spark-submit, the driver and local executors be those of the Python that runs the task."""
+    here = str(Path(sys.executable).parent)
+    return {
+        "PATH": os.pathsep.join([here, os.environ.get("PATH", os.defpath)]),
+        "PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable),
+        "PYSPARK_DRIVER_PYTHON": os.environ.get("PYSPARK_DRIVER_PYTHON", sys.executable),
+    }
+
+
+def _options(arguments: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in arguments.items():
+        option = "--" + name.replace("_", "-")
+        for each in value if isinstance(value, list | tuple) else [value]:
+            match each:
+                case None | False:
+                    pass
+                case True:
+                    yield option
+                case _:
+                    yield from (option, str(each))

@@ -1,0 +1,72 @@
+"""The business of the Spark examples: judges departures by the batch, and says how late each carrier was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+Delays = dict[str, list[float]]
+
+
+def judge(batch: pd.DataFrame) -> pd.DataFrame:
+    """Return an outcome for each flight; the output of a departed one is what the statistics need.
+
+    It has no effect of its own: the result and the output are archived together, once, however often it is called.
+    """
+    flights = pd.DataFrame([json.loads(message) for message in batch["message"]], index=batch.index)
+    cancelled, unheard = flights["dep_time"].isna(), flights["arr_time"].isna()
+    output = [
+        json.dumps({"carrier": carrier, "month": int(month), "dep_delay": None if pd.isna(delay) else int(delay)})
+        for carrier, month, delay in zip(flights["carrier"], flights["month"], flights["dep_delay"], strict=True)
+    ]
+    result = np.select([cancelled, unheard], ["rejected", "failed"], "success")
+    return pd.DataFrame(
+        {
+            "id": batch["id"],
+            "result": result,
+            "details": np.select([cancelled, unheard], ["no departure time", "no arrival report yet"], None),
+            "output": np.where(result == "success", output, None),
+        }
+    )
+
+
+def report_arrival(dead: Mapping[str, Any]) -> dict[str, Any]:
+    """Repair a flight that died without an arrival report: take the schedule for it."""
+    flight: dict[str, Any] = dead["message"]
+    return flight | {"arr_time": flight["sched_arr_time"], "arrival": "as scheduled"}
+
+
+def delays(flights: Iterable[Mapping[str, Any]]) -> Delays:
+    """Return the number of departures and their mean delay in minutes, by "carrier month"."""
+    totals: dict[str, list[float]] = {}
+    for flight in flights:
+        if flight["dep_delay"] is not None:
+            total = totals.setdefault(f"{flight['carrier']} {flight['month']}", [0, 0])
+            total[0] += 1
+            total[1] += flight["dep_delay"]
+    return {name: [number, round(minutes / number, 6)] for name, (number, minutes) in sorted(totals.items())}
+
+
+def archived_delays(spark: Any, queue_name: str = "flights") -> Delays:
+    """Return the same from the archive, computed by Spark; the data source must be registered."""
+    from pyspark.sql import functions as f
+
+    archive = spark.read.format("pgqueue").option("columns", "queue_name,result,output").option("queue", queue_name)
+    flight = f.from_json("output", "carrier string, month int, dep_delay int")
+    rows = (
+        archive.load()
+        .where("result = 'success'")
+        .select(flight.alias("flight"))
+        .where("flight.dep_delay IS NOT NULL")
+        .groupBy("flight.carrier", "flight.month")
+        .agg(f.count("*").alias("number"), f.sum("flight.dep_delay").alias("minutes"))
+        .collect()
+    )
+    return {
+        f"{row.carrier} {row.month}": [row.number, round(row.minutes / row.number, 6)]
+        for row in sorted(rows, key=lambda row: f"{row.carrier} {row.month}")
+    }

@@ -1,0 +1,30 @@
+"""Each night: closed partitions of the archive to Parquet, verified, dropped; then the figures of the day.
+
+The Airflow variable `pgqueue_export_target` says where to: a path, `s3://…` or `hdfs://…`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from airflow.sdk import DAG
+
+from airflow_provider_pgqueue.operators.spark import PgQueueSparkOperator
+
+with DAG(
+    "pgqueue_spark_export",
+    schedule="30 2 * * *",
+    start_date=datetime(2024, 1, 1),
+    catchup=False,
+    max_active_runs=1,
+    tags=["pgqueue", "spark"],
+    doc_md=__doc__,
+) as dag:
+    rollup = PgQueueSparkOperator(task_id="rollup", pipeline="rollup", driver_memory="1g")
+    export = PgQueueSparkOperator(
+        task_id="export",
+        pipeline="export",
+        arguments={"target": "{{ var.value.get('pgqueue_export_target', '/var/lib/pgqueue/export') }}", "drop": True},
+        driver_memory="1g",
+    )
+    rollup >> export
