@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import dict_row
 
 from airflow_provider_pgqueue.core.errors import translate
@@ -20,7 +21,7 @@ def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
     """
     try:
         with conn.cursor(row_factory=dict_row) as cursor:
-            rows = cursor.execute(statement.sql, statement.given).fetchall()
+            rows = cursor.execute(_text(conn, statement), statement.given).fetchall()
     except psycopg.Error as error:
         raise translate(error) from error
     return statement.decode(rows)
@@ -30,8 +31,15 @@ async def run_async(conn: psycopg.AsyncConnection[Any], statement: Statement[T])
     """Do the same on an async connection."""
     try:
         async with conn.cursor(row_factory=dict_row) as cursor:
-            await cursor.execute(statement.sql, statement.given)
+            await cursor.execute(_text(conn, statement), statement.given)
             rows = await cursor.fetchall()
     except psycopg.Error as error:
         raise translate(error) from error
     return statement.decode(rows)
+
+
+def _text(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], statement: Statement[Any]) -> str:
+    # In a pipeline several statements may share a transaction.
+    pgconn = conn.pgconn
+    alone = conn.autocommit and pgconn.transaction_status == TransactionStatus.IDLE
+    return statement.sql_alone if alone and pgconn.pipeline_status == PipelineStatus.OFF else statement.sql

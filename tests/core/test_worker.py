@@ -166,6 +166,35 @@ def test_a_renewal_does_not_take_what_is_settled_meanwhile_for_lost(conn: Connec
     assert lease.lost == frozenset()
 
 
+def test_only_a_lease_in_a_transaction_of_its_own_does_not_wait_for_the_disk(connect: Connect, queue: Queue) -> None:
+    conn, mine = connect(), connect(autocommit=False)
+    conn.execute("CREATE TABLE seen (setting text)")
+    conn.execute(
+        "CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS"
+        " $$ BEGIN INSERT INTO public.seen VALUES (current_setting('synchronous_commit')); RETURN NULL; END $$"
+    )
+    conn.execute("CREATE TRIGGER see AFTER UPDATE OR DELETE ON messages.message EXECUTE FUNCTION see()")
+    conn.execute("SET synchronous_commit = on")
+    run(conn, statements.publish_batch(queue("orders"), [1, 2, 3]))
+
+    def settings(session: Connection) -> set[str]:
+        return {setting for (setting,) in session.execute("DELETE FROM seen RETURNING setting")}
+
+    (message,) = run(conn, statements.lease("orders"))
+    assert settings(conn) == {"off"}
+    held = (message.lock_token, [message.id])
+    run(conn, statements.extend(*held, lease_for=timedelta(minutes=1)))
+    assert settings(conn) == {"off"}
+    run(conn, statements.archive(*held))
+    assert settings(conn) == {"on"}
+    assert conn.execute("SHOW synchronous_commit").fetchone() == ("on",)
+    with conn.transaction():
+        run(conn, statements.lease("orders"))
+        assert settings(conn) == {"on"}
+    run(mine, statements.lease("orders"))
+    assert settings(mine) == {"on"}
+
+
 def test_a_lease_that_ends_in_an_error_is_released_and_counts_an_attempt(connect: Connect, queue: Queue) -> None:
     conn, other = connect(), connect()
     run(conn, statements.publish_batch(queue("orders"), [1, 2]))

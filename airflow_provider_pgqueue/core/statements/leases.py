@@ -34,13 +34,13 @@ def lease(
     With a `topic` pattern or with `headers` only those that match: whose topic does, whose headers contain these.
     """
     arguments = dict(locals()) | {"headers": optional_json(headers)}
-    return Statement("lease", arguments, list_of(Message.from_row), {"headers": "jsonb"})
+    return Statement("lease", arguments, list_of(Message.from_row), {"headers": "jsonb"}, durable=False)
 
 
 def extend(lock_token: UUID, ids: Collection[int], *, lease_for: timedelta) -> Statement[list[int]]:
     """Make leases last `lease_for` from now. LeaseLost names those that were lost; the others are extended."""
     arguments = {"lock_token": lock_token, "ids": list(ids), "lease_for": lease_for}
-    return Statement("extend", arguments, unless_lost(ids), {"ids": "bigint[]"})
+    return Statement("extend", arguments, unless_lost(ids), {"ids": "bigint[]"}, durable=False)
 
 
 def archive(

@@ -17,20 +17,35 @@ ZERO: Final = timedelta(0)
 
 @dataclass(frozen=True, slots=True)
 class Statement(Generic[T]):
-    """A call of one function of schema `messages`; `decode` makes the result of all its rows."""
+    """A call of one function of schema `messages`; `decode` makes the result of all its rows.
+
+    What is not `durable` may be undone by a crash of the server: docs/decisions/0015-leases-are-not-flushed.md.
+    """
 
     function: str
     arguments: Mapping[str, Any]
     decode: Callable[[list[Row]], T]
     types: Mapping[str, str] = field(default_factory=dict)
+    durable: bool = True
 
     @property
     def sql(self) -> str:
         """The text to run: named arguments, so that the functions may grow new ones; NULL leaves the default."""
+        return f"SELECT * FROM {self._call}"  # noqa: S608 names from this module only
+
+    @property
+    def sql_alone(self) -> str:
+        """The text for a transaction of its own, whose commit need not wait for the disk unless it is durable."""
+        if self.durable:
+            return self.sql
+        return f"SELECT found.* FROM set_config('synchronous_commit', 'off', true), {self._call} found"  # noqa: S608
+
+    @property
+    def _call(self) -> str:
         named = ", ".join(
             f'"{name}" => %({name})s' + (f"::{self.types[name]}" if name in self.types else "") for name in self.given
         )
-        return f"SELECT * FROM messages.{self.function}({named})"  # noqa: S608 names from this module only
+        return f"messages.{self.function}({named})"
 
     @property
     def given(self) -> dict[str, Any]:
