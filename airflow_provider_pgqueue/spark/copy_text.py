@@ -19,7 +19,7 @@ def lines(batch: pa.RecordBatch, *, attempt: int, after: int) -> memoryview:
     joined = pc.binary_join_element_wise(*fields, _TAB, null_handling="replace", null_replacement=_NULL.as_py())
     ended = pc.binary_join_element_wise(joined, pa.scalar("", _TEXT), _LINE_END)
     # The characters of an array lie one after the other: no copy, and no Python object for each row.
-    return memoryview(ended.buffers()[2])
+    return memoryview(ended.buffers()[2])[: pc.sum(pc.binary_length(ended)).as_py() or 0]
 
 
 def _field(column: Any) -> Any:
