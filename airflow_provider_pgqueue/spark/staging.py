@@ -49,9 +49,10 @@ class Staged(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The staging table of one job, or of one batch of a stream.
+    """The staging table of one job, or of one stream.
 
-    :param stage_id: its name, unknown to others; made at first use, dropped when it was published.
+    :param stage_id: its name, of a job random, of a stream the id of its query; made at first use, dropped when the job
+        was published, emptied after each batch of a stream.
     :param slots: how many tasks write at the same time; the others wait.
     """
 
@@ -96,7 +97,7 @@ class Stage:
         dedup_window: str | None = None,
         batch: int | None = None,
     ) -> dict[str, Any]:
-        """Publish the attempts that won in one transaction, and drop the stage; the numbers of what was published.
+        """Publish the attempts that won in one transaction; how many `rows`, `published`, `duplicates`.
 
         The same run or batch again publishes nothing and gives the old numbers with `repeated`. So a commit whose
         answer was lost is asked for again. Raises StageIncomplete if rows are gone, or an error of publishing: then

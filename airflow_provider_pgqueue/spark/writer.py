@@ -114,26 +114,25 @@ class PublishStreamWriter(DataSourceStreamArrowWriter):
         """Stage a partition of a batch."""
         task = _task()
         query_id = task.getLocalProperty("sql.streaming.queryId")
-        batch = task.getLocalProperty("streaming.sql.batchId")
-        if not query_id or not batch:
+        if not query_id:
             raise InvalidArgument(
-                "this is no batch of a streaming query. Write with the default or AvailableNow trigger."
+                "this is no task of a streaming query. Write with the default or AvailableNow trigger."
             )
-        return self._stage(f"{query_id}/{batch}").put(task.partitionId(), iterator)
+        return self._stage(query_id).put(task.partitionId(), iterator)
 
     def commit(self, messages: Messages, batchId: int) -> None:
         """Publish what the tasks of the batch staged."""
         staged = _staged(messages)
-        for stage_id in {one.stage_id for one in staged}:
-            _publish(self._stage(stage_id), self._options, staged, run_id=stage_id.rpartition("/")[0], batch=batchId)
+        for query_id in {one.stage_id for one in staged}:
+            _publish(self._stage(query_id), self._options, staged, run_id=query_id, batch=batchId)
 
     def abort(self, messages: Messages, batchId: int) -> None:
-        """Drop what the tasks of the batch staged; if none is known, the upkeep does it."""
-        for stage_id in {one.stage_id for one in _staged(messages)}:
-            self._stage(stage_id).drop()
+        """Drop what the tasks of the batch staged; if none is known, the next batch does it."""
+        for query_id in {one.stage_id for one in _staged(messages)}:
+            self._stage(query_id).drop()
 
-    def _stage(self, stage_id: str) -> Stage:
-        return Stage(self._database, stage_id, self._options.max_connections)
+    def _stage(self, query_id: str) -> Stage:
+        return Stage(self._database, query_id, self._options.max_connections)
 
 
 def _publish(

@@ -24,7 +24,8 @@ BEGIN
     END IF;
     done := messages.publish_run(publish_staged.run_id, publish_staged.batch) || '{"repeated": true}';
     IF done IS NOT NULL THEN
-        PERFORM messages.drop_stage(publish_staged.stage_id);
+        PERFORM messages.remove_stage(s.number, publish_staged.batch IS NOT NULL) FROM messages.publish_stage s
+         WHERE s.made_by = session_user AND s.stage_id = publish_staged.stage_id;
         RETURN done;
     END IF;
     SELECT to_regclass(format('messages.publish_stage_%s', s.number))::text INTO stage FROM messages.publish_stage s
@@ -81,8 +82,9 @@ BEGIN
        SET finished_at = clock_timestamp(), summary = done,
            started_at = CASE WHEN publish_staged.batch IS NULL THEN r.started_at ELSE clock_timestamp() END
      WHERE r.run_id = publish_staged.run_id;
-    PERFORM messages.drop_stage(publish_staged.stage_id);
+    PERFORM messages.remove_stage(s.number, publish_staged.batch IS NOT NULL) FROM messages.publish_stage s
+     WHERE s.made_by = session_user AND s.stage_id = publish_staged.stage_id;
     RETURN done;
 END $$;
 COMMENT ON FUNCTION messages.publish_staged(text, text, jsonb, text, interval, bigint) IS
-    'Publishes the rows of the attempts in winners ([{partition, attempt, rows}, …]) in their order, notes the run, and drops the stage: all or none. The same run or batch again publishes nothing and says repeated. PQ012: rows are missing; other errors as publish.';
+    'Publishes the rows of the attempts in winners ([{partition, attempt, rows}, …]) in their order, notes the run, and drops the stage, of a stream empties it: all or none. The same run or batch again publishes nothing and says repeated. PQ012: rows are missing; other errors as publish.';

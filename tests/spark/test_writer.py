@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -49,8 +50,10 @@ def rows(*messages: Any, **columns: list[Any]) -> Iterator[pa.RecordBatch]:
     yield pa.record_batch({"message": pa.array(texts, pa.string())} | {k: pa.array(v) for k, v in columns.items()})
 
 
-def bodies(conn: Connection) -> list[Any]:
-    return [body for (body,) in conn.execute("SELECT message FROM messages.message ORDER BY id")]
+def bodies(conn: Connection, queue_name: str = "") -> list[Any]:
+    """Return what waits, in its order, in all queues or in one."""
+    query = "SELECT message FROM messages.message WHERE %s IN ('', queue_name) ORDER BY id"
+    return [body for (body,) in conn.execute(query, [queue_name])]
 
 
 def stages(conn: Connection) -> int:
@@ -117,6 +120,17 @@ def test_rows_arrive_once_with_all_columns(spark: SparkSession, conn: Connection
     assert stages(conn) == 0
 
 
+def test_the_documented_example_publishes(
+    session: SparkSession, dsn: str, conn: Connection, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue()
+    monkeypatch.setenv("PGQUEUE_DSN", dsn)
+    pages = (page.read_text() for page in (PUBLISHER.parents[2] / "docs").rglob("*.md"))
+    (example,) = [code for page in pages for code in re.findall(r"```py\n(.*?)```", page, re.S) if '"runId"' in code]
+    exec(compile(example, "the documentation", "exec"), {})
+    assert conn.execute("SELECT count(DISTINCT reference) FROM messages.message").fetchone() == (1000,)
+
+
 def test_one_bad_row_fails_the_job_without_showing_a_body(spark: SparkSession, conn: Connection, queue: Queue) -> None:
     queue()
     frame = spark.sql("""SELECT if(id = 6, '{"canary"', '1') AS message FROM range(0, 10, 1, 2)""")
@@ -140,59 +154,48 @@ def test_overwrite_and_an_unknown_queue_fail_before_any_task(
 
 
 @contextmanager
-def driver(dsn: str, home: Path, *faults: str) -> Iterator[None]:
+def driver(dsn: str, home: Path, faults: tuple[str, ...]) -> Iterator[None]:
     """Run a driver until it has met all faults; then kill it."""
-    command = [sys.executable, PUBLISHER, home, *faults]
     environment = os.environ | {"PGQUEUE_DSN": dsn, "PYTHONPATH": str(PUBLISHER.parents[2])}
     with (home / "log").open("w") as log:
+        command = [sys.executable, PUBLISHER, home]
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
         try:
-            for _ in range(1200):
-                if all((home / fault).exists() for fault in faults):
-                    break
+            while not all((home / fault).exists() for fault in faults):
                 assert process.poll() is None, (home / "log").read_text()[-4000:]
                 time.sleep(0.1)
-            else:
-                raise TimeoutError((home / "log").read_text()[-4000:])
             yield
         finally:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
-def test_retried_tasks_publish_once_and_so_does_the_run_after_one_that_died_before_its_commit(
+def test_each_row_is_published_once_whenever_a_task_or_the_driver_dies(
     spark: SparkSession, dsn: str, conn: Connection, queue: Queue, tmp_path: Path
 ) -> None:
-    queue()
-    with driver(dsn, tmp_path, "first attempt", "before"):
-        assert sorted(bodies(conn)) == list(range(10))
-        conn.execute("SELECT messages.purge_queue('orders')")
-    assert (bodies(conn), stages(conn)) == ([], 1)
-    publish(numbers(spark), queue="orders", runId="before")
-    assert sorted(bodies(conn)) == list(range(10))
+    faults = tuple(map(queue, ("retry", "before", "stream")))
+    with driver(dsn, tmp_path, faults):
+        assert bodies(conn, "before") == []
+        for fault in ("retry", "stream"):
+            assert bodies(conn, fault) == list(range(10))
 
+    for fault in ("before", "retry"):
+        publish(numbers(spark), queue=fault, runId=fault)
+        assert bodies(conn, fault) == list(range(10))
 
-def test_what_was_committed_before_the_driver_died_is_not_published_again(
-    spark: SparkSession, dsn: str, conn: Connection, queue: Queue, tmp_path: Path
-) -> None:
-    queue()
-    with driver(dsn, tmp_path, "stream", "after"):
-        assert sorted(bodies(conn)) == sorted(2 * list(range(10)))
-    publish(numbers(spark), queue="orders", runId="after")
     arrivals = spark.readStream.schema("message string").parquet(str(tmp_path / "in"))
-    stream = arrivals.writeStream.format("pgqueue").trigger(availableNow=True)
-    options = {"queue": "orders", "checkpointLocation": str(tmp_path / "checkpoint")}
-    replayed = stream.options(**options).start()
+    options = {"queue": "stream", "checkpointLocation": str(tmp_path / "checkpoint")}
+    stream = arrivals.writeStream.format("pgqueue").trigger(availableNow=True).options(**options)
+    replayed = stream.start()
     replayed.awaitTermination()
     assert [progress["batchId"] for progress in replayed.recentProgress][:1] == [0]
-    assert sorted(bodies(conn)) == sorted(2 * list(range(10)))
+    assert bodies(conn, "stream") == list(range(10))
 
     spark.sql("SELECT '10' AS message").write.mode("append").parquet(str(tmp_path / "in"))
-    stream.options(**options).start().awaitTermination()
-    assert sorted(bodies(conn)) == sorted([*2 * list(range(10)), 10])
-    streams = "SELECT run_id, summary -> 'batch' FROM messages.pipeline_run WHERE summary ? 'batch'"
-    assert conn.execute(streams).fetchall() == [(str(replayed.id), 1)]
-    assert stages(conn) == 0
+    stream.start().awaitTermination()
+    assert bodies(conn, "stream") == list(range(11))
+    remembered = "SELECT summary -> 'batch' FROM messages.pipeline_run WHERE run_id = %s"
+    assert conn.execute(remembered, [str(replayed.id)]).fetchall() == [(1,)]
 
 
 # Stages ---------------------------------------------------------------------------------------------------------------
@@ -504,6 +507,18 @@ def test_no_more_tasks_write_at_once_than_slots(conn: Connection, stage: Callabl
     assert 1 < max(seen) <= 3
 
 
+def test_tasks_that_the_server_has_no_room_for_try_again(
+    dsn: str, conn: Connection, team: Callable[[str], Stage]
+) -> None:
+    conn.execute("ALTER ROLE team_orders CONNECTION LIMIT 1")
+    with ThreadPoolExecutor() as pool, psycopg.connect(dsn, user="team_orders"):
+        refused = pool.submit(team("team_orders").put, 0, rows(1))
+        with pytest.raises(TimeoutError):
+            refused.result(timeout=0.5)
+        conn.execute("ALTER ROLE team_orders CONNECTION LIMIT 2")
+        assert refused.result(timeout=20).rows == 1
+
+
 # Upkeep ---------------------------------------------------------------------------------------------------------------
 
 
@@ -552,14 +567,30 @@ def test_a_stream_remembers_its_last_batch_and_refuses_one_before(
     queue()
 
     def commit(batch: int) -> dict[str, Any]:
-        staged = stage(f"q/{batch}").put(0, rows(batch))
-        return stage(f"q/{batch}").publish([staged], run_id="q", queue_name="orders", batch=batch)
+        staged = stage().put(0, rows(batch))
+        return stage().publish([staged], run_id="q", queue_name="orders", batch=batch)
 
     assert [commit(batch).get("repeated") for batch in (4, 5, 5, 6, 6)] == [None, None, True, None, True]
     with pytest.raises(InvalidArgument, match=r"has published batch 6, and now brings batch 5.*checkpoint"):
         commit(5)
     assert bodies(conn) == [4, 5, 6]
     assert conn.execute("SELECT run_id, summary -> 'batch' FROM messages.pipeline_run").fetchall() == [("q", 6)]
+
+
+def test_a_stream_keeps_its_stage_from_batch_to_batch(
+    conn: Connection, queue: Queue, stage: Callable[..., Stage]
+) -> None:
+    queue()
+    for batch in range(2):
+        staged = stage().put(0, rows(batch))
+        stage().put(0, rows(9))
+        stage().publish([staged], run_id="q", queue_name="orders", batch=batch)
+        assert conn.execute("SELECT FROM messages.publish_stage_1").rowcount == 0
+    assert bodies(conn) == [0, 1]
+    assert stages(conn) == 1
+    conn.execute("UPDATE messages.publish_stage SET expires_at = clock_timestamp()")
+    conn.execute("SELECT messages.upkeep()")
+    assert stages(conn) == 0
 
 
 def test_a_stream_has_no_run_id(session: SparkSession, dsn: str) -> None:
