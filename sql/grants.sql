@@ -12,6 +12,7 @@ BEGIN
     FOR change IN
         WITH listed (groups, functions) AS (VALUES
             ('publisher', 'publish publish_batch publish_deduplicated publish_topic route_topic'),
+            ('publisher', 'stage_publish publish_staged drop_stage'),
             ('consumer', 'lease extend archive release consume once'),
             ('consumer', 'lease_dead requeue dismiss requeue_dead'),
             ('consumer observer', 'status ready_queues dead_queues dead_causes'),

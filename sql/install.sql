@@ -59,6 +59,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/check_outcomes.sql
 \ir functions/check_policy.sql
 \ir functions/check_publish.sql
+\ir functions/check_queue.sql
 \ir functions/check_queue_name.sql
 \ir functions/check_schedule.sql
 \ir functions/check_topic.sql
@@ -72,6 +73,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/dead_queues.sql
 \ir functions/dismiss.sql
 \ir functions/drop_queue.sql
+\ir functions/drop_stage.sql
 \ir functions/extend.sql
 \ir functions/fingerprint.sql
 \ir functions/finish_run.sql
@@ -122,6 +124,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/publish.sql
 \ir functions/publish_batch.sql
 \ir functions/publish_deduplicated.sql
+\ir functions/publish_run.sql
+\ir functions/publish_staged.sql
 \ir functions/publish_topic.sql
 \ir functions/purge_cron_history.sql
 \ir functions/purge_queue.sql
@@ -130,6 +134,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/raise_unknown_schedule.sql
 \ir functions/ready_queues.sql
 \ir functions/release.sql
+\ir functions/remove_stage.sql
 \ir functions/requeue.sql
 \ir functions/requeue_dead.sql
 \ir functions/rest_vacuum.sql
@@ -144,6 +149,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/schedules.sql
 \ir functions/schema_version.sql
 \ir functions/set_mark.sql
+\ir functions/stage_publish.sql
 \ir functions/status.sql
 \ir functions/sweep.sql
 \ir functions/sweep_all.sql

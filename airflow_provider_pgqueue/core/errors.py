@@ -13,6 +13,7 @@ PgQueueError
  +-- InvalidMessage           the body cannot be stored as JSON
  |    +-- MessageTooLarge     the body is larger than the queue takes
  +-- BeforeArchive            older than what the archive keeps
+ +-- StageIncomplete         rows that were staged are gone; nothing was published
  +-- LeaseLost                somebody else may have the messages now; nothing was changed
  +-- SchemaError
  |    +-- SchemaMissing       the schema `messages` is not installed
@@ -84,6 +85,10 @@ class MessageTooLarge(InvalidMessage):
     """A body is larger than the queue takes."""
 
 
+class StageIncomplete(PgQueueError):
+    """Rows that tasks had staged are not there any more: nothing was published."""
+
+
 class LeaseLost(PgQueueError):
     """The lease ended before the call: another consumer may have the messages; the call changed nothing for them.
 
@@ -139,6 +144,7 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "PQ009": BeforeArchive,
     "PQ010": QueueNotEmpty,
     "PQ011": ScheduleNotFound,
+    "PQ012": StageIncomplete,
     "42501": PermissionDenied,  # insufficient_privilege
     "3F000": SchemaMissing,  # invalid_schema_name
     "22P02": InvalidMessage,  # invalid_text_representation: not JSON

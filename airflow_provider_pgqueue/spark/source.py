@@ -49,7 +49,9 @@ class PgQueueSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what publishes the rows of a DataFrame."""
-        raise NotImplementedError
+        from airflow_provider_pgqueue.spark.writer import PublishOptions, PublishWriter
+
+        return PublishWriter(self.database, PublishOptions.of(self.options, schema, overwrite=overwrite))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return what follows the archive, or leases."""
@@ -57,7 +59,11 @@ class PgQueueSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return what publishes each batch of a stream, or archives it."""
-        raise NotImplementedError
+        if self._option("table", "queue", among=("queue", "archive")) == "archive":
+            raise NotImplementedError
+        from airflow_provider_pgqueue.spark.writer import PublishOptions, PublishStreamWriter
+
+        return PublishStreamWriter(self.database, PublishOptions.of(self.options, schema, overwrite=overwrite))
 
     def _option(self, name: str, default: str, *, among: tuple[str, ...]) -> str:
         value: str = self.options.get(name, default)

@@ -1,6 +1,8 @@
 CREATE OR REPLACE FUNCTION messages.forget(max_rows integer DEFAULT 50000) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    stage record;
 BEGIN
     DELETE FROM messages.dedup WHERE ctid = ANY (ARRAY(
         SELECT d.ctid FROM messages.dedup d WHERE d.expires_at <= clock_timestamp()
@@ -9,5 +11,11 @@ BEGIN
         SELECT i.ctid FROM messages.inbox i WHERE i.handled_at <= clock_timestamp() - interval '30 days'
          ORDER BY i.handled_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
     DELETE FROM messages.pipeline_run r WHERE r.started_at <= clock_timestamp() - interval '90 days';
+    FOR stage IN
+        SELECT s.number FROM messages.publish_stage s WHERE s.expires_at <= clock_timestamp()
+         ORDER BY s.expires_at LIMIT 100 FOR UPDATE SKIP LOCKED
+    LOOP
+        PERFORM messages.remove_stage(stage.number);
+    END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.forget(integer) IS 'Internal. Deletes dedup keys that expired and entries of the inbox that are 30 days old, runs of pipelines after 90.';
+COMMENT ON FUNCTION messages.forget(integer) IS 'Internal. Deletes dedup keys that expired and entries of the inbox that are 30 days old, runs of pipelines after 90, and drops stages whose job died a day ago.';

@@ -40,3 +40,17 @@ COMMENT ON COLUMN messages.pipeline_run.started_at IS 'When it started last.';
 COMMENT ON COLUMN messages.pipeline_run.started_by IS 'The role that started it.';
 COMMENT ON COLUMN messages.pipeline_run.finished_at IS 'When it was done; NULL until then.';
 COMMENT ON COLUMN messages.pipeline_run.summary IS 'What it says it did, as the pipeline returned it.';
+
+CREATE TABLE messages.publish_stage (
+    number     bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    stage_id   text        NOT NULL CHECK (stage_id <> '' AND length(stage_id) <= 250),
+    made_by    text        NOT NULL DEFAULT session_user,
+    expires_at timestamptz NOT NULL DEFAULT clock_timestamp() + interval '1 day',
+    UNIQUE (made_by, stage_id)
+);
+CREATE INDEX publish_stage_expires_at_idx ON messages.publish_stage (expires_at);
+COMMENT ON TABLE messages.publish_stage IS 'The staging tables publish_stage_<number>: rows of jobs that are not published yet.';
+COMMENT ON COLUMN messages.publish_stage.number IS 'Names the table.';
+COMMENT ON COLUMN messages.publish_stage.stage_id IS 'What its job calls it.';
+COMMENT ON COLUMN messages.publish_stage.made_by IS 'The login of the job, which alone may stage and publish here.';
+COMMENT ON COLUMN messages.publish_stage.expires_at IS 'The upkeep drops it then: a day after the last task began to stage.';

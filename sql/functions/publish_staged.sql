@@ -1,0 +1,90 @@
+CREATE OR REPLACE FUNCTION messages.publish_staged(
+    stage_id     text,
+    run_id       text,
+    winners      jsonb,
+    queue_name   text     DEFAULT NULL,
+    dedup_window interval DEFAULT NULL,
+    batch        bigint   DEFAULT NULL
+) RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment    timestamptz;
+    done      jsonb;
+    stage     text;
+    target    record;
+    wanted    bigint;
+    staged    bigint := 0;
+    published bigint := 0;
+BEGIN
+    PERFORM messages.check_duration('dedup_window', publish_staged.dedup_window, '1 second', '366 days');
+    IF publish_staged.run_id IS NULL THEN
+        RAISE EXCEPTION 'run_id is NULL' USING ERRCODE = 'PQ004', HINT = 'Give the run a name.';
+    END IF;
+    done := messages.publish_run(publish_staged.run_id, publish_staged.batch) || '{"repeated": true}';
+    IF done IS NOT NULL THEN
+        PERFORM messages.remove_stage(s.number, publish_staged.batch IS NOT NULL) FROM messages.publish_stage s
+         WHERE s.made_by = session_user AND s.stage_id = publish_staged.stage_id;
+        RETURN done;
+    END IF;
+    SELECT to_regclass(format('messages.publish_stage_%s', s.number))::text INTO stage FROM messages.publish_stage s
+     WHERE s.made_by = session_user AND s.stage_id = publish_staged.stage_id FOR UPDATE;
+    SELECT coalesce(sum(w.rows), 0) INTO wanted FROM jsonb_to_recordset(publish_staged.winners) AS w (rows bigint);
+    IF stage IS NOT NULL THEN
+        FOR target IN EXECUTE format(
+            'SELECT coalesce(s.queue_name, $2) AS queue_name, count(*) AS number
+               FROM %s s JOIN jsonb_to_recordset($1) AS w (attempt bigint) USING (attempt) GROUP BY 1 ORDER BY 1', stage)
+            USING publish_staged.winners, publish_staged.queue_name
+        LOOP
+            PERFORM messages.check_queue(target.queue_name, 'publish');
+            staged := staged + target.number;
+        END LOOP;
+    END IF;
+    IF staged <> wanted THEN
+        RAISE EXCEPTION 'the tasks staged % rows and % are left: nothing was published', wanted, staged
+            USING ERRCODE = 'PQ012', HINT = 'PostgreSQL crashed in between, or the stage was a day old. Run the job again.';
+    END IF;
+    IF staged > 0 THEN
+        moment := clock_timestamp();
+        -- The keys in one order, as publish_deduplicated takes them, so that two publishers never wait for each other.
+        EXECUTE format($insert$
+            WITH numbered AS MATERIALIZED (
+                SELECT o.*, nextval('messages.message_id_seq') AS id
+                  FROM (SELECT s.*, coalesce(s.queue_name, $2) AS target, row_number() OVER (ORDER BY w.partition, s.ordinal) AS place
+                          FROM %s s JOIN jsonb_to_recordset($1) AS w (partition integer, attempt bigint) USING (attempt)
+                         ORDER BY place) o),
+            remembered AS (
+                INSERT INTO messages.dedup AS d (queue_name, dedup_key, id, expires_at)
+                SELECT DISTINCT ON (n.target COLLATE "C", n.dedup_key COLLATE "C")
+                       n.target, n.dedup_key, n.id, $3 + coalesce($4, q.dedup_window)
+                  FROM numbered n JOIN messages.queue q ON q.queue_name = n.target
+                 WHERE n.dedup_key IS NOT NULL
+                 ORDER BY n.target COLLATE "C", n.dedup_key COLLATE "C", n.place
+                ON CONFLICT (queue_name, dedup_key) DO UPDATE SET id = excluded.id, expires_at = excluded.expires_at
+                 WHERE d.expires_at <= $3
+                RETURNING d.id)
+            INSERT INTO messages.message (id, queue_name, message, priority, created_at, visible_at, expires_at, headers, reference,
+                                          topic, group_key)
+                OVERRIDING SYSTEM VALUE
+            SELECT n.id, n.target, n.message, coalesce(n.priority, 0), $3, greatest(n.visible_at, $3) + n.place * interval '1 us',
+                   n.expires_at, n.headers, n.reference, n.topic, n.group_key
+              FROM numbered n
+             WHERE n.dedup_key IS NULL OR n.id IN (SELECT r.id FROM remembered r)
+             ORDER BY n.id
+            $insert$, stage) USING publish_staged.winners, publish_staged.queue_name, moment, publish_staged.dedup_window;
+        GET DIAGNOSTICS published = ROW_COUNT;
+    END IF;
+    done := jsonb_strip_nulls(jsonb_build_object(
+        'rows', staged, 'published', published, 'duplicates', staged - published, 'batch', publish_staged.batch));
+    -- For a stream the last batch takes the place of the one before.
+    UPDATE messages.pipeline_run r
+       SET finished_at = clock_timestamp(), summary = done,
+           started_at = CASE WHEN publish_staged.batch IS NULL THEN r.started_at ELSE clock_timestamp() END
+     WHERE r.run_id = publish_staged.run_id;
+    PERFORM messages.remove_stage(s.number, publish_staged.batch IS NOT NULL) FROM messages.publish_stage s
+     WHERE s.made_by = session_user AND s.stage_id = publish_staged.stage_id;
+    RETURN done;
+END $$;
+COMMENT ON FUNCTION messages.publish_staged(text, text, jsonb, text, interval, bigint) IS
+    'Publishes the rows of the attempts in winners ([{partition, attempt, rows}, …]) in their order, notes the run, and drops the stage, of a stream empties it: all or none. The same run or batch again publishes nothing and says repeated. PQ012: rows are missing; other errors as publish.';

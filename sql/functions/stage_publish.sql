@@ -1,0 +1,37 @@
+CREATE OR REPLACE FUNCTION messages.stage_publish(stage_id text, queue_name text DEFAULT NULL, run_id text DEFAULT NULL) RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    stage text;
+BEGIN
+    IF stage_publish.queue_name IS NOT NULL THEN
+        PERFORM messages.check_queue(stage_publish.queue_name, 'publish');
+    END IF;
+    IF messages.publish_run(stage_publish.run_id) IS NOT NULL THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO messages.publish_stage AS s (stage_id) VALUES (stage_publish.stage_id)
+    ON CONFLICT (made_by, stage_id) DO UPDATE SET expires_at = excluded.expires_at
+    RETURNING format('messages.publish_stage_%s', s.number) INTO stage;
+    IF to_regclass(stage) IS NULL THEN
+        -- A row that breaks a rule fails in its own task, which knows its number. No compression: max_body_bytes is about the value.
+        -- No autovacuum: its lock would be in the way of the DROP.
+        EXECUTE format($create$
+            CREATE UNLOGGED TABLE %s (
+                attempt bigint NOT NULL, ordinal bigint NOT NULL, queue_name text, message jsonb NOT NULL, reference text,
+                headers    jsonb       CONSTRAINT headers CHECK (jsonb_typeof(headers) = 'object'),
+                topic      text        CONSTRAINT topic CHECK (topic ~ '^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$' AND length(topic) <= 255),
+                group_key  text        CONSTRAINT group_key CHECK (length(group_key) BETWEEN 1 AND 255),
+                dedup_key  text        CONSTRAINT dedup_key CHECK (length(dedup_key) BETWEEN 1 AND 255),
+                priority   bigint      CONSTRAINT priority CHECK (priority BETWEEN -100 AND 100),
+                visible_at timestamptz CONSTRAINT visible_at CHECK (visible_at <= clock_timestamp() + interval '3660 days'),
+                expires_at timestamptz CONSTRAINT expires_at CHECK (expires_at <= clock_timestamp() + interval '3660 days')
+            ) WITH (autovacuum_enabled = off)$create$, stage);
+        EXECUTE format('ALTER TABLE %s ALTER COLUMN message SET STORAGE EXTERNAL', stage);
+        EXECUTE format('GRANT INSERT ON %s TO %I', stage, session_user);
+    END IF;
+    RETURN stage;
+END $$;
+COMMENT ON FUNCTION messages.stage_publish(text, text, text) IS
+    'Makes or finds the staging table of a job and returns its name, NULL if the run was published before. This login may INSERT rows under an attempt number of its own; publish_staged() publishes them. Dropped a day after the last call. PQ001: unknown queue; PQ004: the run is another''s.';
