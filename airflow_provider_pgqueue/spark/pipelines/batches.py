@@ -44,7 +44,7 @@ class Batches:
 
     A function that raises is called again with each half of the batch, until the message that it raises on stands
     alone: that one is retried or dead, its neighbours are not touched by it. So the function sees the neighbours again,
-    about twice log2 of the batch for each bad message. After an answer that is none, `misuse` says what is wrong with
+    about log2 of the batch times for one bad message. After an answer that is none, `misuse` says what is wrong with
     it, nothing more is called, and the messages concerned are given back without an attempt: stop then.
 
     The messages must come from a session that leaves JSON as text.

@@ -15,6 +15,7 @@ from typing import Any, Final
 import click
 import psycopg
 from pyspark.sql import Row, SparkSession
+from pyspark.sql.utils import is_remote
 from pyspark.util import InheritableThread
 
 from airflow_provider_pgqueue.core import errors
@@ -25,7 +26,7 @@ from airflow_provider_pgqueue.core.statements import Statement
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.pipelines.batches import BatchFunction, Form
 from airflow_provider_pgqueue.spark.pipelines.command import duration, new_run_id, on_spark
-from airflow_provider_pgqueue.spark.pipelines.run import Progress, Summary, run
+from airflow_provider_pgqueue.spark.pipelines.run import EVERY, Progress, Summary, run
 from airflow_provider_pgqueue.spark.pipelines.share import REPORT, Backlog, Share, backlog
 
 log = logging.getLogger(__name__)
@@ -202,6 +203,8 @@ class _Drain:
         def act() -> None:
             try:
                 self._spark.addTag(self._tag)
+                if not is_remote():
+                    self._spark.sparkContext.setJobDescription(f"drain of queue {self._options.queue_name}")
                 future.set_result(action())
             except BaseException as error:
                 future.set_exception(error)
@@ -232,11 +235,11 @@ class _Drain:
             self._spark.interruptTag(self._tag)
 
     def _look(self) -> Backlog:
-        began = time.monotonic()
         with self._database.connect("pgqueue drain") as conn:
+            began = time.monotonic()
             left = backlog(conn, self._holder, self._options.queue_name, self._options.topic)
-        # It counts every message: at most 2 % of the time.
-        self._progress.every = max(self._progress.every, 50 * (time.monotonic() - began))
+            # It counts every message: at most 2 % of the time.
+            self._progress.every = max(EVERY, 50 * (time.monotonic() - began))
         return left
 
     def _look_and_say(self) -> None:

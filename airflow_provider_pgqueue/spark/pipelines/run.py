@@ -21,7 +21,7 @@ from airflow_provider_pgqueue.spark.database import Database
 log = logging.getLogger(__name__)
 
 Summary = dict[str, Any]
-_EVERY: Final = 5.0  # seconds between two lines of progress
+EVERY: Final = 5.0  # seconds between two lines of progress
 
 
 class Run:
@@ -70,7 +70,7 @@ def run(database: Database, run_id: str, pipeline: str) -> Iterator[Run]:
 class Progress:
     """Says in the log how far a long work is, at most `every` so many seconds; `what` names it."""
 
-    def __init__(self, what: str, *, every: float = _EVERY) -> None:
+    def __init__(self, what: str, *, every: float = EVERY) -> None:
         self._what = what
         self.every = every
         self._said_at = time.monotonic()
