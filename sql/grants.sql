@@ -19,7 +19,7 @@ BEGIN
             ('observer', 'search_archive archive_partitions schedules'),
             ('observer upkeep', 'health'),
             ('upkeep', 'upkeep run_schedules install_cron uninstall_cron'),
-            ('pipeline', 'begin_run finish_run'),
+            ('pipeline', 'begin_run finish_run run_backlog run_archived'),
             ('publisher consumer observer upkeep', 'limited granted_queues'),
             ('publisher consumer observer upkeep raw pipeline', 'schema_version latest_migration compatible_version upkeep_mode')),
         function AS (

@@ -143,6 +143,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/revoke_queue.sql
 \ir functions/ring.sql
 \ir functions/route_topic.sql
+\ir functions/run_archived.sql
+\ir functions/run_backlog.sql
 \ir functions/run_schedules.sql
 \ir functions/run_schedules_at.sql
 \ir functions/schedule.sql

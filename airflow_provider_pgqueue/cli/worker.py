@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import multiprocessing
 import os
@@ -24,6 +23,8 @@ from airflow_provider_pgqueue.core import statements
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.consumer import Consumer
+from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.worker import Worker
 
 
@@ -85,26 +86,14 @@ def worker(
 
 def load(path: str, settings: Settings | None = None) -> Callable[..., Any]:
     """Return the function that `module:function` names; a usage error says what is not there."""
-    module_name, _, name = path.partition(":")
-    if not module_name or not name:
-        raise click.UsageError(f"{path!r} names no function. Write module:function, such as handlers:pack.")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found: Any = importlib.import_module(module_name)
-    except Exception as error:
-        if settings is not None and settings.debug:
-            raise
-        raise click.UsageError(
-            f"module {module_name!r} cannot be imported ({type(error).__name__}: {error}). "
-            "Start in its directory, or set PYTHONPATH."
-        ) from error
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
-        raise click.UsageError(f"module {module_name!r} has no function {name!r}. Check its spelling.")
-    function: Callable[..., Any] = found
-    return function
+        return load_function(path)
+    except InvalidArgument as error:
+        if settings is not None and settings.debug and error.__cause__ is not None:
+            raise error.__cause__ from None
+        raise click.UsageError(str(error)) from error
 
 
 def _serve_in(number: int, serve: Callable[[], Counter[str]]) -> tuple[Counter[str], int]:

@@ -25,6 +25,7 @@ from airflow_provider_pgqueue.core.outcome import (
     Retry,
     Success,
     describe,
+    storable,
 )
 from airflow_provider_pgqueue.core.renewal import Renewal
 
@@ -134,20 +135,16 @@ class Consumer:
             yield message, (outcomes or {}).get(message.id) or Success()
 
     def _verdict(self, message: Message, error: Exception) -> Outcome:
-        if isinstance(error, RejectMessage):
-            return Rejected(str(error))
-        # The text of the error may quote the body: it goes to the archive, which has the body anyway, not to the log.
-        log.warning(
-            "message %s of queue %s raised %s",
-            message.id,
-            message.queue_name,
-            type(error).__name__,
-        )
-        return Retry(
-            self.retry_delay(message.attempts) if self.retry_delay else None,
-            f"{type(error).__name__}: {error}"[:4000],
-            failure=describe(error),
-        )
+        return verdict(message, error, delay=self.retry_delay(message.attempts) if self.retry_delay else None)
+
+
+def verdict(message: Message, error: Exception, *, delay: timedelta | None = None) -> Outcome:
+    """Return what becomes of a message whose handler raised: rejected if it says so, else delivered again."""
+    if isinstance(error, RejectMessage):
+        return Rejected(storable(str(error)))
+    # The text of the error may quote the body: it goes to the archive, which has the body anyway, not to the log.
+    log.warning("message %s of queue %s raised %s", message.id, message.queue_name, type(error).__name__)
+    return Retry(delay, storable(f"{type(error).__name__}: {error}"[:4000]), failure=describe(error))
 
 
 def _now_and_then(

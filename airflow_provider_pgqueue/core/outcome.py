@@ -67,11 +67,11 @@ def describe(error: BaseException) -> dict[str, str]:
     kind = type(error)
     return {
         "error": kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
-        "message": _storable(str(error)[:2000]),
-        "traceback": _storable(lines[-_LONGEST_TRACEBACK:]),
+        "message": storable(str(error)[:2000]),
+        "traceback": storable(lines[-_LONGEST_TRACEBACK:]),
     }
 
 
-def _storable(text: str) -> str:
-    """Return a text without what jsonb cannot hold."""
+def storable(text: str) -> str:
+    """Return a text without what PostgreSQL cannot hold: NUL and lone surrogates."""
     return text.replace("\0", "\ufffd").encode(errors="replace").decode()

@@ -6,7 +6,7 @@ DECLARE
     known messages.pipeline_run;
 BEGIN
     INSERT INTO messages.pipeline_run (run_id, pipeline) VALUES (begin_run.run_id, begin_run.pipeline)
-    ON CONFLICT (run_id) DO UPDATE SET started_at = clock_timestamp() WHERE pipeline_run.finished_at IS NULL;
+    ON CONFLICT (run_id) DO NOTHING;
     SELECT * INTO known FROM messages.pipeline_run r WHERE r.run_id = begin_run.run_id;
     IF known.pipeline <> begin_run.pipeline THEN
         RAISE EXCEPTION 'run % is one of the pipeline %, not of %', quote_literal(begin_run.run_id), known.pipeline, begin_run.pipeline

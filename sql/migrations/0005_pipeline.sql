@@ -36,7 +36,7 @@ CREATE INDEX pipeline_run_started_at_idx ON messages.pipeline_run (started_at);
 COMMENT ON TABLE messages.pipeline_run IS 'Runs of the pipelines: a finished one is not done again. Forgotten after 90 days.';
 COMMENT ON COLUMN messages.pipeline_run.run_id IS 'The name of the run; in Airflow made of DAG, task and run.';
 COMMENT ON COLUMN messages.pipeline_run.pipeline IS 'What it does: drain, export, …';
-COMMENT ON COLUMN messages.pipeline_run.started_at IS 'When it started last.';
+COMMENT ON COLUMN messages.pipeline_run.started_at IS 'When it started first: a run that died is the same run when it is done again.';
 COMMENT ON COLUMN messages.pipeline_run.started_by IS 'The role that started it.';
 COMMENT ON COLUMN messages.pipeline_run.finished_at IS 'When it was done; NULL until then.';
 COMMENT ON COLUMN messages.pipeline_run.summary IS 'What it says it did, as the pipeline returned it.';

@@ -90,6 +90,11 @@ VERBS = {
     "upkeep_mode": ("SELECT messages.upkeep_mode()", "publisher consumer observer upkeep admin raw pipeline"),
     "begin_run": ("SELECT messages.begin_run('nightly', 'export')", "pipeline admin"),
     "finish_run": ("SELECT messages.finish_run('nightly', '{}')", "pipeline admin"),
+    "run_backlog": ("SELECT messages.run_backlog('spark nightly ', 'orders')", "pipeline admin"),
+    "run_archived": (
+        "SELECT messages.begin_run('nightly', 'drain'), messages.run_archived('nightly')",
+        "pipeline admin",
+    ),
     # Tables, and what is internal.
     "read bodies": ("SELECT FROM messages.message", "raw pipeline"),
     "insert": ("INSERT INTO messages.message (message) VALUES ('1')", "raw"),

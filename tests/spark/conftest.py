@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.spark.standalone import Standalone
+
 # The workers must find the packages of this environment, activated or not.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -51,3 +53,14 @@ def spark(session: SparkSession, dsn: str) -> SparkSession:
 
     register(session, dsn)
     return session
+
+
+@pytest.fixture(scope="session")
+def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    """A standalone cluster: a master and two workers of one core, started when a test first asks for it."""
+    cluster = Standalone(tmp_path_factory.mktemp("standalone"))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()

@@ -1,0 +1,31 @@
+CREATE OR REPLACE FUNCTION messages.run_archived(
+    run_id text,
+    OUT success      bigint,
+    OUT rejected     bigint,
+    OUT failed       bigint,
+    OUT lock_expired bigint,
+    OUT seconds      double precision
+)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    began  timestamptz;
+    holder text := 'spark ' || run_archived.run_id || ' ';
+BEGIN
+    SELECT r.started_at INTO began FROM messages.pipeline_run r WHERE r.run_id = run_archived.run_id;
+    IF began IS NULL THEN
+        RAISE EXCEPTION 'there is no run %', quote_literal(left(run_archived.run_id, 250)) USING ERRCODE = 'PQ004',
+            HINT = 'Begin it: SELECT messages.begin_run(run_id, pipeline)';
+    END IF;
+    SELECT count(*) FILTER (WHERE a.result = 'success'), count(*) FILTER (WHERE a.result = 'rejected'),
+           count(*) FILTER (WHERE a.result = 'failed'), count(*) FILTER (WHERE a.result = 'lock_expired'),
+           extract(epoch FROM clock_timestamp() - began)
+      INTO success, rejected, failed, lock_expired, seconds
+      FROM messages.message_archive a
+     -- What follows has no space: the name of one run may be the beginning of another one's.
+     WHERE a.archived_at >= began AND starts_with(a.handled_by, holder)
+       AND strpos(substr(a.handled_by, length(holder) + 1), ' ') = 0;
+END $$;
+COMMENT ON FUNCTION messages.run_archived(text) IS
+    'What a run of a pipeline archived since it began, by result, and how many seconds ago that was. PQ004: no such run.';

@@ -1,0 +1,31 @@
+CREATE OR REPLACE FUNCTION messages.run_backlog(
+    holder     text,
+    queue_name text,
+    topic      text DEFAULT NULL,
+    OUT ready   bigint,
+    OUT held    bigint,
+    OUT waiting bigint
+)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment  timestamptz := clock_timestamp();
+    pattern text        := CASE WHEN run_backlog.topic IS NOT NULL THEN messages.topic_regex(run_backlog.topic) END;
+BEGIN
+    PERFORM messages.check_access(run_backlog.queue_name, 'observe');
+    IF NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = run_backlog.queue_name) THEN
+        PERFORM messages.raise_unknown_queue(run_backlog.queue_name);
+    END IF;
+    SELECT count(*) FILTER (WHERE free AND m.visible_at <= moment AND coalesce(m.expires_at > moment, true)),
+           -- What follows has no space: the name of one run may be the beginning of another one's.
+           count(*) FILTER (WHERE NOT free AND starts_with(m.locked_by, run_backlog.holder)
+                                  AND strpos(substr(m.locked_by, length(run_backlog.holder) + 1), ' ') = 0),
+           count(*)
+      INTO ready, held, waiting
+      FROM messages.message m CROSS JOIN LATERAL (SELECT coalesce(m.lock_expires_at <= moment, true) AS free) lease
+     WHERE m.queue_name = run_backlog.queue_name AND (pattern IS NULL OR '.' || m.topic ~ pattern);
+    waiting := waiting - ready - held;
+END $$;
+COMMENT ON FUNCTION messages.run_backlog(text, text, text) IS
+    'What is left for a run of a pipeline: ready to lease now, held by leases of this holder (''spark RUN '', or ''spark RUN PART.''), and waiting: delayed, behind others of a group, or held by others. Counts every message of the queue. PQ001: unknown queue.';

@@ -1,0 +1,109 @@
+"""A standalone cluster of Spark on loopback: a master and two workers from the wheel, and spark-submit to it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyspark
+
+from airflow_provider_pgqueue.spark import __main__ as command_line
+from airflow_provider_pgqueue.spark.package import package
+
+SPARK = Path(pyspark.__file__).parent
+_MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
+
+
+class Standalone:
+    """Processes that are all gone after `stop`; `home` has their logs and the work of the executors.
+
+    The workers have two addresses: Spark does not try a task a second time on the same host.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._zip = package(home / "pgqueue.zip")
+
+    def start(self) -> None:
+        """Start the master and the workers; return when they know each other."""
+        self._start("master", "127.0.0.1", "master.Master", "--host", "127.0.0.1")
+        self._url = self._said("master", _MASTER)[1]
+        for address in ("127.0.0.1", "127.0.0.2"):
+            work = ("--work-dir", str(self.home / f"work-{address}"))
+            size = ("--host", address, "--cores", "1", "--memory", "512m")
+            self._start(address, address, "worker.Worker", *size, *work, self._url)
+        for address in ("127.0.0.1", "127.0.0.2"):
+            self._said(address, re.compile("Successfully registered with master"))
+
+    def submit(
+        self, name: str, *arguments: str, dsn: str, functions: Path, conf: dict[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a pipeline by spark-submit; its output is in `NAME.out` and `NAME.err`, its events in `events`."""
+        events = self.home / "events"
+        events.mkdir(exist_ok=True)
+        given = {
+            "spark.driver.memory": "512m",
+            "spark.executor.memory": "512m",
+            "spark.ui.enabled": "false",
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.dir": events.as_uri(),
+        } | (conf or {})
+        command = [str(SPARK / "bin" / "spark-submit"), "--master", self._url]
+        command += [part for key, value in given.items() for part in ("--conf", f"{key}={value}")]
+        command += ["--py-files", f"{self._zip},{functions}", str(command_line.__file__), *arguments]
+        return self._open(name, command, self._environment("127.0.0.1") | {"PGQUEUE_DSN": dsn})
+
+    def output(self, name: str) -> str:
+        """Return what a process printed on standard output."""
+        return (self.home / f"{name}.out").read_text()
+
+    def stop(self) -> None:
+        """End everything, executors and their Python processes too."""
+        for process in reversed(self._processes):
+            if process.poll() is None:
+                process.terminate()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(10)
+            self.kill(process)
+
+    @staticmethod
+    def kill(process: subprocess.Popen[bytes]) -> None:
+        """Kill a process and its children at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def _start(self, name: str, address: str, kind: str, *arguments: str) -> None:
+        command = [str(SPARK / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
+        command += ["--port", "0", "--webui-port", "0", *arguments]
+        self._open(name, command, self._environment(address) | {"SPARK_DAEMON_MEMORY": "256m"})
+
+    def _open(self, name: str, command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+        with (self.home / f"{name}.out").open("wb") as out, (self.home / f"{name}.err").open("wb") as err:
+            process = subprocess.Popen(
+                command, stdout=out, stderr=err, env=environment, cwd=self.home, start_new_session=True
+            )
+        self._processes.append(process)
+        return process
+
+    def _environment(self, address: str) -> dict[str, str]:
+        # Not the checkout's: the package comes from the zip.
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("PG", "PYTHON", "SPARK_"))}
+        own = {"SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": address, "PYTHONDONTWRITEBYTECODE": "1"}
+        return kept | own | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+
+    def _said(self, name: str, what: re.Pattern[str], timeout: float = 180) -> re.Match[str]:
+        deadline = time.monotonic() + timeout
+        while not (found := what.search((self.home / f"{name}.err").read_text())):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{name} of the cluster did not say {what.pattern!r}")
+            time.sleep(0.1)
+        return found

@@ -1,0 +1,395 @@
+"""Drain: a backlog handled in parallel, each message archived once, whatever the function does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import psycopg
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError, QueueNotFound, QueuePaused
+from airflow_provider_pgqueue.spark import __main__ as command_line
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.package import package
+from airflow_provider_pgqueue.spark.pipelines.batches import outcomes_of
+from airflow_provider_pgqueue.spark.pipelines.drain import DrainOptions, drain
+from tests.core.test_worker import until
+
+Connection = psycopg.Connection[Any]
+Queue = Callable[..., str]
+Drain = Callable[..., dict[str, Any]]
+SUCCESS = {"success": 0, "rejected": 0, "failed": 0, "lock_expired": 0}
+
+
+@pytest.fixture
+def draining(spark: SparkSession, dsn: str) -> Drain:
+    """Drain the queue `orders` as run `nightly`, with two consumers."""
+
+    def start(function: Any, **options: Any) -> dict[str, Any]:
+        given = {"queue_name": "orders", "run_id": "nightly", "parallelism": 2, "batch_size": 40} | options
+        return drain(spark, DrainOptions(function=function, **given), Database(dsn))
+
+    return start
+
+
+@pytest.fixture
+def effects(conn: Connection) -> Callable[[], list[Any]]:
+    """A table that functions write to, one row an effect."""
+    conn.execute("CREATE TABLE effect (place bigint GENERATED ALWAYS AS IDENTITY, id bigint, note text)")
+    return lambda: conn.execute("SELECT id, note FROM effect ORDER BY place").fetchall()
+
+
+def noting(dsn: str) -> Callable[[pa.Table], None]:
+    """A function with an effect for each message."""
+
+    def note(messages: pa.Table) -> None:
+        with psycopg.connect(dsn) as conn, conn.cursor() as cursor:
+            cursor.executemany(
+                "INSERT INTO effect (id, note) VALUES (%s, %s)",
+                list(zip(messages["id"].to_pylist(), messages["message"].to_pylist(), strict=True)),
+            )
+
+    return note
+
+
+def publish(conn: Connection, *bodies: Any, **options: Any) -> list[int]:
+    return run(conn, statements.publish_batch("orders", bodies, **options))
+
+
+def archive(conn: Connection) -> dict[Any, Any]:
+    rows = conn.execute("SELECT message, result, details, output, failure, handled_by FROM messages.message_archive")
+    return {body: rest for body, *rest in rows.fetchall()}
+
+
+def left(conn: Connection) -> list[Any]:
+    return conn.execute("SELECT message, attempts, lock_token FROM messages.message ORDER BY id").fetchall()
+
+
+def test_each_message_is_archived_once_with_one_effect(
+    draining: Drain, conn: Connection, queue: Queue, dsn: str, effects: Callable[[], list[Any]]
+) -> None:
+    queue("orders")
+    ids = publish(conn, *range(300))
+    summary = draining(noting(dsn))
+    assert sorted(id_ for id_, _ in effects()) == ids
+    assert {result for result, *_ in archive(conn).values()} == {"success"}
+    assert all(handler.startswith("spark nightly ") for *_, handler in archive(conn).values())
+    assert (summary["archived"], summary["results"]) == (300, SUCCESS | {"success": 300})
+    assert (summary["ready"], summary["held"], summary["waiting"], summary["rounds"]) == (0, 0, 0, 1)
+    assert summary["parallelism"] == 2
+    assert summary["messages_per_second"] == pytest.approx(300 / summary["seconds"], rel=0.05)
+
+
+def test_a_function_sees_the_whole_message_and_every_digit_of_it(
+    draining: Drain, conn: Connection, queue: Queue
+) -> None:
+    queue("orders")
+    conn.execute(
+        "SELECT messages.publish('orders', '{\"n\": 1.2345678901234567890123}', reference => 'r', topic => 'shop.eu',"
+        " group_key => 'g', headers => '{\"h\": 1}')"
+    )
+
+    def see(messages: pa.Table) -> pa.Table:
+        (seen,) = messages.to_pylist()
+        seen["created_at"] = seen["created_at"].isoformat()
+        return pa.table({"id": [seen["id"]], "result": ["success"], "output": [json.dumps(seen)]})
+
+    draining(see)
+    row = conn.execute("SELECT id, created_at, output FROM messages.message_archive").fetchone()
+    assert row is not None
+    headers = json.loads(row[2].pop("headers"))
+    assert headers == {"h": 1, "topic": "shop.eu", "group_key": "g"}
+    assert row[2] == {
+        "id": row[0],
+        "message": '{"n": 1.2345678901234567890123}',
+        "reference": "r",
+        "attempts": 1,
+        "topic": "shop.eu",
+        "group_key": "g",
+        "created_at": row[1].isoformat(),
+    }
+
+
+def test_a_function_says_what_becomes_of_each_message(draining: Drain, conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    publish(conn, "good", "plain", "invalid", "broken", "later")
+
+    def judge(messages: pd.DataFrame) -> pd.DataFrame:
+        said = {
+            '"good"': {"result": "success", "output": '{"parcel": 12}', "details": "sent"},
+            '"invalid"': {"result": "rejected", "details": "no order"},
+            '"broken"': {"result": "failed", "details": "out of stock"},
+            '"later"': {"result": "retry", "delay_seconds": 3600},
+        }
+        rows = [{"id": row.id} | said[row.message] for row in messages.itertuples() if row.message in said]
+        return pd.DataFrame(rows)
+
+    summary = draining(judge, as_="pandas", parallelism=1)
+    found = {body: rest[:3] for body, rest in archive(conn).items()}
+    assert found == {
+        "good": ["success", "sent", {"parcel": 12}],
+        "plain": ["success", None, None],
+        "invalid": ["rejected", "no order", None],
+        "broken": ["failed", "out of stock", None],
+    }
+    assert left(conn) == [("later", 1, None)]
+    assert summary["results"] == SUCCESS | {"success": 2, "rejected": 1, "failed": 1}
+    assert (summary["retried"], summary["waiting"]) == (1, 1)
+
+
+def test_a_message_that_the_function_raises_on_does_not_take_its_neighbours_with_it(
+    draining: Drain, conn: Connection, queue: Queue, dsn: str, effects: Callable[[], list[Any]]
+) -> None:
+    queue("orders", max_attempts=2, backoff_first="1 millisecond")
+    bad = {7, 30, 31}
+    publish(conn, *range(40))
+    note = noting(dsn)
+
+    def fail(messages: pa.Table) -> None:
+        for body in messages["message"].to_pylist():
+            if int(body) in bad:
+                raise ValueError(f"no order \0 {body}")
+        note(messages)
+
+    summary = draining(fail)
+    dead = {body: rest for body, rest in archive(conn).items() if rest[0] != "success"}
+    assert set(dead) == bad
+    assert {rest[0] for rest in dead.values()} == {"failed"}
+    assert all(rest[3]["error"] == "ValueError" and "in fail" in rest[3]["traceback"] for rest in dead.values())
+    assert sorted(int(note) for _, note in effects()) == sorted(set(range(40)) - bad)
+    assert summary["results"] == SUCCESS | {"success": 37, "failed": 3}
+    assert summary["retried"] == 3
+
+
+@pytest.mark.parametrize("parallelism", [1, 4, 16])
+def test_a_group_is_handled_in_order_whatever_the_parallelism(
+    draining: Drain, conn: Connection, queue: Queue, dsn: str, effects: Callable[[], list[Any]], parallelism: int
+) -> None:
+    queue("orders")
+    bodies = [f"{group}{number}" for number in range(8) for group in "abcdefghij"]
+    publish(conn, *bodies, group_keys=[body[0] for body in bodies])
+    summary = draining(noting(dsn), parallelism=parallelism)
+    seen = defaultdict(list)
+    for _, note in effects():
+        seen[note[1]].append(int(note[2:-1]))
+    assert seen == {group: list(range(8)) for group in "abcdefghij"}
+    assert (summary["archived"], summary["waiting"]) == (80, 0)
+
+
+def test_the_heads_of_all_groups_are_shared_by_the_consumers(draining: Drain, conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    publish(conn, *range(20), group_keys=[str(number) for number in range(20)])
+    draining(lambda messages: time.sleep(3), batch_size=1000)
+    tasks = {handler.split()[2].partition(".")[0] for *_, handler in archive(conn).values()}
+    assert tasks == {"0", "1"}
+
+
+def test_a_finished_run_is_not_done_again(draining: Drain, conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    publish(conn, 1)
+    first = draining(lambda messages: None)
+    publish(conn, 2)
+    assert draining(lambda messages: None) == first
+    assert [body for body, *_ in left(conn)] == [2]
+    assert draining(lambda messages: None, run_id="nightly 2")["archived"] == 1
+
+
+def test_two_drains_of_one_queue_share_it(
+    draining: Drain, conn: Connection, queue: Queue, dsn: str, effects: Callable[[], list[Any]]
+) -> None:
+    queue("orders")
+    ids = publish(conn, *range(200))
+    with ThreadPoolExecutor() as pool:
+        runs = [pool.submit(draining, noting(dsn), run_id=name, batch_size=10) for name in ("a", "a b")]
+        summaries = [run.result() for run in runs]
+    assert sum(summary["archived"] for summary in summaries) == 200
+    assert sorted(id_ for id_, _ in effects()) == ids
+
+
+def test_what_a_killed_try_of_the_run_held_comes_back_to_it_and_what_others_hold_stays(
+    draining: Drain, conn: Connection, queue: Queue
+) -> None:
+    queue("orders")
+    publish(conn, "ours", "theirs")
+    for holder in ("spark nightly 0.0:1@gone", "spark nightly 2 0.0:1@busy"):
+        lease_for = timedelta(seconds=2) if "gone" in holder else timedelta(minutes=5)
+        assert run(conn, statements.lease("orders", lease_for=lease_for, locked_by=holder))
+    summary = draining(lambda messages: None)
+    assert list(archive(conn)) == ["ours"]
+    assert (summary["archived"], summary["held"], summary["waiting"]) == (1, 0, 1)
+
+
+def test_only_so_many_and_only_this_topic(draining: Drain, conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    publish(conn, *range(20), topics=["shop.eu"] * 20)
+    publish(conn, "other", topics=["shop.us"])
+    assert draining(lambda messages: None, max_messages=7)["archived"] == 7
+    rest = draining(lambda messages: None, run_id="rest", topic="*.eu")
+    assert (rest["archived"], rest["ready"], rest["waiting"]) == (13, 0, 0)
+    assert left(conn) == [("other", 0, None)]
+
+
+def test_an_empty_queue_needs_no_job(draining: Drain, queue: Queue) -> None:
+    queue("orders")
+    assert draining(lambda messages: None)["rounds"] == 0
+
+
+def test_what_is_not_there_is_said_before_anything_is_leased(draining: Drain, conn: Connection, queue: Queue) -> None:
+    with pytest.raises(QueueNotFound, match="'orders'"):
+        draining(lambda messages: None)
+    queue("orders")
+    publish(conn, 1)
+    with pytest.raises(InvalidArgument, match="no_such_module"):
+        draining("no_such_module:pack")
+    conn.execute("SELECT messages.pause_queue('orders')")
+    with pytest.raises(QueuePaused, match="'orders'"):
+        draining(lambda messages: None)
+    assert left(conn) == [(1, 0, None)]
+    rows = conn.execute("SELECT finished_at FROM messages.pipeline_run").fetchall()
+    assert rows == [(None,)]
+
+
+def test_an_answer_that_is_none_ends_the_drain_and_costs_no_attempt(
+    draining: Drain, conn: Connection, queue: Queue
+) -> None:
+    queue("orders")
+    publish(conn, *range(50))
+
+    def misspell(messages: pa.Table) -> pa.Table:
+        return pa.table({"id": messages["id"], "result": ["sucess"] * len(messages)})
+
+    with pytest.raises(InvalidArgument, match=r"'sucess'\. Give one of success, rejected"):
+        draining(misspell)
+    assert left(conn) == [(number, 0, None) for number in range(50)]
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        ("done", "returned a str"),
+        (pa.table({"id": [1]}), "Give id and result"),
+        (pa.table({"id": [1], "result": ["success"], "detail": ["x"]}), "the columns \\['detail'\\]"),
+        (pa.table({"id": [9], "result": ["success"]}), "did not get: \\[9\\]"),
+        (pa.table({"id": [1, 1], "result": ["success", "failed"]}), "two for one"),
+        (pd.DataFrame({"id": [1, None], "result": ["success", "failed"]}), "column id as double"),
+        (pa.table({"id": ["1"], "result": ["success"]}), "column id as string"),
+        (pa.table({"id": [1], "result": [None]}), "the result None"),
+        (pa.table({"id": [1], "result": ["retry"], "delay_seconds": [-1]}), "delay_seconds -1"),
+        (pa.table({"id": [1], "result": ["success"], "delay_seconds": [1]}), "Only retry"),
+        (pa.table({"id": [1], "result": ["failed"], "output": ["1"]}), "Only success"),
+        (pa.table({"id": [1], "result": ["success"], "output": ["NaN"]}), "not JSON"),
+        (pa.table({"id": [1], "result": ["success"], "output": ['"\\u0000"']}), "not JSON"),
+        (pa.table({"id": [1], "result": ["success"], "output": [f'"{"x" * 70000}"']}), "at most 65536"),
+        (pd.DataFrame({"id": [1, 2], "result": ["success", 7]}), "no table"),
+    ],
+)
+def test_an_answer_that_is_none_is_named(answer: Any, complaint: str) -> None:
+    with pytest.raises(InvalidArgument, match=complaint):
+        outcomes_of(answer, {1, 2})
+
+
+def test_an_interrupted_drain_finishes_the_batches_in_hand_and_holds_nothing(
+    draining: Drain, conn: Connection, queue: Queue, dsn: str, effects: Callable[[], list[Any]]
+) -> None:
+    queue("orders")
+    ids = publish(conn, *range(1000))
+    note = noting(dsn)
+
+    def slowly(messages: pa.Table) -> None:
+        note(messages)
+        time.sleep(0.5)
+
+    def interrupt() -> None:
+        with psycopg.connect(dsn, autocommit=True) as own:
+            until(lambda: own.execute("SELECT FROM effect LIMIT 1").rowcount, 60)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    def stop(number: int, frame: object) -> None:
+        sys.exit(143)
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(SystemExit):
+            draining(slowly, batch_size=20)
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+    waiting = left(conn)
+    assert {(attempts, token) for _, attempts, token in waiting} == {(0, None)}
+    assert len(waiting) + len(archive(conn)) == len(ids)
+    assert sorted(int(note) for _, note in effects()) == sorted(archive(conn))
+    summary = draining(noting(dsn))
+    assert summary["archived"] == 1000  # of the whole run
+
+
+def test_a_dsn_on_the_command_line_is_refused_and_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    secret = "postgresql://shop:geheim@db/shop"
+    for arguments in (["--dsn", secret, "drain"], ["drain", f"--dsn={secret}", "--queue", "orders"]):
+        assert command_line.run(arguments) == 2
+        output = capsys.readouterr().err
+        assert "PGQUEUE_DSN" in output
+        assert "geheim" not in output
+    assert command_line.run(["--help"]) == 0
+    assert "no --dsn, on purpose" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_command_prints_one_line_of_json_for_a_run(
+    spark: SparkSession,
+    conn: Connection,
+    queue: Queue,
+    dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    queue("orders")
+    publish(conn, 1, 2)
+    monkeypatch.setenv("PGQUEUE_DSN", dsn)
+    monkeypatch.setattr(SparkSession, "stop", lambda self: None)  # the session of all tests
+    common = ["drain", "--queue", "orders", "--run-id", "nightly", "--lease-for", "1m", "--function"]
+    assert command_line.run([*common, "tests.spark.functions:count"]) == 1
+    assert "error: the function returned a int" in capsys.readouterr().err
+    assert command_line.run([*common, "tests.spark.functions:accept"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["archived"] == 2
+    assert command_line.run(["drain", "--queue", "nothing", "--function", "tests.spark.functions:accept"]) == 1
+    assert "error: queue 'nothing' does not exist" in capsys.readouterr().err
+
+
+def test_the_zip_has_what_a_worker_needs_and_the_same_bytes_every_time(tmp_path: Path) -> None:
+    first, second = package(tmp_path / "a.zip"), package(tmp_path / "b.zip")
+    assert first.read_bytes() == second.read_bytes()
+    look = (
+        "import airflow_provider_pgqueue.spark.pipelines.share as share;"
+        "from airflow_provider_pgqueue.core.migrations import code_version;"
+        "print(share.__file__, code_version())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", look], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(first)}, capture_output=True
+    )
+    assert done.stdout.decode().startswith(str(first)), done.stderr.decode()
+    assert int(done.stdout.split()[1]) >= 5
+
+
+def test_bad_options_are_refused() -> None:
+    for options in ({"parallelism": 0}, {"batch_size": 10_001}, {"lease_for": timedelta(0)}, {"as_": "csv"}):
+        with pytest.raises(PgQueueError, match=f"{next(iter(options))} is .*Give"):
+            DrainOptions(queue_name="orders", function=len, run_id="nightly", **options)  # type: ignore[arg-type]
