@@ -1,7 +1,7 @@
 # Everything lives in .venv (packages) and .run (servers, logs, state): `make clean` removes both.
 # PG=debian or PG=embedded chooses the PostgreSQL; without it, Debian's with pg_cron where it can be had.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test bench bench-quick check fix golden lock clean
+.PHONY: help setup demo demo-spark up down test bench bench-quick check fix golden lock clean
 MAKEFLAGS += --no-print-directory
 export PG
 
@@ -22,6 +22,9 @@ $(STAMP): requirements.lock pyproject.toml tools/bootstrap.sh
 	@echo "Setting up .venv from requirements.lock …"
 	@tools/bootstrap.sh
 	@touch $@
+
+demo-spark: setup ## Take the real flights through the pipelines on Spark (FLIGHTS=n for fewer)
+	@$(BIN)/python -m tools.demo_spark $(if $(FLIGHTS),--flights $(FLIGHTS))
 
 demo: setup ## Run the main job on real flights, end to end (FLIGHTS=n for fewer)
 	@$(BIN)/python -m tools.demo $(if $(FLIGHTS),--flights $(FLIGHTS))

@@ -8,6 +8,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from airflow_provider_pgqueue.core.message import DeadMessage
 
 Delays = dict[str, list[float]]
 
@@ -34,10 +38,9 @@ def judge(batch: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def report_arrival(dead: Mapping[str, Any]) -> dict[str, Any]:
+def report_arrival(dead: DeadMessage) -> Any:
     """Repair a flight that died without an arrival report: take the schedule for it."""
-    flight: dict[str, Any] = dead["message"]
-    return flight | {"arr_time": flight["sched_arr_time"], "arrival": "as scheduled"}
+    return dead.body | {"arr_time": dead.body["sched_arr_time"], "arrival": "as scheduled"}
 
 
 def delays(flights: Iterable[Mapping[str, Any]]) -> Delays:
@@ -51,22 +54,16 @@ def delays(flights: Iterable[Mapping[str, Any]]) -> Delays:
     return {name: [number, round(minutes / number, 6)] for name, (number, minutes) in sorted(totals.items())}
 
 
-def archived_delays(spark: Any, queue_name: str = "flights") -> Delays:
-    """Return the same from the archive, computed by Spark; the data source must be registered."""
-    from pyspark.sql import functions as f
-
-    archive = spark.read.format("pgqueue").option("columns", "queue_name,result,output").option("queue", queue_name)
+def mean_delays(archive: DataFrame) -> Delays:
+    """Return the same from rows of the archive with result and output, computed by Spark."""
     flight = f.from_json("output", "carrier string, month int, dep_delay int")
     rows = (
-        archive.load()
-        .where("result = 'success'")
+        archive.where("result = 'success'")
         .select(flight.alias("flight"))
         .where("flight.dep_delay IS NOT NULL")
         .groupBy("flight.carrier", "flight.month")
         .agg(f.count("*").alias("number"), f.sum("flight.dep_delay").alias("minutes"))
         .collect()
     )
-    return {
-        f"{row.carrier} {row.month}": [row.number, round(row.minutes / row.number, 6)]
-        for row in sorted(rows, key=lambda row: f"{row.carrier} {row.month}")
-    }
+    means = {f"{row.carrier} {row.month}": [row.number, round(row.minutes / row.number, 6)] for row in rows}
+    return dict(sorted(means.items()))

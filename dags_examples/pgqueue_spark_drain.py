@@ -27,12 +27,14 @@ def create_queue() -> None:
 @task.pyspark(config_kwargs={"spark.master": "local[2]", "spark.ui.enabled": "false"})
 def compare(spark: Any) -> dict[str, Any]:
     """Compute the delay of each carrier and month from the archive, and compare with the file."""
+    from flights_on_spark import delays, mean_delays
+
     from airflow_provider_pgqueue.spark import register
-    from flights_on_spark import archived_delays, delays
 
     register(spark, PgQueueHook().conninfo())
     limit = get_current_context()["params"]["flights"]
-    from_archive = archived_delays(spark, QUEUE)
+    archive = spark.read.format("pgqueue").option("columns", "result,output").option("queue", QUEUE).load()
+    from_archive = mean_delays(archive)
     from_file = delays(flight for flight in read_flights(limit) if flight["arr_time"] is not None)
     if from_archive != from_file:
         different = [name for name in from_archive | from_file if from_archive.get(name) != from_file.get(name)]

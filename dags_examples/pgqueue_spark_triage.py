@@ -27,7 +27,7 @@ def choose_cause() -> list[str]:
 
 def arguments(fingerprint: str) -> dict[str, Any]:
     """Return the options of `reprocess` for one cause."""
-    return {"queue": QUEUE, "fingerprint": fingerprint, "function": "flights_on_spark:report_arrival"}
+    return {"queue": QUEUE, "fingerprint": fingerprint, "repair": "flights_on_spark:report_arrival"}
 
 
 with DAG(

@@ -80,7 +80,9 @@ def test_a_pipeline_that_fails_fails_the_task(
     assert "queue 'nope' does not exist" in caplog.text
 
 
-@pytest.mark.parametrize(("master", "extra"), [("yarn", {}), ("k8s://https://k8s:6443", {}), ("spark://m", {"deploy-mode": "cluster"})])
+@pytest.mark.parametrize(
+    ("master", "extra"), [("yarn", {}), ("k8s://https://k8s:6443", {}), ("spark://m", {"deploy-mode": "cluster"})]
+)
 def test_a_spark_that_shows_the_environment_is_refused(
     conn_id: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str, extra: dict[str, str]
 ) -> None:

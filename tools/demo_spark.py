@@ -1,0 +1,195 @@
+"""Takes the real flights through the pipelines on Spark: publish, drain, triage, repair, export; and reconciles."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import psycopg
+from rich.console import Console
+from rich.table import Table
+
+from airflow_provider_pgqueue.core.migrations import migrate
+from tools import QUEUE_DATABASE, ROOT, STATE, SetupError
+from tools.demo import ALL_FLIGHTS, step
+from tools.postgres import Cluster, demo_cluster
+
+HOME: Final = STATE / "demo-spark"
+EXAMPLES: Final = ROOT / "dags_examples"
+QUEUE: Final = "spark_flights"
+console = Console(soft_wrap=True)
+
+_ACCOUNT: Final = """
+SELECT (SELECT count(*) FROM messages.message) AS left,
+       (SELECT count(*) FROM messages.message_archive WHERE requeued_from IS NULL) AS published,
+       (SELECT count(*) FROM messages.message_archive WHERE requeued_from IS NOT NULL) AS requeued,
+       (SELECT count(*) - count(DISTINCT id) FROM messages.message_archive) AS twice,
+       (SELECT jsonb_object_agg(result, n) FROM
+            (SELECT result, count(*) AS n FROM messages.message_archive GROUP BY result ORDER BY result) r) AS results
+"""
+
+_YESTERDAY: Final = """
+ALTER TABLE messages.message_archive_default DROP CONSTRAINT IF EXISTS archived_before_the_archive_begins;
+DO $$ DECLARE
+    first_at timestamptz := date_trunc('day', now(), 'UTC') - interval '1 day';
+BEGIN
+    EXECUTE format('CREATE TABLE messages.message_archive_%s PARTITION OF messages.message_archive FOR VALUES FROM (%L) TO (%L)',
+                   to_char(first_at AT TIME ZONE 'UTC', 'YYYYMMDD'), first_at, first_at + interval '1 day');
+    EXECUTE format('ALTER TABLE messages.message_archive_%s OWNER TO messages_owner', to_char(first_at AT TIME ZONE 'UTC', 'YYYYMMDD'));
+    UPDATE messages.archive_policy SET begins_at = least(begins_at, first_at);
+    UPDATE messages.message_archive SET archived_at = first_at + (archived_at - date_trunc('day', archived_at, 'UTC'));
+END $$
+"""
+
+
+def main() -> int:
+    """Run the demo; 0 if the accounts balance and the figures are those of the data file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--flights", type=int, default=None, help=f"how many flights to publish (all {ALL_FLIGHTS})")
+    flights = parser.parse_args().flights
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with fresh_database() as cluster:
+            return Demo(cluster.dsn(QUEUE_DATABASE), flights).run()
+    except (SetupError, subprocess.CalledProcessError) as error:
+        console.print(f"[red]{error}")
+        return 1
+    except KeyboardInterrupt:
+        console.print("[yellow]Interrupted; everything is stopped.")
+        return 130
+
+
+@contextmanager
+def fresh_database() -> Iterator[Cluster]:
+    """Start PostgreSQL with an empty queue, and stop it at the end, come what may."""
+    cluster = demo_cluster()
+    shutil.rmtree(HOME, ignore_errors=True)
+    HOME.mkdir(parents=True)
+    try:
+        with step(f"Starting PostgreSQL {cluster.binaries.version} ({cluster.binaries.kind}), installing the queue"):
+            cluster.start()
+            cluster.drop_database(QUEUE_DATABASE)
+            with psycopg.connect(cluster.create_database(QUEUE_DATABASE), autocommit=True) as conn:
+                migrate(conn)
+                conn.execute("SELECT messages.create_queue(%s), messages.partition_archive('day')", [QUEUE])
+        yield cluster
+    finally:
+        with step("Stopping PostgreSQL"):
+            cluster.stop()
+
+
+class Demo:
+    """The pipelines, one after the other, each a command as a user gives it."""
+
+    def __init__(self, dsn: str, flights: int | None) -> None:
+        self.dsn = dsn
+        self.flights = flights
+        self.target = HOME / "export"
+        self.report = HOME / "triage.html"
+
+    def run(self) -> int:
+        """Run all steps and print the summary; 0 if the accounts balance."""
+        started = time.monotonic()
+        with step("Publishing the flights: a DataFrame, written with format('pgqueue')"):
+            published = self._program("publish", *([str(self.flights)] if self.flights else []))
+        with step("Draining the queue with a pandas function"):
+            drained = self._drain()
+        with step("Triage of the dead messages"):
+            causes = self._pipeline("triage", "--report", str(self.report))
+        with step("Repairing the flights without an arrival report, and draining again"):
+            repair = ["--result", "failed", "--repair", "flights_on_spark:report_arrival"]
+            repaired = self._pipeline("reprocess", "--queue", QUEUE, *repair)
+            self._drain()
+        with step("Reconciling with the data file"):
+            reconciled = self._pipeline(
+                "reconcile", "--expected", str(HOME / "expected"), "--queue", QUEUE, "--slow-after", "1h"
+            )
+            account = self._account()
+        with step("Exporting the day to Parquet, and dropping its partition"):
+            self._let_a_day_pass()
+            exported = self._pipeline("export", "--target", str(self.target), "--drop")
+        with step("Computing the delays of each carrier and month from the export, and from the data file"):
+            delays = self._program("compare", str(self.target), *([str(self.flights)] if self.flights else []))
+        rows = {
+            "published": published["published"],
+            "drained": f"{drained['archived']:,} at {drained['messages_per_second']:,.0f}/s",
+            "drained on": f"{drained['parallelism']} tasks",
+            "results": ", ".join(f"{name} {number:,}" for name, number in account["results"].items()),
+            "causes found by triage": causes.get("causes"),
+            "requeued after repair": repaired["requeued"]
+            if isinstance(repaired["requeued"], int)
+            else repaired["requeued"]["count"],
+            "still queued": account["left"],
+            "archived twice": account["twice"],
+            "reconciled": json.dumps({name: value for name, value in reconciled.items() if isinstance(value, int)}),
+            "exported": json.dumps({name: value for name, value in exported.items() if isinstance(value, int | float)}),
+            "delay figures": f"{delays['figures']} (carrier and month), {delays['different']} differ from the file",
+            "worst month": f"{delays['worst']}: {delays['minutes']:.1f} minutes late on average",
+            "all of it took": f"{time.monotonic() - started:.0f} s",
+        }
+        _print(rows)
+        expected = min(self.flights or ALL_FLIGHTS, ALL_FLIGHTS)
+        console.print(f"The page of the triage: {self.report}")
+        balances = account["published"] == expected == published["published"] and not account["left"] + account["twice"]
+        return 0 if balances and not delays["different"] else 1
+
+    def _drain(self) -> dict[str, Any]:
+        return self._pipeline("drain", "--queue", QUEUE, "--function", "flights_on_spark:judge", "--as", "pandas")
+
+    def _pipeline(self, *arguments: str) -> dict[str, Any]:
+        return self._last_line(
+            [sys.executable, "-m", "airflow_provider_pgqueue.spark", "--master", "local[2]", *arguments]
+        )
+
+    def _program(self, *arguments: str) -> dict[str, Any]:
+        return self._last_line([sys.executable, "-m", "tools.demo_spark_jobs", str(HOME), *arguments])
+
+    def _last_line(self, command: list[str]) -> dict[str, Any]:
+        environment = os.environ | {
+            "PGQUEUE_DSN": self.dsn,
+            "PYSPARK_PYTHON": sys.executable,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(EXAMPLES)]),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        log = HOME / "spark.log"
+        with log.open("ab") as errors:
+            done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=HOME)
+        if done.returncode:
+            tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+            raise SetupError(f"{' '.join(command[2:5])} ended with {done.returncode}:\n{tail}")
+        summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        return summary
+
+    def _account(self) -> dict[str, Any]:
+        with psycopg.connect(self.dsn, row_factory=psycopg.rows.dict_row) as conn:
+            row = conn.execute(_ACCOUNT).fetchone()
+        return dict(row or {})
+
+    def _let_a_day_pass(self) -> None:
+        """Decide about the dead messages that are left, and make today yesterday: only what is closed is exported."""
+        with psycopg.connect(self.dsn) as conn:
+            conn.execute(
+                "SELECT messages.dismiss(d.lock_token, array_agg(d.id), 'the demo ends')"
+                " FROM messages.lease_dead(max_messages => 10000) d GROUP BY d.lock_token"
+            )
+            conn.execute(_YESTERDAY)
+
+
+def _print(rows: dict[str, Any]) -> None:
+    table = Table(show_header=False, box=None)
+    for name, value in rows.items():
+        table.add_row(name, f"{value:,}" if isinstance(value, int) else str(value))
+    console.print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
