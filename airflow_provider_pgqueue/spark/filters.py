@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from psycopg import sql
@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from airflow_provider_pgqueue.spark.schema import BIGINT, JSON, MOMENT, SMALLINT, TEXT, Column, Kind
+from airflow_provider_pgqueue.spark.schema import BIGINT, FINITE, JSON, MOMENT, SMALLINT, TEXT, Column, Kind
 from airflow_provider_pgqueue.spark.span import Span
 
 # Not for texts: PostgreSQL orders them by their collation, Spark by their bytes.
@@ -36,7 +36,7 @@ _ORDER: Final[dict[type[Filter], str]] = {
 _SAME: Final[dict[type[Filter], str]] = {EqualTo: "{} = {}", EqualNullSafe: "{} IS NOT DISTINCT FROM {}"}
 _TEXT: Final[dict[type[Filter], str]] = {StringStartsWith: "starts_with({}, {})", StringContains: "strpos({}, {}) > 0"}
 _NULL: Final[dict[type[Filter], str]] = {IsNull: "{} IS NULL", IsNotNull: "{} IS NOT NULL"}
-_STEP: Final = timedelta(microseconds=1)
+_LAST: Final = datetime.max.replace(tzinfo=UTC)
 
 
 def condition(given: Filter, columns: Mapping[str, Column]) -> sql.Composable | None:
@@ -53,16 +53,16 @@ def condition(given: Filter, columns: Mapping[str, Column]) -> sql.Composable | 
 
 def _condition(given: Any, column: Column) -> sql.Composable | None:
     if type(given) in _NULL:
-        return sql.SQL(_NULL[type(given)]).format(column.identifier)
+        return sql.SQL(_NULL[type(given)]).format(column.value)
     if isinstance(given, In):
         values = [_literal(value, column.kind) for value in given.value]
         found = [value for value in values if value]
         if not found or len(found) < len(values):
             return None
-        return sql.SQL("{} IN ({})").format(column.identifier, sql.SQL(", ").join(found))
+        return sql.SQL("{} IN ({})").format(column.value, sql.SQL(", ").join(found))
     template = _templates(column.kind).get(type(given))
     value = _literal(given.value, column.kind) if template else None
-    return sql.SQL(template).format(column.identifier, value) if template and value else None
+    return sql.SQL(template).format(column.value, value) if template and value else None
 
 
 def _templates(kind: Kind) -> dict[type[Filter], str]:
@@ -77,7 +77,7 @@ def _literal(value: Any, kind: Kind) -> sql.Composable | None:
         return sql.Literal(value)
     if kind in (BIGINT, SMALLINT) and isinstance(value, int) and not isinstance(value, bool):
         return sql.Literal(value)
-    if kind is MOMENT and isinstance(value, datetime) and value.tzinfo:
+    if kind in (MOMENT, FINITE) and isinstance(value, datetime) and value.tzinfo:
         return sql.Literal(value)
     return None
 
@@ -87,11 +87,12 @@ def span(given: Filter, moment: str) -> Span | None:
     value = getattr(given, "value", None)
     if getattr(given, "attribute", None) != (moment,) or not isinstance(value, datetime) or not value.tzinfo:
         return None
-    spans: dict[type[Filter], tuple[datetime | None, datetime | None]] = {
-        EqualTo: (value, value + _STEP),
-        GreaterThan: (value + _STEP, None),
-        GreaterThanOrEqual: (value, None),
-        LessThan: (None, value),
-        LessThanOrEqual: (None, value + _STEP),
-    }
-    return Span(*spans[type(given)]) if type(given) in spans else None
+    begins = {GreaterThanOrEqual: value, EqualTo: value, GreaterThan: _after(value)}
+    ends = {LessThan: value, EqualTo: _after(value), LessThanOrEqual: _after(value)}
+    kind = type(given)
+    return Span(begins.get(kind), ends.get(kind)) if kind in begins or kind in ends else None
+
+
+def _after(moment: datetime) -> datetime:
+    """Return the next moment that PostgreSQL and Spark can tell from this one."""
+    return moment + timedelta(microseconds=1) if moment < _LAST else moment

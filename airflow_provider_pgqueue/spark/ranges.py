@@ -25,14 +25,15 @@ PIECES: Final = 4
 SAMPLED: Final = 32
 SAMPLED_AT_MOST: Final = 4096
 
-# The table itself, or its partitions. An empty one has no pages, whatever its TOAST has.
+# The partitions, or the table without any. An empty one has no pages, whatever its TOAST has.
 _LEAVES: Final = r"""
     SELECT bounds[1]::timestamptz, bounds[2]::timestamptz,
            CASE WHEN pg_relation_size(c.oid) > 0 THEN pg_table_size(c.oid) / 8192 ELSE 0 END
-      FROM pg_partition_tree(%s::regclass) t JOIN pg_class c ON c.oid = t.relid
+      FROM pg_class c
       LEFT JOIN LATERAL regexp_match(pg_get_expr(c.relpartbound, c.oid),
                                      'FROM \(''([^'']+)''\) TO \(''([^'']+)''\)') AS bounds ON true
-     WHERE t.isleaf
+     WHERE c.oid = %(table)s::regclass
+        OR c.oid IN (SELECT t.relid FROM pg_partition_tree(%(table)s::regclass) t WHERE t.isleaf)
      ORDER BY 1
 """
 _CUTS: Final = """
@@ -50,7 +51,7 @@ class Range(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A span of a table's time and the pages that hold it, at most."""
+    """A span of a table's time and how many pages hold it at most."""
 
     span: Span
     pages: int
@@ -68,24 +69,38 @@ def plan(conn: psycopg.Connection[Any], selection: Selection) -> list[Range]:
     """Return ranges that together give each selected row once, at most `selection.max_ranges`.
 
     A row is in one range by its time and id, which never change: an update between two ranges, which moves the row to
-    another page, neither doubles nor loses it. A row that is committed before the plan is in it; a later one may be.
+    another page, neither doubles nor loses it. The ranges cover all times and ids, those to come too: Spark may keep a
+    plan for the next action, which then finds what was archived since.
     """
-    windows = [window for window in _windows(conn, selection) if window.pages and not window.span.is_empty]
+    windows = [window for window in _windows(conn, selection) if not window.span.is_empty]
     size = _piece_size(sum(window.pages for window in windows), selection.max_ranges)
-    pieces = [piece for window in windows for piece in _cut(conn, selection, window, size)]
+    pieces = [piece for window in _merged(windows, size) for piece in _cut(conn, selection, window, size)]
     return _balance(pieces, selection.max_ranges)
 
 
 def _windows(conn: psycopg.Connection[Any], selection: Selection) -> Iterator[Window]:
-    leaves = conn.execute(_LEAVES, [selection.table.relation.as_string(conn)]).fetchall()
-    bounded = [(begin, end, pages) for begin, end, pages in leaves if begin]
-    for begin, end, pages in bounded:
-        yield Window(Span(begin, end) & selection.span, pages)
-    # The rest of time belongs to the default partition; all of it to a table without partitions.
+    """Give all of time, in its order."""
+    leaves = conn.execute(_LEAVES, {"table": selection.table.relation.as_string(conn)}).fetchall()
+    # What no other has belongs to the default partition; all of it to a table without partitions.
     elsewhere = sum(pages for begin, _, pages in leaves if not begin)
-    edges = [None, *(moment for begin, end, _ in bounded for moment in (begin, end)), None]
-    for begin, end in zip(edges[::2], edges[1::2], strict=True):
-        yield Window(Span(begin, end) & selection.span, elsewhere)
+    edge = None
+    for begin, end, pages in leaves:
+        if begin:
+            yield Window(Span(edge, begin) & selection.span, elsewhere)
+            yield Window(Span(begin, end) & selection.span, pages)
+            edge = end
+    yield Window(Span(edge) & selection.span, elsewhere)
+
+
+def _merged(windows: Sequence[Window], size: int) -> list[Window]:
+    """Join neighbours that are one piece together."""
+    merged: list[Window] = []
+    for window in windows:
+        if merged and merged[-1].pages + window.pages <= size:
+            last = merged.pop()
+            window = Window(Span(last.span.begin, window.span.end), last.pages + window.pages)
+        merged.append(window)
+    return merged
 
 
 def _piece_size(pages: int, max_ranges: int) -> int:

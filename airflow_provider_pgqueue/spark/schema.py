@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any, Final, LiteralString
 
 import pyarrow as pa
 from psycopg import sql
@@ -15,19 +15,21 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of PostgreSQL as Arrow and Spark have it; `cast` is what it is read as where they have no such type."""
+    """A type of PostgreSQL as Arrow and Spark have it; `read` is how a column becomes that, where it is not at once."""
 
     name: str
     arrow: pa.DataType
     spark: DataType
-    cast: str = ""
+    read: LiteralString = "{}"
 
 
 BIGINT: Final = Kind("bigint", pa.int64(), LongType())
 SMALLINT: Final = Kind("smallint", pa.int16(), ShortType())
 TEXT: Final = Kind("text", pa.string(), StringType())
-JSON: Final = Kind("jsonb", pa.string(), StringType(), cast="text")
+JSON: Final = Kind("jsonb", pa.string(), StringType(), read="{}::text")
 MOMENT: Final = Kind("timestamptz", pa.timestamp("us", tz="UTC"), TimestampType())
+# A moment that may be infinite, which neither Arrow nor Spark has: it reads as NULL.
+FINITE: Final = replace(MOMENT, read="CASE WHEN isfinite({0}) THEN {0} END")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +40,14 @@ class Column:
     kind: Kind
 
     @property
-    def identifier(self) -> sql.Identifier:
-        """The bare column, for conditions."""
-        return sql.Identifier(self.name)
+    def value(self) -> sql.Composable:
+        """The value that arrives, as an SQL expression."""
+        return sql.SQL(self.kind.read).format(sql.Identifier(self.name))
 
     @property
     def expression(self) -> sql.Composable:
-        """What to select, so that it arrives as the Arrow type of the column, under its name."""
-        if not self.kind.cast:
-            return self.identifier
-        return sql.SQL("{0}::{1} AS {0}").format(self.identifier, sql.SQL(self.kind.cast))
+        """What to select: the value, under the name of the column."""
+        return sql.SQL("{} AS {}").format(self.value, sql.Identifier(self.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +112,11 @@ QUEUE: Final = Table(
         Column("id", BIGINT),
         Column("queue_name", TEXT),
         Column("created_at", MOMENT),
-        Column("visible_at", MOMENT),
+        Column("visible_at", FINITE),
         Column("leased_at", MOMENT),
-        Column("lock_expires_at", MOMENT),
-        Column("expires_at", MOMENT),
-        Column("due_at", MOMENT),
+        Column("lock_expires_at", FINITE),
+        Column("expires_at", FINITE),
+        Column("due_at", FINITE),
         Column("attempts", SMALLINT),
         Column("priority", SMALLINT),
         Column("requeues", SMALLINT),

@@ -13,7 +13,7 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidQueueNa
 from airflow_provider_pgqueue.spark.schema import TABLES, Column, Table
 from airflow_provider_pgqueue.spark.span import Span
 
-OPTIONS: Final = ("table", "columns", "queue", "result", "from", "to", "numPartitions")
+OPTIONS: Final = ("table", "columns", "queue", "result", "from", "to", "numPartitions", "pushFilters")
 RESULTS: Final = ("success", "failed", "rejected", "lock_expired", "expired")
 _QUEUE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
 
@@ -58,6 +58,14 @@ class Selection:
 def columns(options: Mapping[str, Any]) -> tuple[Column, ...]:
     """Return the columns that the options `table` and `columns` name; for streams too, so it minds no other option."""
     return _table(options).select(_listed(options, "columns"))
+
+
+def pushes_filters(options: Mapping[str, Any]) -> bool:
+    """Return whether the filters of Spark are to be pushed down."""
+    value = str(options.get("pushFilters", "false")).lower()
+    if value not in ("true", "false"):
+        raise InvalidArgument(f"option pushFilters is {value!r}. Give true or false.")
+    return value == "true"
 
 
 def _table(options: Mapping[str, Any]) -> Table:

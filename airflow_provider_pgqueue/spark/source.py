@@ -48,9 +48,9 @@ class PgQueueSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a table in ranges."""
-        from airflow_provider_pgqueue.spark.reader import RangeReader
+        from airflow_provider_pgqueue.spark.reader import reader
 
-        return RangeReader(self.database, self.options, schema)
+        return reader(self.database, self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what publishes the rows of a DataFrame."""
