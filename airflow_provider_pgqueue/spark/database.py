@@ -51,7 +51,9 @@ class Database:
         """Open an ADBC session in autocommit mode; ConnectionFailed if there is none to be had."""
         import adbc_driver_postgresql.dbapi as adbc
 
-        conninfo = make_conninfo("", **(DEFAULTS | conninfo_to_dict(self._conninfo)), application_name=application_name)
+        # Arrow's strings are UTF-8, whatever the encoding of the database is.
+        own = {"application_name": application_name, "client_encoding": "UTF8"}
+        conninfo = make_conninfo("", **(DEFAULTS | conninfo_to_dict(self._conninfo) | own))
         try:
             conn = adbc.connect(conninfo, autocommit=True)
         except adbc.Error as error:

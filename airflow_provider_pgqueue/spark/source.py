@@ -41,11 +41,16 @@ class PgQueueSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns that this read gives."""
-        raise NotImplementedError
+        from airflow_provider_pgqueue.spark.schema import spark_schema
+        from airflow_provider_pgqueue.spark.selection import columns
+
+        return spark_schema(columns(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a table in ranges."""
-        raise NotImplementedError
+        from airflow_provider_pgqueue.spark.reader import reader
+
+        return reader(self.database, self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what publishes the rows of a DataFrame."""

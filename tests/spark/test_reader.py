@@ -1,0 +1,617 @@
+"""The batch read: what it gives, in how many ranges, under which privileges, and what it never shows."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from threading import Event, Thread
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, LessThanOrEqual, Not
+
+from airflow_provider_pgqueue.core.errors import (
+    ConnectionFailed,
+    InvalidArgument,
+    InvalidQueueName,
+    PermissionDenied,
+    SchemaMissing,
+    SchemaTooOld,
+)
+from airflow_provider_pgqueue.spark import register
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.ranges import Range
+from airflow_provider_pgqueue.spark.reader import RangeReader
+from airflow_provider_pgqueue.spark.reader import reader as reader_of
+from airflow_provider_pgqueue.spark.schema import spark_schema
+from airflow_provider_pgqueue.spark.selection import OPTIONS, columns
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+Read = Callable[..., DataFrame]
+
+ARCHIVE = """
+    INSERT INTO messages.message_archive
+        (queue_name, result, created_at, archived_at, attempts, reference, headers, message)
+    SELECT (ARRAY['orders', 'mail'])[1 + n %% 2], (ARRAY['success', 'failed', 'rejected'])[1 + n %% 3],
+           now() - interval '1 hour', clock_timestamp(), n %% 5, 'order ' || n,
+           jsonb_build_object('n', n), jsonb_build_object('number', n, 'text', repeat('x', 300))
+      FROM generate_series(1, %s) AS n
+"""
+MONTHS = """
+    CREATE TABLE messages.message_archive_202503 PARTITION OF messages.message_archive
+        FOR VALUES FROM ('2025-03-01Z') TO ('2025-04-01Z');
+    CREATE TABLE messages.message_archive_202504 PARTITION OF messages.message_archive
+        FOR VALUES FROM ('2025-04-01Z') TO ('2025-05-01Z');
+    INSERT INTO messages.message_archive (result, created_at, archived_at, message)
+    SELECT 'success', '2025-03-01Z', moment, '1'
+      FROM generate_series('2025-03-01 00:00Z'::timestamptz, '2025-04-30 23:59:59Z', '1 hour') AS moment;
+"""
+FAR = """
+    INSERT INTO messages.message_archive (result, created_at, archived_at, message)
+    SELECT 'success', now(), now() + n * interval '1 month', '1' FROM generate_series(1, 60) AS n
+"""
+JSON = ("headers", "output", "failure", "message")
+
+
+@pytest.fixture
+def read(spark: SparkSession) -> Read:
+    """Read with options: `read(columns="id")`; `from_` stands for `from`."""
+
+    def load(**options: Any) -> DataFrame:
+        return spark.read.format("pgqueue").options(**named(options)).load()
+
+    return load
+
+
+def named(options: dict[str, Any]) -> dict[str, str]:
+    return {key.rstrip("_"): str(value) for key, value in options.items()}
+
+
+def reader(dsn: str, **options: Any) -> RangeReader:
+    """A reader without Spark, as the driver and an executor have it."""
+    given = named(options)
+    return reader_of(Database(dsn), given, spark_schema(columns(given)))
+
+
+def ids_in(reader: RangeReader, ranges: list[Any]) -> list[int]:
+    return [id for one in ranges for batch in reader.read(one) for id in batch.column("id").to_pylist()]
+
+
+def in_sql(conn: Connection, selected: str, table: str = "message_archive") -> list[tuple[Any, ...]]:
+    """What SQL gives, with moments as Spark's `collect()` has them."""
+    query = sql.SQL("SELECT {} FROM messages.{}").format(sql.SQL(selected), sql.Identifier(table))
+    return [
+        tuple(value.astimezone().replace(tzinfo=None) if isinstance(value, datetime) else value for value in row)
+        for row in conn.execute(query).fetchall()
+    ]
+
+
+def count(conn: Connection, where: str = "true") -> int:
+    query = sql.SQL("SELECT count(*) FROM messages.message_archive WHERE {}").format(sql.SQL(where))
+    return int(conn.execute(query).fetchone()[0])
+
+
+def plan_of(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+def stays_with_spark(frame: DataFrame) -> bool:
+    """Whether Spark filters the rows that are read."""
+    return re.search(r"\bFilter ", plan_of(frame)) is not None
+
+
+def ids_of(frame: DataFrame) -> list[int]:
+    return sorted(row.id for row in frame.collect())
+
+
+# What it gives
+
+
+def test_the_archive_reads_as_sql_gives_it(read: Read, conn: Connection) -> None:
+    conn.execute(ARCHIVE, [1000])
+    conn.execute('UPDATE messages.message_archive SET message = \'{"ü": "\\u0001\\\\ \\" 𝄞"}\' WHERE id % 7 = 0')
+    selected = ", ".join(f"{name}::text" if name in JSON else name for name in read().columns)
+    assert sorted(map(tuple, read().collect())) == sorted(in_sql(conn, selected))
+
+
+def test_the_queue_reads_as_sql_gives_it_and_nothing_is_leased(
+    read: Read, conn: Connection, queue: Callable[..., str]
+) -> None:
+    queue("orders")
+    conn.execute("SELECT messages.publish('orders', to_jsonb(n), priority => 2) FROM generate_series(1, 500) AS n")
+    conn.execute("SELECT messages.lease('orders', 10)")
+    before = in_sql(conn, "ctid, xmin, attempts, lock_token", "message")
+    frame = read(table="queue")
+    selected = ", ".join(f"{name}::text" if name in JSON else name for name in frame.columns)
+    assert sorted(map(tuple, frame.collect())) == sorted(in_sql(conn, selected, "message"))
+    assert in_sql(conn, "ctid, xmin, attempts, lock_token", "message") == before
+    assert "lock_token" not in frame.columns
+
+
+def test_an_infinite_moment_reads_as_null_and_filters_agree(read: Read, conn: Connection) -> None:
+    conn.execute("INSERT INTO messages.message (message, expires_at) VALUES ('1', 'infinity'), ('2', '2031-01-01Z')")
+    frame = read(table="queue", columns="message,expires_at", pushFilters=True)
+    assert {tuple(row) for row in frame.collect()} == {
+        ("1", None),
+        ("2", datetime(2031, 1, 1, tzinfo=UTC).astimezone().replace(tzinfo=None)),
+    }
+    assert [row.message for row in frame.where("expires_at > '2030-01-01T00:00:00Z'").collect()] == ["2"]
+
+
+def test_columns_come_in_the_order_they_are_named(read: Read, conn: Connection) -> None:
+    conn.execute(ARCHIVE, [3])
+    frame = read(columns="reference, id")
+    assert frame.columns == ["reference", "id"]
+    assert sorted(map(tuple, frame.collect())) == sorted(in_sql(conn, "reference, id"))
+
+
+def test_a_given_schema_chooses_columns(spark: SparkSession, conn: Connection) -> None:
+    conn.execute(ARCHIVE, [3])
+    frame = spark.read.format("pgqueue").schema("attempts short, id long").load()
+    assert sorted(map(tuple, frame.collect())) == sorted(in_sql(conn, "attempts, id"))
+    with pytest.raises(Exception, match=r"column 'attempts' is smallint, not string\. Leave out schema\(\)"):
+        spark.read.format("pgqueue").schema("attempts string").load().collect()
+
+
+def test_an_empty_archive_reads_as_no_rows(read: Read) -> None:
+    assert read().collect() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ({"queue": "orders"}, "queue_name = 'orders'"),
+        ({"queue": "orders,mail", "result": "failed, rejected"}, "result <> 'success'"),
+        ({"queue": "orders", "result": "success"}, "queue_name = 'orders' AND result = 'success'"),
+        ({"queue": "gone_since"}, "false"),
+    ],
+)
+def test_options_choose_rows(read: Read, conn: Connection, options: dict[str, str], where: str) -> None:
+    conn.execute(ARCHIVE, [60])
+    assert read(columns="id", **options).count() == count(conn, where)
+
+
+# In ranges
+
+
+@pytest.mark.parametrize("parallel", [1, 4, 16])
+def test_any_number_of_ranges_gives_the_same_rows(read: Read, conn: Connection, parallel: int) -> None:
+    conn.execute(ARCHIVE, [12000])
+    frame = read(columns="id,message", numPartitions=parallel)
+    assert frame.rdd.getNumPartitions() == parallel if parallel < 16 else 4 < frame.rdd.getNumPartitions() <= 16
+    assert sorted(map(tuple, frame.collect())) == sorted(in_sql(conn, "id, message::text"))
+
+
+def test_ranges_hold_about_the_same(dsn: str, conn: Connection) -> None:
+    conn.execute(ARCHIVE, [40000])
+    conn.execute(MONTHS)
+    reading = reader(dsn, numPartitions=6)
+    ranges = reading.partitions()
+    sizes = [len(ids_in(reading, [one])) for one in ranges]
+    assert len(sizes) == 6
+    assert max(sizes) < 2 * min(sizes)
+
+
+def test_what_is_small_is_not_cut(dsn: str, conn: Connection) -> None:
+    conn.execute(ARCHIVE, [100])
+    assert len(reader(dsn, numPartitions=16).partitions()) == 1
+
+
+def test_an_update_between_two_ranges_neither_doubles_nor_loses_a_row(dsn: str, conn: Connection) -> None:
+    conn.execute(ARCHIVE, [12000])
+    reading = reader(dsn, columns="id", numPartitions=4)
+    ranges = reading.partitions()
+    seen = ids_in(reading, ranges[:2])
+    moved = conn.execute(
+        "UPDATE messages.message_archive SET remedy = 'dismissed', dismissed_for = 'why' WHERE id % 2 = 0"
+    )
+    assert moved.rowcount > 1000
+    seen += ids_in(reading, ranges[2:])
+    assert len(seen) == 12000
+    assert len(set(seen)) == 12000
+
+
+def test_a_lease_between_two_ranges_neither_doubles_nor_loses_a_message(
+    dsn: str, conn: Connection, queue: Callable[..., str]
+) -> None:
+    queue("orders")
+    conn.execute(
+        "SELECT messages.publish('orders', jsonb_build_object('x', repeat('x', 300))) FROM generate_series(1, 5000)"
+    )
+    reading = reader(dsn, table="queue", columns="id", numPartitions=4)
+    ranges = reading.partitions()
+    seen = ids_in(reading, ranges[:2])
+    for _ in range(3):
+        conn.execute("UPDATE messages.message SET attempts = attempts + 1")
+    seen += ids_in(reading, ranges[2:])
+    assert len(ranges) == 4
+    assert sorted(seen) == sorted(id for (id,) in in_sql(conn, "id", "message"))
+
+
+def test_what_was_archived_before_the_read_comes_once_while_others_archive(
+    read: Read, conn: Connection, connect: Callable[..., Connection]
+) -> None:
+    conn.execute(ARCHIVE, [12000])
+    before = {id for (id,) in in_sql(conn, "id")}
+    stop, other = Event(), connect()
+
+    def archive() -> None:
+        while not stop.is_set():
+            other.execute(ARCHIVE, [50])
+
+    thread = Thread(target=archive)
+    thread.start()
+    try:
+        seen = [id for (id,) in read(columns="id", numPartitions=16).collect()]
+    finally:
+        stop.set()
+        thread.join()
+    assert count(conn) > len(before)
+    assert len(seen) == len(set(seen))
+    assert before <= set(seen)
+
+
+def test_rows_of_the_default_partition_are_read(dsn: str, conn: Connection) -> None:
+    conn.execute(ARCHIVE, [12000])
+    conn.execute(MONTHS)
+    conn.execute("UPDATE messages.message_archive SET archived_at = archived_at + interval '3 years' WHERE id % 3 = 0")
+    assert conn.execute("SELECT count(*) > 3000 FROM messages.message_archive_default").fetchone() == (True,)
+    reading = reader(dsn, columns="id", numPartitions=5)
+    assert sorted(ids_in(reading, reading.partitions())) == sorted(id for (id,) in in_sql(conn, "id"))
+
+
+def test_each_statement_is_a_transaction_of_its_own(dsn: str, conn: Connection) -> None:
+    conn.execute(ARCHIVE, [12000])
+    reading = reader(dsn, columns="id", numPartitions=1)
+    (whole,) = reading.partitions()
+    mine = "SELECT xact_start FROM pg_stat_activity WHERE application_name = 'pgqueue spark read'"
+    begun = [conn.execute(mine).fetchone() for _ in reading.read(whole)]
+    assert len(begun) == len(set(begun)) == 4
+
+
+def test_reading_cannot_write(dsn: str) -> None:
+    writes = Range(("SELECT nextval('messages.message_id_seq') AS id",), 1)
+    with pytest.raises(ConnectionFailed, match=r"cannot execute nextval\(\) in a read-only transaction"):
+        list(reader(dsn, columns="id").read(writes))
+
+
+# Time
+
+
+@pytest.mark.parametrize(
+    ("options", "filters"),
+    [
+        ({"from_": "2025-04-02T00:00:00Z", "to": "2025-04-03T02:00:00+02:00"}, []),
+        (
+            {"from_": "2025-04-01T12:00:00Z"},
+            [
+                GreaterThan(("archived_at",), datetime(2025, 4, 1, 23, 0, tzinfo=UTC)),
+                LessThanOrEqual(("archived_at",), datetime(2025, 4, 2, 23, 0, tzinfo=UTC)),
+            ],
+        ),
+    ],
+)
+def test_a_span_of_time_reads_its_partitions_only(
+    dsn: str, conn: Connection, options: dict[str, str], filters: list[Filter]
+) -> None:
+    conn.execute(MONTHS)
+    reading = reader(dsn, columns="archived_at", pushFilters=True, **options)
+    assert list(reading.pushFilters(filters)) == []
+    (only,) = reading.partitions()
+    (statement,) = only.statements
+    hours = [moment for batch in reading.read(only) for moment in batch.column(0).to_pylist()]
+    assert sorted(hours) == [datetime(2025, 4, 2, tzinfo=UTC) + timedelta(hours=n) for n in range(24)]
+    explained = "".join(line for (line,) in conn.execute(f"EXPLAIN {statement}".encode()).fetchall())
+    assert "message_archive_202504" in explained
+    assert "message_archive_202503" not in explained
+
+
+def test_a_span_that_filters_leave_empty_reads_nothing(dsn: str, conn: Connection) -> None:
+    conn.execute(MONTHS)
+    reading = reader(dsn, to="2025-04-01T00:00:00Z", pushFilters=True)
+    reading.pushFilters([EqualTo(("archived_at",), datetime(2025, 4, 1, tzinfo=UTC))])
+    assert reading.partitions() == []
+    assert list(reading.read(None)) == []
+
+
+# Filters
+
+PUSHED = [
+    "id = 5",
+    "id IN (3, 4, 999999)",
+    "NOT id IN (3, 4)",
+    "attempts > 3",
+    "attempts <= 1 AND id >= 10",
+    "queue_name = 'mail'",
+    "queue_name <> 'mail'",
+    "reference <=> 'order 7'",
+    "reference LIKE 'order 1%'",
+    "reference LIKE '%er 2%'",
+    "leased_at IS NULL",
+    "headers IS NOT NULL",
+    "created_at < '2100-01-01T00:00:00Z'",
+    "archived_at > '2020-01-01T00:00:00Z'",
+]
+KEPT = [
+    "reference > 'order 5'",
+    "reference LIKE '%9'",
+    "headers = '{\"n\": 3}'",
+    "id = 4 OR attempts = 2",
+    "id % 2 = 1",
+]
+
+
+def test_filters_give_what_spark_alone_would_give(read: Read, conn: Connection) -> None:
+    conn.execute(ARCHIVE, [40])
+    conn.execute("UPDATE messages.message_archive SET reference = NULL, headers = NULL WHERE id % 4 = 0")
+    names = "id,attempts,queue_name,reference,leased_at,headers,created_at,archived_at"
+    alone = (
+        read(columns=names).select("id", *(F.expr(condition).alias(condition) for condition in PUSHED + KEPT)).collect()
+    )
+    for condition in PUSHED + KEPT:
+        filtered = read(columns=names, pushFilters=True).where(condition)
+        assert ids_of(filtered) == sorted(row.id for row in alone if row[condition]), condition
+        assert stays_with_spark(filtered) == (condition in KEPT), condition
+
+
+HOSTILE = ["'; DROP TABLE messages.message_archive; --", "\\", "\\' OR true --", "%s %(x)s {} {0}", "$1", "a\nb\t", "𝄞"]
+
+
+def test_a_frame_serves_many_queries(read: Read, conn: Connection) -> None:
+    frame = read(columns="id,result")
+    assert frame.count() == 0
+    conn.execute(ARCHIVE, [10])
+    assert ids_of(frame.where("id = 3")) == [3]
+    assert ids_of(frame.where("id = 4 OR id % 5 = 0")) == [4, 5, 10]
+    assert ids_of(frame.where("id = 1").union(frame.where("id = 2"))) == [1, 2]
+    conn.execute(MONTHS)
+    conn.execute(FAR)
+    assert frame.count() == count(conn) > 1000
+
+
+def test_spark_keeps_pushed_filters_for_the_next_query(read: Read, conn: Connection) -> None:
+    conn.execute(ARCHIVE, [10])
+    frame = read(columns="id", pushFilters=True)
+    assert ids_of(frame.where("id = 3")) == [3]
+    assert ids_of(frame) == [3], "Spark was mended: push filters down by default"
+
+
+def test_hostile_values_are_only_values(read: Read, conn: Connection) -> None:
+    conn.execute(ARCHIVE, [len(HOSTILE)])
+    for id, value in enumerate(HOSTILE, start=1):
+        conn.execute("UPDATE messages.message_archive SET reference = %s WHERE id = %s", [value, id])
+    reference = F.col("reference")
+    filters = [
+        *((value, reference == value) for value in HOSTILE),
+        (HOSTILE[2], reference.isin(HOSTILE[2], "nothing")),
+        (HOSTILE[2], reference.startswith(HOSTILE[2])),
+        (HOSTILE[2], reference.contains(HOSTILE[2])),
+    ]
+    for value, condition in filters:
+        frame = read(columns="reference", pushFilters=True).where(condition)
+        assert not stays_with_spark(frame), value
+        assert [row.reference for row in frame.collect()] == [value]
+    assert count(conn) == len(HOSTILE)
+
+
+def test_a_value_that_postgres_cannot_have_stays_with_spark(read: Read, conn: Connection) -> None:
+    conn.execute(ARCHIVE, [3])
+    frame = read(columns="reference", pushFilters=True).where(F.col("reference") == "order\0 1")
+    assert stays_with_spark(frame)
+    assert frame.collect() == []
+
+
+def test_filters_that_were_not_taken_are_given_back(dsn: str) -> None:
+    given = [
+        EqualTo(("message",), "1"),
+        Not(EqualTo(("message",), "1")),
+        In(("reference",), ("order 1", None)),
+        EqualTo(("attempts",), True),
+        GreaterThan(("archived_at",), datetime(2025, 4, 1)),
+        EqualTo(("headers", "n"), 1),
+    ]
+    assert list(reader(dsn, pushFilters=True).pushFilters(given)) == given
+
+
+# Who may
+
+
+@contextmanager
+def login(conn: Connection, dsn: str, name: str, *groups: str) -> Iterator[str]:
+    """The DSN of a new role in these groups."""
+    conn.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD 'hunter2'").format(sql.Identifier(name)))
+    try:
+        for group in groups:
+            conn.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(group), sql.Identifier(name)))
+        yield make_conninfo(dsn, user=name, password="hunter2")
+    finally:
+        conn.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
+
+
+def test_the_pipeline_role_alone_may_read(session: SparkSession, dsn: str, conn: Connection) -> None:
+    conn.execute(ARCHIVE, [12000])
+    with login(conn, dsn, "analyst", "messages_pipeline") as theirs:
+        register(session, theirs)
+        assert session.read.format("pgqueue").option("columns", "id").load().count() == 12000
+        assert session.read.format("pgqueue").option("table", "queue").load().collect() == []
+
+
+@pytest.mark.parametrize("groups", [(), ("messages_consumer",)])
+def test_without_the_pipeline_role_the_error_names_the_cure(
+    session: SparkSession, dsn: str, conn: Connection, groups: tuple[str, ...]
+) -> None:
+    conn.execute(ARCHIVE, [12000])
+    with login(conn, dsn, "stranger", *groups) as theirs:
+        with pytest.raises(PermissionDenied, match=r"'stranger' may not read the archive\. .* GRANT messages_pipeline"):
+            reader(theirs).partitions()
+        register(session, theirs)
+        with pytest.raises(Exception, match="GRANT messages_pipeline TO") as raised:
+            session.read.format("pgqueue").load().collect()
+        assert "hunter2" not in str(raised.value)
+
+
+def test_a_privilege_that_is_taken_after_the_plan_says_so(dsn: str, conn: Connection) -> None:
+    conn.execute(ARCHIVE, [1])
+    with login(conn, dsn, "analyst", "messages_pipeline") as theirs:
+        reading = reader(theirs)
+        (only,) = reading.partitions()
+        conn.execute("REVOKE messages_pipeline FROM analyst")
+        with pytest.raises(PermissionDenied, match=r"permission denied .* messages_pipeline"):
+            list(reading.read(only))
+
+
+# What is wrong
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"columns": "id,nosuch"}, InvalidArgument, "the archive has no column 'nosuch'. It has id, queue_name,"),
+        ({"columns": "id,id"}, InvalidArgument, "column 'id' is named twice"),
+        ({"columns": "id,,xid"}, InvalidArgument, "option columns is 'id,,xid', with an empty name"),
+        ({"table": "dead"}, InvalidArgument, "option table is 'dead'. Give one of archive, queue."),
+        ({"queues": "orders"}, InvalidArgument, "there is no option 'queues'. A read takes " + ", ".join(OPTIONS)),
+        ({"queue": "Orders"}, InvalidQueueName, "names 'Orders', which no queue can have"),
+        ({"result": "dead"}, InvalidArgument, "names 'dead'. Give some of success, failed,"),
+        ({"table": "queue", "result": "failed"}, InvalidArgument, "the queue has no results"),
+        ({"from_": "yesterday"}, InvalidArgument, "option from is 'yesterday', not a moment with time zone"),
+        ({"to": "2025-01-01T00:00:00"}, InvalidArgument, "Give ISO 8601, such as"),
+        ({"from_": "2025-01-02T00Z", "to": "2025-01-01T00Z"}, InvalidArgument, "is after option to"),
+        ({"numPartitions": "0"}, InvalidArgument, "option numPartitions is '0'. Give a number from 1"),
+        ({"pushFilters": "yes"}, InvalidArgument, "option pushFilters is 'yes'. Give true or false."),
+        ({"numPartitions": "many"}, InvalidArgument, "option numPartitions is 'many'"),
+    ],
+)
+def test_a_wrong_option_names_the_value_and_the_cure(
+    options: dict[str, str], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=re.escape(words)):
+        reader("", **options)
+
+
+def test_spark_shows_the_error_at_load(read: Read) -> None:
+    with pytest.raises(Exception, match="the archive has no column 'nosuch'"):
+        read(columns="nosuch")
+
+
+def test_an_unreachable_database_is_named_without_its_password(session: SparkSession) -> None:
+    register(session, "postgresql://analyst:hunter2@127.0.0.1:1/nowhere")
+    with pytest.raises(Exception, match=r'ConnectionFailed: .*"127\.0\.0\.1", port 1 failed') as raised:
+        session.read.format("pgqueue").load().collect()
+    assert "hunter2" not in str(raised.value)
+    assert "postgresql://" not in str(raised.value)
+
+
+def test_a_database_without_the_schema_says_how_to_install_it(empty_dsn: str) -> None:
+    with pytest.raises(SchemaMissing, match=r"psql -f sql/install\.sql"):
+        reader(empty_dsn).partitions()
+
+
+def test_an_old_schema_says_so(dsn: str, conn: Connection) -> None:
+    conn.execute("DELETE FROM messages.schema_migration WHERE version > 1")
+    with pytest.raises(SchemaTooOld, match="has version 1, this package needs"):
+        reader(dsn).partitions()
+
+
+LARGE = """
+    INSERT INTO messages.message_archive (result, created_at, message)
+    SELECT 'success', now(), to_jsonb(repeat('x', 2000000)) FROM generate_series(1, 100)
+"""
+
+
+def test_a_connection_that_breaks_is_an_error_and_no_short_result(dsn: str, conn: Connection) -> None:
+    conn.execute(LARGE)
+    reading = reader(dsn, columns="message", numPartitions=1)
+    batches = reading.read(*reading.partitions())
+    next(batches)
+    conn.execute(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'pgqueue spark read'"
+    )
+    with pytest.raises(ConnectionFailed, match=r"a range could not be read: .* read again"):
+        list(batches)
+
+
+def test_a_broken_statement_is_not_quoted(dsn: str) -> None:
+    broken = Range(("SELECT 1 / 0 AS id WHERE 'hunter2' <> ''",), 1)
+    with pytest.raises(ConnectionFailed, match="division by zero") as raised:
+        list(reader(dsn, columns="id").read(broken))
+    assert "hunter2" not in str(raised.value)
+    assert raised.value.__cause__ is None
+    assert raised.value.__suppress_context__
+
+
+def test_a_large_range_streams_through_little_memory(dsn: str, conn: Connection) -> None:
+    conn.execute(LARGE)
+    script = """
+import resource, sys
+from tests.spark.test_reader import reader
+reading = reader(sys.argv[1], columns="message", numPartitions=1)
+(whole,) = reading.partitions()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+size = sum(batch.nbytes for batch in reading.read(whole))
+print(size // 2**20, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 2**10)
+"""
+    done = subprocess.run([sys.executable, "-c", script, dsn], capture_output=True, text=True, check=True)
+    read_mb, grown_mb = map(int, done.stdout.split())
+    assert read_mb > 180
+    assert grown_mb < 90
+
+
+def test_a_read_that_stops_early_leaves_no_session(read: Read, conn: Connection) -> None:
+    conn.execute(LARGE)
+    assert len(read(columns="message").take(1)) == 1
+    for _ in range(100):
+        left = conn.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pgqueue spark%'"
+        ).fetchone()
+        if left == (0,):
+            return
+        conn.execute("SELECT pg_sleep(0.1)")
+    pytest.fail(f"{left} sessions are left")
+
+
+# What it never shows
+
+
+@contextmanager
+def jvm_log(session: SparkSession, level: str) -> Iterator[Any]:
+    """What Spark's driver logs, as a Java StringWriter."""
+    log4j = session._jvm.org.apache.logging.log4j
+    writer = session._jvm.java.io.StringWriter()
+    context = log4j.LogManager.getContext(False)
+    root = context.getConfiguration().getRootLogger()
+    layout = log4j.core.layout.PatternLayout.createDefaultLayout()
+    appender = log4j.core.appender.WriterAppender.createAppender(layout, None, writer, "test", False, True)
+    appender.start()
+    root.addAppender(appender, None, None)
+    session.sparkContext.setLogLevel(level)
+    try:
+        yield writer
+    finally:
+        session.sparkContext.setLogLevel("ERROR")
+        root.removeAppender("test")
+
+
+def test_the_connection_stands_in_no_plan_and_no_log(session: SparkSession, dsn: str, conn: Connection) -> None:
+    conn.execute(ARCHIVE, [100])
+    with login(conn, dsn, "analyst", "messages_pipeline") as theirs, jvm_log(session, "DEBUG") as log:
+        register(session, theirs)
+        frame = session.read.format("pgqueue").option("columns", "id,reference").load().where("reference = 'order 7'")
+        frame.collect()
+        plan = frame._jdf.queryExecution().toString() + plan_of(frame)
+        configured = str(session.sparkContext.getConf().getAll()) + str(frame.schema)
+    logged = str(log.toString())
+    assert "Starting task" in logged
+    for shown in (plan, configured, logged):
+        assert "hunter2" not in shown
+        assert theirs not in shown
+        assert "port=" not in shown
