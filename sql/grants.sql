@@ -19,6 +19,7 @@ BEGIN
             ('observer upkeep', 'health'),
             ('upkeep', 'upkeep run_schedules install_cron uninstall_cron'),
             ('pipeline', 'begin_run finish_run'),
+            ('pipeline', 'archive_partitions archive_checksums drop_archive_partition'),
             ('publisher consumer observer upkeep', 'limited granted_queues'),
             ('publisher consumer observer upkeep raw pipeline', 'schema_version latest_migration compatible_version upkeep_mode')),
         function AS (
