@@ -154,8 +154,8 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "PQ009": BeforeArchive,
     "PQ010": QueueNotEmpty,
     "PQ011": ScheduleNotFound,
-    "PQ012": ExportDiffers,
-    "PQ013": UndecidedMessages,
+    "PQ013": ExportDiffers,
+    "PQ014": UndecidedMessages,
     "42501": PermissionDenied,  # insufficient_privilege
     "3F000": SchemaMissing,  # invalid_schema_name
     "22P02": InvalidMessage,  # invalid_text_representation: not JSON

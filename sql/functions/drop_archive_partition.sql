@@ -26,7 +26,7 @@ BEGIN
     LOOP
         IF chunk.first_page <> covered OR chunk.end_page <= covered THEN
             RAISE EXCEPTION 'the manifest of archive partition % does not cover page %', quote_literal(drop_archive_partition.partition), covered
-                USING ERRCODE = 'PQ012', HINT = again;
+                USING ERRCODE = 'PQ013', HINT = again;
         END IF;
         covered := chunk.end_page;
         PERFORM FROM messages.archive_checksums(drop_archive_partition.partition, chunk.first_page, chunk.end_page) c
@@ -36,7 +36,7 @@ BEGIN
           WHERE c.rows IS DISTINCT FROM f.rows OR c.md5 IS DISTINCT FROM f.md5;
         IF FOUND THEN
             RAISE EXCEPTION 'archive partition % differs from its manifest in the pages from % to before %',
-                quote_literal(drop_archive_partition.partition), chunk.first_page, chunk.end_page USING ERRCODE = 'PQ012', HINT = again;
+                quote_literal(drop_archive_partition.partition), chunk.first_page, chunk.end_page USING ERRCODE = 'PQ013', HINT = again;
         END IF;
     END LOOP;
     -- Readers go on until here. From here nobody changes a row of it, nor decides about one.
@@ -44,19 +44,19 @@ BEGIN
     EXECUTE versions INTO after;
     IF after IS DISTINCT FROM before THEN
         RAISE EXCEPTION 'archive partition % changed while it was compared', quote_literal(drop_archive_partition.partition)
-            USING ERRCODE = 'PQ012', HINT = again;
+            USING ERRCODE = 'PQ013', HINT = again;
     END IF;
     IF covered * current_setting('block_size')::bigint < pg_relation_size(part.partition) THEN
         RAISE EXCEPTION 'the manifest of archive partition % does not cover page %', quote_literal(drop_archive_partition.partition), covered
-            USING ERRCODE = 'PQ012', HINT = again;
+            USING ERRCODE = 'PQ013', HINT = again;
     END IF;
     IF EXISTS (SELECT FROM messages.dead_message d WHERE d.archived_at >= part.first_at AND d.archived_at < part.end_at) THEN
         RAISE EXCEPTION 'archive partition % has dead messages about which nothing was decided', quote_literal(drop_archive_partition.partition)
-            USING ERRCODE = 'PQ013', HINT = 'Nothing was dropped. Requeue or dismiss them, then export and drop it again.';
+            USING ERRCODE = 'PQ014', HINT = 'Nothing was dropped. Requeue or dismiss them, then export and drop it again.';
     END IF;
     EXECUTE format('DROP TABLE %s', part.partition);
     PERFORM messages.begin_archive();
     RETURN after.rows;
 END $$;
 COMMENT ON FUNCTION messages.drop_archive_partition(text, jsonb) IS
-    'Drops a closed archive partition if the manifest of its export covers it and is equal to it, and returns how many messages it had. 55P03: it is in use, try again. PQ004: no such partition, not closed, or no manifest of it. PQ012: it differs from the manifest. PQ013: it has dead messages that wait for a decision.';
+    'Drops a closed archive partition if the manifest of its export covers it and is equal to it, and returns how many messages it had. 55P03: it is in use, try again. PQ004: no such partition, not closed, or no manifest of it. PQ013: it differs from the manifest. PQ014: it has dead messages that wait for a decision.';

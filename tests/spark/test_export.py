@@ -10,10 +10,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -37,8 +36,6 @@ from airflow_provider_pgqueue.core.statements import Statement
 from airflow_provider_pgqueue.core.statements.statement import one
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.pipelines.export import ExportOptions, export, read_export
-from airflow_provider_pgqueue.spark.pipelines.manifest import read_manifest
-from airflow_provider_pgqueue.spark.pipelines.target import open_target
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -60,15 +57,18 @@ def make_partition(conn: Connection, days_ago: int, rows: int = 0, *, days: int 
     conn.execute("UPDATE messages.archive_policy SET begins_at = least(begins_at, %s)", [first])
     conn.execute(
         """
-        INSERT INTO messages.message_archive (created_at, archived_at, leased_at, priority, attempts, queue_name, result,
-               handled_by, details, reference, topic, group_key, headers, output, failure, fingerprint, message)
-        SELECT %(first)s - interval '1.5 hours', %(first)s + n * %(span)s / %(rows)s, CASE WHEN n %% 3 = 0 THEN %(first)s END,
-               n %% 7, n %% 5, CASE n %% 2 WHEN 0 THEN 'orders' ELSE 'returns' END,
-               CASE n %% 10 WHEN 1 THEN 'failed' WHEN 2 THEN 'rejected' ELSE 'success' END,
-               'packer', CASE n %% 4 WHEN 0 THEN '' WHEN 1 THEN 'é|:\n' || n WHEN 2 THEN repeat('ü', n) END, 'shop-' || n,
-               CASE WHEN n %% 2 = 0 THEN 'shop.order' END, NULL, CASE WHEN n %% 3 = 1 THEN '{"kind": "slow"}'::jsonb END,
-               CASE WHEN n %% 5 = 1 THEN 'null'::jsonb END, CASE WHEN n %% 10 = 1 THEN '{"error": "ShopError"}'::jsonb END,
-               CASE WHEN n %% 10 IN (1, 2) THEN 'cause' END, jsonb_build_object('order', n, 'text', repeat('x€', n %% 400))
+        INSERT INTO messages.message_archive (created_at, archived_at, leased_at, priority, attempts, queue_name,
+               result, handled_by, details, reference, topic, headers, output, failure, fingerprint, message)
+        SELECT %(first)s - interval '1.5 hours', %(first)s + n * %(span)s / %(rows)s,
+               CASE WHEN n %% 3 = 0 THEN %(first)s END, n %% 7, n %% 5,
+               CASE n %% 2 WHEN 0 THEN 'orders' ELSE 'returns' END,
+               CASE n %% 10 WHEN 1 THEN 'failed' WHEN 2 THEN 'rejected' ELSE 'success' END, 'packer',
+               CASE n %% 4 WHEN 0 THEN '' WHEN 1 THEN 'é|:\n' || n WHEN 2 THEN repeat('ü', n) END, 'shop-' || n,
+               CASE WHEN n %% 2 = 0 THEN 'shop.order' END, CASE WHEN n %% 3 = 1 THEN '{"kind": "slow"}'::jsonb END,
+               CASE WHEN n %% 5 = 1 THEN 'null'::jsonb END,
+               CASE WHEN n %% 10 = 1 THEN '{"error": "ShopError"}'::jsonb END,
+               CASE WHEN n %% 10 IN (1, 2) THEN 'cause' END,
+               jsonb_build_object('order', n, 'text', repeat('x€', n %% 400))
           FROM generate_series(0, %(rows)s - 1) n
         """,
         {"first": first, "rows": rows, "span": timedelta(days=days)},
@@ -88,14 +88,18 @@ def die(conn: Connection, partition: str) -> int:
     return int(id_)
 
 
-def rows_in_archive(conn: Connection, partition: str | None = None) -> list[tuple[Any, ...]]:
-    table = f"messages.{partition or 'message_archive'}"
-    return conn.execute(
-        "SELECT id, created_at, archived_at, leased_at, requeued_from, priority, attempts, requeues, queue_name, result,"
-        " handled_by, details, reference, remedy, remedied_at, remedied_by, requeued_as, dismissed_for, headers::text,"
-        f" message::text, topic, group_key, fingerprint, output::text, failure::text, xid,"
-        f" (archived_at AT TIME ZONE 'UTC')::date FROM {table} ORDER BY id".encode()
-    ).fetchall()
+def change(conn: Connection, partition: str, statement: str, *parameters: Any) -> None:
+    conn.execute(statement.replace("{}", f"messages.{partition}").encode(), parameters or None)
+
+
+def rows_in_archive(conn: Connection, partition: str) -> list[tuple[Any, ...]]:
+    columns = """
+        id, created_at, archived_at, leased_at, requeued_from, priority, attempts, requeues, queue_name, result,
+        handled_by, details, reference, remedy, remedied_at, remedied_by, requeued_as, dismissed_for,
+        headers::text, message::text, topic, group_key, fingerprint, output::text, failure::text, xid,
+        (archived_at AT TIME ZONE 'UTC')::date"""
+    query = " ".join(["SELECT", columns, "FROM", f"messages.{partition}", "ORDER BY id"])
+    return conn.execute(query.encode()).fetchall()
 
 
 def rows_in_export(spark: SparkSession, target: Path) -> list[tuple[Any, ...]]:
@@ -105,7 +109,9 @@ def rows_in_export(spark: SparkSession, target: Path) -> list[tuple[Any, ...]]:
 
 def ids_in_data(target: Path) -> list[int]:
     """Return the ids that a reader finds who looks into the folder and at no manifest."""
-    return sorted(pq.read_table(target / "data", columns=["id"])["id"].to_pylist()) if (target / "data").exists() else []
+    return (
+        sorted(pq.read_table(target / "data", columns=["id"])["id"].to_pylist()) if (target / "data").exists() else []
+    )
 
 
 def files(target: Path) -> list[str]:
@@ -135,7 +141,8 @@ def do(session: SparkSession, dsn: str, target: Path) -> Export:
     """Export to the target as the owner of the tests: `do(drop=True)`."""
 
     def call(**options: Any) -> dict[str, Any]:
-        return export(session, ExportOptions(**{"target": str(target), "rows_per_file": 500} | options), Database(dsn))
+        small: dict[str, Any] = {"target": str(target), "rows_per_file": 1000, "max_connections": 2}
+        return export(session, ExportOptions(**small | options), Database(dsn))
 
     return call
 
@@ -157,7 +164,8 @@ def test_the_files_have_every_column_of_every_message(
 def test_the_files_lie_by_queue_result_and_day(conn: Connection, target: Path, do: Export) -> None:
     name = make_partition(conn, 40, 400, days=2)
     do()
-    pattern = rf"data/queue_name=(orders|returns)/result=(success|failed|rejected)/date=\d{{4}}-\d\d-\d\d/{name}-\d{{5}}.parquet"
+    folders = r"queue_name=(orders|returns)/result=(success|failed|rejected)/date=\d{4}-\d\d-\d\d"
+    pattern = rf"data/{folders}/{name}-\d{{5}}.parquet"
     *data, manifest = sorted(files(target), key=lambda path: path.startswith("_"))
     assert manifest == f"_manifests/{name}.json"
     assert [path for path in data if not re.fullmatch(pattern, path)] == []
@@ -170,11 +178,9 @@ def test_names_that_are_no_names_of_files_stay_in_their_folder(
 ) -> None:
     name = make_partition(conn, 40, 2)
     for queue_name in ("../../up", "a=b/c", "%41 {x}*?", "naïve"):
-        conn.execute(f"UPDATE messages.{name} SET queue_name = %s WHERE queue_name = 'orders'".encode(), [queue_name])
+        change(conn, name, "UPDATE {} SET queue_name = %s WHERE queue_name <> 'returns'", queue_name)
         do()
         assert rows_in_export(session, target) == rows_in_archive(conn, name)
-        conn.execute(f"UPDATE messages.{name} SET queue_name = 'orders' WHERE result = 'success' AND id % 2 = 0".encode())
-        conn.execute(f"UPDATE messages.{name} SET queue_name = 'orders' WHERE queue_name <> 'returns'".encode())
     assert {path.name for path in target.parent.iterdir()} == {"export"}
 
 
@@ -189,10 +195,10 @@ def test_a_partition_without_messages_is_exported_and_dropped(conn: Connection, 
 def test_a_second_export_writes_nothing(conn: Connection, target: Path, do: Export) -> None:
     name = make_partition(conn, 40, 1000)
     do()
-    before = {path: (target / path).stat() for path in files(target)}
+    before = {path: (target / path).stat().st_mtime_ns for path in files(target)}
     done = do()
     assert (done["exported"], done["skipped"], done["rows"]) == ([], [name], 0)
-    assert {path: (target / path).stat() for path in files(target)} == before
+    assert {path: (target / path).stat().st_mtime_ns for path in files(target)} == before
 
 
 def test_a_run_that_finished_is_not_done_again(conn: Connection, do: Export) -> None:
@@ -203,9 +209,10 @@ def test_a_run_that_finished_is_not_done_again(conn: Connection, do: Export) -> 
 
 
 def test_a_decision_after_the_export_is_exported_again(
-    conn: Connection, session: SparkSession, target: Path, do: Export
+    conn: Connection, session: SparkSession, target: Path, do: Export, queue: Callable[..., str]
 ) -> None:
     name = make_partition(conn, 40, 1000)
+    queue("orders")
     dead = die(conn, name)
     do()
     (leased,) = run(conn, statements.lease_dead("orders"))
@@ -280,21 +287,21 @@ def test_a_partition_of_an_earlier_export_is_read_back_before_it_is_dropped(
     expected = rows_in_archive(conn, name)
     do()
     file = next(target.rglob("*.parquet"))
+    ids = pq.ParquetFile(file).metadata.row_group(0).column(0)
     content = bytearray(file.read_bytes())
-    table = pq.ParquetFile(file).read()
-    column = table.schema.get_field_index("attempts")
-    flipped = table.set_column(column, "attempts", [[9] * table.num_rows])
-    pq.write_table(flipped.cast(table.schema), file, compression="zstd")
-    os.truncate(file, max(file.stat().st_size, len(content)))
+    content[ids.data_page_offset + ids.total_compressed_size // 2] ^= 0xFF
+    file.write_bytes(content)
+    assert do()["skipped"] == [name]
     done = do(drop=True)
     assert (done["exported"], done["dropped"]) == ([name], [name])
     assert rows_in_export(session, target) == expected
 
 
 def test_a_dead_message_that_waits_for_a_decision_keeps_the_partition(
-    conn: Connection, target: Path, do: Export
+    conn: Connection, target: Path, do: Export, queue: Callable[..., str]
 ) -> None:
     name = make_partition(conn, 40, 10)
+    queue("orders")
     dead = die(conn, name)
     done = do(drop=True)
     assert (done["exported"], done["dropped"]) == ([name], [])
@@ -308,29 +315,27 @@ def test_a_dead_message_that_waits_for_a_decision_keeps_the_partition(
 
 
 @pytest.mark.parametrize(
-    "change",
+    "statement",
     [
-        "UPDATE messages.{} SET details = 'other' WHERE id = (SELECT max(id) FROM messages.{})",
-        "UPDATE messages.{} SET remedied_at = remedied_at + interval '1 microsecond', output = '[1]'",
-        "DELETE FROM messages.{} WHERE id = (SELECT max(id) FROM messages.{})",
-        "INSERT INTO messages.{} SELECT * FROM messages.{} LIMIT 1",
-        "INSERT INTO messages.{} SELECT a.* FROM messages.{} a, generate_series(1, 50)",
+        "UPDATE {} SET details = 'other' WHERE id = (SELECT max(id) FROM {})",
+        "UPDATE {} SET created_at = created_at + interval '1 microsecond'",
+        "DELETE FROM {} WHERE id = (SELECT max(id) FROM {})",
+        "INSERT INTO {} SELECT a.* FROM {} a, generate_series(1, 5) WHERE a.result = 'success'",
     ],
 )
 def test_a_partition_that_changed_after_the_export_is_not_dropped(
-    conn: Connection, session: SparkSession, target: Path, do: Export, change: str
+    conn: Connection, session: SparkSession, target: Path, do: Export, statement: str
 ) -> None:
     name = make_partition(conn, 40, 300)
     do()
-    conn.execute(change.replace("{}", name).encode())
-    conn.execute("DELETE FROM messages.dead_message")
+    change(conn, name, statement)
     with pytest.raises(ExportDiffers, match="Export the partition again"):
         drop(conn, name, manifest_of(target, name))
     assert exists(conn, name)
-    expected = rows_in_archive(conn, name)
+    expected = sorted(rows_in_archive(conn, name), key=str)
     done = do(drop=True)
     assert (done["exported"], done["dropped"]) == ([name], [name])
-    assert rows_in_export(session, target) == expected
+    assert sorted(rows_in_export(session, target), key=str) == expected
 
 
 def test_a_manifest_that_leaves_pages_out_drops_nothing(conn: Connection, target: Path, do: Export) -> None:
@@ -354,12 +359,27 @@ def test_a_writer_is_waited_for_shortly_and_what_it_wrote_is_noticed(
     conn, writer = connect(), connect(autocommit=False)
     name = make_partition(conn, 40, 100)
     do()
-    writer.execute(f"UPDATE messages.{name} SET details = 'late'".encode())
+    change(writer, name, "UPDATE {} SET details = 'late'")
     with pytest.raises(psycopg.errors.LockNotAvailable):
         drop(conn, name, manifest_of(target, name))
     writer.commit()
     with pytest.raises(ExportDiffers):
         drop(conn, name, manifest_of(target, name))
+
+
+def test_a_change_while_the_partition_is_compared_is_noticed(connect: Connect, target: Path, do: Export) -> None:
+    conn, writer, dropper = connect(), connect(autocommit=False), connect()
+    name = make_partition(conn, 40, 100)
+    do()
+    change(writer, name, "UPDATE {} SET details = 'late'")
+    waits = "SELECT FROM pg_locks WHERE pid = %s AND mode = 'ShareRowExclusiveLock' AND NOT granted"
+    with ThreadPoolExecutor(1) as pool:
+        dropped = pool.submit(drop, dropper, name, manifest_of(target, name))
+        while not dropped.done() and conn.execute(waits, [dropper.info.backend_pid]).rowcount == 0:
+            pass
+        writer.commit()
+    with pytest.raises(ExportDiffers, match="changed while it was compared"):
+        dropped.result()
 
 
 def test_a_reader_of_the_partition_keeps_it_for_this_time(connect: Connect, do: Export) -> None:
@@ -389,8 +409,200 @@ def test_unknown_default_and_open_partitions_are_refused(conn: Connection, do: E
 
 @pytest.mark.parametrize(
     "options",
-    [{"target": ""}, {"older_than": timedelta(-1)}, {"rows_per_file": 0}, {"max_connections": 0}, {"target": "gopher://x"}],
+    [
+        {"target": ""},
+        {"older_than": timedelta(-1)},
+        {"rows_per_file": 0},
+        {"max_connections": 0},
+        {"target": "gopher://x"},
+    ],
 )
 def test_options_out_of_range_are_refused(do: Export, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=next(iter(options))):
         do(**options)
+
+
+# What a crash leaves --------------------------------------------------------------------------------------------------
+
+
+DRIVER = """
+import os, shutil, signal, sys
+sys.path[:0] = {path!r}
+from airflow_provider_pgqueue.spark.pipelines import export
+from airflow_provider_pgqueue.spark.pipelines.manifest import Manifest
+
+target, moved, publish, move = {target!r}, [], export._Export._publish, export.move
+
+def before_the_move(*arguments):
+    shutil.copytree(target, target + " staged")
+    publish(*arguments)
+
+def one_move(*arguments):
+    moved.append(move(*arguments))
+    if len(moved) == 2:
+        shutil.copytree(target, target + " half moved")
+
+export._Export._publish, export.move = before_the_move, one_move
+Manifest.save = lambda *_: os.killpg(0, signal.SIGKILL)
+export.command(["--target", target, "--rows-per-file", "500", "--max-connections", "2", "--drop"])
+"""
+
+
+def test_kill_9_at_any_moment_leaves_no_duplicate_and_the_next_run_completes_it(
+    conn: Connection, session: SparkSession, dsn: str, target: Path, do: Export
+) -> None:
+    name = make_partition(conn, 40, 2000)
+    expected = rows_in_archive(conn, name)
+    died = subprocess.run(
+        [sys.executable, "-c", DRIVER.format(path=sys.path, target=str(target))],
+        env=os.environ
+        | {"PGQUEUE_DSN": dsn, "PYSPARK_SUBMIT_ARGS": "--master local[2] --conf spark.ui.enabled=false pyspark-shell"},
+        start_new_session=True,
+        capture_output=True,
+        timeout=240,
+        check=False,
+    )
+    assert died.returncode == -signal.SIGKILL, died.stderr.decode()[-4000:]
+    # What was on the disk at two moments before counts too: a kill then leaves just that.
+    left = [Path(f"{target} staged"), Path(f"{target} half moved"), target]
+    found = [ids_in_data(folder) for folder in left]
+    assert (len(found[0]), 0 < len(found[1]) < 2000, len(found[2])) == (0, True, 2000)
+    assert all(len(ids) == len(set(ids)) for ids in found)
+    for folder in left:
+        with pytest.raises(ExportError, match="has no export"):
+            read_export(session, str(folder))
+        assert do(target=str(folder))["exported"] == [name]
+        assert rows_in_export(session, folder) == expected
+        assert len(ids_in_data(folder)) == 2000
+        assert not (folder / "_staging" / name).exists()
+    assert do(drop=True)["dropped"] == [name]
+
+
+@contextmanager
+def little_room(folder: Path) -> Iterator[None]:
+    """Let no more than a megabyte be written below the folder."""
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder], check=False).returncode == 0:
+        try:
+            yield
+        finally:
+            subprocess.run(["umount", folder], check=True)
+    else:
+        workers = [int(pid.name) for pid in Path("/proc").iterdir() if pid.name.isdigit() and _is_worker(pid)]
+        before = {pid: resource.prlimit(pid, resource.RLIMIT_FSIZE, (10_000, -1)) for pid in workers}
+        try:
+            yield
+        finally:
+            for pid, limits in before.items():
+                with suppress(ProcessLookupError):
+                    resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+
+
+def _is_worker(process: Path) -> bool:
+    try:
+        return b"pyspark" in (process / "cmdline").read_bytes() and process.stat().st_uid == os.getuid()
+    except OSError:
+        return False
+
+
+def test_a_full_disk_drops_nothing_and_the_next_run_completes_it(
+    conn: Connection, session: SparkSession, target: Path, do: Export
+) -> None:
+    name = make_partition(conn, 40, 3000)
+    change(
+        conn,
+        name,
+        "UPDATE {} SET message = to_jsonb((SELECT string_agg(md5(random()::text), '')"
+        " FROM generate_series(1, 30 + id % 2)))",
+    )
+    expected = rows_in_archive(conn, name)
+    with little_room(target):
+        with pytest.raises(ExportError, match=r"target .* cannot be used: .*(No space left|too large).*Make room"):
+            do(drop=True)
+        assert (exists(conn, name), ids_in_data(target)) == (True, [])
+    assert do(drop=True)["dropped"] == [name]
+    assert rows_in_export(session, target) == expected
+
+
+def test_a_target_that_cannot_be_written_drops_nothing(conn: Connection, tmp_path: Path, do: Export) -> None:
+    name = make_partition(conn, 40, 10)
+    (tmp_path / "file").touch()
+    with pytest.raises(ExportError, match=r"cannot be used: .*Not a directory"):
+        do(target=str(tmp_path / "file" / "export"), drop=True)
+    assert exists(conn, name)
+
+
+# Who and how many -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def role(conn: Connection, dsn: str) -> Iterator[Callable[..., Database]]:
+    """Make a login that is a member of the groups, and return the database as it sees it."""
+
+    def make(*groups: str) -> Database:
+        conn.execute("CREATE ROLE exporter LOGIN")
+        for group in groups:
+            conn.execute(f"GRANT {group} TO exporter".encode())
+        return Database(psycopg.conninfo.make_conninfo(dsn, user="exporter"))
+
+    yield make
+    conn.execute("DROP ROLE exporter")
+
+
+def test_the_role_of_the_pipelines_may_export_and_drop(
+    conn: Connection, session: SparkSession, target: Path, role: Callable[..., Database]
+) -> None:
+    name = make_partition(conn, 40, 100)
+    expected = rows_in_archive(conn, name)
+    done = export(session, ExportOptions(target=str(target), drop=True), role("messages_pipeline"))
+    assert done["dropped"] == [name]
+    assert rows_in_export(session, target) == expected
+
+
+def test_a_role_without_the_right_exports_nothing(
+    conn: Connection, session: SparkSession, target: Path, role: Callable[..., Database]
+) -> None:
+    make_partition(conn, 40, 100)
+    database = role("messages_publisher")
+    with pytest.raises(PermissionDenied):
+        export(session, ExportOptions(target=str(target)), database)
+    conn.execute("GRANT EXECUTE ON FUNCTION messages.begin_run, messages.finish_run TO exporter")
+    with pytest.raises(PermissionDenied, match="message_archive"):
+        export(session, ExportOptions(target=str(target)), database)
+    conn.execute("DROP OWNED BY exporter")
+    assert files(target) == []
+
+
+def test_two_exports_at_once_export_once(conn: Connection, session: SparkSession, target: Path, do: Export) -> None:
+    name = make_partition(conn, 40, 1000)
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda _: do(), range(2)))
+    assert sorted([done["exported"], done["skipped"]] for done in both) == [[[], [name]], [[name], []]]
+    assert len(ids_in_data(target)) == 1000
+
+
+def test_an_export_of_another_partition_of_the_same_name_is_not_overwritten(
+    conn: Connection, session: SparkSession, target: Path, do: Export
+) -> None:
+    name = make_partition(conn, 40, 100)
+    expected = rows_in_archive(conn, name)
+    do(drop=True)
+    make_partition(conn, 40, 50)
+    with pytest.raises(ExportDiffers, match="Give another target"):
+        do()
+    assert rows_in_export(session, target) == expected
+
+
+def test_the_attempt_of_a_task_that_lost_leaves_nothing(
+    conn: Connection, session: SparkSession, target: Path, do: Export
+) -> None:
+    name = make_partition(conn, 40, 1000)
+    do()
+    (target / "_manifests" / f"{name}.json").unlink()
+    lost = target / "_staging" / name / "older"
+    lost.mkdir(parents=True)
+    shutil.copy(next((target / "data").rglob("*.parquet")), lost / "00000-other-0.parquet")
+    assert len(ids_in_data(target)) == 1000
+    do()
+    assert rows_in_export(session, target) == rows_in_archive(conn, name)
+    assert not (target / "_staging" / name).exists()

@@ -1,7 +1,8 @@
 """The md5 of messages in their physical order, made alike by PostgreSQL and from a Parquet file.
 
-Each row is a text: numbers, times as microseconds since 1970, other values with their length before them, so that no two
-rows have the same text. What is longer than 256 bytes counts by its own md5. `messages.archive_checksums` does the same.
+Each row is a text: numbers, times as microseconds since 1970, other values with their length before them, so that no
+two rows have the same text. What is longer than 256 bytes counts by its own md5, so that the text of many rows stays
+small. `messages.archive_checksums` does the same.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def export_chunk(
     """Write the files of a chunk into the staging folder; return them with the paths where they are.
 
     They were read back and are equal to what PostgreSQL has, at a moment after it was read. Each call has files of its
-    own: of two attempts of a task neither touches what the other wrote. ExportDiffers if the chunk changes all the time.
+    own: of two attempts of a task neither touches what the other wrote. ExportDiffers if it changes all the time.
     """
     for _ in range(_TRIES):
         staged = _write(database, target, partition, chunk, f"{staging}/{chunk.number:05}-{uuid4().hex}")
@@ -76,9 +76,17 @@ def differs(
     for info, file in zip(target.get_file_info([file.path for file in files]), files, strict=True):
         if not info.is_file or info.size != file.bytes:
             return True
-        if read_back and checksum_of_file(target, file.path) != (file.rows, file.md5):
+        if read_back and not _is_readable(target, file):
             return True
     return False
+
+
+def _is_readable(target: SubTreeFileSystem, file: File) -> bool:
+    try:
+        return checksum_of_file(target, file.path) == (file.rows, file.md5)
+    except (OSError, pa.ArrowException) as error:
+        log.warning("%s cannot be read: %s", file.path, type(error).__name__)
+        return False
 
 
 def _write(
@@ -93,9 +101,7 @@ def _write(
     return [_noted(target, path, partition.name, chunk, group) for group, path in paths.items()]
 
 
-def _noted(
-    target: SubTreeFileSystem, path: str, partition: str, chunk: Chunk, group: Group
-) -> tuple[str, File]:
+def _noted(target: SubTreeFileSystem, path: str, partition: str, chunk: Chunk, group: Group) -> tuple[str, File]:
     sync(target, [path])
     rows, digest = checksum_of_file(target, path)
     queue_name, result, day = group
@@ -123,7 +129,7 @@ def _read(database: Database, partition: Partition, chunk: Chunk) -> Iterator[pa
 
 
 def _select(partition: Partition, chunk: Chunk) -> str:
-    """Return the query for a chunk: of the table, which the role may read, pruned to the partition, which it may not."""
+    """Return the query for a chunk: of the table, pruned to the partition, which the role may not read by itself."""
     values = [
         sql.SQL("a.{0}" if column.kind in _ARROW else "a.{0}::text AS {0}").format(sql.Identifier(column.name))
         for column in partition.columns
@@ -148,7 +154,7 @@ def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
 
 @dataclass(slots=True)
 class _Split:
-    """Files by queue, result and day. A file is open from when much is buffered; most are written at the end, in turn."""
+    """Files by queue, result and day. Most are written at the end, in turn; one stays open if much was buffered."""
 
     target: SubTreeFileSystem
     columns: tuple[Column, ...]

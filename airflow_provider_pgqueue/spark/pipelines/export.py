@@ -1,4 +1,4 @@
-"""Closed partitions of the archive become Parquet; with `drop`, a partition that was exported and compared is dropped."""
+"""Closed partitions of the archive become Parquet; with `drop`, a partition that was compared with it is dropped."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import click
 import psycopg
 import pyarrow as pa
 from pyarrow.fs import SubTreeFileSystem
+from pyspark.errors import PySparkException
 
 from airflow_provider_pgqueue.core.client import run as run_statement
 from airflow_provider_pgqueue.core.errors import (
@@ -37,7 +38,7 @@ from airflow_provider_pgqueue.spark.pipelines.manifest import (
     Chunk,
     File,
     Manifest,
-    file_prefix,
+    is_file_of,
     manifest_path,
     read_manifest,
     read_manifests,
@@ -60,7 +61,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MOST_ROWS: Final = 250_000
-_TRIES_TO_DROP: Final = 10
+_TRIES_TO_DROP: Final = 6
 _TYPES: Final = {"bigint": "bigint", "integer": "int", "smallint": "smallint", "timestamp with time zone": "timestamp"}
 
 
@@ -115,7 +116,7 @@ def export(spark: SparkSession, options: ExportOptions, database: Database) -> S
 
 
 def read_export(spark: SparkSession, target: str) -> DataFrame:
-    """Return the exported messages with the columns of the archive and `date`: of valid exports only, each message once.
+    """Return the exported messages, each once, with the columns of the archive and `date`; of valid exports only.
 
     ExportError if there is no export, or a manifest is damaged.
     """
@@ -212,13 +213,14 @@ class _Export:
             return "skipped", manifest, True
         if manifest is not None and manifest.oid != partition.oid:
             raise ExportDiffers(
-                f"{shown(self.options.target)} has an export of another archive partition {name!r}, with other messages. "
+                f"{shown(self.options.target)} has an export of another partition {name!r} with other messages. "
                 f"Give another target, or move that export away: {manifest_path(name)} and its files."
             )
         return "exported", self._export(conn, partition), True
 
     def _changed(self, partition: Partition, manifest: Manifest) -> bool:
-        if manifest.columns != partition.columns or sum(c.end_page - c.first_page for c in manifest.chunks) < partition.pages:
+        covered = sum(chunk.end_page - chunk.first_page for chunk in manifest.chunks)
+        if manifest.columns != partition.columns or covered < partition.pages:
             return True
         files: dict[int, list[File]] = {chunk.number: [] for chunk in manifest.chunks}
         for file in manifest.files:
@@ -233,15 +235,27 @@ class _Export:
 
     def _export(self, conn: psycopg.Connection[Any], partition: Partition) -> Manifest:
         started = time.monotonic()
-        chunks = partition.chunks(self.options.rows_per_file)
-        log.info("partition %s: exporting %d pages in %d ranges", partition.name, partition.pages, len(chunks))
+        log.info("partition %s: exporting %d pages", partition.name, partition.pages)
         remove_folder(self.target, staging_folder(partition.name))
+        try:
+            manifest = self._stage_and_publish(conn, partition)
+        finally:
+            remove_folder(self.target, staging_folder(partition.name))
+        rate = manifest.rows / max(0.001, time.monotonic() - started)
+        log.info(
+            "partition %s: %d messages in %d files, %.0f/s", partition.name, manifest.rows, len(manifest.files), rate
+        )
+        return manifest
+
+    def _stage_and_publish(self, conn: psycopg.Connection[Any], partition: Partition) -> Manifest:
+        chunks = partition.chunks(self.options.rows_per_file)
         staging = f"{staging_folder(partition.name)}/{uuid4().hex}"
         self.target.create_dir(staging, recursive=True)
         database, target = self.database, self.target
         found = self._on_executors(chunks, lambda chunk: export_chunk(database, target, partition, chunk, staging))
         staged = [(path, File.from_json(file)) for files in found for path, file in files]
-        (version,) = conn.execute("SELECT messages.schema_version()").fetchone() or (0,)  # and whether we still are alone
+        # Fails if the session broke, and with it the lock that keeps other exports waiting.
+        (version,) = conn.execute("SELECT messages.schema_version()").fetchone() or (0,)
         manifest = Manifest(
             partition=partition.name,
             oid=partition.oid,
@@ -254,8 +268,6 @@ class _Export:
             files=tuple(sorted((file for _, file in staged), key=lambda file: file.path)),
         )
         self._publish(manifest, staged)
-        rate = manifest.rows / max(0.001, time.monotonic() - started)
-        log.info("partition %s: %d messages in %d files, %.0f/s", partition.name, manifest.rows, len(staged), rate)
         return manifest
 
     def _publish(self, manifest: Manifest, staged: list[tuple[str, File]]) -> None:
@@ -265,13 +277,12 @@ class _Export:
             self.target.delete_file(old)
             sync_folders(self.target, [old])
         for info in files_in(self.target, "data"):
-            if info.base_name.startswith(file_prefix(manifest.partition)):
+            if is_file_of(manifest.partition, info.base_name):
                 self.target.delete_file(info.path)
         for path, file in staged:
             move(self.target, path, file.path)
         sync_folders(self.target, [file.path for file in manifest.files])
         manifest.save(self.target)
-        remove_folder(self.target, staging_folder(manifest.partition))
 
     def _drop(self, conn: psycopg.Connection[Any], manifest: Manifest) -> str | None:
         """Drop the partition; return why it is kept if it cannot be dropped now."""
@@ -333,7 +344,12 @@ def _clear(target: str) -> Iterator[None]:
     except OSError as error:
         raise ExportError(
             f"target {shown(target)!r} cannot be used: {error.strerror or error}. "
-            "Nothing was dropped of what is not exported. Make room or grant the right to write there, and run it again."
+            "Nothing was dropped that is not exported. Make room, or grant the right to write there, and run it again."
+        ) from error
+    except PySparkException as error:  # its text may quote data
+        raise ExportError(
+            f"a task of the export to {shown(target)!r} failed on its executor. "
+            "Nothing was dropped that is not exported. The log of the executor says why; run it again."
         ) from error
     except psycopg.OperationalError as error:
         raise ConnectionFailed(f"{type(error).__name__}: the connection broke. Run the export again.") from error

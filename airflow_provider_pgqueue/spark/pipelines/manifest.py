@@ -1,4 +1,4 @@
-"""What of an export is valid: a manifest per archive partition names its files; what no manifest names does not count."""
+"""What of an export is valid: a manifest per partition names its files; what no manifest names does not count."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Manifest:
         return json.dumps(content | {"checksum": _checksum(content)}, indent=1, ensure_ascii=False)
 
     @classmethod
-    def from_json(cls, text: bytes | str) -> Manifest:
+    def from_json(cls, text: str) -> Manifest:
         """Return the manifest in a text; ValueError if the text is not whole."""
         content = json.loads(text)
         if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
@@ -117,7 +117,7 @@ def read_manifest(target: SubTreeFileSystem, partition: str) -> Manifest | None:
     path = manifest_path(partition)
     try:
         with target.open_input_stream(path) as stream:
-            return Manifest.from_json(stream.read())
+            return Manifest.from_json(stream.read().decode())
     except FileNotFoundError:
         return None
     except ValueError as error:  # of the JSON, its encoding or the checksum
@@ -143,11 +143,12 @@ def staging_folder(partition: str) -> str:
 def data_path(partition: str, chunk: int, queue_name: str, result: str, day: date) -> str:
     """Return where a file goes, with the columns that it is split by in the names of folders, as Spark has them."""
     folder = f"queue_name={escaped(queue_name)}/result={escaped(result)}/date={day.isoformat()}"
-    return f"data/{folder}/{file_prefix(partition)}{chunk:05}.parquet"
+    return f"data/{folder}/{escaped(partition)}-{chunk:05}.parquet"
 
 
-def file_prefix(partition: str) -> str:
-    return f"{escaped(partition)}-"
+def is_file_of(partition: str, base_name: str) -> bool:
+    """Return whether a file in `data` is one of the partition, of this or of an older export."""
+    return re.fullmatch(rf"{re.escape(escaped(partition))}-\d+\.parquet", base_name) is not None
 
 
 def escaped(name: str) -> str:

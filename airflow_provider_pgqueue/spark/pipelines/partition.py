@@ -51,16 +51,18 @@ def closed_partitions(
             Column(*row)
             for row in conn.execute(
                 "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute"
-                " WHERE attrelid = 'messages.message_archive'::regclass AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
+                " WHERE attrelid = 'messages.message_archive'::regclass AND attnum > 0 AND NOT attisdropped"
+                " ORDER BY attnum"
             )
         )
         with conn.cursor(row_factory=kwargs_row(_from(columns))) as cursor:
             return cursor.execute(
                 """
                 SELECT c.relname AS name, c.oid::bigint, p.first_at, p.end_at,
-                       pg_relation_size(c.oid) / current_setting('block_size')::bigint AS pages, pg_table_size(c.oid) AS bytes,
-                       CASE WHEN c.reltuples > 0 AND c.relpages > 0 THEN c.reltuples / c.relpages ELSE %(rows_in_page)s END
-                           AS rows_in_page
+                       pg_relation_size(c.oid) / current_setting('block_size')::bigint AS pages,
+                       pg_table_size(c.oid) AS bytes,
+                       CASE WHEN c.reltuples > 0 AND c.relpages > 0 THEN c.reltuples / c.relpages
+                            ELSE %(rows_in_page)s END AS rows_in_page
                   FROM messages.archive_partitions() p JOIN pg_class c ON c.oid = p.partition
                  WHERE p.end_at <= clock_timestamp()
                    AND CASE WHEN %(names)s::text[] = '{}' THEN p.end_at <= clock_timestamp() - %(older_than)s
