@@ -20,6 +20,7 @@ BEGIN
             ('observer upkeep', 'health'),
             ('upkeep', 'upkeep run_schedules install_cron uninstall_cron'),
             ('pipeline', 'begin_run finish_run run_backlog run_archived'),
+            ('pipeline', 'archive_partitions archive_checksums drop_archive_partition'),
             ('publisher consumer observer upkeep', 'limited granted_queues'),
             ('publisher consumer observer upkeep raw pipeline', 'schema_version latest_migration compatible_version upkeep_mode')),
         function AS (

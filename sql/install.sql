@@ -45,6 +45,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/alter_queue.sql
 \ir functions/apply_retention.sql
 \ir functions/archive.sql
+\ir functions/archive_checksums.sql
 \ir functions/archive_partitions.sql
 \ir functions/begin_archive.sql
 \ir functions/begin_run.sql
@@ -63,6 +64,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/check_queue_name.sql
 \ir functions/check_schedule.sql
 \ir functions/check_topic.sql
+\ir functions/closed_archive_partition.sql
 \ir functions/consume.sql
 \ir functions/count_leases.sql
 \ir functions/create_queue.sql
@@ -72,6 +74,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/dead_causes.sql
 \ir functions/dead_queues.sql
 \ir functions/dismiss.sql
+\ir functions/drop_archive_partition.sql
 \ir functions/drop_queue.sql
 \ir functions/drop_stage.sql
 \ir functions/extend.sql

@@ -14,6 +14,9 @@ PgQueueError
  |    +-- MessageTooLarge     the body is larger than the queue takes
  +-- BeforeArchive            older than what the archive keeps
  +-- StageIncomplete         rows that were staged are gone; nothing was published
+ +-- ExportError              an export of the archive cannot be written or read
+ |    +-- ExportDiffers       it is not what the archive has
+ |    +-- UndecidedMessages   dead messages wait for a decision
  +-- LeaseLost                somebody else may have the messages now; nothing was changed
  +-- SchemaError
  |    +-- SchemaMissing       the schema `messages` is not installed
@@ -67,6 +70,18 @@ class Unroutable(QueueError):
 
 class BeforeArchive(PgQueueError):
     """The time is older than what the archive keeps."""
+
+
+class ExportError(PgQueueError):
+    """An export of the archive cannot be written, or not be read."""
+
+
+class ExportDiffers(ExportError):
+    """An export is not what the archive has: nothing was dropped."""
+
+
+class UndecidedMessages(ExportError):
+    """Nothing was decided about some dead messages of an archive partition: it was not dropped."""
 
 
 class ScheduleNotFound(PgQueueError):
@@ -145,6 +160,8 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "PQ010": QueueNotEmpty,
     "PQ011": ScheduleNotFound,
     "PQ012": StageIncomplete,
+    "PQ013": ExportDiffers,
+    "PQ014": UndecidedMessages,
     "42501": PermissionDenied,  # insufficient_privilege
     "3F000": SchemaMissing,  # invalid_schema_name
     "22P02": InvalidMessage,  # invalid_text_representation: not JSON

@@ -53,7 +53,7 @@ VERBS = {
     "dead_queues": ("SELECT messages.dead_queues()", "consumer observer admin"),
     "dead_causes": ("SELECT messages.dead_causes()", "consumer observer admin"),
     "search_archive": ("SELECT messages.search_archive()", "observer admin"),
-    "archive_partitions": ("SELECT messages.archive_partitions()", "observer admin"),
+    "archive_partitions": ("SELECT messages.archive_partitions()", "observer pipeline admin"),
     "schedules": ("SELECT messages.schedules()", "observer admin"),
     "message_overview": ("SELECT FROM messages.message_overview", "observer admin"),
     "archive_overview": ("SELECT FROM messages.archive_overview", "observer admin"),
@@ -95,6 +95,8 @@ VERBS = {
         "SELECT messages.begin_run('nightly', 'drain'), messages.run_archived('nightly')",
         "pipeline admin",
     ),
+    "archive_checksums": ("SELECT messages.archive_checksums('none', 0, 1)", "pipeline admin"),
+    "drop_archive_partition": ("SELECT messages.drop_archive_partition('none', '{}')", "pipeline admin"),
     # Tables, and what is internal.
     "read bodies": ("SELECT FROM messages.message", "raw pipeline"),
     "insert": ("INSERT INTO messages.message (message) VALUES ('1')", "raw"),

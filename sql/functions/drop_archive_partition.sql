@@ -1,0 +1,62 @@
+CREATE OR REPLACE FUNCTION messages.drop_archive_partition(partition text, manifest jsonb) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms'
+AS $$
+#variable_conflict use_column
+DECLARE
+    part     record;
+    chunk    record;
+    covered  bigint := 0;
+    versions text;
+    before   record;
+    after    record;
+    again    text := 'Nothing was dropped. Export the partition again and drop it with the new manifest.';
+BEGIN
+    SELECT * INTO part FROM messages.closed_archive_partition(drop_archive_partition.partition);
+    IF manifest ->> 'partition' IS DISTINCT FROM drop_archive_partition.partition
+       OR jsonb_typeof(manifest -> 'chunks') IS DISTINCT FROM 'array' OR jsonb_typeof(manifest -> 'files') IS DISTINCT FROM 'array' THEN
+        RAISE EXCEPTION 'this is not the manifest of archive partition %', quote_literal(drop_archive_partition.partition)
+            USING ERRCODE = 'PQ004', HINT = 'Give the manifest that its export wrote.';
+    END IF;
+    -- A change of a row makes a new version of it: another place or another transaction.
+    versions := format('SELECT count(*) AS rows, bit_xor(hashtidextended(a.ctid, a.xmin::text::bigint)) AS hash
+                          FROM messages.message_archive a WHERE a.archived_at >= %L AND a.archived_at < %L', part.first_at, part.end_at);
+    EXECUTE versions INTO before;
+    FOR chunk IN
+        SELECT c.* FROM jsonb_to_recordset(manifest -> 'chunks') AS c (number bigint, first_page bigint, end_page bigint) ORDER BY c.first_page
+    LOOP
+        IF chunk.first_page <> covered OR chunk.end_page <= covered THEN
+            RAISE EXCEPTION 'the manifest of archive partition % does not cover page %', quote_literal(drop_archive_partition.partition), covered
+                USING ERRCODE = 'PQ013', HINT = again;
+        END IF;
+        covered := chunk.end_page;
+        PERFORM FROM messages.archive_checksums(drop_archive_partition.partition, chunk.first_page, chunk.end_page) c
+           FULL JOIN (SELECT f.* FROM jsonb_to_recordset(manifest -> 'files') AS f
+                      (chunk bigint, queue_name text, result text, date date, rows bigint, md5 text) WHERE f.chunk = chunk.number) f
+               USING (queue_name, result, date)
+          WHERE c.rows IS DISTINCT FROM f.rows OR c.md5 IS DISTINCT FROM f.md5;
+        IF FOUND THEN
+            RAISE EXCEPTION 'archive partition % differs from its manifest in the pages from % to before %',
+                quote_literal(drop_archive_partition.partition), chunk.first_page, chunk.end_page USING ERRCODE = 'PQ013', HINT = again;
+        END IF;
+    END LOOP;
+    -- Readers go on until here. From here nobody changes a row of it, nor decides about one.
+    EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', part.partition);
+    EXECUTE versions INTO after;
+    IF after IS DISTINCT FROM before THEN
+        RAISE EXCEPTION 'archive partition % changed while it was compared', quote_literal(drop_archive_partition.partition)
+            USING ERRCODE = 'PQ013', HINT = again;
+    END IF;
+    IF covered * current_setting('block_size')::bigint < pg_relation_size(part.partition) THEN
+        RAISE EXCEPTION 'the manifest of archive partition % does not cover page %', quote_literal(drop_archive_partition.partition), covered
+            USING ERRCODE = 'PQ013', HINT = again;
+    END IF;
+    IF EXISTS (SELECT FROM messages.dead_message d WHERE d.archived_at >= part.first_at AND d.archived_at < part.end_at) THEN
+        RAISE EXCEPTION 'archive partition % has dead messages about which nothing was decided', quote_literal(drop_archive_partition.partition)
+            USING ERRCODE = 'PQ014', HINT = 'Nothing was dropped. Requeue or dismiss them, then export and drop it again.';
+    END IF;
+    EXECUTE format('DROP TABLE %s', part.partition);
+    PERFORM messages.begin_archive();
+    RETURN after.rows;
+END $$;
+COMMENT ON FUNCTION messages.drop_archive_partition(text, jsonb) IS
+    'Drops a closed archive partition if the manifest of its export covers it and is equal to it, and returns how many messages it had. 55P03: it is in use, try again. PQ004: no such partition, not closed, or no manifest of it. PQ013: it differs from the manifest. PQ014: it has dead messages that wait for a decision.';
