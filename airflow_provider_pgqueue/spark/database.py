@@ -51,7 +51,8 @@ class Database:
         """Open an ADBC session in autocommit mode; ConnectionFailed if there is none to be had."""
         import adbc_driver_postgresql.dbapi as adbc
 
-        conninfo = make_conninfo("", **(DEFAULTS | conninfo_to_dict(self._conninfo)), application_name=application_name)
+        named = {"application_name": application_name}
+        conninfo = make_conninfo("", **(DEFAULTS | conninfo_to_dict(self._conninfo) | named))
         try:
             conn = adbc.connect(conninfo, autocommit=True)
         except adbc.Error as error:

@@ -36,7 +36,12 @@ class PgQueueSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns that this read gives."""
-        raise NotImplementedError
+        from airflow_provider_pgqueue.spark.log_columns import archive_columns, leased_columns
+        from airflow_provider_pgqueue.spark.options import names
+
+        # Only a stream of leased messages has a name.
+        columns = leased_columns if "streamName" in self.options else archive_columns
+        return columns(names(self.options, "columns"))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a table in ranges."""
@@ -48,10 +53,18 @@ class PgQueueSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return what follows the archive, or leases."""
-        raise NotImplementedError
+        from airflow_provider_pgqueue.spark.archive_log import ArchiveLog
+        from airflow_provider_pgqueue.spark.lease_stream import LeaseStream
+
+        table = self._option("table", "archive", among=("archive", "queue"))
+        return (ArchiveLog if table == "archive" else LeaseStream)(self.database, self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return what publishes each batch of a stream, or archives it."""
+        if self._option("table", "queue", among=("queue", "archive")) == "archive":
+            from airflow_provider_pgqueue.spark.archive_sink import ArchiveSink
+
+            return ArchiveSink(self.database, schema)
         raise NotImplementedError
 
     def _option(self, name: str, default: str, *, among: tuple[str, ...]) -> str:

@@ -9,5 +9,6 @@ BEGIN
         SELECT i.ctid FROM messages.inbox i WHERE i.handled_at <= clock_timestamp() - interval '30 days'
          ORDER BY i.handled_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
     DELETE FROM messages.pipeline_run r WHERE r.started_at <= clock_timestamp() - interval '90 days';
+    DELETE FROM messages.claim c WHERE c.expires_at <= clock_timestamp() - interval '1 day';
 END $$;
-COMMENT ON FUNCTION messages.forget(integer) IS 'Internal. Deletes dedup keys that expired and entries of the inbox that are 30 days old, runs of pipelines after 90.';
+COMMENT ON FUNCTION messages.forget(integer) IS 'Internal. Deletes dedup keys that expired and entries of the inbox that are 30 days old, runs of pipelines after 90, claims a day after they ended.';

@@ -41,6 +41,8 @@ VERBS = {
     "release": (f"SELECT messages.release({TOKEN})", "consumer admin"),
     "consume": ("SELECT messages.consume('orders')", "consumer admin"),
     "once": ("SELECT messages.once('packer', 1)", "consumer admin"),
+    "lease_claimed": ("SELECT messages.lease_claimed('packer/0/0', 'orders')", "consumer admin"),
+    "forget_claims": ("SELECT messages.forget_claims('packer', 'orders', 1)", "consumer admin"),
     "lease_dead": ("SELECT messages.lease_dead('orders')", "consumer admin"),
     "requeue": (f"SELECT messages.requeue({TOKEN})", "consumer admin"),
     "dismiss": (f"SELECT messages.dismiss({TOKEN}, 'why')", "consumer admin"),
@@ -87,6 +89,8 @@ VERBS = {
     "upkeep_mode": ("SELECT messages.upkeep_mode()", "publisher consumer observer upkeep admin raw pipeline"),
     "begin_run": ("SELECT messages.begin_run('nightly', 'export')", "pipeline admin"),
     "finish_run": ("SELECT messages.finish_run('nightly', '{}')", "pipeline admin"),
+    "archive_log_end": ("SELECT messages.archive_log_end()", "pipeline admin"),
+    "archive_log_steps": ("SELECT messages.archive_log_steps(0, 10)", "pipeline admin"),
     # Tables, and what is internal.
     "read bodies": ("SELECT FROM messages.message", "raw pipeline"),
     "insert": ("INSERT INTO messages.message (message) VALUES ('1')", "raw"),
