@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -20,24 +19,14 @@ from airflow_provider_pgqueue.core.errors import BeforeArchive, InvalidArgument
 from airflow_provider_pgqueue.spark import options as given
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.log_columns import expressions
+from airflow_provider_pgqueue.spark.log_plan import LogPlan
+from airflow_provider_pgqueue.spark.log_watch import LogWatch
 from airflow_provider_pgqueue.spark.position import LogEnd, Offset, Place, condition
 from airflow_provider_pgqueue.spark.session import Session
 
 log = logging.getLogger(__name__)
 
 _NAME: Final = "pgqueue archive log"
-_LOOK_EVERY: Final = 0.1  # seconds: Spark asks an idle stream every 10 ms
-_HELD_FOR: Final = 30.0  # seconds until a horizon that does not move is worth a warning
-_STRETCH: Final = 10_000  # messages of one SELECT: its snapshot lasts as long as the sink takes them
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """A stretch of the log that ends before a place: `messages` rows, the newest of them archived at `at`."""
-
-    end: Place
-    messages: int
-    at: datetime | None
 
 
 class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -51,6 +40,8 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, database: Database, options: Mapping[str, str], schema: StructType) -> None:
         self._database = database
         self._session = Session(database, _NAME)
+        self._watch = LogWatch(self._session)
+        self._plan = LogPlan(self._session)
         self._schema = schema
         self._starting = options.get("startingOffsets", "earliest")
         self._parts = given.number(options, "numPartitions", 8, at_most=10_000)
@@ -61,10 +52,6 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._results = given.names(options, "result")
         self._initial: Offset | None = None
         self._target: LogEnd | None = None
-        self._end: LogEnd | None = None
-        self._looked = self._moved = self._warned = 0.0
-        self._plan: dict[tuple[Place, int | None], Step] = {}
-        self._empty: tuple[Place, LogEnd] | None = None
         self._told: datetime | None = None
 
     def initialOffset(self) -> dict[str, Any]:
@@ -73,7 +60,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Spark asks again and again until the first batch is done: a reader keeps to its answer.
         """
         if self._initial is None:
-            self._initial = self._start(self._look())
+            self._initial = self._start(self._watch.end())
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -82,15 +69,15 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note where the log ends: the query ends there."""
-        self._target = self._look(now=True)
+        self._target = self._watch.end(now=True)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch, or `start` if there is nothing new."""
         here = Offset.from_json(start)
-        now = self._look()
+        now = self._watch.end()
         self._check(here, now)
         end = self._target or now
-        step = self._next_step(here, end, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        step = self._plan.next_step(here.place, end, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         if step is None:
             return start
         at = end.moment if step.end == Place(end.horizon) else max(here.at, step.at or here.at)
@@ -98,12 +85,11 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return where the log ends, for the progress of the query."""
-        return self._look().offset().to_json()
+        return self._watch.end().offset().to_json()
 
     def commit(self, end: dict[str, Any]) -> None:
         """Forget the plan of what is done."""
-        done = Offset.from_json(end).place
-        self._plan = {key: step for key, step in self._plan.items() if key[0] >= done}
+        self._plan.forget(Offset.from_json(end).place)
 
     def stop(self) -> None:
         """Close the connection."""
@@ -115,28 +101,20 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if here.place == there.place:
             return []
         here = replace(here, place=there.since or here.place)
-        self._check(here, self._look())
-        known = [step.messages for key, step in self._plan.items() if key[0] == here.place and step.end == there.place]
-        messages = known[0] if known else sum(step.messages for step in self._steps(here.place, there.place))
-        size = max(1, min(_STRETCH, messages // (self._parts * 4)))
-        read_at = self._read_at(here)
-        parts: dict[int, list[tuple[Place, Place]]] = {}
-        seen, place = 0, here.place
-        for step in self._steps(here.place, there.place, size):
-            part = min(self._parts - 1, seen * self._parts // max(messages, 1))
-            parts.setdefault(part, []).append((place, step.end))
-            seen, place = seen + step.messages, step.end
-        return [InputPartition((stretches, read_at)) for stretches in parts.values()]
+        self._check(here, self._watch.end())
+        read_at = self._plan.seen_until(here.place, here.at)
+        parts = self._plan.parts(here.place, there.place, self._parts)
+        return [InputPartition((stretches, read_at)) for stretches in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Give the rows of one part, a transaction for each stretch of it; any number of times."""
+        """Give the rows of one part, by a short statement for each stretch of it; any number of times."""
         stretches, read_at = partition.value
         schema = to_arrow_schema(self._schema, timezone="UTC")
         with self._database.arrow(_NAME) as conn, conn.cursor() as cursor:
             # Another server than the driver's, if several are in the connection string, may not have it yet.
-            _require(cursor, stretches[-1][1])
-            for start, end in stretches:
-                cursor.execute(self._query(start, end))
+            _require(cursor, stretches[-1].end)
+            for stretch in stretches:
+                cursor.execute(self._query(stretch.start, stretch.end))
                 for batch in cursor.fetch_record_batch():
                     columns = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
                     yield pa.RecordBatch.from_arrays(columns, schema=schema)
@@ -153,47 +131,6 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 listed = SQL(", ").join(map(Literal, values)).as_string(None)
                 query += f" AND {column} IN ({listed})"
         return query
-
-    def _next_step(self, here: Offset, end: LogEnd, max_messages: int | None) -> Step | None:
-        key = (here.place, max_messages)
-        if key not in self._plan:
-            self._make_plan(here.place, end, max_messages)
-        return self._plan.get(key)
-
-    def _make_plan(self, here: Place, end: LogEnd, max_messages: int | None) -> None:
-        start = here
-        if self._empty and self._empty[0] == here:
-            start = max(here, Place(self._empty[1].horizon))
-        if start >= Place(end.horizon):
-            return
-        place = here
-        for step in self._ask_steps(start, Place(end.horizon), max_messages):
-            self._plan[place, max_messages] = step
-            place = step.end
-        if place == here:
-            self._empty = (here, end)
-
-    def _steps(self, start: Place, end: Place, max_messages: int | None = None) -> Iterator[Step]:
-        while start < end:
-            steps = self._ask_steps(start, end, max_messages)
-            if not steps:
-                return
-            yield from steps
-            start = steps[-1].end
-
-    def _ask_steps(self, start: Place, end: Place, max_messages: int | None) -> list[Step]:
-        rows = self._session.ask(
-            "SELECT * FROM messages.archive_log_steps(%(from_xid)s, %(before_xid)s, %(max_messages)s,"
-            " %(from_id)s, %(before_id)s)",
-            {
-                "from_xid": start.xid,
-                "before_xid": end.xid,
-                "max_messages": max_messages,
-                "from_id": start.id,
-                "before_id": end.id,
-            },
-        )
-        return [Step(Place(row["xid"], row["id"]), row["messages"], row["archived_at"]) for row in rows]
 
     def _start(self, end: LogEnd) -> Offset:
         if self._starting == "latest":
@@ -219,40 +156,14 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return Place(0, row["id"])
         return Place(min(row["xid"] or end.horizon, end.horizon))
 
-    def _look(self, *, now: bool = False) -> LogEnd:
-        if self._end is None or now or time.monotonic() - self._looked >= _LOOK_EVERY:
-            (row,) = self._session.ask("SELECT * FROM messages.archive_log_end()")
-            before, self._end = self._end, LogEnd.from_row(row)
-            self._looked = time.monotonic()
-            if before is None or before.horizon != self._end.horizon:
-                self._moved = self._looked
-            self._warn_of_holder(self._end)
-        return self._end
-
-    def _warn_of_holder(self, end: LogEnd) -> None:
-        if end.holder_age is None or self._looked - max(self._moved, self._warned) < _HELD_FOR:
-            return
-        self._warned = self._looked
-        log.warning(
-            "the stream waits at transaction %s: session %s (application %s) has it open for %s and may yet archive",
-            end.horizon,
-            end.holder_pid,
-            end.holder_application or "without a name",
-            end.holder_age,
-        )
-
     def _check(self, here: Offset, end: LogEnd) -> None:
         end.check(here, former_system=self._former_system)
-        if (read_at := self._read_at(here)) < end.begins_at:
+        if (read_at := self._plan.seen_until(here.place, here.at)) < end.begins_at:
             if self._fail_on_data_loss:
                 raise _loss(read_at, end.begins_at)
             if self._told != end.begins_at:
                 self._told = end.begins_at
                 log.warning("%s", _loss(read_at, end.begins_at))
-
-    def _read_at(self, here: Offset) -> datetime:
-        """Return until when the query has seen everything: also while there was nothing to see."""
-        return max(here.at, self._empty[1].moment) if self._empty and self._empty[0] == here.place else here.at
 
 
 def _require(cursor: Any, end: Place) -> None:

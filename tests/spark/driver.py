@@ -33,7 +33,7 @@ register(spark, DSN)
 """
 
 
-def killed_driver(script: str, dsn: str, folder: Path, *, pauses: Collection[str], within: float = 150) -> None:
+def killed_driver(script: str, dsn: str, folder: Path, *, pauses: Collection[str], within: float = 300) -> None:
     """Run a script with `spark` in it until it called each `pause(name)`; then kill it and its JVM with SIGKILL."""
     program, output = folder / "driver_script.py", folder / "driver.log"
     program.write_text(PREAMBLE.format(dsn=dsn, folder=str(folder)) + script)

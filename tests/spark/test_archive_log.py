@@ -14,13 +14,15 @@ from typing import Any
 import psycopg
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from airflow_provider_pgqueue.core.errors import BeforeArchive, InvalidArgument
-from airflow_provider_pgqueue.spark import archive_log
+from airflow_provider_pgqueue.spark import log_plan, log_watch
 from airflow_provider_pgqueue.spark.archive_log import ArchiveLog
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.log_columns import archive_columns
+from airflow_provider_pgqueue.spark.log_plan import Stretch
 from airflow_provider_pgqueue.spark.position import Place
 
 Connection = psycopg.Connection[Any]
@@ -32,7 +34,7 @@ Json = dict[str, Any]
 @pytest.fixture
 def log(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     """Follow the log without Spark around it: `log(maxMessagesPerTrigger="10")`."""
-    monkeypatch.setattr(archive_log, "_LOOK_EVERY", 0)
+    monkeypatch.setattr(log_watch, "_LOOK_EVERY", 0)
     opened: list[ArchiveLog] = []
 
     def follow(columns: tuple[str, ...] = ("id",), **options: str) -> ArchiveLog:
@@ -140,8 +142,8 @@ def test_the_backlog_is_planned_once_and_not_for_each_batch(
     for _ in range(20):
         archive(1)
     reader, plans = log(maxMessagesPerTrigger="2"), Counter[str]()
-    plan = reader._make_plan
-    monkeypatch.setattr(reader, "_make_plan", lambda *arguments: (plans.update(["plan"]), plan(*arguments)))
+    make = reader._plan._make
+    monkeypatch.setattr(reader._plan, "_make", lambda *arguments: (plans.update(["plan"]), make(*arguments)))
     assert len(list(batches(reader))) == 10
     assert plans["plan"] == 2  # the backlog, and at its end that there is no more
 
@@ -164,9 +166,21 @@ def test_a_batch_is_cut_into_parts_of_about_the_same_size(log: Log, archive: Cal
     start = reader.initialOffset()
     parts = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
     sizes = [sum(batch.num_rows for batch in reader.read(part)) for part in parts]
-    assert len(sizes) == 4
-    assert sum(sizes) == 40
-    assert max(sizes) <= 12
+    assert sizes == [10, 10, 10, 10]
+
+
+def test_a_part_is_read_by_few_short_statements(
+    log: Log, archive: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(40):
+        archive(1)
+    monkeypatch.setattr(log_plan, "_STRETCH", 8)
+    reader = log(numPartitions="2")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    parts = [part.value[0] for part in reader.partitions(start, end)]
+    assert [[stretch.messages for stretch in stretches] for stretches in parts] == [[5] * 4] * 2
+    assert len(ids(reader, start, end)) == 40
 
 
 def test_a_new_reader_gives_a_batch_again_with_the_same_messages(log: Log, archive: Callable[..., list[int]]) -> None:
@@ -266,7 +280,7 @@ def test_a_checkpoint_that_is_ahead_of_the_database_is_refused(log: Log) -> None
 def test_a_server_that_is_behind_the_batch_gives_no_rows_rather_than_some(log: Log) -> None:
     reader = log(startingOffsets="latest")
     start = reader.initialOffset()
-    (part,) = [archive_log.InputPartition((((Place(1), Place(start["xid"] + 1000)),), reader._look().moment))]
+    (part,) = [InputPartition(([Stretch(Place(1), Place(start["xid"] + 1000))], reader._watch.end().moment))]
     with pytest.raises(InvalidArgument, match="replica"):
         list(reader.read(part))
 
@@ -321,7 +335,7 @@ def test_a_transaction_that_holds_the_log_back_is_named(
 ) -> None:
     slow = connect(autocommit=False, application_name="nightly load")
     archive(1, on=slow)
-    monkeypatch.setattr(archive_log, "_HELD_FOR", 0.0)
+    monkeypatch.setattr(log_watch, "_HELD_FOR", 0.0)
     reader = log()
     with caplog.at_level(logging.WARNING):
         end_of(reader)
