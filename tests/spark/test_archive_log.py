@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -24,6 +25,7 @@ from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.log_columns import archive_columns
 from airflow_provider_pgqueue.spark.log_plan import Stretch
 from airflow_provider_pgqueue.spark.position import Place
+from tests.core.test_roles import logins
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -345,6 +347,21 @@ def test_a_transaction_that_holds_the_log_back_is_named(
     with caplog.at_level(logging.WARNING):
         end_of(reader)
     assert caplog.text == ""
+
+
+def test_the_role_of_the_pipeline_is_enough_also_to_name_who_holds_the_log_back(
+    dsn: str, archive: Callable[..., list[int]], connect: Connect
+) -> None:
+    mine, slow = archive(3), connect(autocommit=False)
+    with logins(dsn) as login:
+        login("robot", "messages_pipeline")
+        reader = ArchiveLog(Database(make_conninfo(dsn, user="robot")), {}, archive_columns(("id", "message")))
+        try:
+            assert given(reader) == mine
+            archive(1, on=slow)
+            assert reader._watch.end(now=True).holder_pid == slow.info.backend_pid
+        finally:
+            reader.stop()
 
 
 def test_a_broken_connection_of_the_driver_is_opened_again(

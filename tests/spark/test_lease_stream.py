@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pytest
+from psycopg.conninfo import make_conninfo
 from psycopg.rows import dict_row
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -22,6 +23,7 @@ from airflow_provider_pgqueue.spark.archive_sink import ArchiveSink
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.lease_stream import LeaseStream
 from airflow_provider_pgqueue.spark.log_columns import leased_columns
+from tests.core.test_roles import logins
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -182,6 +184,35 @@ def test_a_claim_of_another_queue_is_refused(
     ids(stream(), "packer/1/0")
     with pytest.raises(InvalidArgument, match="name of its own"):
         rows(stream(queue="mail"), "packer/1/0")
+
+
+def test_a_limited_team_reaches_no_claim_of_another_team(
+    dsn: str, stream: Callable[..., LeaseStream], publish: Publish, queue: Callable[..., str], conn: Connection
+) -> None:
+    publish(2)
+    with logins(dsn) as login:
+        for team, queue_name in (("packers", "orders"), ("mailers", queue("mail"))):
+            login(team, "messages_consumer", "messages_limited")
+            conn.execute("SELECT messages.grant_queue(%s, %s, 'consume')", [queue_name, team])
+        packer = LeaseStream(
+            Database(make_conninfo(dsn, user="packers")), {"queue": "orders", "streamName": "packer"}, leased_columns()
+        )
+        start = packer.initialOffset()
+        end = packer.latestOffset(start, ReadAllAvailable())
+        (first, _) = packer.partitions(start, end)
+        assert len(list(packer.read(first))) == 1
+        packer.commit(start)
+        packer.stop()
+        with psycopg.connect(dsn, user="mailers", autocommit=True) as mailers:
+            for statement in (
+                "SELECT messages.lease_claimed(%s, 'orders')",
+                "SELECT messages.forget_claims(%s, 'orders', 9)",
+            ):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    mailers.execute(statement.encode(), [first.value])
+            with pytest.raises(psycopg.Error, match="is of queue 'orders'"):
+                mailers.execute("SELECT messages.lease_claimed(%s, 'mail')", [first.value])
+    assert conn.execute("SELECT count(*) FROM messages.claim WHERE lock_token IS NOT NULL").fetchone() == (1,)
 
 
 def test_an_unknown_queue_is_an_error_at_the_start(stream: Callable[..., LeaseStream], publish: Publish) -> None:
