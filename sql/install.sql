@@ -46,6 +46,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/apply_retention.sql
 \ir functions/archive.sql
 \ir functions/archive_checksums.sql
+\ir functions/archive_log_end.sql
+\ir functions/archive_log_steps.sql
 \ir functions/archive_partitions.sql
 \ir functions/begin_archive.sql
 \ir functions/begin_run.sql
@@ -81,6 +83,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/fingerprint.sql
 \ir functions/finish_run.sql
 \ir functions/forget.sql
+\ir functions/forget_claims.sql
 \ir functions/free_leases.sql
 \ir functions/grant_queue.sql
 \ir functions/granted_queues.sql
@@ -108,6 +111,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/is_quiet.sql
 \ir functions/latest_migration.sql
 \ir functions/lease.sql
+\ir functions/lease_claimed.sql
 \ir functions/lease_dead.sql
 \ir functions/lease_taken_over.sql
 \ir functions/limited.sql

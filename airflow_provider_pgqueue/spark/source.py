@@ -41,9 +41,14 @@ class PgQueueSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns that this read gives."""
+        from airflow_provider_pgqueue.spark.log_columns import leased_columns
+        from airflow_provider_pgqueue.spark.options import names
         from airflow_provider_pgqueue.spark.schema import spark_schema
         from airflow_provider_pgqueue.spark.selection import columns
 
+        # Only a stream of leased messages has a name.
+        if "streamName" in self.options:
+            return leased_columns(names(self.options, "columns"))
         return spark_schema(columns(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -60,12 +65,18 @@ class PgQueueSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return what follows the archive, or leases."""
-        raise NotImplementedError
+        from airflow_provider_pgqueue.spark.archive_log import ArchiveLog
+        from airflow_provider_pgqueue.spark.lease_stream import LeaseStream
+
+        table = self._option("table", "archive", among=("archive", "queue"))
+        return (ArchiveLog if table == "archive" else LeaseStream)(self.database, self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return what publishes each batch of a stream, or archives it."""
         if self._option("table", "queue", among=("queue", "archive")) == "archive":
-            raise NotImplementedError
+            from airflow_provider_pgqueue.spark.archive_sink import ArchiveSink
+
+            return ArchiveSink(self.database, schema)
         from airflow_provider_pgqueue.spark.writer import PublishOptions, PublishStreamWriter
 
         return PublishStreamWriter(self.database, PublishOptions.of(self.options, schema, overwrite=overwrite))

@@ -11,6 +11,7 @@ BEGIN
         SELECT i.ctid FROM messages.inbox i WHERE i.handled_at <= clock_timestamp() - interval '30 days'
          ORDER BY i.handled_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
     DELETE FROM messages.pipeline_run r WHERE r.started_at <= clock_timestamp() - interval '90 days';
+    DELETE FROM messages.claim c WHERE c.expires_at <= clock_timestamp() - interval '1 day';
     FOR stage IN
         SELECT s.number FROM messages.publish_stage s WHERE s.expires_at <= clock_timestamp()
          ORDER BY s.expires_at LIMIT 100 FOR UPDATE SKIP LOCKED
@@ -18,4 +19,4 @@ BEGIN
         PERFORM messages.remove_stage(stage.number);
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.forget(integer) IS 'Internal. Deletes dedup keys that expired and entries of the inbox that are 30 days old, runs of pipelines after 90, and drops stages whose job died a day ago.';
+COMMENT ON FUNCTION messages.forget(integer) IS 'Internal. Deletes what is remembered for a while only: expired dedup keys, entries of the inbox after 30 days, runs of pipelines after 90, claims a day after they ended; drops stages whose job died a day ago.';

@@ -54,3 +54,17 @@ COMMENT ON COLUMN messages.publish_stage.number IS 'Names the table.';
 COMMENT ON COLUMN messages.publish_stage.stage_id IS 'What its job calls it.';
 COMMENT ON COLUMN messages.publish_stage.made_by IS 'The login of the job, which alone may stage and publish here.';
 COMMENT ON COLUMN messages.publish_stage.expires_at IS 'The upkeep drops it then: a day after the last task began to stage.';
+CREATE TABLE messages.claim (
+    claim      text        PRIMARY KEY,
+    queue_name text        NOT NULL,
+    lock_token uuid,
+    ids        bigint[]    NOT NULL DEFAULT '{}',
+    expires_at timestamptz NOT NULL
+);
+CREATE INDEX claim_expires_at_idx ON messages.claim (expires_at);
+COMMENT ON TABLE messages.claim IS 'Leases with a name: under the same name again there are the same messages, never others. Forgotten a day after they end.';
+COMMENT ON COLUMN messages.claim.claim IS 'The name; of a lease stream STREAM/BATCH/PARTITION.';
+COMMENT ON COLUMN messages.claim.queue_name IS 'The queue that it leased from.';
+COMMENT ON COLUMN messages.claim.lock_token IS 'The token of the lease; NULL if there was nothing to lease, or when its batch is done.';
+COMMENT ON COLUMN messages.claim.ids IS 'The messages that it leased.';
+COMMENT ON COLUMN messages.claim.expires_at IS 'When its lease ends.';

@@ -44,6 +44,8 @@ VERBS = {
     "release": (f"SELECT messages.release({TOKEN})", "consumer admin"),
     "consume": ("SELECT messages.consume('orders')", "consumer admin"),
     "once": ("SELECT messages.once('packer', 1)", "consumer admin"),
+    "lease_claimed": ("SELECT messages.lease_claimed('packer/0/0', 'orders')", "consumer admin"),
+    "forget_claims": ("SELECT messages.forget_claims('packer', 'orders', 1)", "consumer admin"),
     "lease_dead": ("SELECT messages.lease_dead('orders')", "consumer admin"),
     "requeue": (f"SELECT messages.requeue({TOKEN})", "consumer admin"),
     "dismiss": (f"SELECT messages.dismiss({TOKEN}, 'why')", "consumer admin"),
@@ -97,6 +99,8 @@ VERBS = {
     ),
     "archive_checksums": ("SELECT messages.archive_checksums('none', 0, 1)", "pipeline admin"),
     "drop_archive_partition": ("SELECT messages.drop_archive_partition('none', '{}')", "pipeline admin"),
+    "archive_log_end": ("SELECT messages.archive_log_end()", "pipeline admin"),
+    "archive_log_steps": ("SELECT messages.archive_log_steps(0, 10)", "pipeline admin"),
     # Tables, and what is internal.
     "read bodies": ("SELECT FROM messages.message", "raw pipeline"),
     "insert": ("INSERT INTO messages.message (message) VALUES ('1')", "raw"),

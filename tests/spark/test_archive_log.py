@@ -1,0 +1,462 @@
+"""The archive as a log: each archived message once per query, whoever commits when and whatever dies."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from datetime import UTC
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from airflow_provider_pgqueue.core.errors import BeforeArchive, InvalidArgument
+from airflow_provider_pgqueue.spark import log_plan, log_watch
+from airflow_provider_pgqueue.spark.archive_log import ArchiveLog
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.log_columns import archive_columns
+from airflow_provider_pgqueue.spark.log_plan import Stretch
+from airflow_provider_pgqueue.spark.position import Place
+from tests.core.test_roles import logins
+
+Connection = psycopg.Connection[Any]
+Connect = Callable[..., Connection]
+Log = Callable[..., ArchiveLog]
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def log(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
+    """Follow the log without Spark around it: `log(maxMessagesPerTrigger="10")`."""
+    monkeypatch.setattr(log_watch, "_LOOK_EVERY", 0)
+    opened: list[ArchiveLog] = []
+
+    def follow(columns: tuple[str, ...] = ("id",), **options: str) -> ArchiveLog:
+        opened.append(ArchiveLog(Database(dsn), options, archive_columns(columns)))
+        return opened[-1]
+
+    yield follow
+    for one in opened:
+        one.stop()
+
+
+@pytest.fixture
+def archive(conn: Connection, queue: Callable[..., str]) -> Callable[..., list[int]]:
+    """Publish messages and archive them in one transaction: `archive(5)`, or in one that stays open."""
+    queue("orders", notify="off")
+
+    def archive_some(messages: int = 1, on: Connection = conn) -> list[int]:
+        bodies = f"[{','.join(map(str, range(messages)))}]"
+        conn.execute("SELECT messages.publish_batch('orders', %s)", [bodies])
+        return sorted(id_ for (id_,) in on.execute("SELECT id FROM messages.consume('orders', %s)", [messages]))
+
+    return archive_some
+
+
+def batches(log: ArchiveLog, start: Json | None = None) -> Iterator[tuple[Json, list[int]]]:
+    """Do what Spark does until there is nothing new: the end of each batch and the ids in it."""
+    here = start or log.initialOffset()
+    while (end := log.latestOffset(here, log.getDefaultReadLimit())) != here:
+        yield end, ids(log, here, end)
+        log.commit(end)
+        here = end
+
+
+def ids(log: ArchiveLog, start: Json, end: Json) -> list[int]:
+    parts = log.partitions(start, end)
+    return sorted(id_ for part in parts for batch in log.read(part) for id_ in batch.column("id").to_pylist())
+
+
+def given(log: ArchiveLog, start: Json | None = None) -> list[int]:
+    return [id_ for _, some in batches(log, start) for id_ in some]
+
+
+def end_of(log: ArchiveLog, start: Json | None = None) -> Json:
+    end = start or log.initialOffset()
+    for end, _ in batches(log, start):  # noqa: B007 the last one
+        pass
+    return end
+
+
+def test_a_message_that_is_archived_is_given_once(log: Log, archive: Callable[..., list[int]]) -> None:
+    reader, first = log(), archive(3)
+    ((end, some),) = batches(reader)
+    assert some == first
+    second = archive(2)
+    assert given(reader, end) == second
+
+
+def test_nothing_is_given_that_is_behind_an_open_transaction_and_all_of_it_once_afterwards(
+    log: Log, archive: Callable[..., list[int]], connect: Connect
+) -> None:
+    reader, slow = log(), connect(autocommit=False)
+    early = archive(1)
+    late = archive(2, on=slow)
+    after = archive(3)
+    end = end_of(reader)
+    assert given(reader) == early
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    slow.commit()
+    assert given(reader, end) == late + after
+    assert given(log()) == early + late + after
+
+
+def test_what_was_rolled_back_is_never_given(log: Log, archive: Callable[..., list[int]], connect: Connect) -> None:
+    aborted = connect(autocommit=False)
+    archive(2, on=aborted)
+    aborted.rollback()
+    reader = log()
+    assert given(reader) == []
+
+
+def test_an_idle_stream_asks_for_nothing_twice_and_sees_what_comes(
+    log: Log, archive: Callable[..., list[int]], conn: Connection
+) -> None:
+    reader = log()
+    end = end_of(reader)
+    for _ in range(3):
+        conn.execute("SELECT messages.publish('orders', '1')")
+        assert reader.latestOffset(end, ReadAllAvailable()) == end
+    conn.execute("SELECT messages.consume('orders', 10)")
+    assert len(given(reader, end)) == 3
+
+
+def test_a_batch_has_no_more_messages_than_it_may_unless_one_transaction_has(
+    log: Log, archive: Callable[..., list[int]]
+) -> None:
+    for messages in (4, 4, 4, 25, 1, 1):
+        archive(messages)
+    sizes = [len(some) for _, some in batches(log(maxMessagesPerTrigger="10"))]
+    assert sizes == [8, 4, 25, 2]
+
+
+def test_the_backlog_is_planned_once_and_not_for_each_batch(
+    log: Log, archive: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(20):
+        archive(1)
+    reader, plans = log(maxMessagesPerTrigger="2"), Counter[str]()
+    make = reader._plan._make
+    monkeypatch.setattr(reader._plan, "_make", lambda *arguments: (plans.update(["plan"]), make(*arguments)))
+    assert len(list(batches(reader))) == 10
+    assert plans["plan"] == 2  # the backlog, and at its end that there is no more
+
+
+def test_a_plan_that_is_cut_short_goes_on_where_it_ended(conn: Connection, archive: Callable[..., list[int]]) -> None:
+    for _ in range(7):
+        archive(1)
+    steps = "SELECT xid, messages FROM messages.archive_log_steps(%s, %s, 2, max_steps => 2)"
+    horizon = scalar(conn, "SELECT horizon FROM messages.archive_log_end()")
+    first = conn.execute(steps, [0, horizon]).fetchall()
+    second = conn.execute(steps, [first[-1][0], horizon]).fetchall()
+    assert [messages for _, messages in first + second] == [2, 2, 2, 1]
+    assert second[-1][0] == horizon
+
+
+def test_a_batch_is_cut_into_parts_of_about_the_same_size(log: Log, archive: Callable[..., list[int]]) -> None:
+    for _ in range(40):
+        archive(1)
+    reader = log(numPartitions="4")
+    start = reader.initialOffset()
+    parts = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    sizes = [sum(batch.num_rows for batch in reader.read(part)) for part in parts]
+    assert sizes == [10, 10, 10, 10]
+
+
+def test_a_part_is_read_by_few_short_statements(
+    log: Log, archive: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(40):
+        archive(1)
+    monkeypatch.setattr(log_plan, "_STRETCH", 8)
+    reader = log(numPartitions="2")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    parts = [part.value[0] for part in reader.partitions(start, end)]
+    assert [[stretch.messages for stretch in stretches] for stretches in parts] == [[5] * 4] * 2
+    assert len(ids(reader, start, end)) == 40
+
+
+def test_a_new_reader_gives_a_batch_again_with_the_same_messages(log: Log, archive: Callable[..., list[int]]) -> None:
+    for _ in range(6):
+        archive(2)
+    reader = log(maxMessagesPerTrigger="4")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    archive(3)
+    assert ids(log(numPartitions="2"), start, end) == ids(reader, start, end)
+    assert len(ids(reader, start, end)) == 4
+
+
+def test_what_was_archived_before_the_migration_is_the_beginning_of_the_log(
+    log: Log, archive: Callable[..., list[int]], conn: Connection
+) -> None:
+    old = archive(25)
+    conn.execute("UPDATE messages.message_archive SET xid = NULL")
+    new = archive(5)
+    reader = log(maxMessagesPerTrigger="10")
+    found = list(batches(reader))
+    assert [len(some) for _, some in found] == [10, 10, 10]
+    assert [id_ for _, some in found for id_ in some] == old + new
+    assert given(log(), found[0][0]) == (old + new)[10:]
+
+
+def test_a_stream_starts_at_the_end_or_at_a_moment_if_asked(
+    log: Log, archive: Callable[..., list[int]], conn: Connection
+) -> None:
+    archive(2)
+    moment = scalar(conn, "SELECT clock_timestamp()::text")
+    second, latest = archive(3), log(startingOffsets="latest")
+    end = latest.initialOffset()
+    third = archive(1)
+    assert given(latest, end) == third
+    assert given(log(startingOffsets=moment)) == second + third
+
+
+def test_the_first_batch_is_the_same_after_a_crash_though_spark_forgot_where_it_began(
+    log: Log, archive: Callable[..., list[int]]
+) -> None:
+    archive(1)
+    before, after = log(startingOffsets="latest"), log(startingOffsets="latest")
+    start = before.initialOffset()
+    mine = archive(2)
+    assert before.initialOffset() == start
+    end = before.latestOffset(start, ReadAllAvailable())
+    archive(3)
+    assert ids(after, after.initialOffset(), end) == mine
+
+
+def test_a_transaction_that_was_open_at_the_moment_of_the_start_is_not_missed(
+    log: Log, archive: Callable[..., list[int]], conn: Connection, connect: Connect
+) -> None:
+    slow = connect(autocommit=False)
+    slow.execute("SELECT pg_current_xact_id()")
+    moment = scalar(conn, "SELECT clock_timestamp()::text")
+    archive(1)
+    reader = log(startingOffsets=moment)
+    start = reader.initialOffset()
+    late = archive(1, on=slow)
+    slow.commit()
+    assert set(late) < set(given(reader, start))
+
+
+@pytest.mark.parametrize("moment", ["yesterday", "2026-01-31T00:00:00"])
+def test_a_moment_without_a_zone_is_refused(log: Log, moment: str) -> None:
+    with pytest.raises(InvalidArgument, match="with its zone"):
+        log(startingOffsets=moment).initialOffset()
+
+
+def test_only_the_queues_and_results_that_are_asked_for_are_given(
+    log: Log, archive: Callable[..., list[int]], queue: Callable[..., str]
+) -> None:
+    orders = archive(2)
+    assert given(log(queue="orders, it''s", result="success")) == orders
+    assert given(log(queue="mail")) == []
+    assert given(log(result="failed")) == []
+
+
+def test_the_checkpoint_of_another_database_is_refused(log: Log, archive: Callable[..., list[int]]) -> None:
+    mine = archive(1)
+    start = log().initialOffset() | {"system": "1234/5"}
+    with pytest.raises(InvalidArgument, match="Start the query with a new checkpoint"):
+        log().latestOffset(start, ReadAllAvailable())
+    with pytest.raises(InvalidArgument, match="of the database 1234/5"):
+        log().partitions(start, start | {"xid": 7})
+    assert given(log(formerSystem="1234/5"), start) == mine
+
+
+def test_a_checkpoint_that_is_ahead_of_the_database_is_refused(log: Log) -> None:
+    start = log(startingOffsets="latest").initialOffset()
+    with pytest.raises(InvalidArgument, match="restored from a backup"):
+        log().latestOffset(start | {"xid": start["xid"] + 1000}, ReadAllAvailable())
+
+
+def test_a_server_that_is_behind_the_batch_gives_no_rows_rather_than_some(log: Log) -> None:
+    reader = log(startingOffsets="latest")
+    start = reader.initialOffset()
+    (part,) = [InputPartition(([Stretch(Place(1), Place(start["xid"] + 1000))], reader._watch.end().moment))]
+    with pytest.raises(InvalidArgument, match="replica"):
+        list(reader.read(part))
+
+
+def test_messages_that_retention_removed_unread_are_an_error(
+    log: Log, archive: Callable[..., list[int]], conn: Connection
+) -> None:
+    archive(1)
+    end = end_of(log())
+    last = archive(1)
+    conn.execute("UPDATE messages.archive_policy SET begins_at = clock_timestamp()")
+    with pytest.raises(BeforeArchive, match="failOnDataLoss"):
+        log().latestOffset(end, ReadAllAvailable())
+    assert given(log(failOnDataLoss="false"), end) == last
+
+
+def test_retention_in_the_middle_of_a_batch_is_an_error(
+    log: Log, archive: Callable[..., list[int]], conn: Connection
+) -> None:
+    archive(1)
+    reader = log()
+    start = reader.initialOffset()
+    parts = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    conn.execute("UPDATE messages.archive_policy SET begins_at = clock_timestamp()")
+    with pytest.raises(BeforeArchive):
+        [list(reader.read(part)) for part in parts]
+
+
+def test_a_query_that_had_seen_everything_is_not_disturbed_by_retention(
+    log: Log, archive: Callable[..., list[int]], conn: Connection
+) -> None:
+    archive(1)
+    reader = log()
+    end = end_of(reader)
+    conn.execute("SELECT messages.publish('orders', '1')")
+    conn.execute("UPDATE messages.archive_policy SET begins_at = clock_timestamp()")
+    begins = scalar(conn, "SELECT begins_at FROM messages.archive_policy")
+    conn.execute("UPDATE messages.archive_policy SET begins_at = '2000-01-01Z'")
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    conn.execute("UPDATE messages.archive_policy SET begins_at = %s", [begins])
+    with pytest.raises(BeforeArchive):
+        log().latestOffset(end, ReadAllAvailable())
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+
+
+def test_a_transaction_that_holds_the_log_back_is_named(
+    log: Log,
+    archive: Callable[..., list[int]],
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    slow = connect(autocommit=False, application_name="nightly load")
+    archive(1, on=slow)
+    monkeypatch.setattr(log_watch, "_HELD_FOR", 0.0)
+    reader = log()
+    with caplog.at_level(logging.WARNING):
+        end_of(reader)
+    assert f"session {slow.info.backend_pid} (application nightly load)" in caplog.text
+    caplog.clear()
+    slow.commit()
+    with caplog.at_level(logging.WARNING):
+        end_of(reader)
+    assert caplog.text == ""
+
+
+def test_the_role_of_the_pipeline_is_enough_also_to_name_who_holds_the_log_back(
+    dsn: str, archive: Callable[..., list[int]], connect: Connect
+) -> None:
+    mine, slow = archive(3), connect(autocommit=False)
+    with logins(dsn) as login:
+        login("robot", "messages_pipeline")
+        reader = ArchiveLog(Database(make_conninfo(dsn, user="robot")), {}, archive_columns(("id", "message")))
+        try:
+            assert given(reader) == mine
+            archive(1, on=slow)
+            assert reader._watch.end(now=True).holder_pid == slow.info.backend_pid
+        finally:
+            reader.stop()
+
+
+def test_a_broken_connection_of_the_driver_is_opened_again(
+    log: Log, archive: Callable[..., list[int]], conn: Connection
+) -> None:
+    reader = log()
+    end = end_of(reader)
+    conn.execute(
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'pgqueue archive log'"
+    )
+    mine = archive(2)
+    assert given(reader, end) == mine
+
+
+def test_a_stretch_of_a_long_log_is_found_by_its_index(log: Log, conn: Connection) -> None:
+    conn.execute(
+        "INSERT INTO messages.message_archive (id, created_at, result, message, xid)"
+        " SELECT n, now(), 'success', '{}', n FROM generate_series(1, 100000) n"
+    )
+    conn.execute("VACUUM ANALYZE messages.message_archive")
+    query = log()._query(Place(90000), Place(90100))
+    plan = "\n".join(line for (line,) in conn.execute(f"EXPLAIN {query}".encode()))
+    assert "_xid_idx" in plan
+
+
+def scalar(conn: Connection, query: str) -> Any:
+    row = conn.execute(query.encode()).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def seen(batch_ids: dict[int, list[int]]) -> Counter[int]:
+    return Counter(id_ for some in batch_ids.values() for id_ in some)
+
+
+def collect(into: dict[int, list[int]]) -> Callable[[DataFrame, int], None]:
+    def keep(batch: DataFrame, batch_id: int) -> None:
+        into[batch_id] = [row.id for row in batch.select("id").collect()]
+
+    return keep
+
+
+def test_spark_gives_all_columns_and_ends_with_what_was_there_at_the_start(
+    spark: SparkSession, archive: Callable[..., list[int]], conn: Connection, tmp_path: Path
+) -> None:
+    mine = archive(4) + archive(1)
+    stream = spark.readStream.format("pgqueue").options(maxMessagesPerTrigger="4", numPartitions="2").load()
+    query = (
+        stream.writeStream.format("parquet")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(tmp_path / "rows"))
+    )
+    assert query.awaitTermination(120)
+    rows = spark.read.parquet(str(tmp_path / "rows")).collect()
+    assert sorted(row.id for row in rows) == mine
+    assert {row.message for row in rows} == {"0", "1", "2", "3"}
+    (first,) = conn.execute("SELECT xid, archived_at FROM messages.message_archive WHERE id = %s", [mine[0]]).fetchall()
+    assert {(row.xid, row.archived_at.replace(tzinfo=UTC)) for row in rows if row.id == mine[0]} == {first}
+
+
+def test_each_message_is_given_once_while_many_archive_at_random(
+    spark: SparkSession, archive: Callable[..., list[int]], conn: Connection, connect: Connect, tmp_path: Path
+) -> None:
+    conn.execute("SELECT messages.publish_batch('orders', (SELECT jsonb_agg(n) FROM generate_series(1, 400) n))")
+
+    def consume(session: Connection, chance: random.Random) -> None:
+        while True:
+            taken = session.execute("SELECT FROM messages.consume('orders', %s)", [chance.randint(1, 7)]).rowcount
+            session.execute("SELECT pg_sleep(%s)", [chance.random() / 20])
+            session.rollback() if taken and chance.random() < 0.2 else session.commit()
+            if not taken:
+                return
+
+    found: dict[int, list[int]] = {}
+    stream = (
+        spark.readStream.format("pgqueue").options(columns="id", maxMessagesPerTrigger="120", numPartitions="2").load()
+    )
+    query = (
+        stream.writeStream.foreachBatch(collect(found))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    workers = [
+        threading.Thread(target=consume, args=(connect(autocommit=False), random.Random(seed))) for seed in range(6)
+    ]
+    try:
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    archived = {id_ for (id_,) in conn.execute("SELECT id FROM messages.message_archive")}
+    assert len(archived) == 400
+    assert seen(found) == Counter(archived)
+    assert len(found) > 1

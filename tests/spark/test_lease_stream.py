@@ -1,0 +1,357 @@
+"""A queue as a stream: leased under claims, archived by the sink, whatever is run twice and whatever dies."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+from psycopg.conninfo import make_conninfo
+from psycopg.rows import dict_row
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, QueueNotFound
+from airflow_provider_pgqueue.spark.archive_sink import ArchiveSink
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.lease_stream import LeaseStream
+from airflow_provider_pgqueue.spark.log_columns import leased_columns
+from tests.core.test_roles import logins
+
+Connection = psycopg.Connection[Any]
+Connect = Callable[..., Connection]
+Publish = Callable[[int], list[int]]
+
+
+@pytest.fixture
+def publish(conn: Connection, queue: Callable[..., str]) -> Publish:
+    queue("orders", notify="off")
+
+    def publish_some(messages: int) -> list[int]:
+        bodies = f"[{','.join(map(str, range(messages)))}]"
+        return sorted(id_ for (id_,) in conn.execute("SELECT messages.publish_batch('orders', %s)", [bodies]))
+
+    return publish_some
+
+
+@pytest.fixture
+def stream(dsn: str) -> Iterator[Callable[..., LeaseStream]]:
+    opened: list[LeaseStream] = []
+
+    def open_stream(**options: str) -> LeaseStream:
+        given = {"queue": "orders", "streamName": "packer"} | options
+        opened.append(LeaseStream(Database(dsn), given, leased_columns()))
+        return opened[-1]
+
+    yield open_stream
+    for one in opened:
+        one.stop()
+
+
+@pytest.fixture
+def sink(dsn: str) -> ArchiveSink:
+    return ArchiveSink(Database(dsn), leased_columns())
+
+
+def rows(stream: LeaseStream, claim: str) -> list[dict[str, Any]]:
+    return [row for batch in stream.read(InputPartition(claim)) for row in batch.to_pylist()]
+
+
+def ids(stream: LeaseStream, claim: str) -> list[int]:
+    return sorted(row["id"] for row in rows(stream, claim))
+
+
+def write(sink: ArchiveSink, outcomes: list[dict[str, Any]]) -> dict[str, int]:
+    return dict(sink.write(iter([pa.RecordBatch.from_pylist(outcomes)])).counts)
+
+
+def archived(conn: Connection) -> dict[int, dict[str, Any]]:
+    with conn.cursor(row_factory=dict_row) as cursor:
+        found = cursor.execute("SELECT * FROM messages.message_archive").fetchall()
+    assert len({row["id"] for row in found}) == len(found)
+    return {row["id"]: row for row in found}
+
+
+def waiting(conn: Connection) -> list[tuple[int, int]]:
+    return conn.execute("SELECT id, attempts FROM messages.message ORDER BY id").fetchall()
+
+
+def test_a_claim_gives_the_same_messages_again_and_never_others(
+    stream: Callable[..., LeaseStream], publish: Publish
+) -> None:
+    publish(5)
+    packer = stream(maxMessagesPerTrigger="4")
+    first = ids(packer, "packer/1/0")
+    assert len(first) == 2
+    assert ids(stream(maxMessagesPerTrigger="100"), "packer/1/0") == first
+    assert not set(ids(packer, "packer/1/1")) & set(first)
+
+
+def test_a_claim_that_found_nothing_stays_empty(stream: Callable[..., LeaseStream], publish: Publish) -> None:
+    packer = stream()
+    assert ids(packer, "packer/1/0") == []
+    publish(3)
+    assert ids(packer, "packer/1/0") == []
+    assert len(ids(packer, "packer/2/0")) == 3
+
+
+def test_two_attempts_at_once_get_the_same_messages(stream: Callable[..., LeaseStream], publish: Publish) -> None:
+    publish(100)
+    packer = stream(maxMessagesPerTrigger="20")
+    with ThreadPoolExecutor(8) as pool:
+        for batch in range(5):
+            attempts = list(pool.map(lambda _, batch=batch: tuple(ids(packer, f"packer/{batch}/0")), range(8)))
+            assert len(attempts[0]) == 10
+            assert len(set(attempts)) == 1
+
+
+def test_asking_again_extends_the_lease_and_counts_no_attempt(
+    stream: Callable[..., LeaseStream], publish: Publish, conn: Connection
+) -> None:
+    publish(1)
+    (first,) = rows(stream(leaseSeconds="60"), "packer/1/0")
+    (again,) = rows(stream(leaseSeconds="600"), "packer/1/0")
+    assert again["lock_expires_at"] > first["lock_expires_at"]
+    assert again["lock_token"] == first["lock_token"]
+    assert waiting(conn) == [(first["id"], 1)]
+
+
+def test_a_claim_gives_only_what_it_still_holds(
+    stream: Callable[..., LeaseStream], publish: Publish, conn: Connection, sink: ArchiveSink
+) -> None:
+    publish(6)
+    packer = stream()
+    expired, done, taken, *held = rows(packer, "packer/1/0")
+    write(sink, [{"id": done["id"], "lock_token": done["lock_token"]}])
+    expire = "UPDATE messages.message SET lock_expires_at = clock_timestamp() - interval '1 s' WHERE id = %s"
+    conn.execute(expire, [taken["id"]])
+    conn.execute("SELECT messages.upkeep()")
+    other = conn.execute("SELECT id FROM messages.lease('orders', 10)").fetchall()
+    assert other == [(taken["id"],)]
+    conn.execute(expire, [expired["id"]])
+    assert ids(packer, "packer/1/0") == sorted(row["id"] for row in held)
+    assert write(sink, [{"id": taken["id"], "lock_token": taken["lock_token"]}]) == {"lost": 1}
+
+
+def test_the_first_batch_has_the_same_claims_after_a_crash_though_spark_forgot_where_it_began(
+    stream: Callable[..., LeaseStream], publish: Publish
+) -> None:
+    publish(1)
+    before, after = stream(), stream()
+    start = before.initialOffset()
+    end = before.latestOffset(start, ReadAllAvailable())
+    assert before.initialOffset() == start
+    claims = [[part.value for part in one.partitions(one.initialOffset(), end)] for one in (before, after)]
+    assert claims[0] == claims[1]
+    assert len(claims[0]) == 2
+
+
+def test_a_straggler_of_a_batch_that_is_done_takes_nothing(
+    stream: Callable[..., LeaseStream], publish: Publish, conn: Connection
+) -> None:
+    publish(2)
+    packer = stream(maxMessagesPerTrigger="2")
+    assert len(ids(packer, "packer/7/0")) == 1
+    assert len(ids(packer, "packer/8/0")) == 1
+    publish(1)
+    packer.commit({"batch": 7})
+    assert ids(packer, "packer/7/0") == []
+    assert len(ids(packer, "packer/8/0")) == 1
+
+
+def test_claims_are_forgotten_a_day_after_they_ended(
+    stream: Callable[..., LeaseStream], publish: Publish, conn: Connection
+) -> None:
+    publish(1)
+    ids(stream(), "packer/1/0")
+    ids(stream(), "packer/2/0")
+    conn.execute("UPDATE messages.claim SET expires_at = expires_at - interval '25 hours' WHERE claim = 'packer/1/0'")
+    conn.execute("SELECT messages.forget()")
+    assert conn.execute("SELECT claim FROM messages.claim").fetchall() == [("packer/2/0",)]
+
+
+def test_a_claim_of_another_queue_is_refused(
+    stream: Callable[..., LeaseStream], publish: Publish, queue: Callable[..., str]
+) -> None:
+    queue("mail")
+    ids(stream(), "packer/1/0")
+    with pytest.raises(InvalidArgument, match="name of its own"):
+        rows(stream(queue="mail"), "packer/1/0")
+
+
+def test_a_limited_team_reaches_no_claim_of_another_team(
+    dsn: str, stream: Callable[..., LeaseStream], publish: Publish, queue: Callable[..., str], conn: Connection
+) -> None:
+    publish(2)
+    with logins(dsn) as login:
+        for team, queue_name in (("packers", "orders"), ("mailers", queue("mail"))):
+            login(team, "messages_consumer", "messages_limited")
+            conn.execute("SELECT messages.grant_queue(%s, %s, 'consume')", [queue_name, team])
+        packer = LeaseStream(
+            Database(make_conninfo(dsn, user="packers")), {"queue": "orders", "streamName": "packer"}, leased_columns()
+        )
+        start = packer.initialOffset()
+        end = packer.latestOffset(start, ReadAllAvailable())
+        (first, _) = packer.partitions(start, end)
+        assert len(list(packer.read(first))) == 1
+        packer.commit(start)
+        packer.stop()
+        with psycopg.connect(dsn, user="mailers", autocommit=True) as mailers:
+            for statement in (
+                "SELECT messages.lease_claimed(%s, 'orders')",
+                "SELECT messages.forget_claims(%s, 'orders', 9)",
+            ):
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    mailers.execute(statement.encode(), [first.value])
+            with pytest.raises(psycopg.Error, match="is of queue 'orders'"):
+                mailers.execute("SELECT messages.lease_claimed(%s, 'mail')", [first.value])
+    assert conn.execute("SELECT count(*) FROM messages.claim WHERE lock_token IS NOT NULL").fetchone() == (1,)
+
+
+def test_an_unknown_queue_is_an_error_at_the_start(stream: Callable[..., LeaseStream], publish: Publish) -> None:
+    with pytest.raises(QueueNotFound):
+        stream(queue="nothing").initialOffset()
+
+
+def test_a_paused_queue_gives_nothing(stream: Callable[..., LeaseStream], publish: Publish, conn: Connection) -> None:
+    publish(1)
+    conn.execute("SELECT messages.pause_queue('orders')")
+    packer = stream()
+    start = packer.initialOffset()
+    assert packer.latestOffset(start, ReadAllAvailable()) == start
+    assert rows(packer, "packer/1/0") == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"streamName": ""}, {"streamName": "a/b"}, {"queue": ""}, {"queue": "a,b"}, {"numPartitions": "0"}],
+    ids=str,
+)
+def test_options_that_make_no_sense_are_refused(stream: Callable[..., LeaseStream], options: dict[str, str]) -> None:
+    with pytest.raises(InvalidArgument):
+        stream(**options)
+
+
+def test_planning_leases_nothing_and_goes_on_only_while_messages_are_ready(
+    stream: Callable[..., LeaseStream], publish: Publish, conn: Connection
+) -> None:
+    packer = stream()
+    start = packer.initialOffset()
+    assert packer.latestOffset(start, ReadAllAvailable()) == start
+    publish(1)
+    packer._looked = 0
+    end = packer.latestOffset(start, ReadAllAvailable())
+    assert len(packer.partitions(start, end)) == 2
+    assert {attempts for _, attempts in waiting(conn)} == {0}
+
+
+def test_each_message_ends_as_its_row_says(
+    stream: Callable[..., LeaseStream], publish: Publish, conn: Connection, sink: ArchiveSink
+) -> None:
+    publish(6)
+    leased = rows(stream(numPartitions="1"), "packer/1/0")
+    said: list[dict[str, Any]] = [
+        {"result": None},
+        {"result": "success", "output": '{"parcel": 1.10, "big": 123456789012345678901234567890}'},
+        {"result": "rejected", "details": "no such order"},
+        {"result": "failed", "details": 'it\'s "broken"'},
+        {"result": "retry", "delay_seconds": 3600},
+        {"result": "retry", "details": "busy"},
+    ]
+    empty = dict.fromkeys(("result", "output", "details", "delay_seconds"))
+    outcomes = [
+        empty | outcome | {"id": row["id"], "lock_token": row["lock_token"]}
+        for row, outcome in zip(leased, said, strict=True)
+    ]
+    assert write(sink, outcomes) == {"success": 2, "rejected": 1, "failed": 1, "retry": 2}
+    found = [archived(conn)[row["id"]] for row in leased[:4]]
+    assert [(row["result"], row["details"]) for row in found] == [
+        ("success", None),
+        ("success", None),
+        ("rejected", "no such order"),
+        ("failed", 'it\'s "broken"'),
+    ]
+    parcel = "SELECT output #>> '{parcel}', output #>> '{big}' FROM messages.message_archive WHERE id = %s"
+    assert conn.execute(parcel, [leased[1]["id"]]).fetchone() == ("1.10", "123456789012345678901234567890")
+    later = "SELECT visible_at - clock_timestamp() > interval '30 minutes' FROM messages.message ORDER BY id"
+    assert conn.execute(later).fetchall() == [(True,), (False,)]
+    assert write(sink, outcomes) == {"lost": 6}
+
+
+def test_a_result_that_there_is_not_is_refused_and_a_bad_output_is_not_quoted(
+    stream: Callable[..., LeaseStream], publish: Publish, conn: Connection, sink: ArchiveSink
+) -> None:
+    publish(1)
+    (row,) = rows(stream(), "packer/1/0")
+    mine = {"id": row["id"], "lock_token": row["lock_token"]}
+    with pytest.raises(InvalidArgument, match="'done'"):
+        write(sink, [mine | {"result": "done"}])
+    with pytest.raises(InvalidMessage) as raised:
+        write(sink, [mine | {"output": "secret: 42"}])
+    assert "secret" not in str(raised.value)
+    assert raised.value.__suppress_context__
+    assert archived(conn) == {}
+    with pytest.raises(InvalidArgument, match="lock_token"):
+        ArchiveSink(Database(""), leased_columns(["id"]))
+
+
+def test_the_sink_says_how_many_were_lost_and_nothing_else(
+    publish: Publish, stream: Callable[..., LeaseStream], sink: ArchiveSink, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(2)
+    messages = [sink.write(stream().read(InputPartition("packer/1/0"))) for _ in range(1)]
+    again = sink.write(iter([]))
+    with caplog.at_level(logging.INFO):
+        sink.commit([*messages, again, None], 7)
+    assert caplog.messages == ["batch 7: 2 success"]
+
+
+def lease_stream(spark: SparkSession, **options: str) -> DataFrame:
+    reader = spark.readStream.format("pgqueue").option("table", "queue").option("queue", "orders")
+    return reader.options(**({"streamName": "packer", "maxMessagesPerTrigger": "20"} | options)).load()
+
+
+def archive_all(frame: DataFrame, checkpoint: Path) -> None:
+    writer = frame.writeStream.format("pgqueue").option("table", "archive")
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+
+
+def test_spark_archives_a_queue_and_ends_with_what_was_ready_at_the_start(
+    spark: SparkSession, publish: Publish, conn: Connection, tmp_path: Path
+) -> None:
+    mine = publish(35)
+    frame = lease_stream(spark).withColumn("body", F.col("message").cast("int"))
+    verdict = F.when(F.col("body") % 5 == 0, "rejected").otherwise("success")
+    outcomes = frame.select("id", "lock_token", verdict.alias("result"), F.to_json(F.struct("body")).alias("output"))
+    archive_all(outcomes, tmp_path / "checkpoint")
+    found = archived(conn)
+    assert sorted(found) == mine
+    assert {row["message"] for row in found.values() if row["result"] == "rejected"} == {0, 5, 10, 15, 20, 25, 30}
+    assert all(row["output"] == {"body": row["message"]} and row["attempts"] == 1 for row in found.values())
+    assert waiting(conn) == []
+    more = publish(5)
+    archive_all(outcomes, tmp_path / "another checkpoint")
+    assert sorted(archived(conn)) == mine + more
+
+
+def test_two_actions_on_a_batch_lease_once(
+    spark: SparkSession, publish: Publish, conn: Connection, tmp_path: Path
+) -> None:
+    publish(8)
+    counts: list[tuple[int, int]] = []
+
+    def count_twice(batch: DataFrame, number: int) -> None:
+        counts.append((batch.count(), batch.count()))
+
+    query = lease_stream(spark).writeStream.foreachBatch(count_twice).trigger(availableNow=True)
+    assert query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination(120)
+    assert counts == [(8, 8)]
+    assert [attempts for _, attempts in waiting(conn)] == [1] * 8
