@@ -13,12 +13,13 @@ BEGIN
         WITH listed (groups, functions) AS (VALUES
             ('publisher', 'publish publish_batch publish_deduplicated publish_topic route_topic'),
             ('consumer', 'lease extend archive release consume once'),
-            ('consumer', 'lease_dead requeue dismiss requeue_dead'),
+            ('consumer', 'dead_ids lease_dead extend_dead release_dead requeue dismiss requeue_dead'),
             ('consumer observer', 'status ready_queues dead_queues dead_causes'),
             ('observer', 'search_archive archive_partitions schedules'),
             ('observer upkeep', 'health'),
             ('upkeep', 'upkeep run_schedules install_cron uninstall_cron'),
-            ('pipeline', 'begin_run finish_run'),
+            ('pipeline', 'begin_run finish_run record_causes fingerprint'),
+            ('consumer observer pipeline', 'causes'),
             ('publisher consumer observer upkeep', 'limited granted_queues'),
             ('publisher consumer observer upkeep raw pipeline', 'schema_version latest_migration compatible_version upkeep_mode')),
         function AS (
