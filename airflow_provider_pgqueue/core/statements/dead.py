@@ -56,7 +56,8 @@ def extend_dead(lock_token: UUID, ids: Collection[int], *, lease_for: timedelta)
 
 def release_dead(lock_token: UUID, ids: Collection[int]) -> Statement[list[int]]:
     """Give leased dead messages back undecided. LeaseLost names those that were lost."""
-    return Statement("release_dead", {"lock_token": lock_token, "ids": list(ids)}, unless_lost(ids), {"ids": "bigint[]"})
+    arguments = {"lock_token": lock_token, "ids": list(ids)}
+    return Statement("release_dead", arguments, unless_lost(ids), {"ids": "bigint[]"})
 
 
 def requeue(
