@@ -39,7 +39,7 @@ class Causes:
     @property
     def left_out(self) -> int:
         """How many died of causes that are not among the largest."""
-        return self.sums["dead"] - sum(cause["dead"] for cause in self.causes)
+        return self.sums["dead"] - sum(int(cause["dead"]) for cause in self.causes)
 
 
 def find_causes(

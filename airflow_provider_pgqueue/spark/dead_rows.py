@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -60,14 +59,13 @@ def _fingerprints(database: Database) -> Callable[[Iterator[pd.DataFrame]], Iter
             if not len(batch):
                 continue
             with database.connect("pgqueue triage") as conn:
-                said = [json.dumps({"error": error}) for error in batch["error"]]
                 rows = conn.execute(
                     """
-                    SELECT messages.fingerprint(result, text, failure::jsonb)
-                      FROM unnest(%s::text[], %s::text[], %s::text[]) WITH ORDINALITY AS g (result, text, failure, place)
+                    SELECT messages.fingerprint(result, text, jsonb_build_object('error', error))
+                      FROM unnest(%s::text[], %s::text[], %s::text[]) WITH ORDINALITY AS g (result, text, error, place)
                      ORDER BY place
                     """,
-                    [list(batch["result"]), list(batch["text"]), said],
+                    [list(batch[name]) for name in ("result", "text", "error")],
                 ).fetchall()
             yield batch.assign(fingerprint=[fingerprint for (fingerprint,) in rows])
 

@@ -34,7 +34,7 @@ SELECT id, CASE WHEN remedied_by = %s THEN remedy ELSE 'decided' END
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repairs:
-    """What all tasks share. Each has the ids of its own, so it asks about a message once, however the repair decides."""
+    """What all tasks share. Each has ids of its own: it asks about a message once, however the repair decides."""
 
     database: Database
     ids: Sequence[int]
@@ -83,7 +83,8 @@ class Repairs:
         if not messages:
             return {}
         lease = DeadLease(conn, messages, lease_for=self.lease_for)
-        repair, validator = load(self.repair), self.validator and load(self.validator)
+        repair = load(self.repair)
+        validator = load(self.validator) if self.validator else None
         if self.dry_run:
             return {message.id: self._judge(message, repair, validator).outcome for message in messages}
         with Renewal(self.lease_for) as renewal:

@@ -30,7 +30,7 @@ BODY = "the body, which nobody may see"
 NASTY = "<script>alert('x')</script> \"'--; DROP TABLE; \u202e\u2028 ${7*7} {{7*7}} $\\frac{x$ 名前"
 CITIES = ("Athens", "Bern", "Cairo", "Dublin", "Essen", "Florence", "Graz", "Hanoi", "Izmir", "Jakarta")
 
-# The trend -------------------------------------------------------------------------------------------------------------
+# The trend ------------------------------------------------------------------------------------------------------------
 
 MONDAY = datetime(2026, 6, 1, tzinfo=UTC)
 WEEK = Window(begin=MONDAY, end=MONDAY + timedelta(days=7))
@@ -65,7 +65,7 @@ def test_a_window_has_hours_up_to_two_weeks_and_then_days() -> None:
     assert Window(begin=begin, end=begin + timedelta(days=30)).steps == 31
 
 
-# The patterns ----------------------------------------------------------------------------------------------------------
+# The patterns ---------------------------------------------------------------------------------------------------------
 
 
 def test_messages_that_differ_in_a_word_are_one_pattern() -> None:
@@ -98,7 +98,7 @@ def test_a_normalised_message_has_no_number_id_quoted_text_or_control_character(
     assert normalise(said) == "card ? of [31m user # (#) at # ?"
 
 
-# In the database -------------------------------------------------------------------------------------------------------
+# In the database ------------------------------------------------------------------------------------------------------
 
 
 class Deaths:
@@ -131,9 +131,10 @@ class Deaths:
         } | row
         rows = self.conn.execute(
             """
-            INSERT INTO messages.message_archive (queue_name, result, created_at, archived_at, attempts, reference, requeued_from,
-                                                  failure, details, fingerprint, message)
-            SELECT %(queue_name)s, %(result)s, %(at)s, %(at)s + n * %(every)s, 5, %(reference)s, %(requeued_from)s, failure, NULL,
+            INSERT INTO messages.message_archive (queue_name, result, created_at, archived_at, attempts, reference,
+                                                  requeued_from, failure, fingerprint, message)
+            SELECT %(queue_name)s, %(result)s, %(at)s, %(at)s + n * %(every)s, 5, %(reference)s,
+                   %(requeued_from)s, failure,
                    CASE WHEN %(fingerprinted)s THEN messages.fingerprint(%(result)s, NULL, failure) END,
                    jsonb_build_object('secret', %(body)s::text)
               FROM generate_series(0, %(number)s - 1) n, LATERAL (SELECT jsonb_build_object('error', %(error)s::text,
@@ -163,7 +164,7 @@ def database(dsn: str) -> Database:
 def causes(conn: Connection, **arguments: Any) -> list[dict[str, Any]]:
     given = ", ".join(f"{name} => %({name})s" for name in arguments)
     with conn.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(f"SELECT * FROM messages.causes({given})".encode(), arguments).fetchall()
+        return cursor.execute(f"SELECT * FROM messages.causes({given})".encode(), arguments).fetchall()  # noqa: S608
 
 
 def test_the_causes_are_the_ones_that_were_made_and_the_numbers_those_of_sql(
@@ -337,11 +338,26 @@ def test_the_history_is_bounded_and_a_record_is_whole_or_nothing(conn: Connectio
 def example(cause: str, **values: Any) -> dict[str, Any]:
     moment = "2026-06-01T00:00:00+00:00"
     return {
-        "cause": cause, "queue_name": "orders", "result": "failed", "error": None, "pattern": "disk full", "verdict": "new",
-        "dead": 1, "undecided": 1, "requeued": 0, "dismissed": 0, "died_again": 0, "first_at": moment, "last_at": moment,
-        "series_from": moment, "series_step": "1 hour", "series": [1], "fingerprints": ["f"], "sample_ids": [1],
+        "cause": cause,
+        "queue_name": "orders",
+        "result": "failed",
+        "error": None,
+        "pattern": "disk full",
+        "verdict": "new",
+        "dead": 1,
+        "undecided": 1,
+        "requeued": 0,
+        "dismissed": 0,
+        "died_again": 0,
+        "first_at": moment,
+        "last_at": moment,
+        "series_from": moment,
+        "series_step": "1 hour",
+        "series": [1],
+        "fingerprints": ["f"],
+        "sample_ids": [1],
         "sample_references": [None],
-    } | values  # fmt: skip
+    } | values
 
 
 def test_a_limited_role_sees_the_causes_of_its_queues_and_records_none(

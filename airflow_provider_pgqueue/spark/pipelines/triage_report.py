@@ -70,36 +70,45 @@ def _line(series: list[int]) -> str:
 
 def _plot(window: Window, found: Causes) -> bytes:
     """Return deaths over time, stacked by cause, as SVG. No text of a message is in it."""
-    from matplotlib import dates, rc_context
+    from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    largest = [cause["series"] for cause in found.causes[: len(_COLOURS)]]
-    others = [count - sum(parts) for count, *parts in zip(found.series, *largest, strict=True)]
-    step = window.step
-    edges = [window.first_step + place * step for place in range(window.steps + 1)]
     with rc_context({"svg.hashsalt": "pgqueue", "font.size": 9, "axes.edgecolor": "#c8ced6"}):
         figure = Figure(figsize=(11.2, 3.2), layout="constrained")
-        axes = figure.add_subplot()
-        below = [0] * window.steps
-        for series, colour in zip([*largest, others], [*_COLOURS[: len(largest)], _OTHERS], strict=True):
-            axes.stairs(
-                [a + b for a, b in zip(below, series, strict=True)], edges, baseline=below, fill=True, color=colour
-            )
-            below = [a + b for a, b in zip(below, series, strict=True)]
-        axes.set_xlim(edges[0], edges[-1])
-        axes.set_ylim(0, max(1, *below) * 1.08)
-        locator = dates.AutoDateLocator(maxticks=9)
-        axes.xaxis.set_major_locator(locator)
-        axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
-        axes.yaxis.get_major_locator().set_params(integer=True)
-        axes.grid(axis="y", color="#e6e9ee", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.tick_params(length=0, colors="#5b6675")
+        _stack(figure.add_subplot(), window, found)
         page = io.BytesIO()
-        FigureCanvasSVG(figure).print_svg(page, metadata={"Date": None})
+        canvas: Any = FigureCanvasSVG(figure)
+        canvas.print_svg(page, metadata={"Date": None})
     return page.getvalue()
+
+
+def _stack(axes: Any, window: Window, found: Causes) -> None:
+    largest = [cause["series"] for cause in found.causes[: len(_COLOURS)]]
+    others = [count - sum(parts) for count, *parts in zip(found.series, *largest, strict=True)]
+    edges = [window.first_step + place * window.step for place in range(window.steps + 1)]
+    below = [0] * window.steps
+    for series, colour in zip([*largest, others], [*_COLOURS[: len(largest)], _OTHERS], strict=True):
+        above = [low + count for low, count in zip(below, series, strict=True)]
+        axes.stairs(above, edges, baseline=below, fill=True, color=colour)
+        below = above
+    axes.set_xlim(edges[0], edges[-1])
+    axes.set_ylim(0, max(1, *below) * 1.08)
+    _tidy(axes)
+
+
+def _tidy(axes: Any) -> None:
+    from matplotlib import dates
+
+    mpl: Any = dates
+    locator = mpl.AutoDateLocator(maxticks=9)
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(mpl.ConciseDateFormatter(locator))
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    axes.grid(axis="y", color="#e6e9ee", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(length=0, colors="#5b6675")
 
 
 def _printable(text: str | None, longest: int = 300) -> str:
