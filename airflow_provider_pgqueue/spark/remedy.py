@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 from airflow_provider_pgqueue.core.body import to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
+from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.message import DeadMessage
 
 log = logging.getLogger(__name__)
@@ -87,19 +87,7 @@ def _is_json(body: Any) -> bool:
 
 def load(function: str | Callable[..., Any]) -> Callable[..., Any]:
     """Return the function that `module:function` names; InvalidArgument if there is none."""
-    if callable(function):
-        return function
-    module, _, name = function.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidArgument(
-            f"{function!r} cannot be loaded: {type(error).__name__}. Write module:function; the module must be on "
-            "PYTHONPATH here and on the executors (--py-files)."
-        ) from error
-    if not callable(found):
-        raise InvalidArgument(f"{function!r} is no function. Write module:function.")
-    return found  # type: ignore[no-any-return]
+    return load_function(function) if isinstance(function, str) else function
 
 
 def load_validator(given: str | Validator | None) -> Validator | None:

@@ -346,11 +346,12 @@ def test_the_command_reprocesses_and_prints_the_summary(
     spark: SparkSession, dsn: str, dead: Callable[..., list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGQUEUE_DSN", dsn)
+    monkeypatch.setattr(SparkSession, "stop", lambda session: None)  # it is the session of all tests
     ids = dead(2)
     arguments = ["--queue", "orders", "--repair", "operator:attrgetter"]
     result = CliRunner().invoke(module.command, [*arguments, "--dry-run"], catch_exceptions=False)
     assert json.loads(result.stdout)["ids"] == {"raised": ids}
-    with pytest.raises(InvalidArgument, match=r"'nowhere:f' cannot be loaded"):
+    with pytest.raises(InvalidArgument, match=r"module 'nowhere' cannot be imported"):
         CliRunner().invoke(module.command, ["--repair", "nowhere:f"], catch_exceptions=False)
 
 

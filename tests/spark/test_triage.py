@@ -394,6 +394,7 @@ def test_the_command_prints_the_summary_as_one_line(
     spark: SparkSession, dsn: str, deaths: Deaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PGQUEUE_DSN", dsn)
+    monkeypatch.setattr(SparkSession, "stop", lambda session: None)  # it is the session of all tests
     deaths.add("disk full", 2)
     window = ["--from", deaths.begin.isoformat(), "--to", deaths.end.isoformat()]
     result = CliRunner().invoke(module.command, ["--queue", "orders", *window], catch_exceptions=False)

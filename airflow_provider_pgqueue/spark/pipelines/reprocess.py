@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,13 +13,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+import psycopg
 
 from airflow_provider_pgqueue.core import statements
 from airflow_provider_pgqueue.core.client import run as run_statement
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.statements import Statement
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines.run import Progress, Summary, print_summary, run
+from airflow_provider_pgqueue.spark.pipelines.command import duration, new_run_id, on_spark
+from airflow_provider_pgqueue.spark.pipelines.run import Progress, Summary, run
 from airflow_provider_pgqueue.spark.remedy import Repair, Validator, load, load_validator
 from airflow_provider_pgqueue.spark.repairs import Repairs
 
@@ -228,10 +229,10 @@ def _progress(done: Callable[[], Counter[str]], number: int) -> Iterator[None]:
         while not ended.wait(_SAYS_EVERY):
             try:
                 counts = done()
-            except PgQueueError as error:
+            except (PgQueueError, psycopg.Error) as error:
                 log.warning("could not count what is decided: %s", type(error).__name__)
                 continue
-            progress.at(sum(counts.values()), requeued=counts["requeued"], dismissed=counts["dismissed"], of=number)
+            progress.at(sum(counts.values()), **{"in all": number})
 
     thread = threading.Thread(target=say, name="pgqueue-progress", daemon=True)
     thread.start()
@@ -278,33 +279,27 @@ def _summary(options: ReprocessOptions, found: dict[int, str], done: Counter[str
     show_default=True,
     help="Stop if so many percent of the canary die again.",
 )
-@click.option("--canary-wait", type=click.IntRange(1), default=600, show_default=True, help="Seconds at most.")
+@click.option("--canary-wait", type=duration, default="10m", show_default=True, help="How long to wait for it.")
+@click.option("--delay", type=duration, default="0", help="Not leased before: 90s, 10m, 2h, 1d.")
 @click.option("--tasks", type=click.IntRange(1), default=4, show_default=True, help="How many at once.")
-@click.option("--lease-for", type=click.IntRange(1), default=60, show_default=True, help="Seconds; renewed meanwhile.")
+@click.option("--batch-size", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages a lease.")
+@click.option("--lease-for", type=duration, default="1m", show_default=True, help="Renewed while the function works.")
 @click.option("--dry-run", is_flag=True, help="Ask the repair and say what would be done; change nothing.")
-@click.option("--run-id", help="A run that finished is not done again; default: a new run.")
+@click.option("--run-id", help="A run that finished under this name is not done again. Default: a new name.")
+@on_spark
 def command(
+    spark: SparkSession,
+    database: Database,
     run_id: str | None,
     results: tuple[str, ...],
     fingerprints: tuple[str, ...],
-    canary_wait: int,
-    lease_for: int,
     **given: Any,
-) -> None:
+) -> Summary:
     """Repair dead messages and publish them again.
 
     The function gets a DeadMessage and returns a new body, or KEEP, LEAVE or Dismiss(reason) of
     airflow_provider_pgqueue.spark.remedy.
     """
-    from pyspark.sql import SparkSession
-
-    options = ReprocessOptions(
-        run_id=run_id or f"reprocess {uuid.uuid4()}",
-        results=results or None,
-        fingerprints=fingerprints or None,
-        canary_wait=timedelta(seconds=canary_wait),
-        lease_for=timedelta(seconds=lease_for),
-        **given,
-    )
-    spark = SparkSession.builder.appName("pgqueue reprocess").getOrCreate()
-    print_summary(reprocess(spark, options))
+    run_id = run_id or new_run_id("reprocess", given["cause"] or given["queue_name"] or "all")
+    options = ReprocessOptions(run_id=run_id, results=results or None, fingerprints=fingerprints or None, **given)
+    return reprocess(spark, options, database)

@@ -6,7 +6,6 @@ docs/decisions/0013-causes-of-death.md says what one cause is.
 from __future__ import annotations
 
 import logging
-import uuid
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,7 +21,8 @@ from airflow_provider_pgqueue.core.statements import Statement
 from airflow_provider_pgqueue.core.statements.statement import one
 from airflow_provider_pgqueue.spark.causes import SUMS, Cause, Causes, find_causes
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines.run import Summary, print_summary, run
+from airflow_provider_pgqueue.spark.pipelines.command import new_run_id, on_spark
+from airflow_provider_pgqueue.spark.pipelines.run import Summary, run
 from airflow_provider_pgqueue.spark.pipelines.triage_report import write_report
 from airflow_provider_pgqueue.spark.trend import Window
 
@@ -125,31 +125,14 @@ def _aware(context: click.Context, parameter: click.Parameter, text: str | None)
 @click.option("--to", "end", metavar="MOMENT", callback=_aware, help="ISO 8601 with zone; default: now.")
 @click.option("--max-causes", type=click.IntRange(1, 1000), default=200, show_default=True, help="How many at most.")
 @click.option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Write a page with plots here.")
-@click.option("--run-id", help="A run that finished is not done again; default: a new run.")
+@click.option("--run-id", help="A run that finished under this name is not done again. Default: a new name.")
+@on_spark
 def command(
-    queue_names: tuple[str, ...],
-    begin: datetime | None,
-    end: datetime | None,
-    max_causes: int,
-    report: Path | None,
-    run_id: str | None,
-) -> None:
+    spark: SparkSession, database: Database, run_id: str | None, queue_names: tuple[str, ...], **options: Any
+) -> Summary:
     """Find out what messages died of.
 
     The causes are in messages.causes() afterwards.
     """
-    from pyspark.sql import SparkSession
-
-    from airflow_provider_pgqueue.spark import register
-
-    options = TriageOptions(
-        run_id=run_id or f"triage {uuid.uuid4()}",
-        queue_names=queue_names,
-        begin=begin,
-        end=end,
-        max_causes=max_causes,
-        report=report,
-    )
-    spark = SparkSession.builder.appName("pgqueue triage").getOrCreate()
-    register(spark)
-    print_summary(triage(spark, options))
+    run_id = run_id or new_run_id("triage", *queue_names)
+    return triage(spark, TriageOptions(run_id=run_id, queue_names=queue_names, **options), database)

@@ -1,0 +1,29 @@
+"""Finds the function that a text names."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from airflow_provider_pgqueue.core.errors import InvalidArgument
+
+
+def load_function(path: str) -> Callable[..., Any]:
+    """Return the function that `module:function` names; InvalidArgument says what is not there, and is the cause."""
+    module_name, _, name = path.partition(":")
+    if not module_name or not name:
+        raise InvalidArgument(f"{path!r} names no function. Write module:function, such as handlers:pack.")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:
+        raise InvalidArgument(
+            f"module {module_name!r} cannot be imported ({type(error).__name__}: {error}). "
+            "Start in its directory, or set PYTHONPATH."
+        ) from error
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        raise InvalidArgument(f"module {module_name!r} has no function {name!r}. Check its spelling.")
+    function: Callable[..., Any] = found
+    return function
