@@ -14,7 +14,7 @@ BEGIN
             ('publisher', 'publish publish_batch publish_deduplicated publish_topic route_topic'),
             ('publisher', 'stage_publish publish_staged drop_stage'),
             ('consumer', 'lease extend archive release consume once lease_claimed forget_claims'),
-            ('consumer', 'lease_dead requeue dismiss requeue_dead'),
+            ('consumer', 'dead_ids lease_dead extend_dead release_dead requeue dismiss requeue_dead'),
             ('consumer observer', 'status ready_queues dead_queues dead_causes'),
             ('observer', 'search_archive archive_partitions schedules'),
             ('observer upkeep', 'health'),
@@ -22,6 +22,8 @@ BEGIN
             ('pipeline', 'begin_run finish_run run_backlog run_archived'),
             ('pipeline', 'archive_partitions archive_checksums drop_archive_partition'),
             ('pipeline', 'archive_log_end archive_log_steps'),
+            ('pipeline', 'record_causes fingerprint'),
+            ('consumer observer pipeline', 'causes'),
             ('publisher consumer observer upkeep', 'limited granted_queues'),
             ('publisher consumer observer upkeep raw pipeline', 'schema_version latest_migration compatible_version upkeep_mode')),
         function AS (

@@ -52,6 +52,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/begin_archive.sql
 \ir functions/begin_run.sql
 \ir functions/bind_topic.sql
+\ir functions/causes.sql
 \ir functions/check_access.sql
 \ir functions/check_batch.sql
 \ir functions/check_dead_lease.sql
@@ -74,12 +75,14 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/cron_matches.sql
 \ir functions/cron_ticks.sql
 \ir functions/dead_causes.sql
+\ir functions/dead_ids.sql
 \ir functions/dead_queues.sql
 \ir functions/dismiss.sql
 \ir functions/drop_archive_partition.sql
 \ir functions/drop_queue.sql
 \ir functions/drop_stage.sql
 \ir functions/extend.sql
+\ir functions/extend_dead.sql
 \ir functions/fingerprint.sql
 \ir functions/finish_run.sql
 \ir functions/forget.sql
@@ -140,8 +143,10 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/raise_unknown_queue.sql
 \ir functions/raise_unknown_schedule.sql
 \ir functions/ready_queues.sql
+\ir functions/record_causes.sql
 \ir functions/release.sql
 \ir functions/remove_stage.sql
+\ir functions/release_dead.sql
 \ir functions/requeue.sql
 \ir functions/requeue_dead.sql
 \ir functions/rest_vacuum.sql

@@ -11,7 +11,7 @@ BEGIN
                 to_regprocedure('messages.consumable_queue(text, integer)'),
                 to_regprocedure('messages.check_publish(integer, interval, interval)'),
                 to_regprocedure('messages.check_policy(integer, interval, text, integer)')]))
-           AND EXISTS (SELECT FROM messages.schema_migration m WHERE m.version = 2 AND m.applied_at < now() - interval '1 hour')
+           AND NOT EXISTS (SELECT FROM messages.schema_migration m WHERE m.applied_at >= now() - interval '1 hour')
     LOOP
         EXECUTE format('DROP FUNCTION %s', old);
     END LOOP;

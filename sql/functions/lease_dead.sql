@@ -4,7 +4,8 @@ CREATE OR REPLACE FUNCTION messages.lease_dead(
     lease_for    interval DEFAULT '5 minutes',
     locked_by    text     DEFAULT NULL,
     results      text[]   DEFAULT NULL,
-    fingerprint  text     DEFAULT NULL
+    fingerprint  text     DEFAULT NULL,
+    ids          bigint[] DEFAULT NULL
 ) RETURNS SETOF messages.leased_dead_message
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -21,6 +22,7 @@ BEGIN
          WHERE (lease_dead.queue_name IS NULL OR d.queue_name = lease_dead.queue_name)
            AND (lease_dead.results IS NULL OR d.result = ANY (lease_dead.results))
            AND (lease_dead.fingerprint IS NULL OR d.fingerprint = lease_dead.fingerprint)
+           AND (lease_dead.ids IS NULL OR d.id = ANY (lease_dead.ids))
            AND (d.lock_expires_at IS NULL OR d.lock_expires_at <= moment)
          ORDER BY d.archived_at LIMIT lease_dead.max_messages FOR UPDATE SKIP LOCKED),
     leased AS (
@@ -38,5 +40,5 @@ BEGIN
       FROM leased l JOIN messages.message_archive a ON a.id = l.id AND a.archived_at = l.archived_at
      ORDER BY a.archived_at, a.id;
 END $$;
-COMMENT ON FUNCTION messages.lease_dead(text, integer, interval, text, text[], text) IS
-    'Takes dead messages about which nothing was decided yet under one fresh lock_token, oldest first; NULL takes any queue, result or cause. PQ001, PQ004.';
+COMMENT ON FUNCTION messages.lease_dead(text, integer, interval, text, text[], text, bigint[]) IS
+    'Takes dead messages about which nothing was decided yet under one fresh lock_token, oldest first; NULL takes any queue, result, cause or id. PQ001, PQ004.';

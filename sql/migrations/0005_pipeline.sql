@@ -68,3 +68,69 @@ COMMENT ON COLUMN messages.claim.queue_name IS 'The queue that it leased from.';
 COMMENT ON COLUMN messages.claim.lock_token IS 'The token of the lease; NULL if there was nothing to lease, or when its batch is done.';
 COMMENT ON COLUMN messages.claim.ids IS 'The messages that it leased.';
 COMMENT ON COLUMN messages.claim.expires_at IS 'When its lease ends.';
+-- Who decided about dead messages can be counted: a pipeline that was killed knows what it did. Few rows have a remedy.
+CREATE INDEX message_archive_remedied_by_idx ON messages.message_archive (remedied_by, remedied_at) WHERE remedied_by IS NOT NULL;
+
+CREATE TABLE messages.triage_run (
+    run_id      text        PRIMARY KEY CHECK (run_id <> '' AND length(run_id) <= 250),
+    recorded_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE messages.triage_run IS 'The triages whose causes are kept: the last 30.';
+COMMENT ON COLUMN messages.triage_run.run_id IS 'The run of the pipeline.';
+COMMENT ON COLUMN messages.triage_run.recorded_at IS 'When its causes were recorded.';
+
+CREATE TABLE messages.dead_cause (
+    run_id            text        NOT NULL REFERENCES messages.triage_run ON DELETE CASCADE,
+    recorded_at       timestamptz NOT NULL,
+    cause             text        NOT NULL,
+    queue_name        text        NOT NULL,
+    result            text        NOT NULL,
+    error             text,
+    pattern           text        NOT NULL,
+    verdict           text        NOT NULL CHECK (verdict IN ('new', 'growing', 'steady', 'fading')),
+    dead              bigint      NOT NULL CHECK (dead > 0),
+    undecided         bigint      NOT NULL CHECK (undecided >= 0),
+    requeued          bigint      NOT NULL CHECK (requeued >= 0),
+    dismissed         bigint      NOT NULL CHECK (dismissed >= 0),
+    died_again        bigint      NOT NULL CHECK (died_again BETWEEN 0 AND requeued),
+    first_at          timestamptz NOT NULL,
+    last_at           timestamptz NOT NULL CHECK (last_at >= first_at),
+    series_from       timestamptz NOT NULL,
+    series_step       interval    NOT NULL CHECK (series_step > '0'),
+    series            bigint[]    NOT NULL,
+    fingerprints      text[]      NOT NULL CHECK (cardinality(fingerprints) > 0),
+    sample_ids        bigint[]    NOT NULL,
+    sample_references text[]      NOT NULL,
+    PRIMARY KEY (run_id, cause),
+    CONSTRAINT dead_cause_adds_up CHECK (dead = undecided + requeued + dismissed),
+    CONSTRAINT dead_cause_references_its_samples CHECK (cardinality(sample_ids) = cardinality(sample_references))
+);
+COMMENT ON TABLE messages.dead_cause IS 'Why messages died in the window of a triage: fingerprints with near-identical messages are one cause.';
+COMMENT ON COLUMN messages.dead_cause.run_id IS 'The triage.';
+COMMENT ON COLUMN messages.dead_cause.recorded_at IS 'When it was recorded: the numbers are of then.';
+COMMENT ON COLUMN messages.dead_cause.cause IS 'Names the cause: the same in each triage that finds the same queue, result, error and pattern.';
+COMMENT ON COLUMN messages.dead_cause.queue_name IS 'The queue.';
+COMMENT ON COLUMN messages.dead_cause.result IS 'How they died.';
+COMMENT ON COLUMN messages.dead_cause.error IS 'The class of the error, if the consumer gave one. Untrusted.';
+COMMENT ON COLUMN messages.dead_cause.pattern IS 'The words that their messages share, with * for the others, # for numbers and ids, ? for quoted texts; cut off. Untrusted.';
+COMMENT ON COLUMN messages.dead_cause.verdict IS 'new (only in the last quarter of the window), growing, steady or fading.';
+COMMENT ON COLUMN messages.dead_cause.dead IS 'How many died in the window.';
+COMMENT ON COLUMN messages.dead_cause.undecided IS 'Of them, about how many nothing was decided.';
+COMMENT ON COLUMN messages.dead_cause.requeued IS 'Of them, how many were requeued.';
+COMMENT ON COLUMN messages.dead_cause.dismissed IS 'Of them, how many were dismissed.';
+COMMENT ON COLUMN messages.dead_cause.died_again IS 'Of those that were requeued, how many died again, of whatever cause.';
+COMMENT ON COLUMN messages.dead_cause.first_at IS 'The first death in the window.';
+COMMENT ON COLUMN messages.dead_cause.last_at IS 'The last death in the window.';
+COMMENT ON COLUMN messages.dead_cause.series_from IS 'When the first step of the series begins.';
+COMMENT ON COLUMN messages.dead_cause.series_step IS 'How long a step is: an hour or a day.';
+COMMENT ON COLUMN messages.dead_cause.series IS 'How many died in each step.';
+COMMENT ON COLUMN messages.dead_cause.fingerprints IS 'What requeue_dead and lease_dead take, most frequent first; at most 1000.';
+COMMENT ON COLUMN messages.dead_cause.sample_ids IS 'The newest dead messages, at most five.';
+COMMENT ON COLUMN messages.dead_cause.sample_references IS 'Their references, cut off. Untrusted.';
+
+-- It takes ids too now. docs/decisions/0007-upgrade-side-by-side.md
+DO $$ BEGIN
+    IF to_regprocedure('messages.lease_dead(text, integer, interval, text, text[], text)') IS NOT NULL THEN
+        ALTER FUNCTION messages.lease_dead(text, integer, interval, text, text[], text) RENAME TO superseded_lease_dead;
+    END IF;
+END $$;

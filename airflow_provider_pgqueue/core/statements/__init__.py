@@ -4,7 +4,16 @@ A statement knows no connection. `client.run` and `client.run_async` run it, so 
 """
 
 from airflow_provider_pgqueue.core.statements.archive import partition_archive, search_archive
-from airflow_provider_pgqueue.core.statements.dead import dead_causes, dismiss, lease_dead, requeue, requeue_dead
+from airflow_provider_pgqueue.core.statements.dead import (
+    dead_causes,
+    dead_ids,
+    dismiss,
+    extend_dead,
+    lease_dead,
+    release_dead,
+    requeue,
+    requeue_dead,
+)
 from airflow_provider_pgqueue.core.statements.leases import archive, consume, extend, lease, once, release
 from airflow_provider_pgqueue.core.statements.publish import (
     BatchOptions,
@@ -63,10 +72,12 @@ __all__ = [
     "consume",
     "create_queue",
     "dead_causes",
+    "dead_ids",
     "dead_queues",
     "dismiss",
     "drop_queue",
     "extend",
+    "extend_dead",
     "grant_queue",
     "health",
     "install_cron",
@@ -83,6 +94,7 @@ __all__ = [
     "purge_queue",
     "ready_queues",
     "release",
+    "release_dead",
     "requeue",
     "requeue_dead",
     "resume_queue",

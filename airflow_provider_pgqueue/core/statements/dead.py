@@ -10,7 +10,7 @@ from uuid import UUID
 from airflow_provider_pgqueue.core.body import to_json
 from airflow_provider_pgqueue.core.errors import LeaseLost
 from airflow_provider_pgqueue.core.message import DeadCause, DeadMessage, Requeued, Row
-from airflow_provider_pgqueue.core.statements.statement import ZERO, Statement, list_of, unless_lost
+from airflow_provider_pgqueue.core.statements.statement import ZERO, Statement, ids_of, list_of, unless_lost
 
 
 def lease_dead(
@@ -21,10 +21,43 @@ def lease_dead(
     locked_by: str | None = None,
     results: Collection[str] | None = None,
     fingerprint: str | None = None,
+    ids: Collection[int] | None = None,
 ) -> Statement[list[DeadMessage]]:
     """Take dead messages that nobody decided about under one fresh token, oldest first; of one cause, if wanted."""
-    arguments = dict(locals()) | {"results": None if results is None else list(results)}
-    return Statement("lease_dead", arguments, list_of(DeadMessage.from_row), {"results": "text[]"})
+    arguments = dict(locals()) | {
+        "results": None if results is None else list(results),
+        "ids": None if ids is None else list(ids),
+    }
+    return Statement("lease_dead", arguments, list_of(DeadMessage.from_row), {"results": "text[]", "ids": "bigint[]"})
+
+
+def dead_ids(
+    queue_name: str | None = None,
+    *,
+    results: Collection[str] | None = None,
+    fingerprints: Collection[str] | None = None,
+    max_messages: int | None = None,
+) -> Statement[list[int]]:
+    """Ask which dead messages nobody decided about, oldest first, leased ones too."""
+    arguments = {
+        "queue_name": queue_name,
+        "results": None if results is None else list(results),
+        "fingerprints": None if fingerprints is None else list(fingerprints),
+        "max_messages": max_messages,
+    }
+    return Statement("dead_ids", arguments, ids_of, {"results": "text[]", "fingerprints": "text[]"})
+
+
+def extend_dead(lock_token: UUID, ids: Collection[int], *, lease_for: timedelta) -> Statement[list[int]]:
+    """Make leases of dead messages last `lease_for` from now. LeaseLost names those that were lost."""
+    arguments = {"lock_token": lock_token, "ids": list(ids), "lease_for": lease_for}
+    return Statement("extend_dead", arguments, unless_lost(ids), {"ids": "bigint[]"})
+
+
+def release_dead(lock_token: UUID, ids: Collection[int]) -> Statement[list[int]]:
+    """Give leased dead messages back undecided. LeaseLost names those that were lost."""
+    arguments = {"lock_token": lock_token, "ids": list(ids)}
+    return Statement("release_dead", arguments, unless_lost(ids), {"ids": "bigint[]"})
 
 
 def requeue(

@@ -1,0 +1,13 @@
+CREATE OR REPLACE FUNCTION messages.extend_dead(lock_token uuid, ids bigint[], lease_for interval) RETURNS SETOF bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM messages.check_duration('lease_for', extend_dead.lease_for, '1 millisecond', '12 hours');
+    RETURN QUERY
+    UPDATE messages.dead_message d SET lock_expires_at = clock_timestamp() + extend_dead.lease_for
+     WHERE d.id = ANY (extend_dead.ids) AND d.lock_token = extend_dead.lock_token AND d.lock_expires_at > clock_timestamp()
+    RETURNING d.id;
+END $$;
+COMMENT ON FUNCTION messages.extend_dead(uuid, bigint[], interval) IS
+    'Makes leases of dead messages last lease_for from now and returns the ids; an id that is missing was lost. PQ004.';

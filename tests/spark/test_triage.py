@@ -1,0 +1,410 @@
+"""What messages died of: the right causes, the numbers that SQL counts, a page that nothing hostile gets out of."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+from psycopg.rows import dict_row
+from pyspark.sql import SparkSession
+
+from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.pattern import group, normalise
+from airflow_provider_pgqueue.spark.pipelines import triage as module
+from airflow_provider_pgqueue.spark.pipelines.triage import TriageOptions, triage
+from airflow_provider_pgqueue.spark.trend import Window, verdict
+
+Connection = psycopg.Connection[Any]
+BODY = "the body, which nobody may see"
+NASTY = "<script>alert('x')</script> \"'--; DROP TABLE; \u202e\u2028 ${7*7} {{7*7}} $\\frac{x$ 名前"
+CITIES = ("Athens", "Bern", "Cairo", "Dublin", "Essen", "Florence", "Graz", "Hanoi", "Izmir", "Jakarta")
+
+# The trend ------------------------------------------------------------------------------------------------------------
+
+MONDAY = datetime(2026, 6, 1, tzinfo=UTC)
+WEEK = Window(begin=MONDAY, end=MONDAY + timedelta(days=7))
+
+
+@pytest.mark.parametrize(
+    ("before", "lately", "first_after", "said"),
+    [
+        (0, 1, timedelta(days=6), "new"),
+        (0, 900, timedelta(days=6), "new"),
+        (5, 0, timedelta(0), "fading"),
+        (300, 100, timedelta(0), "steady"),
+        (300, 180, timedelta(0), "steady"),
+        (300, 220, timedelta(0), "growing"),
+        (300, 40, timedelta(0), "fading"),
+        (1, 2, timedelta(0), "steady"),
+        (100, 100, timedelta(days=3.5), "steady"),
+        (50, 350, timedelta(days=3.5), "growing"),
+    ],
+)
+def test_a_verdict_compares_the_last_quarter_with_the_time_since_the_first_death(
+    before: int, lately: int, first_after: timedelta, said: str
+) -> None:
+    assert verdict(WEEK, before=before, lately=lately, first_at=MONDAY + first_after) == said
+
+
+def test_a_window_has_hours_up_to_two_weeks_and_then_days() -> None:
+    begin = MONDAY + timedelta(minutes=30)
+    assert Window(begin=begin, end=begin + timedelta(hours=2)).steps == 3
+    assert Window(begin=begin, end=begin + timedelta(hours=2)).first_step == MONDAY
+    assert Window(begin=MONDAY, end=MONDAY + timedelta(days=14)).steps == 14 * 24
+    assert Window(begin=begin, end=begin + timedelta(days=30)).steps == 31
+
+
+# The patterns ---------------------------------------------------------------------------------------------------------
+
+
+def test_messages_that_differ_in_a_word_are_one_pattern() -> None:
+    found = group(normalise(f"no address in {city} for order {n}") for n, city in enumerate(CITIES))
+    assert set(found.values()) == {"no address in * for order #"}
+
+
+def test_messages_of_other_causes_stay_apart() -> None:
+    said = ["connection refused", "connection reset", "disk full", "", "no such table: orders", "no such file"]
+    assert len(set(group(map(normalise, said)).values())) == len(said)
+
+
+def test_a_chain_of_small_steps_does_not_lead_from_one_cause_to_another() -> None:
+    words = list("abcdefghij")
+    chain = [" ".join([*"zyxwvutsrq"[:n], *words[n:]]) for n in range(11)]
+    patterns = set(group(chain).values())
+    assert min(sum(word != "*" for word in pattern.split()) for pattern in patterns) >= 7
+    assert len(patterns) > 2
+
+
+def test_the_patterns_do_not_depend_on_the_order() -> None:
+    texts = [
+        normalise(f"{verb} {city} at once, please, {n}") for n, city in enumerate(CITIES) for verb in ("load", "save")
+    ]
+    assert group(texts) == group(reversed(texts)) == group(texts * 2)
+
+
+def test_a_normalised_message_has_no_number_id_quoted_text_or_control_character() -> None:
+    said = "Card '4111' of\x1b[31m\u202e user 0f8b-12 (1, 2, 3) at 2026-01-31 10:00:00.5 \"x\", 'y'"
+    assert normalise(said) == "card ? of [31m user # (#) at # ?"
+
+
+# In the database ------------------------------------------------------------------------------------------------------
+
+
+class Deaths:
+    """Archives dead messages in the first week that the archive has."""
+
+    def __init__(self, conn: Connection) -> None:
+        self.conn = conn
+        row = conn.execute("SELECT begins_at FROM messages.archive_policy").fetchone()
+        assert row is not None
+        self.begin: datetime = row[0].astimezone(UTC)
+        self.end = self.begin + timedelta(days=7)
+
+    def add(
+        self,
+        said: str,
+        number: int = 1,
+        *,
+        after: timedelta = timedelta(hours=1),
+        every: timedelta = timedelta(0),
+        **row: Any,
+    ) -> list[int]:
+        """Let a number of messages die of one failure; `every` so often from `after` the beginning on."""
+        values = {
+            "queue_name": "orders",
+            "result": "failed",
+            "error": "shop.ShopError",
+            "reference": None,
+            "requeued_from": None,
+            "fingerprinted": True,
+        } | row
+        rows = self.conn.execute(
+            """
+            INSERT INTO messages.message_archive (queue_name, result, created_at, archived_at, attempts, reference,
+                                                  requeued_from, failure, fingerprint, message)
+            SELECT %(queue_name)s, %(result)s, %(at)s, %(at)s + n * %(every)s, 5, %(reference)s,
+                   %(requeued_from)s, failure,
+                   CASE WHEN %(fingerprinted)s THEN messages.fingerprint(%(result)s, NULL, failure) END,
+                   jsonb_build_object('secret', %(body)s::text)
+              FROM generate_series(0, %(number)s - 1) n, LATERAL (SELECT jsonb_build_object('error', %(error)s::text,
+                   'message', replace(%(said)s, '{n}', n::text), 'traceback', %(body)s::text) AS failure) f
+            RETURNING id
+            """,
+            values | {"at": self.begin + after, "every": every, "number": number, "said": said, "body": BODY},
+        ).fetchall()
+        return [id_ for (id_,) in rows]
+
+    def options(self, run_id: str = "night 1", **options: Any) -> TriageOptions:
+        return TriageOptions(run_id=run_id, **({"begin": self.begin, "end": self.end} | options))
+
+
+@pytest.fixture
+def deaths(conn: Connection, queue: Callable[..., str]) -> Deaths:
+    queue("orders")
+    queue("bills")
+    return Deaths(conn)
+
+
+@pytest.fixture
+def database(dsn: str) -> Database:
+    return Database(dsn)
+
+
+def causes(conn: Connection, **arguments: Any) -> list[dict[str, Any]]:
+    given = ", ".join(f"{name} => %({name})s" for name in arguments)
+    with conn.cursor(row_factory=dict_row) as cursor:
+        return cursor.execute(f"SELECT * FROM messages.causes({given})".encode(), arguments).fetchall()  # noqa: S608
+
+
+def test_the_causes_are_the_ones_that_were_made_and_the_numbers_those_of_sql(
+    spark: SparkSession, database: Database, conn: Connection, deaths: Deaths
+) -> None:
+    hour = timedelta(hours=1)
+    for place, city in enumerate(CITIES):
+        deaths.add(f"no address in {city} for order {{n}}", 10 + place, every=hour, reference=f"to {city}")
+    deaths.add("no address in Bern for order {n}", 3, queue_name="bills")
+    deaths.add("no address in Bern for order {n}", 2, error="shop.OtherError")
+    deaths.add("connection refused", 7, error="OSError", result="rejected", fingerprinted=False)
+    refused = deaths.add("connection reset", 4, error="OSError", after=timedelta(days=6))
+    deaths.add("at the beginning of the window", after=timedelta(0))
+    deaths.add("at the end of the window", after=timedelta(days=7))
+    run(conn, statements.requeue_dead("orders", fingerprint=fingerprint(conn, refused[0]), max_messages=3))
+    deaths.add("another cause altogether kills it", requeued_from=refused[0], after=timedelta(days=8))
+    dismiss(conn, refused[3])
+
+    summary = triage(spark, deaths.options(), database)
+
+    found = causes(conn)
+    by_cause = {(one["queue_name"], one["result"], one["error"], one["pattern"]): one for one in found}
+    assert {key: one["dead"] for key, one in by_cause.items()} == {
+        ("orders", "failed", "shop.ShopError", "no address in * for order #"): sum(range(10, 20)),
+        ("bills", "failed", "shop.ShopError", "no address in bern for order #"): 3,
+        ("orders", "failed", "shop.OtherError", "no address in bern for order #"): 2,
+        ("orders", "rejected", "OSError", "connection refused"): 7,
+        ("orders", "failed", "OSError", "connection reset"): 4,
+        ("orders", "failed", "shop.ShopError", "at the beginning of the window"): 1,
+    }
+    reset = by_cause["orders", "failed", "OSError", "connection reset"]
+    assert {name: reset[name] for name in ("undecided", "requeued", "dismissed", "died_again", "verdict")} == {
+        "undecided": 0,
+        "requeued": 3,
+        "dismissed": 1,
+        "died_again": 1,
+        "verdict": "new",
+    }
+    towns = by_cause["orders", "failed", "shop.ShopError", "no address in * for order #"]
+    assert len(towns["fingerprints"]) == len(CITIES)
+    assert towns["fingerprints"][0] == fingerprint(conn, towns["sample_ids"][0])
+    assert towns["sample_references"][0] == "to Jakarta"
+    for one in found:
+        row = conn.execute(
+            """
+            SELECT count(*), count(*) FILTER (WHERE remedy IS NULL), count(*) FILTER (WHERE remedy = 'requeued'),
+                   count(*) FILTER (WHERE remedy = 'dismissed'), min(archived_at), max(archived_at),
+                   (array_agg(id ORDER BY archived_at DESC, id DESC))[:5]
+              FROM messages.message_archive
+             WHERE messages.fingerprint(result, details, failure) = ANY (%s) AND queue_name = %s
+               AND archived_at >= %s AND archived_at < %s
+            """,
+            [one["fingerprints"], one["queue_name"], deaths.begin, deaths.end],
+        ).fetchone()
+        assert row == tuple(
+            one[name] for name in ("dead", "undecided", "requeued", "dismissed", "first_at", "last_at", "sample_ids")
+        )
+        assert sum(one["series"]) == one["dead"]
+        assert len(one["series"]) == 7 * 24
+    assert {name: summary[name] for name in ("causes", "dead", "undecided", "requeued", "dismissed", "died_again")} == {
+        "causes": 6,
+        "dead": 162,
+        "undecided": 158,
+        "requeued": 3,
+        "dismissed": 1,
+        "died_again": 1,
+    }
+    assert summary["left_out"] == {"causes": 0, "dead": 0}
+    (bill,) = causes(conn, queue_name="bills")
+    assert causes(conn, cause=bill["cause"]) == [bill]
+
+
+def fingerprint(conn: Connection, id_: int) -> str:
+    row = conn.execute("SELECT fingerprint FROM messages.dead_message WHERE id = %s", [id_]).fetchone()
+    row = row or conn.execute("SELECT fingerprint FROM messages.message_archive WHERE id = %s", [id_]).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def dismiss(conn: Connection, id_: int) -> None:
+    (leased,) = run(conn, statements.lease_dead("orders", ids=[id_]))
+    run(conn, statements.dismiss(leased.lock_token, [id_], "no more"))
+
+
+def test_a_run_that_finished_is_not_done_again_and_a_new_one_replaces_the_causes(
+    spark: SparkSession, database: Database, conn: Connection, deaths: Deaths
+) -> None:
+    deaths.add("disk full", 3)
+    first = triage(spark, deaths.options(), database)
+    deaths.add("disk full", 3)
+    assert triage(spark, deaths.options(), database) == first
+    assert [one["dead"] for one in causes(conn)] == [3]
+    triage(spark, deaths.options("night 2"), database)
+    assert [one["dead"] for one in causes(conn)] == [6]
+    assert [one["dead"] for one in causes(conn, run_id="night 1")] == [3]
+
+
+def test_a_triage_that_dies_before_the_end_of_its_run_is_done_again_in_its_place(
+    spark: SparkSession, database: Database, conn: Connection, deaths: Deaths, tmp_path: Path
+) -> None:
+    deaths.add("disk full")
+    with pytest.raises(FileNotFoundError):
+        triage(spark, deaths.options(report=tmp_path / "nowhere" / "page.html"), database)
+    assert [one["dead"] for one in causes(conn)] == [1]
+    deaths.add("disk full")
+    assert triage(spark, deaths.options(), database)["dead"] == 2
+    assert [one["dead"] for one in causes(conn)] == [2]
+
+
+def test_no_death_is_no_cause_and_a_page_that_says_so(
+    spark: SparkSession, database: Database, conn: Connection, deaths: Deaths, tmp_path: Path
+) -> None:
+    deaths.add("disk full")
+    triage(spark, deaths.options(), database)
+    summary = triage(spark, deaths.options("night 2", queue_names=("bills",), report=tmp_path / "page.html"), database)
+    assert (summary["causes"], summary["dead"], causes(conn)) == (0, 0, [])
+    assert "No message died." in (tmp_path / "page.html").read_text()
+
+
+def test_the_page_escapes_what_is_hostile_loads_nothing_and_has_no_body(
+    spark: SparkSession, database: Database, deaths: Deaths, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    deaths.add(NASTY, 3, error=NASTY, reference=NASTY)
+    deaths.add("x" * 10_000_000, error="")
+    for number in range(12):
+        deaths.add("word " * (number + 1), number + 1)
+    page = tmp_path / "page.html"
+    summary = triage(spark, deaths.options(report=page, max_causes=11), database)
+    text = page.read_text()
+    assert summary["left_out"] == {"causes": 3, "dead": 4}
+    assert BODY not in text
+    assert len(text) < 500_000
+    assert re.findall(r"<(script|iframe|link|object)|(?:src|href)=\"(?!data:)|\bon\w+=", text) == []
+    assert html.escape("<script>alert(") in text
+    assert "\u202e" not in text
+    assert "名前" in text
+    assert "default-src 'none'" in text
+    assert NASTY not in json.dumps(summary, ensure_ascii=False) + "".join(capfd.readouterr())
+
+
+def test_the_line_of_the_page_requeues_the_cause(
+    spark: SparkSession, database: Database, conn: Connection, deaths: Deaths, tmp_path: Path
+) -> None:
+    for city in CITIES:
+        deaths.add(f"no address in {city}", 2)
+    kept = deaths.add("disk full")
+    triage(spark, deaths.options(report=tmp_path / "page.html"), database)
+    lines = [
+        html.unescape(line) for line in re.findall(r"<pre>(SELECT.*?)</pre>", (tmp_path / "page.html").read_text())
+    ]
+    assert conn.execute(lines[1].encode()).rowcount == 20
+    assert run(conn, statements.dead_ids()) == kept
+    assert conn.execute(lines[5].replace("REASON", "disk is larger now").encode()).fetchall() == [(kept[0],)]
+
+
+def test_the_history_is_bounded_and_a_record_is_whole_or_nothing(conn: Connection) -> None:
+    for number in range(33):
+        conn.execute("SELECT messages.record_causes(%s, %s)", [f"night {number}", json.dumps([example("a")])])
+    assert conn.execute("SELECT count(*), min(recorded_at) FROM messages.dead_cause").fetchone()[0] == 30  # type: ignore[index]
+    for wrong in (
+        [example("b"), example("c", dead=7)],
+        [example("b"), example("b")],
+        {"cause": "b"},
+        [example("d")] * 1001,
+    ):
+        with pytest.raises(psycopg.Error):
+            conn.execute("SELECT messages.record_causes('night 32', %s)", [json.dumps(wrong)])
+    assert [one["cause"] for one in causes(conn)] == ["a"]
+
+
+def example(cause: str, **values: Any) -> dict[str, Any]:
+    moment = "2026-06-01T00:00:00+00:00"
+    return {
+        "cause": cause,
+        "queue_name": "orders",
+        "result": "failed",
+        "error": None,
+        "pattern": "disk full",
+        "verdict": "new",
+        "dead": 1,
+        "undecided": 1,
+        "requeued": 0,
+        "dismissed": 0,
+        "died_again": 0,
+        "first_at": moment,
+        "last_at": moment,
+        "series_from": moment,
+        "series_step": "1 hour",
+        "series": [1],
+        "fingerprints": ["f"],
+        "sample_ids": [1],
+        "sample_references": [None],
+    } | values
+
+
+def test_a_limited_role_sees_the_causes_of_its_queues_and_records_none(
+    conn: Connection, connect: Callable[..., Connection], deaths: Deaths
+) -> None:
+    given = json.dumps([example("a"), example("b", queue_name="bills")])
+    conn.execute("SELECT messages.record_causes('night 1', %s)", [given])
+    conn.execute("CREATE ROLE triage_bob LOGIN")
+    try:
+        conn.execute("SELECT messages.grant_queue('orders', 'triage_bob', 'observe')")
+        bob = connect(user="triage_bob")
+        assert [one["queue_name"] for one in causes(bob)] == ["orders"]
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            bob.execute("SELECT messages.record_causes('night 2', '[]')")
+    finally:
+        bob.close()
+        conn.execute("DROP OWNED BY triage_bob; DROP ROLE triage_bob")
+
+
+def test_a_role_of_the_pipeline_is_enough(spark: SparkSession, dsn: str, conn: Connection, deaths: Deaths) -> None:
+    deaths.add("disk full", 2, fingerprinted=False)
+    conn.execute("CREATE ROLE triage_pipeline LOGIN; GRANT messages_pipeline TO triage_pipeline")
+    try:
+        from airflow_provider_pgqueue.spark import register
+
+        as_pipeline = psycopg.conninfo.make_conninfo(dsn, user="triage_pipeline")
+        register(spark, as_pipeline)
+        assert triage(spark, deaths.options(), Database(as_pipeline))["dead"] == 2
+    finally:
+        conn.execute("DROP OWNED BY triage_pipeline; DROP ROLE triage_pipeline")
+
+
+def test_the_command_prints_the_summary_as_one_line(
+    spark: SparkSession, dsn: str, deaths: Deaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGQUEUE_DSN", dsn)
+    monkeypatch.setattr(SparkSession, "stop", lambda session: None)  # it is the session of all tests
+    deaths.add("disk full", 2)
+    window = ["--from", deaths.begin.isoformat(), "--to", deaths.end.isoformat()]
+    result = CliRunner().invoke(module.command, ["--queue", "orders", *window], catch_exceptions=False)
+    assert json.loads(result.stdout)["dead"] == 2
+    refused = CliRunner().invoke(module.command, ["--from", "2026-01-31T06:00"])
+    assert "no time zone" in refused.output
+
+
+def test_what_cannot_be_is_refused(spark: SparkSession, database: Database) -> None:
+    with pytest.raises(InvalidArgument, match="max_causes is 0"):
+        triage(spark, TriageOptions(run_id="r", max_causes=0), database)
+    with pytest.raises(InvalidArgument, match="an end after it"):
+        triage(spark, TriageOptions(run_id="r", begin=MONDAY, end=MONDAY), database)
