@@ -15,10 +15,10 @@ BEGIN
             ('consumer', 'lease extend archive release consume once'),
             ('consumer', 'lease_dead requeue dismiss requeue_dead'),
             ('consumer observer', 'status ready_queues dead_queues dead_causes'),
-            ('observer', 'search_archive archive_partitions schedules'),
+            ('observer', 'search_archive archive_partitions schedules traffic_report'),
             ('observer upkeep', 'health'),
             ('upkeep', 'upkeep run_schedules install_cron uninstall_cron'),
-            ('pipeline', 'begin_run finish_run'),
+            ('pipeline', 'begin_run finish_run record_traffic replay traffic_windows'),
             ('publisher consumer observer upkeep', 'limited granted_queues'),
             ('publisher consumer observer upkeep raw pipeline', 'schema_version latest_migration compatible_version upkeep_mode')),
         function AS (

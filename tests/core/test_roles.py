@@ -52,6 +52,7 @@ VERBS = {
     "search_archive": ("SELECT messages.search_archive()", "observer admin"),
     "archive_partitions": ("SELECT messages.archive_partitions()", "observer admin"),
     "schedules": ("SELECT messages.schedules()", "observer admin"),
+    "traffic_report": ("SELECT messages.traffic_report()", "observer admin"),
     "message_overview": ("SELECT FROM messages.message_overview", "observer admin"),
     "archive_overview": ("SELECT FROM messages.archive_overview", "observer admin"),
     "result_count": ("SELECT FROM messages.result_count", "observer admin"),
@@ -87,6 +88,9 @@ VERBS = {
     "upkeep_mode": ("SELECT messages.upkeep_mode()", "publisher consumer observer upkeep admin raw pipeline"),
     "begin_run": ("SELECT messages.begin_run('nightly', 'export')", "pipeline admin"),
     "finish_run": ("SELECT messages.finish_run('nightly', '{}')", "pipeline admin"),
+    "record_traffic": ("SELECT messages.record_traffic('nightly', '[]')", "pipeline admin"),
+    "replay": ("SELECT messages.replay('nightly', 'orders', '[]')", "pipeline admin"),
+    "traffic_windows": ("SELECT messages.traffic_windows()", "pipeline admin"),
     # Tables, and what is internal.
     "read bodies": ("SELECT FROM messages.message", "raw pipeline"),
     "insert": ("INSERT INTO messages.message (message) VALUES ('1')", "raw"),
