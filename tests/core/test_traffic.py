@@ -29,7 +29,9 @@ def record(conn: Connection) -> Any:
 
 
 def traffic(conn: Connection) -> Any:
-    return conn.execute("SELECT arrivals, success, failed, completions, wait_p50::text FROM messages.traffic").fetchall()
+    return conn.execute(
+        "SELECT arrivals, success, failed, completions, wait_p50::text FROM messages.traffic"
+    ).fetchall()
 
 
 def test_the_count_with_more_messages_stays_in_whatever_order_they_come(conn: Connection, record: Any) -> None:
@@ -70,7 +72,8 @@ def test_only_a_run_of_the_rollup_may_record(conn: Connection) -> None:
 def test_minutes_and_hours_are_forgotten_and_days_stay(conn: Connection) -> None:
     conn.execute(
         "INSERT INTO messages.traffic (grain, bucket_at, queue_name, run_id)"
-        " SELECT grain, date_trunc(grain, now() - age, 'UTC'), 'orders', 'old' FROM unnest(ARRAY['minute', 'hour', 'day']) grain,"
+        " SELECT grain, date_trunc(grain, now() - age, 'UTC'), 'orders', 'old'"
+        " FROM unnest(ARRAY['minute', 'hour', 'day']) grain,"
         " unnest(ARRAY['13 days', '15 days', '399 days', '401 days']::interval[]) age"
     )
     conn.execute("SELECT messages.upkeep()")
@@ -84,7 +87,7 @@ def test_what_is_too_old_for_its_grain_is_not_recorded(conn: Connection, record:
 
 
 def windows(conn: Connection, arguments: str = "") -> dict[str, Any]:
-    rows = conn.execute(f"SELECT * FROM messages.traffic_windows({arguments})".encode()).fetchall()
+    rows = conn.execute(f"SELECT * FROM messages.traffic_windows({arguments})".encode()).fetchall()  # noqa: S608
     return {grain: (first, end) for grain, first, end in rows}
 
 
@@ -101,7 +104,9 @@ def test_a_window_has_whole_buckets_that_are_over(conn: Connection) -> None:
 def test_the_next_window_begins_where_the_last_run_could_still_miss_a_late_row(conn: Connection) -> None:
     conn.execute("UPDATE messages.archive_policy SET begins_at = '2020-01-01Z'")
     conn.execute("SELECT messages.begin_run(run, 'rollup') FROM unnest(ARRAY['first', 'part', 'open']) run")
-    conn.execute("SELECT messages.finish_run('part', '{}'), messages.finish_run('first', '{\"up_to\": \"2026-01-02 09:40Z\"}')")
+    conn.execute(
+        "SELECT messages.finish_run('part', '{}'), messages.finish_run('first', '{\"up_to\": \"2026-01-02 09:40Z\"}')"
+    )
     conn.execute("UPDATE messages.pipeline_run SET started_at = '2026-01-02 10:20:30Z' WHERE run_id = 'first'")
     for settle, first_at in (("1 hour", "09:00"), ("30 minutes", "09:00"), ("3 hours", "07:00")):
         hour, day = (windows(conn, f"settle => '{settle}'")[grain][0] for grain in ("hour", "day"))

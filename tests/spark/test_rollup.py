@@ -17,8 +17,8 @@ from airflow_provider_pgqueue.spark.pipelines.rollup import RollupOptions, rollu
 Connection = psycopg.Connection[Any]
 Rollup = Callable[..., dict[str, Any]]
 
-NUMBERS = """grain, bucket_at, queue_name, arrivals, success, failed, rejected, lock_expired, expired, attempts, attempts_max,
-    wait_p50, wait_p95, wait_p99, wait_max, run_p50, run_p95, run_p99, run_max, dead_causes"""
+NUMBERS = """grain, bucket_at, queue_name, arrivals, success, failed, rejected, lock_expired, expired, attempts,
+    attempts_max, wait_p50, wait_p95, wait_p99, wait_max, run_p50, run_p95, run_p99, run_max, dead_causes"""
 # The same in plain SQL.
 EXPECTED = f"""
 WITH grain (grain) AS (VALUES ('minute'), ('hour'), ('day')),
@@ -28,19 +28,30 @@ arrived AS (
                    UNION ALL SELECT created_at, queue_name FROM messages.message_archive) m GROUP BY 1, 2, 3),
 timed AS (
     SELECT a.*, CASE WHEN leased_at IS NOT NULL THEN greatest(leased_at - created_at, '0') END AS wait,
-           CASE WHEN leased_at IS NOT NULL AND result IN ('success', 'failed', 'rejected') THEN greatest(archived_at - leased_at, '0') END AS run
+           CASE WHEN leased_at IS NOT NULL AND result IN ('success', 'failed', 'rejected')
+                THEN greatest(archived_at - leased_at, '0') END AS run
       FROM messages.message_archive a),
 finished AS (
     SELECT grain, date_trunc(grain, archived_at, 'UTC') AS bucket_at, queue_name,
-           {", ".join(f"count(*) FILTER (WHERE result = '{result}') AS {result}" for result in
-                      ("success", "failed", "rejected", "lock_expired", "expired"))},
+           {
+    ", ".join(
+        f"count(*) FILTER (WHERE result = '{result}') AS {result}"
+        for result in ("success", "failed", "rejected", "lock_expired", "expired")
+    )
+},
            sum(attempts) AS attempts, max(attempts) AS attempts_max,
-           {", ".join(f"percentile_disc(0.{at}) WITHIN GROUP (ORDER BY {time}) AS {time}_p{at}"
-                      for time in ("wait", "run") for at in (50, 95, 99))},
+           {
+    ", ".join(
+        f"percentile_disc(0.{at}) WITHIN GROUP (ORDER BY {time}) AS {time}_p{at}"
+        for time in ("wait", "run")
+        for at in (50, 95, 99)
+    )
+},
            max(wait) AS wait_max, max(run) AS run_max
       FROM grain, timed GROUP BY 1, 2, 3),
 cause AS (
-    SELECT grain, date_trunc(grain, archived_at, 'UTC') AS bucket_at, queue_name, result, fingerprint, count(*) AS messages,
+    SELECT grain, date_trunc(grain, archived_at, 'UTC') AS bucket_at, queue_name, result, fingerprint,
+           count(*) AS messages,
            row_number() OVER (PARTITION BY grain, date_trunc(grain, archived_at, 'UTC'), queue_name
                               ORDER BY count(*) DESC, result COLLATE "C", fingerprint COLLATE "C") AS place
       FROM grain, messages.message_archive WHERE result <> 'success' GROUP BY 1, 2, 3, 4, 5),
@@ -51,12 +62,14 @@ dead AS (
 traffic AS (
     SELECT grain, bucket_at, queue_name, coalesce(arrivals, 0) AS arrivals, coalesce(success, 0) AS success,
            coalesce(failed, 0) AS failed, coalesce(rejected, 0) AS rejected, coalesce(lock_expired, 0) AS lock_expired,
-           coalesce(expired, 0) AS expired, coalesce(attempts, 0) AS attempts, coalesce(attempts_max, 0) AS attempts_max,
-           wait_p50, wait_p95, wait_p99, wait_max, run_p50, run_p95, run_p99, run_max, coalesce(dead_causes, '[]') AS dead_causes
-      FROM arrived FULL JOIN finished USING (grain, bucket_at, queue_name) LEFT JOIN dead USING (grain, bucket_at, queue_name))
+           coalesce(expired, 0) AS expired, coalesce(attempts, 0) AS attempts,
+           coalesce(attempts_max, 0) AS attempts_max, wait_p50, wait_p95, wait_p99, wait_max,
+           run_p50, run_p95, run_p99, run_max, coalesce(dead_causes, '[]') AS dead_causes
+      FROM arrived FULL JOIN finished USING (grain, bucket_at, queue_name)
+      LEFT JOIN dead USING (grain, bucket_at, queue_name))
 SELECT {NUMBERS} FROM traffic
  WHERE bucket_at >= %(first_at)s AND bucket_at + ('1 ' || grain)::interval <= %(end_at)s ORDER BY 1, 2, 3
-"""
+"""  # noqa: S608
 
 
 @pytest.fixture(autouse=True)
@@ -79,13 +92,17 @@ def fill(conn: Connection, messages: int = 600) -> datetime:
     conn.execute("SELECT setseed(0.42)")
     conn.execute(
         """
-        INSERT INTO messages.message_archive (queue_name, result, created_at, leased_at, archived_at, attempts, fingerprint, message)
+        INSERT INTO messages.message_archive (queue_name, result, created_at, leased_at, archived_at, attempts,
+                                              fingerprint, message)
         SELECT queue_name, result, created_at, leased_at,
-               least(coalesce(leased_at + random() * interval '20 seconds', created_at + interval '1 hour'), now() - interval '9 minutes'), attempts,
+               least(coalesce(leased_at + random() * interval '20 seconds', created_at + interval '1 hour'),
+                     now() - interval '9 minutes'), attempts,
                CASE WHEN result <> 'success' THEN 'cause' || (random() * 14)::integer END, '1'
           FROM (SELECT (ARRAY['orders', 'bills'])[1 + (random() * 1.2)::integer %% 2] AS queue_name,
-                       (ARRAY['success', 'success', 'success', 'failed', 'rejected', 'lock_expired', 'expired'])[1 + n %% 7] AS result,
-                       created_at, CASE WHEN n %% 13 > 0 THEN created_at + (random() ^ 4) * interval '2 hours' - interval '1 s' END AS leased_at,
+                       (ARRAY['success', 'success', 'success', 'failed', 'rejected', 'lock_expired', 'expired'])
+                           [1 + n %% 7] AS result, created_at,
+                       CASE WHEN n %% 13 > 0 THEN created_at + (random() ^ 4) * interval '2 hours' - interval '1 s' END
+                           AS leased_at,
                        (1 + random() * 4)::integer AS attempts
                   FROM (SELECT n, now() - interval '9 minutes' - interval '2 days' * sqrt(random()) AS created_at
                           FROM generate_series(1, %s) n) dated) drawn
@@ -97,13 +114,15 @@ def fill(conn: Connection, messages: int = 600) -> datetime:
         " SELECT 'orders', now() - interval '9 minutes' - interval '1 day' * random(), '1' FROM generate_series(1, 50)"
     )
     # Half a dozen in one minute, so that a minute has percentiles too.
-    conn.execute("UPDATE messages.message_archive SET archived_at = now() - interval '90 minutes' WHERE random() < 0.05")
+    conn.execute(
+        "UPDATE messages.message_archive SET archived_at = now() - interval '90 minutes' WHERE random() < 0.05"
+    )
     midnight: datetime = conn.execute("SELECT date_trunc('day', now() - interval '3 days', 'UTC')").fetchone()[0]
     return midnight
 
 
 def traffic(conn: Connection) -> list[Any]:
-    return conn.execute(f"SELECT {NUMBERS} FROM messages.traffic ORDER BY 1, 2, 3").fetchall()
+    return conn.execute(f"SELECT {NUMBERS} FROM messages.traffic ORDER BY 1, 2, 3").fetchall()  # noqa: S608
 
 
 def expected(conn: Connection, first_at: datetime, end_at: datetime) -> list[Any]:

@@ -18,6 +18,8 @@ from airflow_provider_pgqueue.core.client import run as run_statement
 from airflow_provider_pgqueue.core.statements import Statement
 from airflow_provider_pgqueue.core.statements.statement import one
 from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.pipelines.command import duration, new_run_id, on_spark
+from airflow_provider_pgqueue.spark.pipelines.moment import moment
 from airflow_provider_pgqueue.spark.pipelines.run import Progress, Summary, run
 
 Windows = Mapping[str, tuple[datetime, datetime]]
@@ -75,7 +77,7 @@ def _windows(database: Database, options: RollupOptions) -> dict[str, tuple[date
 
 
 def _as_texts(windows: Windows) -> dict[str, list[str]]:
-    return {grain: [moment.astimezone(UTC).isoformat() for moment in window] for grain, window in windows.items()}
+    return {grain: [at.astimezone(UTC).isoformat() for at in window] for grain, window in windows.items()}
 
 
 def _count(spark: SparkSession, windows: Windows, database: Database, run_id: str) -> tuple[int, int]:
@@ -108,11 +110,11 @@ def _traffic(waiting: DataFrame, archive: DataFrame, windows: Windows) -> DataFr
     return traffic.fillna(0, ["arrivals", *_RESULTS, "attempts", "attempts_max"])
 
 
-def _in_buckets(rows: DataFrame, moment: str, windows: Windows) -> DataFrame:
+def _in_buckets(rows: DataFrame, column: str, windows: Windows) -> DataFrame:
     """Return each row once for each grain, where its bucket is in the window."""
 
     def of(grain: str, first: datetime, end: datetime) -> DataFrame:
-        at = F.unix_micros(moment)
+        at = F.unix_micros(column)
         bucket = F.timestamp_micros(at - F.pmod(at, F.lit(_SECONDS[grain] * 1_000_000)))
         inside = rows.where((at >= _micros(first)) & (at < _micros(end)))
         return inside.withColumns({"grain": F.lit(grain), "bucket_at": bucket})
@@ -120,8 +122,8 @@ def _in_buckets(rows: DataFrame, moment: str, windows: Windows) -> DataFrame:
     return reduce(DataFrame.unionAll, (of(grain, first, end) for grain, (first, end) in windows.items()))
 
 
-def _micros(moment: datetime) -> int:
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+def _micros(at: datetime) -> int:
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def _timed(archive: DataFrame) -> DataFrame:
@@ -150,7 +152,9 @@ def _percentiles(finished: DataFrame, measure: str) -> DataFrame:
     """Return the nearest ranks and the largest value of each bucket: exact, and sorted on disk where memory ends."""
     rank = F.cume_dist().over(Window.partitionBy(*_KEY).orderBy(measure))
     ranked = finished.where(F.col(measure).isNotNull()).select(*_KEY, measure, rank.alias("rank"))
-    marks = [F.min(F.when(F.col("rank") >= at, F.col(measure))).alias(f"{measure}_{p}") for p, at in _PERCENTILES.items()]
+    marks = [
+        F.min(F.when(F.col("rank") >= at, F.col(measure))).alias(f"{measure}_{p}") for p, at in _PERCENTILES.items()
+    ]
     return ranked.groupBy(*_KEY).agg(*marks, F.max(measure).alias(f"{measure}_max"))
 
 
@@ -169,7 +173,10 @@ def _causes(finished: DataFrame) -> DataFrame:
 
 def _record(traffic: DataFrame, database: Database, run_id: str) -> tuple[int, int]:
     """Upsert the buckets in chunks; how many there were and how many changed."""
-    rows = (row.json for row in traffic.select(F.to_json(F.struct("*"), {"timeZone": "UTC"}).alias("json")).toLocalIterator())
+    rows = (
+        row.json
+        for row in traffic.select(F.to_json(F.struct("*"), {"timeZone": "UTC"}).alias("json")).toLocalIterator()
+    )
     progress = Progress(f"rollup {run_id}, buckets")
     buckets = changed = 0
     with database.connect("pgqueue rollup") as conn:
@@ -179,3 +186,20 @@ def _record(traffic: DataFrame, database: Database, run_id: str) -> tuple[int, i
             buckets += len(chunk)
             progress.at(buckets, changed=changed)
     return buckets, changed
+
+
+@click.command("rollup")
+@click.option("--run-id", help="A run that finished under this name is not done again. Default: a new name.")
+@click.option("--from", "first_at", type=moment, help="Default: where the last run ended.")
+@click.option("--to", "end_at", type=moment, help="Default: now, less the margin.")
+@click.option(
+    "--margin", type=duration, default="1m", show_default=True, help="Leave the last buckets to the next run."
+)
+@click.option("--settle", type=duration, default="1h", show_default=True, help="Count buckets as young as this again.")
+@on_spark
+def command(spark: SparkSession, database: Database, run_id: str | None, **options: Any) -> Summary:
+    """Count what went through the queues.
+
+    By the minute, hour and day, into messages.traffic; read it with messages.traffic_report().
+    """
+    return rollup(spark, RollupOptions(run_id=run_id or new_run_id("rollup"), **options), database)

@@ -21,7 +21,7 @@ from airflow_provider_pgqueue.spark.database import Database
 log = logging.getLogger(__name__)
 
 Summary = dict[str, Any]
-_EVERY: Final = 5.0  # seconds between two lines of progress
+EVERY: Final = 5.0  # seconds between two lines of progress
 
 
 class Run:
@@ -68,18 +68,18 @@ def run(database: Database, run_id: str, pipeline: str) -> Iterator[Run]:
 
 
 class Progress:
-    """Says in the log how far a long work is, at most every few seconds; `what` names it."""
+    """Says in the log how far a long work is, at most `every` so many seconds; `what` names it."""
 
-    def __init__(self, what: str, *, every: float = _EVERY) -> None:
+    def __init__(self, what: str, *, every: float = EVERY) -> None:
         self._what = what
-        self._every = every
+        self.every = every
         self._said_at = time.monotonic()
         self._done = 0
 
     @property
     def due(self) -> bool:
         """Whether `at` would say something now: ask before counting what is expensive to count."""
-        return time.monotonic() - self._said_at >= self._every
+        return time.monotonic() - self._said_at >= self.every
 
     def at(self, done: int, **others: int) -> None:
         """Log how much is done since the start, at which rate, and other counts: `at(3000, left=7000)`."""

@@ -1,0 +1,30 @@
+"""Durations as text: `90s`, `10m`, `2h`, `1d`, `1h30m`, or ISO 8601."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_SHORT = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smhdw]))+", re.ASCII)
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw])", re.ASCII)
+_NUMBER = r"(?:(\d+(?:\.\d+)?)%s)?"
+# Years and months have no length of their own.
+_ISO = re.compile(
+    rf"P(?=.){_NUMBER % 'W'}{_NUMBER % 'D'}(?:T(?=.){_NUMBER % 'H'}{_NUMBER % 'M'}{_NUMBER % 'S'})?", re.ASCII
+)
+
+
+def parse_duration(text: str) -> timedelta:
+    """Return the duration that the text says; ValueError with the cure if it says none."""
+    try:
+        if text == "0":
+            return timedelta(0)
+        if _SHORT.fullmatch(text):
+            return sum((timedelta(seconds=float(n) * _SECONDS[unit]) for n, unit in _PART.findall(text)), timedelta(0))
+        if iso := _ISO.fullmatch(text):
+            weeks, days, hours, minutes, seconds = (float(number or 0) for number in iso.groups())
+            return timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
+    except OverflowError:
+        raise ValueError(f"{text!r} is too long a duration.") from None
+    raise ValueError(f"{text!r} is not a duration. Write 90s, 10m, 2h, 1d, 1h30m, or ISO 8601 such as PT10M.")

@@ -1,0 +1,71 @@
+"""What the commands of the pipelines share: a Spark session, the database, one line of JSON at the end."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+from pyspark.sql import SparkSession
+
+from airflow_provider_pgqueue.core.duration import parse_duration
+from airflow_provider_pgqueue.spark import register
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.pipelines.run import Summary, print_summary
+
+NO_DSN = (
+    "A connection string on a command line can be read by everybody on the machine, and Spark keeps the command line "
+    "in its event log. Set PGQUEUE_DSN, or PGSERVICE, PGHOST, PGPASSFILE, … where the driver starts."
+)
+
+
+def _refuse(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value is not None:
+        raise click.UsageError(f"--dsn is refused on purpose. {NO_DSN}")
+
+
+refuse_dsn = click.option("--dsn", hidden=True, expose_value=False, is_eager=True, callback=_refuse)
+
+
+def on_spark(function: Callable[..., Summary]) -> Callable[..., None]:
+    """Make a callback of a click command out of `function(spark, database, **options) -> summary`.
+
+    The session is made when the options are right, knows `format("pgqueue")`, and is stopped at the end. The summary
+    is printed on standard output. `--master` of the group says which Spark; by default what spark-submit or
+    spark-defaults.conf says, else this machine.
+    """
+
+    @functools.wraps(function)
+    def callback(**options: Any) -> None:
+        context = click.get_current_context()
+        database = Database()
+        spark = _session(context)
+        try:
+            print_summary(function(spark, database, **options))
+        finally:
+            spark.stop()
+
+    return refuse_dsn(callback)
+
+
+def _session(context: click.Context) -> SparkSession:
+    builder = SparkSession.builder.appName(f"pgqueue {context.info_name}")
+    master = (context.obj or {}).get("master")
+    spark = (builder.master(master) if master else builder).getOrCreate()
+    register(spark)
+    return spark
+
+
+def duration(text: str) -> timedelta:
+    """Convert an option such as `90s`, `10m`, `1h30m`; click names it `DURATION` in the help."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def new_run_id(pipeline: str, *about: str) -> str:
+    """Return a name for a run that nobody named: what it is about, and this moment."""
+    return "-".join((pipeline, *about, datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")))
