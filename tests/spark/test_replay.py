@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -49,7 +50,8 @@ def archived(conn: Connection) -> Callable[..., list[int]]:
         names = ", ".join(given)
         rows = conn.execute(
             f"INSERT INTO messages.message_archive (created_at, archived_at, {names})"  # noqa: S608
-            f" SELECT now() - interval '2 hours', now() - interval '1 hour', {', '.join(f'%({name})s' for name in given)}"
+            " SELECT now() - interval '2 hours', now() - interval '1 hour',"
+            f" {', '.join(f'%({name})s' for name in given)}"
             f" FROM generate_series(1, {number}) RETURNING id".encode(),
             given,
         ).fetchall()
@@ -276,3 +278,27 @@ def test_no_body_is_in_the_error_of_a_task(conn: Connection, archived: Callable[
     assert "canary" not in str(caught.value)
     with pytest.raises(MessageTooLarge):
         again("large", queue="again", rate=10)
+
+
+def test_an_export_is_replayed_after_its_partition_was_dropped(
+    conn: Connection, archived: Callable[..., list[int]], again: Replay, spark: SparkSession, dsn: str, tmp_path: Path
+) -> None:
+    exports = pytest.importorskip("airflow_provider_pgqueue.spark.pipelines.export")
+    conn.execute("ALTER TABLE messages.message_archive_default DROP CONSTRAINT archived_before_the_archive_begins")
+    conn.execute("UPDATE messages.archive_policy SET begins_at = '2020-01-01Z'")
+    conn.execute(
+        "CREATE TABLE messages.message_archive_20200101 PARTITION OF messages.message_archive"
+        " FOR VALUES FROM ('2020-01-01Z') TO ('2020-01-02Z')"
+    )
+    conn.execute("ALTER TABLE messages.message_archive_20200101 OWNER TO messages_owner")
+    ids = archived(3, HOSTILE, headers='{"trace": 1}', reference="old")
+    archived(2, reference="young")
+    conn.execute("UPDATE messages.message_archive SET archived_at = '2020-01-01 12:00Z' WHERE reference = 'old'")
+    exports.export(spark, exports.ExportOptions(target=str(tmp_path), drop=True), Database(dsn))
+    assert again("archive", queue="again")["chosen"] == 2
+    conn.execute("DELETE FROM messages.message")
+    done = again("export", queue="again", export=str(tmp_path), where="get_json_object(message, '$.deep') IS NOT NULL")
+    assert done["from"] == [{"queue": "orders", "result": "success", "messages": 3}]
+    assert copies(conn) == ids
+    equal = conn.execute("SELECT bool_and(message = %s::jsonb AND headers ? 'trace') FROM messages.message", [HOSTILE])
+    assert equal.fetchone() == (True,)
