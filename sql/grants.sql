@@ -16,7 +16,7 @@ BEGIN
             ('consumer', 'lease extend archive release consume once lease_claimed forget_claims'),
             ('consumer', 'dead_ids lease_dead extend_dead release_dead requeue dismiss requeue_dead'),
             ('consumer observer', 'status ready_queues dead_queues dead_causes'),
-            ('observer', 'search_archive archive_partitions schedules'),
+            ('observer', 'search_archive archive_partitions schedules traffic_report'),
             ('observer upkeep', 'health'),
             ('upkeep', 'upkeep run_schedules install_cron uninstall_cron'),
             ('pipeline', 'begin_run finish_run run_backlog run_archived'),
@@ -24,6 +24,7 @@ BEGIN
             ('pipeline', 'archive_log_end archive_log_steps'),
             ('pipeline', 'record_causes fingerprint'),
             ('consumer observer pipeline', 'causes'),
+            ('pipeline', 'record_traffic replay traffic_windows'),
             ('publisher consumer observer upkeep', 'limited granted_queues'),
             ('publisher consumer observer upkeep raw pipeline', 'schema_version latest_migration compatible_version upkeep_mode')),
         function AS (

@@ -65,6 +65,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/check_publish.sql
 \ir functions/check_queue.sql
 \ir functions/check_queue_name.sql
+\ir functions/check_run.sql
 \ir functions/check_schedule.sql
 \ir functions/check_topic.sql
 \ir functions/closed_archive_partition.sql
@@ -143,10 +144,16 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/raise_unknown_queue.sql
 \ir functions/raise_unknown_schedule.sql
 \ir functions/ready_queues.sql
+<<<<<<< HEAD
 \ir functions/record_causes.sql
 \ir functions/release.sql
 \ir functions/remove_stage.sql
 \ir functions/release_dead.sql
+=======
+\ir functions/record_traffic.sql
+\ir functions/release.sql
+\ir functions/replay.sql
+>>>>>>> spark-rollup
 \ir functions/requeue.sql
 \ir functions/requeue_dead.sql
 \ir functions/rest_vacuum.sql
@@ -170,6 +177,9 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/sweep_band.sql
 \ir functions/take_room.sql
 \ir functions/topic_regex.sql
+\ir functions/traffic_kept.sql
+\ir functions/traffic_report.sql
+\ir functions/traffic_windows.sql
 \ir functions/unbind_topic.sql
 \ir functions/unschedule.sql
 \ir functions/upkeep.sql

@@ -11,6 +11,9 @@ BEGIN
         SELECT i.ctid FROM messages.inbox i WHERE i.handled_at <= clock_timestamp() - interval '30 days'
          ORDER BY i.handled_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
     DELETE FROM messages.pipeline_run r WHERE r.started_at <= clock_timestamp() - interval '90 days';
+    DELETE FROM messages.traffic WHERE ctid = ANY (ARRAY(
+        SELECT t.ctid FROM unnest(ARRAY['minute', 'hour']) AS g (grain) JOIN messages.traffic t ON t.grain = g.grain
+         WHERE t.bucket_at < date_trunc(g.grain, messages.traffic_kept(g.grain), 'UTC') LIMIT max_rows FOR UPDATE OF t SKIP LOCKED));
     DELETE FROM messages.claim c WHERE c.expires_at <= clock_timestamp() - interval '1 day';
     FOR stage IN
         SELECT s.number FROM messages.publish_stage s WHERE s.expires_at <= clock_timestamp()

@@ -23,7 +23,7 @@ DECLARE
     forget  timestamptz;
     item    record;
     known   bigint;
-    ids     bigint[] := '{}';
+    ids     bigint[];
     old     boolean[] := '{}';
 BEGIN
     PERFORM messages.check_batch(publish_deduplicated.queue_name, publish_deduplicated.messages, publish_deduplicated."references",
@@ -40,12 +40,13 @@ BEGIN
     IF NOT FOUND THEN
         PERFORM messages.raise_unknown_queue(publish_deduplicated.queue_name);
     END IF;
+    -- The ids in the order of the bodies, because a group is lined up by them.
+    ids := ARRAY(SELECT nextval('messages.message_id_seq') FROM generate_series(1, cardinality(publish_deduplicated.dedup_keys)));
     -- Everybody takes the keys in one order, so that two batches never wait for each other.
     FOR item IN
         SELECT keys.dedup_key, keys.place FROM unnest(publish_deduplicated.dedup_keys) WITH ORDINALITY AS keys (dedup_key, place)
          ORDER BY keys.dedup_key COLLATE "C", keys.place
     LOOP
-        ids[item.place] := nextval('messages.message_id_seq');
         old[item.place] := false;
         CONTINUE WHEN item.dedup_key IS NULL;
         LOOP

@@ -165,6 +165,17 @@ def test_two_publishers_of_one_group_wait_for_each_other_and_keep_their_order(co
     assert head.body == "a1"
 
 
+def test_a_batch_with_dedup_keys_keeps_the_order_of_its_bodies(conn: Connection, queue: Queue) -> None:
+    queue()
+    keys = ["key-9", "key-10", "key-2"]
+    run(conn, statements.publish_batch("orders", keys, dedup_keys=keys, group_keys=["seven"] * 3))
+    seen = []
+    while messages := lease(conn):
+        seen += bodies(messages)
+        finish(conn, messages[0])
+    assert seen == keys
+
+
 def test_batches_that_mix_groups_in_any_order_do_not_deadlock(connect: Connect, queue: Queue) -> None:
     queue("orders")
     groups = [chr(97 + number) for number in range(20)]

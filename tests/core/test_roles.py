@@ -60,6 +60,7 @@ VERBS = {
     "search_archive": ("SELECT messages.search_archive()", "observer admin"),
     "archive_partitions": ("SELECT messages.archive_partitions()", "observer pipeline admin"),
     "schedules": ("SELECT messages.schedules()", "observer admin"),
+    "traffic_report": ("SELECT messages.traffic_report()", "observer admin"),
     "message_overview": ("SELECT FROM messages.message_overview", "observer admin"),
     "archive_overview": ("SELECT FROM messages.archive_overview", "observer admin"),
     "result_count": ("SELECT FROM messages.result_count", "observer admin"),
@@ -106,6 +107,9 @@ VERBS = {
     "archive_log_steps": ("SELECT messages.archive_log_steps(0, 10)", "pipeline admin"),
     "record_causes": ("SELECT messages.record_causes('nightly', '[]')", "pipeline admin"),
     "causes": ("SELECT messages.causes()", "consumer observer pipeline admin"),
+    "record_traffic": ("SELECT messages.record_traffic('nightly', '[]')", "pipeline admin"),
+    "replay": ("SELECT messages.replay('nightly', 'orders', '[]')", "pipeline admin"),
+    "traffic_windows": ("SELECT messages.traffic_windows()", "pipeline admin"),
     # Tables, and what is internal.
     "read bodies": ("SELECT FROM messages.message", "raw pipeline"),
     "insert": ("INSERT INTO messages.message (message) VALUES ('1')", "raw"),

@@ -1,0 +1,39 @@
+CREATE OR REPLACE FUNCTION messages.replay(run_id text, queue_name text, rows jsonb, priority integer DEFAULT 0) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    given     record;
+    ids       bigint[];
+    known     boolean[];
+    published bigint;
+BEGIN
+    IF NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = replay.queue_name) THEN
+        PERFORM messages.raise_unknown_queue(replay.queue_name);
+    ELSIF replay.rows = '[]' THEN
+        RETURN 0;
+    END IF;
+    PERFORM messages.check_run(replay.run_id, 'replay');
+    SELECT array_agg(r.id ORDER BY place) AS ids, array_agg(r.headers ORDER BY place) AS headers,
+           jsonb_agg(coalesce(r.message, 'null') ORDER BY place) AS bodies, array_agg(r.reference ORDER BY place) AS "references",
+           array_agg(r.topic ORDER BY place) AS topics, array_agg(r.group_key ORDER BY place) AS group_keys,
+           array_agg(format('replay/%s/%s', replay.run_id, r.id) ORDER BY place) AS dedup_keys
+      INTO given
+      FROM ROWS FROM (jsonb_to_recordset(replay.rows)
+                      AS (id bigint, message jsonb, headers jsonb, reference text, topic text, group_key text))
+           WITH ORDINALITY AS r (id, message, headers, reference, topic, group_key, place);
+    SELECT array_agg(d.id ORDER BY d.place), array_agg(d.duplicate ORDER BY d.place) INTO ids, known
+      FROM messages.publish_deduplicated(replay.queue_name, given.bodies, given.dedup_keys, dedup_window => interval '90 days',
+               priority => replay.priority, "references" => given."references", topics => given.topics,
+               group_keys => given.group_keys) WITH ORDINALITY AS d (id, duplicate, place);
+    -- In the same transaction, so that nobody sees a message without these.
+    UPDATE messages.message m
+       SET headers = CASE WHEN jsonb_typeof(given.headers[d.place]) = 'object' THEN given.headers[d.place] ELSE '{}' END
+                     || jsonb_build_object('replay_of', given.ids[d.place], 'replay_run', replay.run_id)
+      FROM unnest(ids, known) WITH ORDINALITY AS d (id, known, place)
+     WHERE m.id = d.id AND NOT d.known;
+    GET DIAGNOSTICS published = ROW_COUNT;
+    RETURN published;
+END $$;
+COMMENT ON FUNCTION messages.replay(text, text, jsonb, integer) IS
+    'Publishes copies of messages [{"id", "message", "headers", "reference", "topic", "group_key"}] with the headers replay_of and replay_run, and returns how many: each id once a run and queue, for 90 days. No rows: checks that the queue exists. Errors as publish.';

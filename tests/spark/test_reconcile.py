@@ -1,0 +1,202 @@
+"""Published against archived against a business table: each kind of discrepancy is found, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.pipelines import reconcile as module
+from airflow_provider_pgqueue.spark.pipelines.keys import Keys
+from airflow_provider_pgqueue.spark.pipelines.reconcile import ReconcileOptions, reconcile
+
+Connection = psycopg.Connection[Any]
+Reconcile = Callable[..., dict[str, Any]]
+
+NOTHING = dict.fromkeys(("lost", "doubled", "missing_effect", "effect_without_success", "slow"), 0)
+EXPECTED = Keys(column="reference", query="SELECT reference FROM shop.wanted;\n")
+INVOICES = Keys(column="Order", query="TABLE shop.invoice -- all")
+
+
+@pytest.fixture
+def compare(spark: SparkSession, dsn: str) -> Reconcile:
+    """Reconcile: `compare("run", by="id", …)`."""
+    return lambda run_id, **options: reconcile(spark, ReconcileOptions(run_id=run_id, **options), Database(dsn))
+
+
+@pytest.fixture
+def shop(conn: Connection) -> Connection:
+    """A hundred orders, of which each was wanted, archived as success in a minute and has its invoice."""
+    conn.execute("CREATE SCHEMA shop")
+    conn.execute('CREATE TABLE shop.wanted (reference text); CREATE TABLE shop.invoice ("Order" text)')
+    conn.execute("SELECT messages.create_queue('orders'), messages.create_queue('other')")
+    archive(conn, *(f"order-{number}" for number in range(100)))
+    conn.execute("INSERT INTO shop.wanted SELECT reference FROM messages.message_archive")
+    conn.execute("INSERT INTO shop.invoice SELECT reference FROM messages.message_archive")
+    return conn
+
+
+def archive(conn: Connection, *references: str | None, result: str = "success", took: str = "1 minute") -> None:
+    conn.execute(
+        "INSERT INTO messages.message_archive (queue_name, reference, result, created_at, archived_at, message)"
+        " SELECT 'orders', reference, %s, now() - interval '1 hour' - %s::interval, now() - interval '1 hour',"
+        " '\"canary\"' FROM unnest(%s::text[]) AS reference",
+        [result, took, list(references)],
+    )
+
+
+def plant(conn: Connection) -> None:
+    """Let one thing of each kind go wrong, in ways that are one kind only where that is possible."""
+    conn.execute("INSERT INTO shop.wanted VALUES ('never-published'), ('never-published'), ('''; DROP \"x\",')")
+    archive(conn, "order-1")
+    conn.execute("INSERT INTO shop.invoice VALUES ('order-2'), ('never-heard-of'), ('dead')")
+    conn.execute("DELETE FROM shop.invoice WHERE \"Order\" = 'order-3'")
+    archive(conn, "dead", result="failed")
+    archive(conn, "late", took="3 hours")
+    conn.execute("INSERT INTO shop.wanted VALUES ('dead'), ('late'), ('waits'), ('waits-long'), ('requeued')")
+    archive(conn, "requeued", result="failed")
+    archive(conn, "requeued")
+    conn.execute("INSERT INTO shop.invoice VALUES ('late'), ('requeued')")
+    conn.execute("SELECT messages.publish('orders', '1', reference => r) FROM unnest(ARRAY['waits', 'waits-long']) r")
+    conn.execute("UPDATE messages.message SET created_at = now() - interval '3 hours' WHERE reference = 'waits-long'")
+
+
+FOUND = {
+    "lost": ['\'; DROP "x",', "never-published"],
+    "doubled": ["order-1", "order-2"],
+    "missing_effect": ["order-3"],
+    "effect_without_success": ["dead", "never-heard-of"],
+    "slow": ["late", "waits-long"],
+}
+
+
+def test_a_clean_set_has_no_discrepancy(shop: Connection, compare: Reconcile) -> None:
+    found = compare("clean", expected=EXPECTED, business=INVOICES, slow_after=timedelta(hours=2))
+    assert (found["discrepancies"], found["found"], found["sample"]) == (0, NOTHING, {})
+    assert (found["messages"], found["expected"], found["effects"], found["unfinished"]) == (100, 100, 100, 0)
+
+
+def test_each_kind_that_is_planted_is_found_and_nothing_else(
+    shop: Connection, compare: Reconcile, tmp_path: Path, spark: SparkSession
+) -> None:
+    plant(shop)
+    options: dict[str, Any] = {"expected": EXPECTED, "business": INVOICES, "slow_after": timedelta(hours=2)}
+    found = compare("planted", output=f"{tmp_path}/", **options)
+    assert found["sample"] == FOUND
+    assert found["found"] == {kind: len(keys) for kind, keys in FOUND.items()}
+    assert (found["unfinished"], found["discrepancies"]) == (2, 9)
+
+    rows = spark.read.parquet(found["output"]).collect()
+    assert {kind: sorted(row["key"] for row in rows if row["kind"] == kind) for kind in FOUND} == FOUND
+    (doubled,) = [row for row in rows if row["key"] == "order-1"]
+    assert (len(doubled["ids"].split()), doubled["successes"], doubled["effects"]) == (2, 2, 1)
+
+    compare("list", output=str(tmp_path), output_format="csv", sample=1, **options)
+    listed = spark.read.option("header", "true").option("escape", '"').csv(found["output"]).collect()
+    assert sorted(row["key"] for row in listed) == sorted(row["key"] for row in rows)
+    assert "canary" not in json.dumps(found)
+
+
+def test_messages_without_a_list_speak_for_themselves(shop: Connection, compare: Reconcile) -> None:
+    plant(shop)
+    archive(shop, None, None)
+    found = compare("alone")
+    assert found["found"] == NOTHING | {"doubled": 1}
+    assert found["without_key"] == 2
+    assert (found["expected"], found["effects"]) == (None, None)
+
+
+def test_ids_can_be_the_keys_and_files_can_say_what_is_expected(
+    shop: Connection, compare: Reconcile, tmp_path: Path, spark: SparkSession
+) -> None:
+    ids = [id_ for (id_,) in shop.execute("SELECT id FROM messages.message_archive ORDER BY id").fetchall()]
+    (tmp_path / "ids.csv").write_text("id,note\n" + "".join(f'{id_},"a, b"\n' for id_ in [*ids, 10**15]))
+    (tmp_path / "ids.jsonl").write_text("".join(f'{{"id": {id_}}}\n' for id_ in [*ids, 10**15]))
+    spark.createDataFrame([(id_,) for id_ in [*ids, 10**15, None]], "id long").write.parquet(str(tmp_path / "ids"))
+    for name in ("ids.csv", "ids.jsonl", "ids"):
+        found = compare(name, by="id", expected=Keys(column="id", files=str(tmp_path / name)))
+        assert found["sample"] == {"lost": [str(10**15)]}
+
+
+def test_time_and_queue_choose_the_messages(shop: Connection, compare: Reconcile) -> None:
+    archive(shop, "old", "old", took="5 hours")
+    (moment,) = shop.execute("SELECT now() - interval '2 hours'").fetchone() or ()
+    assert compare("before", end_at=moment)["sample"] == {"doubled": ["old"]}
+    assert compare("after", first_at=moment)["messages"] == 100
+    assert compare("other", queues=("other",))["messages"] == 0
+
+
+def test_a_run_that_finished_gives_its_summary_again(shop: Connection, compare: Reconcile) -> None:
+    first = compare("once", expected=EXPECTED)
+    plant(shop)
+    assert compare("once", expected=EXPECTED) == first
+
+
+def test_nothing_at_all_is_no_discrepancy(conn: Connection, compare: Reconcile) -> None:
+    nobody = Keys(column="x", query="SELECT 1 AS x WHERE false")
+    assert compare("empty", expected=nobody, business=nobody)["found"] == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("keys", "error"),
+    [
+        ({"query": "SELECT 1 AS y"}, "column q.x does not exist"),
+        ({"query": "SELECT * FROM nowhere"}, 'relation "nowhere" does not exist'),
+        ({"query": "no sql"}, "syntax error"),
+        ({"files": "/nowhere.csv"}, "cannot be read as csv"),
+        ({}, "a query or from files"),
+        ({"query": "SELECT 1 AS x", "files": "x"}, "a query or from files"),
+    ],
+)
+def test_a_source_that_is_none_is_a_clear_error(
+    conn: Connection, compare: Reconcile, keys: dict[str, str], error: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=error):
+        compare("bad", expected=Keys(column="x", **keys))
+
+
+def test_a_missing_column_of_a_file_is_named(conn: Connection, compare: Reconcile, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(InvalidArgument, match=r"no column 'x'. It has a, b"):
+        compare("bad", expected=Keys(column="x", files=str(tmp_path / "x.csv")))
+
+
+def test_options_that_are_none_are_refused() -> None:
+    for options in ({"by": "message"}, {"output_format": "xlsx"}, {"slow_after": timedelta(-1)}):
+        with pytest.raises(InvalidArgument, match="Give"):
+            ReconcileOptions(run_id="run", **options)
+
+
+def test_the_command_exits_with_1_if_it_is_strict_and_something_is_wrong(
+    shop: Connection, spark: SparkSession, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The command stops its session at the end; this one is of all tests.
+    monkeypatch.setattr(SparkSession, "stop", lambda self: None)
+    monkeypatch.setenv("PGQUEUE_DSN", dsn)
+    monkeypatch.setenv("SHOP_DSN", dsn)
+    given = [
+        "--expected-query", "TABLE shop.wanted", "--business-query", "TABLE shop.invoice", "--business-column", "Order",
+        "--business-dsn-variable", "SHOP_DSN",
+    ]  # fmt: skip
+
+    def call(*arguments: str) -> Any:
+        return CliRunner().invoke(module.command, [*given, *arguments])
+
+    clean = call("--strict")
+    assert (clean.exit_code, json.loads(clean.stdout)["discrepancies"]) == (0, 0)
+    plant(shop)
+    wrong = call("--strict", "--run-id", "wrong")
+    assert (wrong.exit_code, json.loads(wrong.stdout)["discrepancies"]) == (1, 7)
+    assert "7 discrepancies in run wrong" in wrong.stderr
+    assert call("--run-id", "wrong").exit_code == 0
+    assert call("--expected-dsn-variable", "NO_SUCH_DSN").exit_code == 2
+    assert "not a moment with its zone" in call("--from", "2026-01-01").stderr

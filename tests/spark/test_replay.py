@@ -1,0 +1,304 @@
+"""Publishing finished messages again: each once, in order, at a pace, from the archive or from an export."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_provider_pgqueue.core.errors import InvalidArgument, MessageTooLarge, QueueNotFound
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.pipelines.replay import ReplayOptions, replay
+from tools import ROOT
+
+Connection = psycopg.Connection[Any]
+Replay = Callable[..., dict[str, Any]]
+
+HOSTILE = '{"big": 123456789012345678901234567890.5, "text": "quote \\" newline \\n bell \\u0007 π", "deep": [[[{}]]]}'
+
+
+@pytest.fixture(params=["at once", "at a pace"])
+def rate(request: pytest.FixtureRequest) -> float:
+    """As fast as possible from the executors, or paced from the driver, in no time too."""
+    return 0 if request.param == "at once" else 100_000
+
+
+@pytest.fixture
+def again(spark: SparkSession, dsn: str) -> Replay:
+    """Run a replay: `again("run", queue="again", …)`."""
+    return lambda run_id, **options: replay(spark, ReplayOptions(run_id=run_id, **options), Database(dsn))
+
+
+@pytest.fixture
+def archived(conn: Connection) -> Callable[..., list[int]]:
+    """Archive messages of the queue orders, an hour ago: `archived(3, result="failed")`; their ids."""
+    for name in ("orders", "again"):
+        conn.execute("SELECT messages.create_queue(%s)", [name])
+
+    def archive(number: int, message: str = "1", **columns: Any) -> list[int]:
+        given = {"queue_name": "orders", "result": "success", "message": message} | columns
+        names = ", ".join(given)
+        rows = conn.execute(
+            f"INSERT INTO messages.message_archive (created_at, archived_at, {names})"  # noqa: S608
+            " SELECT now() - interval '2 hours', now() - interval '1 hour',"
+            f" {', '.join(f'%({name})s' for name in given)}"
+            f" FROM generate_series(1, {number}) RETURNING id".encode(),
+            given,
+        ).fetchall()
+        return [id_ for (id_,) in rows]
+
+    return archive
+
+
+def copies(conn: Connection, queue_name: str = "again") -> list[int]:
+    rows = conn.execute(
+        "SELECT (headers ->> 'replay_of')::bigint FROM messages.message WHERE queue_name = %s ORDER BY id", [queue_name]
+    ).fetchall()
+    return [id_ for (id_,) in rows]
+
+
+def test_a_copy_has_everything_of_the_old_message_and_says_what_it_repeats(
+    conn: Connection, archived: Callable[..., list[int]], again: Replay, rate: float
+) -> None:
+    columns = {"reference": "shop-7'\"", "topic": "shop.order", "group_key": "seven", "priority": 7}
+    (id_,) = archived(1, HOSTILE, headers='{"trace": 1e400, "replay_of": 3}', **columns)
+    done = again("one", rate=rate)
+    assert (done["chosen"], done["published"], done["known"]) == (1, 1, 0)
+    row = conn.execute(
+        "SELECT queue_name, reference, topic, group_key, priority, message = %s::jsonb,"
+        " headers = jsonb_build_object('trace', 1e400, 'replay_of', %s::bigint, 'replay_run', 'one')"
+        " FROM messages.message",
+        [HOSTILE, id_],
+    ).fetchall()
+    assert row == [("orders", *columns.values(), True, True)]
+
+
+def test_each_message_is_published_once_under_one_name_and_again_under_another(
+    conn: Connection, archived: Callable[..., list[int]], again: Replay, rate: float
+) -> None:
+    ids = archived(1200)
+    assert again("first", queue="again", rate=rate)["published"] == 1200
+    assert again("first", queue="again", rate=rate)["published"] == 1200
+    conn.execute("UPDATE messages.pipeline_run SET finished_at = NULL, summary = NULL")
+    repeated = again("first", queue="again", rate=rate)
+    assert (repeated["published"], repeated["known"]) == (0, 1200)
+    assert sorted(copies(conn)) == ids
+    assert (
+        again("second", queue="again", rate=rate, end_at=datetime.fromisoformat("2030-01-01T00:00Z"))["published"]
+        == 1200
+    )
+
+
+def test_a_run_does_not_repeat_what_it_has_published_itself(
+    conn: Connection, archived: Callable[..., list[int]], again: Replay
+) -> None:
+    archived(20)
+    again("loop")
+    conn.execute("UPDATE messages.pipeline_run SET finished_at = NULL, summary = NULL")
+    conn.execute("SELECT messages.consume('orders', 10)")
+    repeated = again("loop")
+    assert (repeated["published"], repeated["known"]) == (0, 20)
+
+
+def test_groups_keep_their_order(
+    conn: Connection, archived: Callable[..., list[int]], again: Replay, rate: float
+) -> None:
+    for _ in range(40):
+        for group in ("a", "b", "c"):
+            archived(1, group_key=group)
+    again("groups", rate=rate, chunk=7)
+    rows = conn.execute(
+        "SELECT g.group_key, array_agg((m.headers ->> 'replay_of')::bigint ORDER BY g.place)"
+        " FROM messages.group_member g JOIN messages.message m USING (id) GROUP BY 1"
+    ).fetchall()
+    assert len(rows) == 3
+    assert [len(ids) for _, ids in rows] == [40] * 3
+    assert all(ids == sorted(ids) for _, ids in rows)
+
+
+def test_time_reference_result_and_a_filter_choose(
+    conn: Connection, archived: Callable[..., list[int]], again: Replay
+) -> None:
+    archived(3)
+    dead = archived(2, '{"total": 7}', result="failed", reference="dead")
+    named = archived(1, reference="named")
+    old = archived(1, reference="old")
+    conn.execute(
+        "UPDATE messages.message_archive SET archived_at = archived_at - interval '30 minutes' WHERE reference = 'old'"
+    )
+    (moment,) = conn.execute("SELECT now() - interval '80 minutes'").fetchone() or ()
+    chosen = {
+        "result": {"results": ("failed",)},
+        "reference": {"references": ("named", "nobody")},
+        "before": {"end_at": moment},
+        "filter": {"where": "get_json_object(message, '$.total') > 5"},
+        "together": {"first_at": moment, "results": ("success",), "where": "reference is not null"},
+        "nothing": {"references": ("nobody",)},
+        "queue": {"queues": ("again",)},
+    }
+    for run_id, options in chosen.items():
+        again(run_id, queue="again", **options)
+    rows = conn.execute(
+        "SELECT headers ->> 'replay_run', array_agg((headers ->> 'replay_of')::bigint ORDER BY id)"
+        " FROM messages.message GROUP BY 1"
+    ).fetchall()
+    assert {run_id: sorted(ids) for run_id, ids in rows} == {
+        "result": dead, "reference": named, "before": old, "filter": dead, "together": named
+    }  # fmt: skip
+
+
+def test_a_dry_run_counts_and_publishes_nothing(
+    conn: Connection, archived: Callable[..., list[int]], again: Replay
+) -> None:
+    archived(3)
+    archived(2, result="failed")
+    done = again("dry", dry_run=True, queue="again")
+    assert done == {
+        "chosen": 5,
+        "from": [
+            {"queue": "orders", "result": "failed", "messages": 2},
+            {"queue": "orders", "result": "success", "messages": 3},
+        ],
+        "to": ["again"],
+        "dry_run": True,
+    }
+    assert copies(conn) == []
+    assert conn.execute("SELECT FROM messages.pipeline_run").rowcount == 0
+    assert again("dry", queue="again")["published"] == 5
+
+
+def test_the_pace_is_kept(conn: Connection, archived: Callable[..., list[int]], again: Replay) -> None:
+    archived(60)
+    again("pace", queue="again", rate=20)
+    (seconds,) = (
+        conn.execute("SELECT extract(epoch FROM max(created_at) - min(created_at)) FROM messages.message").fetchone()
+        or ()
+    )
+    assert seconds > 0.95 * (60 - 20) / 20
+
+
+KILLED = """
+from pyspark.sql import SparkSession
+from airflow_provider_pgqueue.spark import register
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.pipelines.replay import ReplayOptions, replay
+
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+register(spark)
+replay(spark, ReplayOptions(run_id="killed", queue="again", chunk=10, connections=2), Database())
+"""
+
+
+def test_a_replay_that_is_killed_and_run_again_publishes_each_once(
+    conn: Connection, connect: Callable[..., Connection], archived: Callable[..., list[int]], again: Replay, dsn: str
+) -> None:
+    ids = archived(1500)
+    # Whoever publishes the 700th waits for a lock, so that the kill comes in the middle.
+    holder = connect(autocommit=False)
+    holder.execute(
+        "INSERT INTO messages.dedup VALUES ('again', format('replay/killed/%%s', %s::bigint), 0, 'infinity')",
+        [ids[700]],
+    )
+    environment = {
+        "PGQUEUE_DSN": dsn,
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+        "PATH": "/usr/bin:/bin",
+    }
+    victim = subprocess.Popen([sys.executable, "-c", KILLED], env=environment, start_new_session=True)
+    try:
+        waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'pgqueue replay'"
+        deadline = time.monotonic() + 120
+        while conn.execute(waiting).rowcount == 0:
+            assert victim.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    finally:
+        os.killpg(victim.pid, signal.SIGKILL)
+        victim.wait()
+    holder.rollback()
+    assert 0 < len(copies(conn)) < 1500
+    done = again("killed", queue="again")
+    assert done["known"] > 0
+    assert done["published"] + done["known"] == 1500
+    assert sorted(copies(conn)) == ids
+
+
+def test_an_unknown_queue_is_an_error_before_anything_is_published(
+    conn: Connection, archived: Callable[..., list[int]], again: Replay
+) -> None:
+    archived(2)
+    archived(2, queue_name="zz_gone")
+    for run_id, options in {"to": {"queue": "nowhere"}, "from": {}, "dry": {"dry_run": True}}.items():
+        with pytest.raises(QueueNotFound, match="nowhere" if run_id == "to" else "zz_gone"):
+            again(run_id, **options)
+    assert conn.execute("SELECT FROM messages.message").rowcount == 0
+
+
+@pytest.mark.parametrize("where", ["no_such_column = 1", "id >", "id + 1", "1 = 1; DROP TABLE x"])
+def test_a_filter_that_is_none_is_a_clear_error(archived: Callable[..., list[int]], again: Replay, where: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"is not one.*Give a Spark SQL condition on id, queue_name"):
+        again("bad", where=where)
+
+
+def test_numbers_that_are_none_are_refused() -> None:
+    for options in ({"rate": -1}, {"rate": float("nan")}, {"connections": 0}, {"chunk": 0}, {"run_id": "x" * 226}):
+        with pytest.raises(InvalidArgument, match=r"Give (a number|at most)"):
+            ReplayOptions(**({"run_id": "run"} | options))
+
+
+def test_an_empty_archive_is_replayed_in_no_time(
+    archived: Callable[..., list[int]], again: Replay, rate: float
+) -> None:
+    assert again("empty", rate=rate) == {
+        "chosen": 0,
+        "from": [],
+        "to": [],
+        "dry_run": False,
+        "published": 0,
+        "known": 0,
+    }
+
+
+def test_no_body_is_in_the_error_of_a_task(conn: Connection, archived: Callable[..., list[int]], again: Replay) -> None:
+    archived(1, '"canary"')
+    conn.execute("SELECT messages.alter_queue('again', max_body_bytes => 1)")
+    with pytest.raises(Exception, match="too large") as caught:
+        again("large", queue="again")
+    assert "canary" not in str(caught.value)
+    with pytest.raises(MessageTooLarge):
+        again("large", queue="again", rate=10)
+
+
+def test_an_export_is_replayed_after_its_partition_was_dropped(
+    conn: Connection, archived: Callable[..., list[int]], again: Replay, spark: SparkSession, dsn: str, tmp_path: Path
+) -> None:
+    exports = pytest.importorskip("airflow_provider_pgqueue.spark.pipelines.export")
+    conn.execute("ALTER TABLE messages.message_archive_default DROP CONSTRAINT archived_before_the_archive_begins")
+    conn.execute("UPDATE messages.archive_policy SET begins_at = '2020-01-01Z'")
+    conn.execute(
+        "CREATE TABLE messages.message_archive_20200101 PARTITION OF messages.message_archive"
+        " FOR VALUES FROM ('2020-01-01Z') TO ('2020-01-02Z')"
+    )
+    conn.execute("ALTER TABLE messages.message_archive_20200101 OWNER TO messages_owner")
+    ids = archived(3, HOSTILE, headers='{"trace": 1}', reference="old")
+    archived(2, reference="young")
+    conn.execute("UPDATE messages.message_archive SET archived_at = '2020-01-01 12:00Z' WHERE reference = 'old'")
+    exports.export(spark, exports.ExportOptions(target=str(tmp_path), drop=True), Database(dsn))
+    assert again("archive", queue="again")["chosen"] == 2
+    conn.execute("DELETE FROM messages.message")
+    done = again("export", queue="again", export=str(tmp_path), where="get_json_object(message, '$.deep') IS NOT NULL")
+    assert done["from"] == [{"queue": "orders", "result": "success", "messages": 3}]
+    assert copies(conn) == ids
+    equal = conn.execute("SELECT bool_and(message = %s::jsonb AND headers ? 'trace') FROM messages.message", [HOSTILE])
+    assert equal.fetchone() == (True,)
