@@ -144,16 +144,12 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/raise_unknown_queue.sql
 \ir functions/raise_unknown_schedule.sql
 \ir functions/ready_queues.sql
-<<<<<<< HEAD
 \ir functions/record_causes.sql
-\ir functions/release.sql
-\ir functions/remove_stage.sql
-\ir functions/release_dead.sql
-=======
 \ir functions/record_traffic.sql
 \ir functions/release.sql
+\ir functions/release_dead.sql
+\ir functions/remove_stage.sql
 \ir functions/replay.sql
->>>>>>> spark-rollup
 \ir functions/requeue.sql
 \ir functions/requeue_dead.sql
 \ir functions/rest_vacuum.sql
