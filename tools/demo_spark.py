@@ -41,10 +41,11 @@ _YESTERDAY: Final = """
 ALTER TABLE messages.message_archive_default DROP CONSTRAINT IF EXISTS archived_before_the_archive_begins;
 DO $$ DECLARE
     first_at timestamptz := date_trunc('day', now(), 'UTC') - interval '1 day';
+    name     text        := 'message_archive_' || to_char(first_at AT TIME ZONE 'UTC', 'YYYYMMDD');
 BEGIN
-    EXECUTE format('CREATE TABLE messages.message_archive_%s PARTITION OF messages.message_archive FOR VALUES FROM (%L) TO (%L)',
-                   to_char(first_at AT TIME ZONE 'UTC', 'YYYYMMDD'), first_at, first_at + interval '1 day');
-    EXECUTE format('ALTER TABLE messages.message_archive_%s OWNER TO messages_owner', to_char(first_at AT TIME ZONE 'UTC', 'YYYYMMDD'));
+    EXECUTE format('CREATE TABLE messages.%I PARTITION OF messages.message_archive FOR VALUES FROM (%L) TO (%L)',
+                   name, first_at, first_at + interval '1 day');
+    EXECUTE format('ALTER TABLE messages.%I OWNER TO messages_owner', name);
     UPDATE messages.archive_policy SET begins_at = least(begins_at, first_at);
     UPDATE messages.message_archive SET archived_at = first_at + (archived_at - date_trunc('day', archived_at, 'UTC'));
 END $$

@@ -70,7 +70,7 @@ class PgQueueSparkOperator(SparkSubmitOperator):
         self.pgqueue_conn_id = pgqueue_conn_id
         self.send_connection = send_connection
 
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # the base class returns nothing
         """Submit the pipeline, wait for it, return what it noted as its summary."""
         queue = PgQueueHook(self.pgqueue_conn_id)
         self.application = _entry_point()

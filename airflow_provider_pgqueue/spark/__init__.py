@@ -1,4 +1,4 @@
-"""The queue in Spark: a data source `pgqueue` and the pipelines that do the volume. Needs the extra `spark`; knows no Airflow."""
+"""The queue in Spark: a data source `pgqueue` and the pipelines that do the volume. Needs the extra `spark`."""
 
 from __future__ import annotations
 
