@@ -161,8 +161,10 @@ def driver(dsn: str, home: Path, faults: tuple[str, ...]) -> Iterator[None]:
         command = [sys.executable, PUBLISHER, home]
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
         try:
+            give_up = time.monotonic() + 300
             while not all((home / fault).exists() for fault in faults):
-                assert process.poll() is None, (home / "log").read_text()[-4000:]
+                alive = process.poll() is None and time.monotonic() < give_up
+                assert alive, (home / "log").read_text()[-4000:]
                 time.sleep(0.1)
             yield
         finally:
