@@ -20,6 +20,7 @@ import pandas as pd
 import psycopg
 import pyarrow as pa
 import pytest
+from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import statements
@@ -221,6 +222,28 @@ def test_two_drains_of_one_queue_share_it(
         summaries = [run.result() for run in runs]
     assert sum(summary["archived"] for summary in summaries) == 200
     assert sorted(id_ for id_, _ in effects()) == ids
+
+
+def test_two_drivers_of_one_run_agree_on_its_summary(draining: Drain, conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    publish(conn, *range(40))
+    with ThreadPoolExecutor() as pool:
+        first, second = (pool.submit(draining, lambda messages: time.sleep(0.2), batch_size=5) for _ in range(2))
+        assert first.result() == second.result()
+    assert first.result()["archived"] == 40
+
+
+def test_a_consumer_that_may_run_pipelines_may_drain(
+    spark: SparkSession, conn: Connection, queue: Queue, dsn: str
+) -> None:
+    queue("orders")
+    publish(conn, 1)
+    conn.execute("CREATE ROLE drainer LOGIN IN ROLE messages_consumer, messages_pipeline")
+    try:
+        options = DrainOptions(queue_name="orders", function=lambda messages: None, run_id="nightly", parallelism=1)
+        assert drain(spark, options, Database(make_conninfo(dsn, user="drainer")))["archived"] == 1
+    finally:
+        conn.execute("DROP ROLE drainer")
 
 
 def test_what_a_killed_try_of_the_run_held_comes_back_to_it_and_what_others_hold_stays(
