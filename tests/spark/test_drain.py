@@ -20,6 +20,7 @@ import pandas as pd
 import psycopg
 import pyarrow as pa
 import pytest
+from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import statements
@@ -35,6 +36,15 @@ from tests.core.test_worker import until
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
 Drain = Callable[..., dict[str, Any]]
+SLOWLY = """
+import time
+import psycopg
+
+def slowly(messages):
+    with psycopg.connect(DSN) as conn:
+        conn.execute("INSERT INTO effect (note) VALUES (NULL)")
+    time.sleep(0.5)
+"""
 SUCCESS = {"success": 0, "rejected": 0, "failed": 0, "lock_expired": 0}
 
 
@@ -223,6 +233,28 @@ def test_two_drains_of_one_queue_share_it(
     assert sorted(id_ for id_, _ in effects()) == ids
 
 
+def test_two_drivers_of_one_run_agree_on_its_summary(draining: Drain, conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    publish(conn, *range(40))
+    with ThreadPoolExecutor() as pool:
+        first, second = (pool.submit(draining, lambda messages: time.sleep(0.2), batch_size=5) for _ in range(2))
+        assert first.result() == second.result()
+    assert first.result()["archived"] == 40
+
+
+def test_a_consumer_that_may_run_pipelines_may_drain(
+    spark: SparkSession, conn: Connection, queue: Queue, dsn: str
+) -> None:
+    queue("orders")
+    publish(conn, 1)
+    conn.execute("CREATE ROLE drainer LOGIN IN ROLE messages_consumer, messages_pipeline")
+    try:
+        options = DrainOptions(queue_name="orders", function=lambda messages: None, run_id="nightly", parallelism=1)
+        assert drain(spark, options, Database(make_conninfo(dsn, user="drainer")))["archived"] == 1
+    finally:
+        conn.execute("DROP ROLE drainer")
+
+
 def test_what_a_killed_try_of_the_run_held_comes_back_to_it_and_what_others_hold_stays(
     draining: Drain, conn: Connection, queue: Queue
 ) -> None:
@@ -339,6 +371,27 @@ def test_an_interrupted_drain_finishes_the_batches_in_hand_and_holds_nothing(
     assert sorted(int(note) for _, note in effects()) == sorted(archive(conn))
     summary = draining(noting(dsn))
     assert summary["archived"] == 1000  # of the whole run
+
+
+def test_sigterm_ends_the_command_and_what_was_not_handled_is_free(
+    conn: Connection, queue: Queue, dsn: str, effects: Callable[[], list[Any]], tmp_path: Path
+) -> None:
+    queue("orders")
+    publish(conn, *range(400))
+    (tmp_path / "slow.py").write_text(f"DSN = {dsn!r}\n{SLOWLY}")
+    command = [sys.executable, "-m", "airflow_provider_pgqueue.spark", "--master", "local[1]", "drain"]
+    command += ["--queue", "orders", "--function", "slow:slowly", "--batch-size", "10"]
+    environment = os.environ | {"PGQUEUE_DSN": dsn, "PYTHONPATH": f"{tmp_path}:{Path.cwd()}"}
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        until(effects, 180)
+        process.terminate()
+        assert process.wait(60) == 143
+    finally:
+        process.kill()
+    assert {(attempts, token) for _, attempts, token in left(conn)} == {(0, None)}
+    assert len(left(conn)) + len(archive(conn)) == 400
 
 
 def test_a_dsn_on_the_command_line_is_refused_and_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:

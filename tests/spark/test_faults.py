@@ -126,7 +126,9 @@ def test_speculation_does_not_repeat_a_slow_task_and_the_connection_stands_nowhe
     speculating = {
         "spark.speculation": "true",
         "spark.speculation.interval": "100ms",
-        "spark.speculation.multiplier": "1.1",
+        # At once, however long a cold start makes the other task take.
+        "spark.speculation.multiplier": "0.01",
+        "spark.speculation.efficiency.enabled": "false",
         "spark.speculation.quantile": "0.5",
         "spark.speculation.minTaskRuntime": "100ms",
     }

@@ -77,9 +77,10 @@ def drain(spark: SparkSession, options: DrainOptions, database: Database) -> Sum
     again or to any other consumer. The run ends when nothing is ready and it holds nothing; messages that are delayed,
     such as those that are retried after a back-off, or blocked in their group, stay and are counted as `waiting`.
 
-    On an exception in the calling thread, such as KeyboardInterrupt, the tasks finish the batch in hand, at most for
-    15 seconds, and are cancelled. QueueNotFound, QueuePaused, InvalidArgument for a function that is not there or
-    gives answers that are none.
+    On an exception in the calling thread, such as a signal handler raises, the tasks finish the batch in hand, at most
+    for 15 seconds, and are cancelled. (PySpark's own handler of SIGINT cancels them at once.)
+
+    QueueNotFound, QueuePaused, InvalidArgument for a function that is not there or gives answers that are none.
     """
     with run(database, options.run_id, "drain") as this:
         if this.summary is not None:
