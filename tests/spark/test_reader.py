@@ -553,9 +553,9 @@ def test_a_large_range_streams_through_little_memory(dsn: str, conn: Connection)
     conn.execute(LARGE)
     script = """
 import resource, sys
-from tests.spark.test_reader import reader
-reading = reader(sys.argv[1], columns="message", numPartitions=1)
-(whole,) = reading.partitions()
+from tests.spark.test_reader import Range, reader
+reading = reader(sys.argv[1], columns="message")
+whole = Range((reading.selection.statement().as_string(None),), 0)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 size = sum(batch.nbytes for batch in reading.read(whole))
 print(size // 2**20, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 2**10)
