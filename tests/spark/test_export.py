@@ -35,7 +35,10 @@ from airflow_provider_pgqueue.core.errors import (
 from airflow_provider_pgqueue.core.statements import Statement
 from airflow_provider_pgqueue.core.statements.statement import one
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines.export import ExportOptions, export, read_export
+from airflow_provider_pgqueue.spark.pipelines import chunk_files
+from airflow_provider_pgqueue.spark.pipelines.export import ExportOptions, _Export, export, read_export
+from airflow_provider_pgqueue.spark.pipelines.partition import closed_partitions
+from airflow_provider_pgqueue.spark.pipelines.target import open_target, shown
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -257,6 +260,55 @@ def test_what_no_manifest_names_is_not_read_and_is_removed(
     (target / "_manifests" / f"{name}.json").unlink()
     do()
     assert len(ids_in_data(target)) == 100
+
+
+def test_a_row_that_changes_while_it_is_exported_is_read_again(
+    conn: Connection, dsn: str, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = make_partition(conn, 40, 20)
+    (partition,) = closed_partitions(conn, older_than=timedelta(0), names=[name])
+    (chunk,) = partition.chunks(1000)
+    compare, times = chunk_files.checksums_in_archive, [1, 0]
+
+    def change_before_it_is_compared(*arguments: Any) -> Any:
+        if times.pop(0):
+            change(conn, name, "UPDATE {} SET priority = (priority + 1) % 50")
+        return compare(*arguments)
+
+    monkeypatch.setattr(chunk_files, "checksums_in_archive", change_before_it_is_compared)
+    (target / "here").mkdir(parents=True)
+    staged = chunk_files.export_chunk(Database(dsn), open_target(str(target)), partition, chunk, "here")
+    assert files(target) == sorted(path for path, _ in staged)
+    read = [row for path, _ in staged for row in pq.read_table(target / path).to_pylist()]
+    query = "SELECT id, priority FROM {} WHERE ctid < '(END,0)' ORDER BY id"
+    query = query.replace("{}", f"messages.{name}").replace("END", str(chunk.end_page))
+    assert sorted((row["id"], row["priority"]) for row in read) == conn.execute(query.encode()).fetchall()
+    times.extend([1, 1, 1])
+    with pytest.raises(ExportDiffers, match=r"in the pages from 0 to before \d+, 3 times"):
+        chunk_files.export_chunk(Database(dsn), open_target(str(target)), partition, chunk, "here")
+
+
+def test_rows_that_go_to_another_range_during_the_export_are_in_it_once(
+    conn: Connection, session: SparkSession, target: Path, do: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = make_partition(conn, 40, 2000)
+    on_executors, left = _Export._on_executors, ["UPDATE {} SET details = 'moved' WHERE id % 3 = 0"]
+
+    def change_afterwards(*arguments: Any) -> Any:
+        done = on_executors(*arguments)
+        if left:
+            change(conn, name, left.pop())
+        return done
+
+    monkeypatch.setattr(_Export, "_on_executors", change_afterwards)
+    assert do()["exported"] == [name]
+    assert rows_in_export(session, target) == rows_in_archive(conn, name)
+    monkeypatch.undo()
+    assert do()["skipped"] == [name]
+
+
+def test_a_secret_in_the_uri_of_the_target_is_not_shown() -> None:
+    assert shown("s3://key:secret@bucket/messages?region=x&secret=y") == "s3://bucket/messages"
 
 
 # Dropping -------------------------------------------------------------------------------------------------------------

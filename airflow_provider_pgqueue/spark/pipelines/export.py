@@ -44,7 +44,7 @@ from airflow_provider_pgqueue.spark.pipelines.manifest import (
     read_manifests,
     staging_folder,
 )
-from airflow_provider_pgqueue.spark.pipelines.partition import Partition, closed_partitions
+from airflow_provider_pgqueue.spark.pipelines.partition import Partition, closed_partitions, versions
 from airflow_provider_pgqueue.spark.pipelines.run import Summary, run
 from airflow_provider_pgqueue.spark.pipelines.target import (
     files_in,
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MOST_ROWS: Final = 250_000
+_TRIES: Final = 3
 _TRIES_TO_DROP: Final = 6
 _TYPES: Final = {"bigint": "bigint", "integer": "int", "smallint": "smallint", "timestamp with time zone": "timestamp"}
 
@@ -238,25 +239,40 @@ class _Export:
         log.info("partition %s: exporting %d pages", partition.name, partition.pages)
         remove_folder(self.target, staging_folder(partition.name))
         try:
-            manifest = self._stage_and_publish(conn, partition)
+            manifest, staged = self._stage(conn, partition)
+            self._publish(manifest, staged)
         finally:
             remove_folder(self.target, staging_folder(partition.name))
         rate = manifest.rows / max(0.001, time.monotonic() - started)
-        log.info(
-            "partition %s: %d messages in %d files, %.0f/s", partition.name, manifest.rows, len(manifest.files), rate
-        )
+        log.info("partition %s: %d messages in %d files, %.0f/s", partition.name, manifest.rows, len(staged), rate)
         return manifest
 
-    def _stage_and_publish(self, conn: psycopg.Connection[Any], partition: Partition) -> Manifest:
-        chunks = partition.chunks(self.options.rows_per_file)
+    def _stage(self, conn: psycopg.Connection[Any], partition: Partition) -> tuple[Manifest, list[tuple[str, File]]]:
+        """Write all files of a partition while nothing in it changes: a row that changes goes to another range."""
+        for _ in range(_TRIES):
+            before = versions(conn, partition)
+            found = closed_partitions(conn, older_than=timedelta(0), names=[partition.name])
+            if found:
+                staged = self._stage_chunks(found[0])
+                if versions(conn, partition) == before:
+                    return self._manifest(conn, found[0], [file for _, file in staged]), staged
+            log.info("partition %s changed meanwhile: exporting it anew", partition.name)
+        raise ExportDiffers(
+            f"archive partition {partition.name!r} changed during {_TRIES} exports. "
+            "Look who changes or drops it, and export it again."
+        )
+
+    def _stage_chunks(self, partition: Partition) -> list[tuple[str, File]]:
         staging = f"{staging_folder(partition.name)}/{uuid4().hex}"
         self.target.create_dir(staging, recursive=True)
         database, target = self.database, self.target
+        chunks = partition.chunks(self.options.rows_per_file)
         found = self._on_executors(chunks, lambda chunk: export_chunk(database, target, partition, chunk, staging))
-        staged = [(path, File.from_json(file)) for files in found for path, file in files]
-        # Fails if the session broke, and with it the lock that keeps other exports waiting.
+        return [(path, File.from_json(file)) for files in found for path, file in files]
+
+    def _manifest(self, conn: psycopg.Connection[Any], partition: Partition, files: list[File]) -> Manifest:
         (version,) = conn.execute("SELECT messages.schema_version()").fetchone() or (0,)
-        manifest = Manifest(
+        return Manifest(
             partition=partition.name,
             oid=partition.oid,
             first_at=partition.first_at,
@@ -264,11 +280,9 @@ class _Export:
             schema_version=version,
             exported_at=datetime.now(UTC),
             columns=partition.columns,
-            chunks=chunks,
-            files=tuple(sorted((file for _, file in staged), key=lambda file: file.path)),
+            chunks=partition.chunks(self.options.rows_per_file),
+            files=tuple(sorted(files, key=lambda file: file.path)),
         )
-        self._publish(manifest, staged)
-        return manifest
 
     def _publish(self, manifest: Manifest, staged: list[tuple[str, File]]) -> None:
         """Put the files in the place of what an older export of the partition left, then make them valid."""

@@ -75,5 +75,14 @@ def closed_partitions(
         raise translate(error) from error
 
 
+def versions(conn: psycopg.Connection[Any], partition: Partition) -> tuple[Any, ...] | None:
+    """Return a value that is another one after any change of any row: each change makes a new version of it."""
+    return conn.execute(
+        "SELECT count(*), bit_xor(hashtidextended(a.ctid, a.xmin::text::bigint)) FROM messages.message_archive a"
+        " WHERE a.archived_at >= %s AND a.archived_at < %s",
+        [partition.first_at, partition.end_at],
+    ).fetchone()
+
+
 def _from(columns: tuple[Column, ...]) -> Any:
     return lambda **values: Partition(columns=columns, **values)
