@@ -28,6 +28,7 @@ from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.pipelines import reprocess as module
 from airflow_provider_pgqueue.spark.pipelines.reprocess import ReprocessOptions, reprocess
 from airflow_provider_pgqueue.spark.remedy import KEEP, LEAVE, Dismiss, MatchesSchema
+from airflow_provider_pgqueue.spark.repairs import Repairs
 from tools import ROOT
 
 Connection = psycopg.Connection[Any]
@@ -300,6 +301,38 @@ def test_a_lease_is_renewed_while_the_repair_works(
     dead(3)
     given = options(lambda m: time.sleep(0.5) or KEEP, lease_for=timedelta(milliseconds=600), tasks=1)
     assert reprocess(spark, given, database)["requeued"] == 3
+
+
+def test_a_task_waits_for_what_somebody_else_holds(
+    database: Database, conn: Connection, dead: Callable[..., list[int]]
+) -> None:
+    ids = dead(3)
+    given_back, dismissed = run(conn, statements.lease_dead("orders", ids=ids[:2]))
+    repairs = Repairs(
+        database=database,
+        ids=ids,
+        tasks=1,
+        repair=lambda message: KEEP,
+        validator=None,
+        remedied_by="reprocess night 1",
+        queue_name="orders",
+        batch_size=10,
+        lease_for=timedelta(minutes=1),
+        delay=timedelta(0),
+        per_second=None,
+        max_requeues=None,
+        dry_run=False,
+    )
+    outcomes: dict[int, str] = {}
+    task = threading.Thread(target=lambda: outcomes.update(repairs.part(ids)))
+    task.start()
+    while "requeued" not in remedies(conn):
+        time.sleep(0.02)
+    time.sleep(0.3)  # long enough for a task that does not wait to end
+    run(conn, statements.release_dead(given_back.lock_token, [given_back.id]))
+    run(conn, statements.dismiss(dismissed.lock_token, [dismissed.id], "not ours"))
+    task.join()
+    assert outcomes == {given_back.id: "requeued", dismissed.id: "decided", ids[2]: "requeued"}
 
 
 def test_killed_in_the_middle_and_run_again_each_message_has_one_remedy(
