@@ -65,7 +65,7 @@ def plant(conn: Connection) -> None:
     conn.execute("INSERT INTO shop.wanted VALUES ('dead'), ('late'), ('waits'), ('waits-long'), ('requeued')")
     archive(conn, "requeued", result="failed")
     archive(conn, "requeued")
-    conn.execute("INSERT INTO shop.invoice VALUES ('late'), ('requeued')")
+    conn.execute("INSERT INTO shop.invoice VALUES ('late'), ('requeued'), ('waits')")
     conn.execute("SELECT messages.publish('orders', '1', reference => r) FROM unnest(ARRAY['waits', 'waits-long']) r")
     conn.execute("UPDATE messages.message SET created_at = now() - interval '3 hours' WHERE reference = 'waits-long'")
 

@@ -134,8 +134,9 @@ def _choose(spark: SparkSession, options: ReplayOptions, database: Database, col
 
 
 def _archive(spark: SparkSession, options: ReplayOptions, columns: tuple[str, ...]) -> DataFrame:
-    """Read the archive; the options reach PostgreSQL whatever becomes of the filters."""
+    """Read the archive, anew for each query, as `pushFilters` needs it: a reference is found by its index."""
     given = {
+        "pushFilters": "true",
         "columns": "" if options.where else ",".join(dict.fromkeys(columns + _CHOSEN_BY)),
         "queue": ",".join(options.queues),
         "result": ",".join(options.results),
