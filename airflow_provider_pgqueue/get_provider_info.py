@@ -32,6 +32,7 @@ def get_provider_info() -> dict[str, Any]:
             "operators.consume",
             "operators.requeue",
             "operators.upkeep",
+            "operators.spark",
         ),
         "sensors": _modules("sensors.message", "sensors.dead_message"),
         "triggers": _modules("triggers.message", "triggers.dead_message"),
