@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import signal
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -55,6 +57,9 @@ def _session(context: click.Context) -> SparkSession:
     master = (context.obj or {}).get("master")
     spark = (builder.master(master) if master else builder).getOrCreate()
     register(spark)
+    # PySpark's own handler cancels the jobs before a pipeline can let them finish what they have in hand.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     return spark
 
 
