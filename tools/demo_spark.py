@@ -37,14 +37,15 @@ SELECT (SELECT count(*) FROM messages.message) AS left,
             (SELECT result, count(*) AS n FROM messages.message_archive GROUP BY result ORDER BY result) r) AS results
 """
 
-_YESTERDAY: Final = """
+_LAST_MONTH: Final = """
 ALTER TABLE messages.message_archive_default DROP CONSTRAINT IF EXISTS archived_before_the_archive_begins;
 DO $$ DECLARE
-    first_at timestamptz := date_trunc('day', now(), 'UTC') - interval '1 day';
-    name     text        := 'message_archive_' || to_char(first_at AT TIME ZONE 'UTC', 'YYYYMMDD');
+    end_at   timestamptz := date_trunc('month', now(), 'UTC');
+    first_at timestamptz := date_trunc('month', end_at - interval '1 day', 'UTC');
+    name     text        := 'message_archive_' || to_char(first_at AT TIME ZONE 'UTC', 'YYYYMM');
 BEGIN
     EXECUTE format('CREATE TABLE messages.%I PARTITION OF messages.message_archive FOR VALUES FROM (%L) TO (%L)',
-                   name, first_at, first_at + interval '1 day');
+                   name, first_at, end_at);
     EXECUTE format('ALTER TABLE messages.%I OWNER TO messages_owner', name);
     UPDATE messages.archive_policy SET begins_at = least(begins_at, first_at);
     UPDATE messages.message_archive SET archived_at = first_at + (archived_at - date_trunc('day', archived_at, 'UTC'));
@@ -81,7 +82,7 @@ def fresh_database() -> Iterator[Cluster]:
             cluster.drop_database(QUEUE_DATABASE)
             with psycopg.connect(cluster.create_database(QUEUE_DATABASE), autocommit=True) as conn:
                 migrate(conn)
-                conn.execute("SELECT messages.create_queue(%s), messages.partition_archive('day')", [QUEUE])
+                conn.execute("SELECT messages.create_queue(%s)", [QUEUE])
         yield cluster
     finally:
         with step("Stopping PostgreSQL"):
@@ -115,8 +116,8 @@ class Demo:
                 "reconcile", "--expected", str(HOME / "expected"), "--queue", QUEUE, "--slow-after", "1h"
             )
             account = self._account()
-        with step("Exporting the day to Parquet, and dropping its partition"):
-            self._let_a_day_pass()
+        with step("Exporting last month to Parquet, and dropping its partition"):
+            self._let_a_month_pass()
             exported = self._pipeline("export", "--target", str(self.target), "--drop")
         with step("Computing the delays of each carrier and month from the export, and from the data file"):
             delays = self._program("compare", str(self.target), *([str(self.flights)] if self.flights else []))
@@ -164,10 +165,13 @@ class Demo:
         log = HOME / "spark.log"
         with log.open("ab") as errors:
             done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=HOME)
+            errors.write(done.stdout.encode())
         if done.returncode:
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
             raise SetupError(f"{' '.join(command[2:5])} ended with {done.returncode}:\n{tail}")
-        summary: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        summary: dict[str, Any] = json.loads(
+            next(line for line in reversed(done.stdout.splitlines()) if line.startswith("{"))
+        )
         return summary
 
     def _account(self) -> dict[str, Any]:
@@ -175,14 +179,14 @@ class Demo:
             row = conn.execute(_ACCOUNT).fetchone()
         return dict(row or {})
 
-    def _let_a_day_pass(self) -> None:
-        """Decide about the dead messages that are left, and make today yesterday: only what is closed is exported."""
+    def _let_a_month_pass(self) -> None:
+        """Decide about the dead messages that are left, and move all into last month: only what is closed is exported."""
         with psycopg.connect(self.dsn) as conn:
             conn.execute(
                 "SELECT messages.dismiss(d.lock_token, array_agg(d.id), 'the demo ends')"
                 " FROM messages.lease_dead(max_messages => 10000) d GROUP BY d.lock_token"
             )
-            conn.execute(_YESTERDAY)
+            conn.execute(_LAST_MONTH)
 
 
 def _print(rows: dict[str, Any]) -> None:
