@@ -180,7 +180,7 @@ class Demo:
         return dict(row or {})
 
     def _let_a_month_pass(self) -> None:
-        """Decide about the dead messages that are left, and move all into last month: only what is closed is exported."""
+        """Decide about the dead that are left, and move all into last month: only what is closed is exported."""
         with psycopg.connect(self.dsn) as conn:
             conn.execute(
                 "SELECT messages.dismiss(d.lock_token, array_agg(d.id), 'the demo ends')"
