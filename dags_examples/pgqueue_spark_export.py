@@ -17,6 +17,7 @@ with DAG(
     start_date=datetime(2024, 1, 1),
     catchup=False,
     max_active_runs=1,
+    is_paused_upon_creation=True,
     tags=["pgqueue", "spark"],
     doc_md=__doc__,
 ) as dag:

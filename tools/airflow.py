@@ -153,6 +153,7 @@ class Stack:
             "NO_PROXY": "127.0.0.1,localhost",
             # Or the process titles would overwrite the environment, by which we know our processes.
             "SPT_NOENV": "1",
+            "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[2]"}',
             "AIRFLOW_HOME": str(self.home),
             "AIRFLOW__API__BASE_URL": self.url,
             "AIRFLOW__API__HOST": "127.0.0.1",

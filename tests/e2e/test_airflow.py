@@ -231,3 +231,13 @@ def undecided(conn: Connection) -> int:
     row = conn.execute("SELECT count(*) FROM messages.dead_message WHERE queue_name = 'flights'").fetchone()
     assert row
     return int(row[0])
+
+
+def test_spark_drains_the_flights_and_its_figures_are_those_of_the_file(stack: Stack, queue_conn: Connection) -> None:
+    dag_id = "pgqueue_spark_drain"
+    run_id = stack.client.trigger(dag_id, {"flights": 2000})
+    assert stack.client.wait_for_run(dag_id, run_id, timeout=400) == "success"
+    drained = stack.client.xcom(dag_id, run_id, "drain")["results"]
+    assert {name: number for name, number in drained.items() if number} == results(queue_conn, "spark_flights")
+    assert sum(results(queue_conn, "spark_flights").values()) == 2000
+    assert stack.client.xcom(dag_id, run_id, "compare")["figures"] > 10
