@@ -37,7 +37,8 @@ down: setup ## Stop what `make up` or an interrupted demo left running
 	@$(BIN)/python -m tools.postgres stop
 
 test: setup ## Run all tests, then those of the database on the embedded PostgreSQL too (TESTS=… for some)
-	@$(BIN)/python -m pytest $(TESTS)
+	@$(BIN)/python -m pytest $(or $(TESTS),--ignore=tests/spark)
+	@$(if $(TESTS),,$(BIN)/python -m pytest tests/spark)
 	@$(if $(TESTS)$(PG),,$(BIN)/python -m pytest --pg=embedded $(WITHOUT_AIRFLOW))
 
 bench: $(BENCH)/.installed ## Measure the queue beside its peers, about 35 minutes (BENCH_ARGS="--only waiting")

@@ -26,6 +26,7 @@ from airflow_provider_pgqueue.spark.log_columns import archive_columns
 from airflow_provider_pgqueue.spark.log_plan import Stretch
 from airflow_provider_pgqueue.spark.position import Place
 from tests.core.test_roles import logins
+from tests.spark.foreigners import let_foreigners_pass
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -33,15 +34,27 @@ Log = Callable[..., ArchiveLog]
 Json = dict[str, Any]
 
 
+class PatientLog(ArchiveLog):
+    """A log that nobody holds back but the sessions of the test."""
+
+    foreigners: Connection
+
+    def latestOffset(self, start: Json, limit: Any) -> Json:
+        let_foreigners_pass(self.foreigners)
+        return super().latestOffset(start, limit)
+
+
 @pytest.fixture
-def log(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
+def log(dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     """Follow the log without Spark around it: `log(maxMessagesPerTrigger="10")`."""
     monkeypatch.setattr(log_watch, "_LOOK_EVERY", 0)
     opened: list[ArchiveLog] = []
 
     def follow(columns: tuple[str, ...] = ("id",), **options: str) -> ArchiveLog:
-        opened.append(ArchiveLog(Database(dsn), options, archive_columns(columns)))
-        return opened[-1]
+        log = PatientLog(Database(dsn), options, archive_columns(columns))
+        log.foreigners = conn
+        opened.append(log)
+        return log
 
     yield follow
     for one in opened:
@@ -154,6 +167,7 @@ def test_a_plan_that_is_cut_short_goes_on_where_it_ended(conn: Connection, archi
     for _ in range(7):
         archive(1)
     steps = "SELECT xid, messages FROM messages.archive_log_steps(%s, %s, 2, max_steps => 2)"
+    let_foreigners_pass(conn)
     horizon = scalar(conn, "SELECT horizon FROM messages.archive_log_end()")
     first = conn.execute(steps, [0, horizon]).fetchall()
     second = conn.execute(steps, [first[-1][0], horizon]).fetchall()
@@ -408,6 +422,7 @@ def test_spark_gives_all_columns_and_ends_with_what_was_there_at_the_start(
     spark: SparkSession, archive: Callable[..., list[int]], conn: Connection, tmp_path: Path
 ) -> None:
     mine = archive(4) + archive(1)
+    let_foreigners_pass(conn)
     stream = spark.readStream.format("pgqueue").options(maxMessagesPerTrigger="4", numPartitions="2").load()
     query = (
         stream.writeStream.format("parquet")
@@ -456,6 +471,7 @@ def test_each_message_is_given_once_while_many_archive_at_random(
         while conn.execute("SELECT FROM messages.message").rowcount:  # what the last rollbacks gave back
             conn.execute("SELECT messages.upkeep()")
             conn.execute("SELECT messages.consume('orders', 100)")
+        let_foreigners_pass(conn)
         query.processAllAvailable()
     finally:
         query.stop()

@@ -10,6 +10,7 @@ import psycopg
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.spark.driver import killed_driver
+from tests.spark.foreigners import let_foreigners_pass
 
 Connection = psycopg.Connection[Any]
 KILLED = """
@@ -69,6 +70,7 @@ def test_a_killed_driver_goes_on_where_it_was_and_loses_and_doubles_nothing(
         "log": log.writeStream.foreachBatch(keep),
         "lease": stream.load().writeStream.format("pgqueue").option("table", "archive"),
     }
+    let_foreigners_pass(conn)
     for name, writer in writers.items():
         query = writer.option("checkpointLocation", str(tmp_path / name)).trigger(availableNow=True).start()
         assert query.awaitTermination(120)
