@@ -18,10 +18,10 @@ from pyspark.sql.types import StructType
 from airflow_provider_pgqueue.core.errors import BeforeArchive, InvalidArgument
 from airflow_provider_pgqueue.spark import options as given
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.log_columns import expressions
 from airflow_provider_pgqueue.spark.log_plan import LogPlan
 from airflow_provider_pgqueue.spark.log_watch import LogWatch
 from airflow_provider_pgqueue.spark.position import LogEnd, Offset, Place, condition
+from airflow_provider_pgqueue.spark.schema import ARCHIVE
 from airflow_provider_pgqueue.spark.session import Session
 
 log = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise _loss(read_at, begins_at)
 
     def _query(self, start: Place, end: Place) -> str:
-        columns = ", ".join(expressions(self._schema))
+        columns = ARCHIVE.selected(self._schema.names)
         query = f"SELECT {columns} FROM messages.message_archive WHERE {condition(start, end)}"  # noqa: S608 own names
         for column, values in (("queue_name", self._queues), ("result", self._results)):
             if values:

@@ -19,7 +19,7 @@ from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.errors import InvalidArgument, QueuePaused, translate
 from airflow_provider_pgqueue.spark import options as given
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.log_columns import expressions
+from airflow_provider_pgqueue.spark.schema import LEASED
 from airflow_provider_pgqueue.spark.session import Session
 
 log = logging.getLogger(__name__)
@@ -112,7 +112,7 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
     def _lease(self, claim: str) -> list[dict[str, Any]]:
-        columns = ", ".join(expressions(self._schema))
+        columns = LEASED.selected(self._schema.names)
         query = (
             f"SELECT {columns} FROM messages.lease_claimed(%(claim)s, %(queue_name)s, %(max_messages)s,"  # noqa: S608 own names
             " %(lease_for)s, %(locked_by)s)"

@@ -27,6 +27,7 @@ BIGINT: Final = Kind("bigint", pa.int64(), LongType())
 SMALLINT: Final = Kind("smallint", pa.int16(), ShortType())
 TEXT: Final = Kind("text", pa.string(), StringType())
 JSON: Final = Kind("jsonb", pa.string(), StringType(), read="{}::text")
+UUID: Final = Kind("uuid", pa.string(), StringType(), read="{}::text")
 MOMENT: Final = Kind("timestamptz", pa.timestamp("us", tz="UTC"), TimestampType())
 # A moment that may be infinite, which neither Arrow nor Spark has: it reads as NULL.
 FINITE: Final = replace(MOMENT, read="CASE WHEN isfinite({0}) THEN {0} END")
@@ -68,6 +69,10 @@ class Table:
             if name in wanted[:place]:
                 raise InvalidArgument(f"column {name!r} is named twice. Name each column once.")
         return tuple(known[name] for name in wanted or known)
+
+    def selected(self, names: Iterable[str]) -> str:
+        """Return what to SELECT for these columns."""
+        return ", ".join(column.expression.as_string(None) for column in self.select(names))
 
 
 ARCHIVE: Final = Table(
@@ -127,6 +132,26 @@ QUEUE: Final = Table(
         Column("group_key", TEXT),
         Column("headers", JSON),
         Column("message", JSON),
+    ),
+)
+# What lease_claimed() returns, with the token: whoever is given a message has to finish it.
+LEASED: Final = Table(
+    "lease",
+    sql.Identifier("messages", "lease_claimed"),
+    "created_at",
+    (
+        Column("id", BIGINT),
+        Column("queue_name", TEXT),
+        Column("message", JSON),
+        Column("headers", JSON),
+        Column("reference", TEXT),
+        Column("priority", SMALLINT),
+        Column("attempts", SMALLINT),
+        Column("max_attempts", SMALLINT),
+        Column("requeues", SMALLINT),
+        Column("created_at", MOMENT),
+        Column("lock_token", UUID),
+        Column("lock_expires_at", MOMENT),
     ),
 )
 TABLES: Final = {table.name: table for table in (ARCHIVE, QUEUE)}

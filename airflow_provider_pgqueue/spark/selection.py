@@ -55,9 +55,9 @@ class Selection:
         )
 
 
-def columns(options: Mapping[str, Any]) -> tuple[Column, ...]:
+def columns(options: Mapping[str, Any], table: Table | None = None) -> tuple[Column, ...]:
     """Return the columns that the options `table` and `columns` name; for streams too, so it minds no other option."""
-    return _table(options).select(_listed(options, "columns"))
+    return (table or _table(options)).select(_listed(options, "columns"))
 
 
 def pushes_filters(options: Mapping[str, Any]) -> bool:

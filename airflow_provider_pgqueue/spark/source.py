@@ -41,15 +41,11 @@ class PgQueueSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns that this read gives."""
-        from airflow_provider_pgqueue.spark.log_columns import leased_columns
-        from airflow_provider_pgqueue.spark.options import names
-        from airflow_provider_pgqueue.spark.schema import spark_schema
+        from airflow_provider_pgqueue.spark.schema import LEASED, spark_schema
         from airflow_provider_pgqueue.spark.selection import columns
 
         # Only a stream of leased messages has a name.
-        if "streamName" in self.options:
-            return leased_columns(names(self.options, "columns"))
-        return spark_schema(columns(self.options))
+        return spark_schema(columns(self.options, LEASED if "streamName" in self.options else None))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a table in ranges."""

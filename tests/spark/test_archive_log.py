@@ -22,9 +22,9 @@ from airflow_provider_pgqueue.core.errors import BeforeArchive, InvalidArgument
 from airflow_provider_pgqueue.spark import log_plan, log_watch
 from airflow_provider_pgqueue.spark.archive_log import ArchiveLog
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.log_columns import archive_columns
 from airflow_provider_pgqueue.spark.log_plan import Stretch
 from airflow_provider_pgqueue.spark.position import Place
+from airflow_provider_pgqueue.spark.schema import ARCHIVE, spark_schema
 from tests.core.test_roles import logins
 from tests.spark.foreigners import let_foreigners_pass
 
@@ -51,7 +51,7 @@ def log(dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch) -> Iterator
     opened: list[ArchiveLog] = []
 
     def follow(columns: tuple[str, ...] = ("id",), **options: str) -> ArchiveLog:
-        log = PatientLog(Database(dsn), options, archive_columns(columns))
+        log = PatientLog(Database(dsn), options, spark_schema(ARCHIVE.select(columns)))
         log.foreigners = conn
         opened.append(log)
         return log
@@ -369,7 +369,9 @@ def test_the_role_of_the_pipeline_is_enough_also_to_name_who_holds_the_log_back(
     mine, slow = archive(3), connect(autocommit=False)
     with logins(dsn) as login:
         login("robot", "messages_pipeline")
-        reader = ArchiveLog(Database(make_conninfo(dsn, user="robot")), {}, archive_columns(("id", "message")))
+        reader = ArchiveLog(
+            Database(make_conninfo(dsn, user="robot")), {}, spark_schema(ARCHIVE.select(("id", "message")))
+        )
         try:
             assert given(reader) == mine
             archive(1, on=slow)

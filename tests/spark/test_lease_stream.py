@@ -22,7 +22,7 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
 from airflow_provider_pgqueue.spark.archive_sink import ArchiveSink
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.lease_stream import LeaseStream
-from airflow_provider_pgqueue.spark.log_columns import leased_columns
+from airflow_provider_pgqueue.spark.schema import LEASED, spark_schema
 from tests.core.test_roles import logins
 
 Connection = psycopg.Connection[Any]
@@ -47,7 +47,7 @@ def stream(dsn: str) -> Iterator[Callable[..., LeaseStream]]:
 
     def open_stream(**options: str) -> LeaseStream:
         given = {"queue": "orders", "streamName": "packer"} | options
-        opened.append(LeaseStream(Database(dsn), given, leased_columns()))
+        opened.append(LeaseStream(Database(dsn), given, spark_schema(LEASED.select())))
         return opened[-1]
 
     yield open_stream
@@ -57,7 +57,7 @@ def stream(dsn: str) -> Iterator[Callable[..., LeaseStream]]:
 
 @pytest.fixture
 def sink(dsn: str) -> ArchiveSink:
-    return ArchiveSink(Database(dsn), leased_columns())
+    return ArchiveSink(Database(dsn), spark_schema(LEASED.select()))
 
 
 def rows(stream: LeaseStream, claim: str) -> list[dict[str, Any]]:
@@ -195,7 +195,9 @@ def test_a_limited_team_reaches_no_claim_of_another_team(
             login(team, "messages_consumer", "messages_limited")
             conn.execute("SELECT messages.grant_queue(%s, %s, 'consume')", [queue_name, team])
         packer = LeaseStream(
-            Database(make_conninfo(dsn, user="packers")), {"queue": "orders", "streamName": "packer"}, leased_columns()
+            Database(make_conninfo(dsn, user="packers")),
+            {"queue": "orders", "streamName": "packer"},
+            spark_schema(LEASED.select()),
         )
         start = packer.initialOffset()
         end = packer.latestOffset(start, ReadAllAvailable())
@@ -299,7 +301,7 @@ def test_a_result_that_there_is_not_is_refused_and_a_bad_output_is_not_quoted(
     assert raised.value.__suppress_context__
     assert archived(conn) == {}
     with pytest.raises(InvalidArgument, match="lock_token"):
-        ArchiveSink(Database(""), leased_columns(["id"]))
+        ArchiveSink(Database(""), spark_schema(LEASED.select(["id"])))
 
 
 def test_the_sink_says_how_many_were_lost_and_nothing_else(

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument, MessageTooLarge, QueueNotFound
 from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.pipelines.export import ExportOptions, export
 from airflow_provider_pgqueue.spark.pipelines.replay import ReplayOptions, replay
 from tools import ROOT
 
@@ -283,7 +284,6 @@ def test_no_body_is_in_the_error_of_a_task(conn: Connection, archived: Callable[
 def test_an_export_is_replayed_after_its_partition_was_dropped(
     conn: Connection, archived: Callable[..., list[int]], again: Replay, spark: SparkSession, dsn: str, tmp_path: Path
 ) -> None:
-    exports = pytest.importorskip("airflow_provider_pgqueue.spark.pipelines.export")
     conn.execute("ALTER TABLE messages.message_archive_default DROP CONSTRAINT archived_before_the_archive_begins")
     conn.execute("UPDATE messages.archive_policy SET begins_at = '2020-01-01Z'")
     conn.execute(
@@ -294,7 +294,7 @@ def test_an_export_is_replayed_after_its_partition_was_dropped(
     ids = archived(3, HOSTILE, headers='{"trace": 1}', reference="old")
     archived(2, reference="young")
     conn.execute("UPDATE messages.message_archive SET archived_at = '2020-01-01 12:00Z' WHERE reference = 'old'")
-    exports.export(spark, exports.ExportOptions(target=str(tmp_path), drop=True), Database(dsn))
+    export(spark, ExportOptions(target=str(tmp_path), drop=True), Database(dsn))
     assert again("archive", queue="again")["chosen"] == 2
     conn.execute("DELETE FROM messages.message")
     done = again("export", queue="again", export=str(tmp_path), where="get_json_object(message, '$.deep') IS NOT NULL")
