@@ -127,9 +127,7 @@ class Demo:
             "drained on": f"{drained['parallelism']} tasks",
             "results": ", ".join(f"{name} {number:,}" for name, number in account["results"].items()),
             "causes found by triage": causes.get("causes"),
-            "requeued after repair": repaired["requeued"]
-            if isinstance(repaired["requeued"], int)
-            else repaired["requeued"]["count"],
+            "requeued after repair": repaired["requeued"],
             "still queued": account["left"],
             "archived twice": account["twice"],
             "reconciled": json.dumps({name: value for name, value in reconciled.items() if isinstance(value, int)}),

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.common.compat.sdk import AirflowException
 
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.statements.statement import Statement, one
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 
 try:
@@ -78,10 +80,10 @@ class PgQueueSparkOperator(SparkSubmitOperator):
         self._hook = self._hook_with_environment(queue)
         super().execute(context)
         with queue.connect() as conn:
-            row = conn.execute("SELECT messages.begin_run(%s, %s)", [self.run_id, self.pipeline]).fetchone()
-        if row is None or row[0] is None:
+            begun = Statement("begin_run", {"run_id": self.run_id, "pipeline": self.pipeline}, one)
+            summary: dict[str, Any] | None = run(conn, begun)
+        if summary is None:
             raise AirflowException(f"{self.pipeline} ended without a summary of run {self.run_id!r}; see the log above")
-        summary: dict[str, Any] = row[0]
         return summary
 
     def _hook_with_environment(self, queue: PgQueueHook) -> SparkSubmitHook:
