@@ -15,7 +15,9 @@ DECLARE
     stage     text;
     target    record;
     wanted    bigint;
-    staged    bigint := 0;
+    staged    bigint  := 0;
+    in_order  boolean := false;
+    ranked    text;
     published bigint := 0;
 BEGIN
     PERFORM messages.check_duration('dedup_window', publish_staged.dedup_window, '1 second', '366 days');
@@ -33,12 +35,13 @@ BEGIN
     SELECT coalesce(sum(w.rows), 0) INTO wanted FROM jsonb_to_recordset(publish_staged.winners) AS w (rows bigint);
     IF stage IS NOT NULL THEN
         FOR target IN EXECUTE format(
-            'SELECT coalesce(s.queue_name, $2) AS queue_name, count(*) AS number
+            'SELECT coalesce(s.queue_name, $2) AS queue_name, count(*) AS number, count(s.group_key) + count(s.dedup_key) AS keys
                FROM %s s JOIN jsonb_to_recordset($1) AS w (attempt bigint) USING (attempt) GROUP BY 1 ORDER BY 1', stage)
             USING publish_staged.winners, publish_staged.queue_name
         LOOP
             PERFORM messages.check_queue(target.queue_name, 'publish');
             staged := staged + target.number;
+            in_order := in_order OR target.keys > 0;
         END LOOP;
     END IF;
     IF staged <> wanted THEN
@@ -47,32 +50,43 @@ BEGIN
     END IF;
     IF staged > 0 THEN
         moment := clock_timestamp();
-        -- The keys in one order, as publish_deduplicated takes them, so that two publishers never wait for each other.
-        EXECUTE format($insert$
-            WITH numbered AS MATERIALIZED (
-                SELECT o.*, nextval('messages.message_id_seq') AS id
-                  FROM (SELECT s.*, coalesce(s.queue_name, $2) AS target, row_number() OVER (ORDER BY w.partition, s.ordinal) AS place
-                          FROM %s s JOIN jsonb_to_recordset($1) AS w (partition integer, attempt bigint) USING (attempt)
-                         ORDER BY place) o),
-            remembered AS (
-                INSERT INTO messages.dedup AS d (queue_name, dedup_key, id, expires_at)
-                SELECT DISTINCT ON (n.target COLLATE "C", n.dedup_key COLLATE "C")
-                       n.target, n.dedup_key, n.id, $3 + coalesce($4, q.dedup_window)
-                  FROM numbered n JOIN messages.queue q ON q.queue_name = n.target
-                 WHERE n.dedup_key IS NOT NULL
-                 ORDER BY n.target COLLATE "C", n.dedup_key COLLATE "C", n.place
-                ON CONFLICT (queue_name, dedup_key) DO UPDATE SET id = excluded.id, expires_at = excluded.expires_at
-                 WHERE d.expires_at <= $3
-                RETURNING d.id)
-            INSERT INTO messages.message (id, queue_name, message, priority, created_at, visible_at, expires_at, headers, reference,
-                                          topic, group_key)
-                OVERRIDING SYSTEM VALUE
-            SELECT n.id, n.target, n.message, coalesce(n.priority, 0), $3, greatest(n.visible_at, $3) + n.place * interval '1 us',
-                   n.expires_at, n.headers, n.reference, n.topic, n.group_key
-              FROM numbered n
-             WHERE n.dedup_key IS NULL OR n.id IN (SELECT r.id FROM remembered r)
-             ORDER BY n.id
-            $insert$, stage) USING publish_staged.winners, publish_staged.queue_name, moment, publish_staged.dedup_window;
+        ranked := format('SELECT s.*, coalesce(s.queue_name, $2) AS target, w.before + s.ordinal AS place
+                            FROM %s s JOIN (SELECT r.attempt, sum(r.rows) OVER (ORDER BY r.partition) - r.rows AS before
+                                              FROM jsonb_to_recordset($1) AS r (partition integer, attempt bigint, rows bigint)) w
+                                      USING (attempt)', stage);
+        IF in_order THEN
+            -- The keys in one order, as publish_deduplicated takes them, so that two publishers never wait for each other.
+            EXECUTE format($insert$
+                WITH numbered AS MATERIALIZED (
+                    SELECT o.*, nextval('messages.message_id_seq') AS id FROM (%s ORDER BY place) o),
+                remembered AS (
+                    INSERT INTO messages.dedup AS d (queue_name, dedup_key, id, expires_at)
+                    SELECT DISTINCT ON (n.target COLLATE "C", n.dedup_key COLLATE "C")
+                           n.target, n.dedup_key, n.id, $3 + coalesce($4, q.dedup_window)
+                      FROM numbered n JOIN messages.queue q ON q.queue_name = n.target
+                     WHERE n.dedup_key IS NOT NULL
+                     ORDER BY n.target COLLATE "C", n.dedup_key COLLATE "C", n.place
+                    ON CONFLICT (queue_name, dedup_key) DO UPDATE SET id = excluded.id, expires_at = excluded.expires_at
+                     WHERE d.expires_at <= $3
+                    RETURNING d.id)
+                INSERT INTO messages.message (id, queue_name, message, priority, created_at, visible_at, expires_at, headers, reference,
+                                              topic, group_key)
+                    OVERRIDING SYSTEM VALUE
+                SELECT n.id, n.target, n.message, coalesce(n.priority, 0), $3, greatest(n.visible_at, $3) + n.place * interval '1 us',
+                       n.expires_at, n.headers, n.reference, n.topic, n.group_key
+                  FROM numbered n
+                 WHERE n.dedup_key IS NULL OR n.id IN (SELECT r.id FROM remembered r)
+                 ORDER BY n.id
+                $insert$, ranked) USING publish_staged.winners, publish_staged.queue_name, moment, publish_staged.dedup_window;
+        ELSE
+            -- They are leased in the order of visible_at; to sort a million bodies costs as much as to insert them.
+            EXECUTE format($insert$
+                INSERT INTO messages.message (queue_name, message, priority, created_at, visible_at, expires_at, headers, reference, topic)
+                SELECT r.target, r.message, coalesce(r.priority, 0), $3, greatest(r.visible_at, $3) + r.place * interval '1 us',
+                       r.expires_at, r.headers, r.reference, r.topic
+                  FROM (%s) r
+                $insert$, ranked) USING publish_staged.winners, publish_staged.queue_name, moment;
+        END IF;
         GET DIAGNOSTICS published = ROW_COUNT;
     END IF;
     done := jsonb_strip_nulls(jsonb_build_object(
