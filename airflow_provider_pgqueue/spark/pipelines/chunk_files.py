@@ -22,7 +22,7 @@ from airflow_provider_pgqueue.spark.pipelines.checksum import (
     checksum_of_file,
     checksums_in_archive,
 )
-from airflow_provider_pgqueue.spark.pipelines.manifest import Chunk, Column, File, data_path
+from airflow_provider_pgqueue.spark.pipelines.manifest import Chunk, Column, File, data_path, staging_folder
 from airflow_provider_pgqueue.spark.pipelines.partition import Partition
 from airflow_provider_pgqueue.spark.pipelines.target import sync
 
@@ -40,15 +40,15 @@ _ARROW: Final = {
 
 
 def export_chunk(
-    database: Database, target: SubTreeFileSystem, partition: Partition, chunk: Chunk, staging: str
+    database: Database, target: SubTreeFileSystem, partition: Partition, chunk: Chunk, export: str
 ) -> list[tuple[str, File]]:
-    """Write the files of a chunk into the staging folder; return them with the paths where they are.
+    """Write the files of a chunk into the staging folder of an export; return them with the paths where they are.
 
     They were read back and are equal to what PostgreSQL has, at a moment after it was read. Each call has files of its
     own: of two attempts of a task neither touches what the other wrote. ExportDiffers if it changes all the time.
     """
     for _ in range(_TRIES):
-        staged = _write(database, target, partition, chunk, f"{staging}/{chunk.number:05}-{uuid4().hex}")
+        staged = _write(database, target, partition, chunk, export)
         written = {(file.queue_name, file.result, file.date): (file.rows, file.md5) for _, file in staged}
         if written == checksums_in_archive(database, partition.name, chunk):
             return staged
@@ -90,24 +90,28 @@ def _is_readable(target: SubTreeFileSystem, file: File) -> bool:
 
 
 def _write(
-    database: Database, target: SubTreeFileSystem, partition: Partition, chunk: Chunk, prefix: str
+    database: Database, target: SubTreeFileSystem, partition: Partition, chunk: Chunk, export: str
 ) -> list[tuple[str, File]]:
+    prefix = f"{staging_folder(partition.name, export)}/{chunk.number:05}-{uuid4().hex}"
     split = _Split(target, partition.columns, prefix)
     try:
         for batch in _read(database, partition, chunk):
             split.add(batch)
     finally:
         paths = split.close()
-    return [_noted(target, path, partition.name, chunk, group) for group, path in paths.items()]
+    return [
+        (path, _noted(target, path, chunk, group, data_path(partition.name, export, chunk.number, *group)))
+        for group, path in paths.items()
+    ]
 
 
-def _noted(target: SubTreeFileSystem, path: str, partition: str, chunk: Chunk, group: Group) -> tuple[str, File]:
+def _noted(target: SubTreeFileSystem, path: str, chunk: Chunk, group: Group, final_path: str) -> File:
     sync(target, [path])
     rows, digest = checksum_of_file(target, path)
     queue_name, result, day = group
-    return path, File(
+    return File(
         chunk=chunk.number,
-        path=data_path(partition, chunk.number, queue_name, result, day),
+        path=final_path,
         queue_name=queue_name,
         result=result,
         date=day,
