@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_provider_pgqueue.core.errors import ExportDiffers
-from airflow_provider_pgqueue.spark.pipelines.manifest import Chunk, File
+from airflow_provider_pgqueue.spark.pipelines.manifest import Chunk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +20,7 @@ def for_each_chunk(
 ) -> list[Any]:
     """Return what the work gives for each chunk, as JSON has it, of the attempt that Spark counts.
 
-    OSError if a task could not use the target, ExportDiffers if its pages change all the time.
+    OSError if a task could not use the target.
     """
     if not chunks:
         return []
@@ -40,17 +39,13 @@ def _report(work: Callable[[Chunk], Any], chunk: Chunk) -> str:
         return json.dumps({"done": work(chunk)}, default=_plain)
     except OSError as error:  # of the target: to try again would not help
         return json.dumps({"refused": [error.errno, error.strerror or str(error)]})
-    except ExportDiffers as error:
-        return json.dumps({"differs": str(error)})
 
 
 def _done(report: dict[str, Any]) -> Any:
     if "refused" in report:
         raise OSError(*report["refused"])
-    if "differs" in report:
-        raise ExportDiffers(report["differs"])
     return report["done"]
 
 
 def _plain(value: Any) -> Any:
-    return asdict(value) if isinstance(value, File) else value.isoformat()
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value.isoformat()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +27,7 @@ from airflow_provider_pgqueue.core.errors import (
 )
 from airflow_provider_pgqueue.core.statements import Statement
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines.chunk_files import differs, export_chunk
+from airflow_provider_pgqueue.spark.pipelines.chunk_files import are_readable, export_chunk
 from airflow_provider_pgqueue.spark.pipelines.chunk_tasks import for_each_chunk
 from airflow_provider_pgqueue.spark.pipelines.command import duration, new_run_id, on_spark
 from airflow_provider_pgqueue.spark.pipelines.drop import drop
@@ -34,11 +35,12 @@ from airflow_provider_pgqueue.spark.pipelines.manifest import (
     Chunk,
     File,
     Manifest,
+    Version,
     manifest_path,
     read_manifest,
     staging_folder,
 )
-from airflow_provider_pgqueue.spark.pipelines.partition import Partition, closed_partitions, versions
+from airflow_provider_pgqueue.spark.pipelines.partition import Partition, closed_partitions, version_of
 from airflow_provider_pgqueue.spark.pipelines.run import Summary, run
 from airflow_provider_pgqueue.spark.pipelines.succession import (
     files_by_partition,
@@ -75,7 +77,7 @@ class ExportOptions:
     older_than: timedelta = timedelta(0)
     partitions: tuple[str, ...] = ()
     drop: bool = False
-    rows_per_file: int = 100_000
+    rows_per_file: int = 250_000
     max_connections: int = 8
     run_id: str = field(default_factory=lambda: new_run_id("export"))
 
@@ -198,7 +200,7 @@ class _Export:
                 raise InvalidArgument(f"archive partition {name!r} was dropped by somebody else. Leave it out.")
             return "skipped", manifest, False
         (partition,) = found
-        if manifest is not None and not self._changed(partition, manifest):
+        if manifest is not None and not self._is_outdated(conn, partition, manifest):
             log.info("partition %s: %d messages are exported already", name, manifest.rows)
             return "skipped", manifest, True
         if manifest is not None and manifest.oid != partition.oid:
@@ -206,22 +208,30 @@ class _Export:
                 f"{shown(self.options.target)} has an export of another partition {name!r} with other messages. "
                 f"Give another target, or move that export away: {manifest_path(name)} and its files."
             )
-        return "exported", self._export(conn, partition, older=manifest), True
+        manifest = self._export(conn, partition, older=manifest)
+        if self.options.drop and not self._is_readable(manifest):
+            raise OSError(errno.EIO, "what was written cannot be read back")
+        return "exported", manifest, True
 
-    def _changed(self, partition: Partition, manifest: Manifest) -> bool:
+    def _is_outdated(self, conn: psycopg.Connection[Any], partition: Partition, manifest: Manifest) -> bool:
+        """Return whether the partition changed since its export, or files of that are gone or damaged."""
         covered = sum(chunk.end_page - chunk.first_page for chunk in manifest.chunks)
-        if manifest.columns != partition.columns or covered < partition.pages:
+        if (manifest.oid, manifest.columns) != (partition.oid, partition.columns) or covered < partition.pages:
             return True
+        infos = self.target.get_file_info([file.path for file in manifest.files])
+        if [info.size for info in infos] != [file.bytes for file in manifest.files]:
+            return True
+        if version_of(conn, partition) != manifest.version:
+            return True
+        return self.options.drop and not self._is_readable(manifest)
+
+    def _is_readable(self, manifest: Manifest) -> bool:
+        """Read all files back, on the executors, and return whether they have what the manifest notes."""
         files: dict[int, list[File]] = {chunk.number: [] for chunk in manifest.chunks}
         for file in manifest.files:
             files[file.chunk].append(file)
-        database, target, name, read_back = self.database, self.target, partition.name, self.options.drop
-        return any(
-            self._for_each(
-                manifest.chunks,
-                lambda chunk: differs(database, target, name, chunk, files[chunk.number], read_back=read_back),
-            )
-        )
+        target = self.target
+        return all(self._for_each(manifest.chunks, lambda chunk: are_readable(target, files[chunk.number])))
 
     def _export(self, conn: psycopg.Connection[Any], partition: Partition, *, older: Manifest | None) -> Manifest:
         started = time.monotonic()
@@ -239,39 +249,40 @@ class _Export:
     def _stage(self, conn: psycopg.Connection[Any], partition: Partition) -> tuple[Manifest, list[tuple[str, File]]]:
         """Write all files of a partition while nothing in it changes: a row that changes goes to another range."""
         for _ in range(_TRIES):
-            before = versions(conn, partition)
             found = closed_partitions(conn, older_than=timedelta(0), names=[partition.name])
             if found:
-                staged = self._stage_chunks(found[0])
-                if versions(conn, partition) == before:
-                    return self._manifest(conn, found[0], [file for _, file in staged]), staged
+                manifest, staged = self._stage_chunks(conn, found[0])
+                if version_of(conn, partition) == manifest.version:
+                    return manifest, staged
             log.info("partition %s changed meanwhile: exporting it anew", partition.name)
         raise ExportDiffers(
             f"archive partition {partition.name!r} changed during {_TRIES} exports. "
             "Look who changes or drops it, and export it again."
         )
 
-    def _stage_chunks(self, partition: Partition) -> list[tuple[str, File]]:
+    def _stage_chunks(
+        self, conn: psycopg.Connection[Any], partition: Partition
+    ) -> tuple[Manifest, list[tuple[str, File]]]:
         name = uuid4().hex
         self.target.create_dir(staging_folder(partition.name, name), recursive=True)
         database, target = self.database, self.target
         chunks = partition.chunks(self.options.rows_per_file)
-        found = self._for_each(chunks, lambda chunk: export_chunk(database, target, partition, chunk, name))
-        return [(path, File.from_json(file)) for files in found for path, file in files]
-
-    def _manifest(self, conn: psycopg.Connection[Any], partition: Partition, files: list[File]) -> Manifest:
-        (version,) = conn.execute("SELECT messages.schema_version()").fetchone() or (0,)
-        return Manifest(
+        done = self._for_each(chunks, lambda chunk: export_chunk(database, target, partition, chunk, name))
+        staged = [(path, File.from_json(file)) for chunk in done for path, file in chunk["files"]]
+        (schema_version,) = conn.execute("SELECT messages.schema_version()").fetchone() or (0,)
+        manifest = Manifest(
             partition=partition.name,
             oid=partition.oid,
             first_at=partition.first_at,
             end_at=partition.end_at,
-            schema_version=version,
+            schema_version=schema_version,
             exported_at=datetime.now(UTC),
+            version=sum((Version(**chunk["version"]) for chunk in done), Version()),
             columns=partition.columns,
-            chunks=partition.chunks(self.options.rows_per_file),
-            files=tuple(sorted(files, key=lambda file: file.path)),
+            chunks=chunks,
+            files=tuple(sorted((file for _, file in staged), key=lambda file: file.path)),
         )
+        return manifest, staged
 
     def _drop(self, conn: psycopg.Connection[Any], manifest: Manifest) -> str | None:
         """Drop the partition if its export stands where it was put; return why it is kept."""
@@ -307,7 +318,7 @@ def _clear(target: str) -> Iterator[None]:
 @click.option("--older-than", type=duration, default="0", show_default=True, help="Only what ended so long ago.")
 @click.option("--partition", "partitions", multiple=True, help="Only this one, whatever its age; any number of times.")
 @click.option("--drop", is_flag=True, help="Drop each partition after its export was compared with it.")
-@click.option("--rows-per-file", type=click.IntRange(1, _MOST_ROWS), default=100_000, show_default=True, help="About.")
+@click.option("--rows-per-file", type=click.IntRange(1, _MOST_ROWS), default=250_000, show_default=True, help="About.")
 @click.option("--max-connections", type=click.IntRange(1), default=8, show_default=True, help="That read at once.")
 @click.option("--run-id", help="A run that finished under this name is not done again. Default: a new name.")
 @on_spark

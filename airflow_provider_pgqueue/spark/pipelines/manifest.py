@@ -39,6 +39,18 @@ class Column:
     kind: str
 
 
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What is another one after any change of any row: how many they are, and a hash of where and by whom each is."""
+
+    rows: int = 0
+    hash: int = 0
+
+    def __add__(self, other: Version) -> Version:
+        """Return the version of the rows of both."""
+        return Version(self.rows + other.rows, self.hash ^ other.hash)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
     """A file with the messages of one chunk, queue, result and day; `md5` is of their content, not of the file."""
@@ -67,6 +79,7 @@ class Manifest:
     end_at: datetime
     schema_version: int
     exported_at: datetime
+    version: Version
     columns: tuple[Column, ...]
     chunks: tuple[Chunk, ...]
     files: tuple[File, ...]
@@ -104,6 +117,7 @@ class Manifest:
             end_at=datetime.fromisoformat(content["end_at"]),
             schema_version=content["schema_version"],
             exported_at=datetime.fromisoformat(content["exported_at"]),
+            version=Version(**content["version"]),
             columns=tuple(Column(**column) for column in content["columns"]),
             chunks=tuple(Chunk(**chunk) for chunk in content["chunks"]),
             files=tuple(File.from_json(file) for file in content["files"]),
