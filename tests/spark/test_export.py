@@ -37,11 +37,10 @@ from airflow_provider_pgqueue.core.errors import (
 from airflow_provider_pgqueue.core.statements import Statement
 from airflow_provider_pgqueue.core.statements.statement import one
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines import chunk_files, succession
+from airflow_provider_pgqueue.spark.pipelines import succession
 from airflow_provider_pgqueue.spark.pipelines.export import ExportOptions, _Export, export
 from airflow_provider_pgqueue.spark.pipelines.exported import export_files, read_export
-from airflow_provider_pgqueue.spark.pipelines.partition import closed_partitions
-from airflow_provider_pgqueue.spark.pipelines.target import open_target, shown
+from airflow_provider_pgqueue.spark.pipelines.target import shown
 from tests.test_docs import of_page
 
 Connection = psycopg.Connection[Any]
@@ -338,49 +337,66 @@ def test_what_a_killed_export_left_of_a_partition_that_is_gone_is_removed(
     assert [path.name for path in target.rglob(f"{names[0]}-*-{'0' * 32}.parquet")] == []
 
 
-def test_a_row_that_changes_while_it_is_exported_is_read_again(
-    conn: Connection, dsn: str, target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = make_partition(conn, 40, 20)
-    (partition,) = closed_partitions(conn, older_than=timedelta(0), names=[name])
-    (chunk,) = partition.chunks(1000)
-    compare, times = chunk_files.checksums_in_archive, [1, 0]
-
-    def change_before_it_is_compared(*arguments: Any) -> Any:
-        if times.pop(0):
-            change(conn, name, "UPDATE {} SET priority = (priority + 1) % 50")
-        return compare(*arguments)
-
-    monkeypatch.setattr(chunk_files, "checksums_in_archive", change_before_it_is_compared)
-    (target / "_staging" / name / "here").mkdir(parents=True)
-    staged = chunk_files.export_chunk(Database(dsn), open_target(str(target)), partition, chunk, "here")
-    assert files(target) == sorted(path for path, _ in staged)
-    read = [row for path, _ in staged for row in pq.read_table(target / path).to_pylist()]
-    query = "SELECT id, priority FROM {} WHERE ctid < '(END,0)' ORDER BY id"
-    query = query.replace("{}", f"messages.{name}").replace("END", str(chunk.end_page))
-    assert sorted((row["id"], row["priority"]) for row in read) == conn.execute(query.encode()).fetchall()
-    times.extend([1, 1, 1])
-    with pytest.raises(ExportDiffers, match=r"in the pages from 0 to before \d+, 3 times"):
-        chunk_files.export_chunk(Database(dsn), open_target(str(target)), partition, chunk, "here")
-
-
-def test_rows_that_go_to_another_range_during_the_export_are_in_it_once(
-    conn: Connection, session: SparkSession, target: Path, do: Export, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = make_partition(conn, 40, 2000)
-    for_each, left = _Export._for_each, ["UPDATE {} SET details = 'moved' WHERE id % 3 = 0"]
+@contextmanager
+def changing(
+    conn: Connection, partition: str, monkeypatch: pytest.MonkeyPatch, statement: str, *, times: int
+) -> Iterator[None]:
+    """Change a partition right after its ranges were read, the first times."""
+    for_each, left = _Export._for_each, [statement] * times
 
     def change_afterwards(*arguments: Any) -> Any:
         done = for_each(*arguments)
         if left:
-            change(conn, name, left.pop())
+            change(conn, partition, left.pop())
         return done
 
-    monkeypatch.setattr(_Export, "_for_each", change_afterwards)
-    assert do()["exported"] == [name]
+    with monkeypatch.context() as patch:
+        patch.setattr(_Export, "_for_each", change_afterwards)
+        yield
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE {} SET details = 'moved' WHERE id % 3 = 0",
+        "UPDATE {} SET priority = priority WHERE id = (SELECT max(id) FROM {})",
+        "DELETE FROM {} WHERE id = (SELECT min(id) FROM {})",
+    ],
+)
+def test_what_changes_during_the_export_is_read_again(
+    conn: Connection,
+    session: SparkSession,
+    target: Path,
+    do: Export,
+    monkeypatch: pytest.MonkeyPatch,
+    statement: str,
+) -> None:
+    name = make_partition(conn, 40, 2000)
+    with changing(conn, name, monkeypatch, statement, times=1):
+        assert do()["exported"] == [name]
     assert rows_in_export(session, target) == rows_in_archive(conn, name)
-    monkeypatch.undo()
     assert do()["skipped"] == [name]
+
+
+def test_a_partition_that_changes_all_the_time_is_not_exported(
+    conn: Connection, target: Path, do: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = make_partition(conn, 40, 100)
+    change_one = "UPDATE {} SET details = 'changed' WHERE id = (SELECT min(id) FROM {})"
+    with changing(conn, name, monkeypatch, change_one, times=3), pytest.raises(ExportDiffers, match="during 3 exports"):
+        do()
+    assert files(target) == []
+    assert do()["exported"] == [name]
+
+
+def test_columns_without_a_value_are_in_the_files_and_in_the_checksum(
+    conn: Connection, session: SparkSession, target: Path, do: Export
+) -> None:
+    name = make_partition(conn, 40, 20)
+    change(conn, name, "UPDATE {} SET details = NULL, handled_by = NULL, leased_at = NULL, headers = NULL")
+    expected = rows_in_archive(conn, name)
+    assert do(drop=True)["dropped"] == [name]
+    assert rows_in_export(session, target) == expected
 
 
 def test_a_secret_in_the_uri_of_the_target_is_not_shown() -> None:
