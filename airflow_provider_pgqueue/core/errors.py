@@ -15,6 +15,7 @@ PgQueueError
  +-- BeforeArchive            older than what the archive keeps
  +-- StageIncomplete         rows that were staged are gone; nothing was published
  +-- ExportError              an export of the archive cannot be written or read
+ |    +-- ExportDamaged       its manifest is not whole
  |    +-- ExportDiffers       it is not what the archive has
  |    +-- UndecidedMessages   dead messages wait for a decision
  +-- LeaseLost                somebody else may have the messages now; nothing was changed
@@ -74,6 +75,10 @@ class BeforeArchive(PgQueueError):
 
 class ExportError(PgQueueError):
     """An export of the archive cannot be written, or not be read."""
+
+
+class ExportDamaged(ExportError):
+    """The manifest of an export is not whole: what it made valid cannot be told."""
 
 
 class ExportDiffers(ExportError):

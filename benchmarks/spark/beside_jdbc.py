@@ -10,7 +10,12 @@ from pyspark.sql import functions as f
 
 from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.database import Database
+<<<<<<< HEAD
 from airflow_provider_pgqueue.spark.pipelines.export import ExportOptions, export, read_export
+=======
+from airflow_provider_pgqueue.spark.pipelines.export import ExportOptions, export
+from airflow_provider_pgqueue.spark.pipelines.exported import read_export
+>>>>>>> fast
 from benchmarks.report import Line, Row
 from benchmarks.spark.data import PARTITION, fill_archive, write_flights
 from benchmarks.spark.place import Contestant, Place

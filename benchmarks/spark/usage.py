@@ -11,7 +11,7 @@ from typing import Final
 
 import psutil
 
-EVERY: Final = 0.2
+EVERY: Final = 0.5
 
 
 @dataclass(slots=True)

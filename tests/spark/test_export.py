@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -26,6 +27,7 @@ from airflow_provider_pgqueue.core import statements
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import (
     BeforeArchive,
+    ConnectionFailed,
     ExportDiffers,
     ExportError,
     InvalidArgument,
@@ -35,10 +37,11 @@ from airflow_provider_pgqueue.core.errors import (
 from airflow_provider_pgqueue.core.statements import Statement
 from airflow_provider_pgqueue.core.statements.statement import one
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines import chunk_files
-from airflow_provider_pgqueue.spark.pipelines.export import ExportOptions, _Export, export, read_export
-from airflow_provider_pgqueue.spark.pipelines.partition import closed_partitions
-from airflow_provider_pgqueue.spark.pipelines.target import open_target, shown
+from airflow_provider_pgqueue.spark.pipelines import succession
+from airflow_provider_pgqueue.spark.pipelines.export import ExportOptions, _Export, export
+from airflow_provider_pgqueue.spark.pipelines.exported import export_files, read_export
+from airflow_provider_pgqueue.spark.pipelines.target import shown
+from tests.test_docs import of_page
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -168,7 +171,7 @@ def test_the_files_lie_by_queue_result_and_day(conn: Connection, target: Path, d
     name = make_partition(conn, 40, 400, days=2)
     do()
     folders = r"queue_name=(orders|returns)/result=(success|failed|rejected)/date=\d{4}-\d\d-\d\d"
-    pattern = rf"data/{folders}/{name}-\d{{5}}.parquet"
+    pattern = rf"data/{folders}/{name}-\d{{5}}-[0-9a-f]{{32}}.parquet"
     *data, manifest = sorted(files(target), key=lambda path: path.startswith("_"))
     assert manifest == f"_manifests/{name}.json"
     assert [path for path in data if not re.fullmatch(pattern, path)] == []
@@ -247,6 +250,57 @@ def test_a_damaged_export_is_noticed_and_done_again(
             read_export(session, str(target))
     assert do()["exported"] == [name]
     assert rows_in_export(session, target) == rows_in_archive(conn, name)
+    assert len(ids_in_data(target)) == 100
+
+
+def test_a_manifest_of_a_newer_version_is_neither_read_nor_replaced(
+    conn: Connection, session: SparkSession, target: Path, do: Export
+) -> None:
+    name = make_partition(conn, 40, 10)
+    do()
+    newer = json.dumps(json.loads(manifest_of(target, name)) | {"format": 2, "checksum": "made in another way"})
+    (target / "_manifests" / f"{name}.json").write_text(newer)
+    for read in (lambda: do(drop=True), lambda: export_files(str(target)), lambda: read_export(session, str(target))):
+        with pytest.raises(ExportError, match=rf"{name}.json has format 2; this version .* knows format 1\. Upgrade"):
+            read()
+    assert (manifest_of(target, name), len(ids_in_data(target)), exists(conn, name)) == (newer, 10, True)
+
+
+def test_a_file_that_is_gone_is_named_as_an_error(
+    conn: Connection, session: SparkSession, target: Path, do: Export
+) -> None:
+    make_partition(conn, 40, 10)
+    do()
+    next(target.rglob("*.parquet")).unlink()
+    with pytest.raises(ExportError, match=r"is not there.*read again"):
+        read_export(session, str(target))
+
+
+def test_the_files_of_an_export_can_be_handed_to_another_program(
+    conn: Connection, session: SparkSession, target: Path, do: Export
+) -> None:
+    names = [make_partition(conn, 40, 400, days=2), make_partition(conn, 30, 100)]
+    do()
+    file = next(target.rglob("*.parquet"))
+    shutil.copy(file, file.with_name(f"{names[0]}-00099-{'0' * 32}.parquet"))
+    paths = export_files(str(target))
+    assert paths == export_files(f"file://{target}/")
+    assert len(paths) == len(ds.dataset(target / "data").files) - 1
+    (example,) = of_page("docs/spark-pipelines.md", "py", "export files")
+    documented: dict[str, Any] = {}
+    exec(example.replace("/data/messages", str(target)), documented)
+    table = documented["messages"].to_table()
+    columns = read_export(session, str(target)).columns
+    found = [tuple(row.values()) for row in table.select(columns).sort_by("id").to_pylist()]
+    assert found == rows_in_archive(conn, names[0]) + rows_in_archive(conn, names[1])
+
+
+def test_what_has_no_export_is_no_empty_export(session: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for folder in (tmp_path, tmp_path / "none", tmp_path / "file"):
+        for read in (lambda: export_files(str(folder)), lambda: read_export(session, str(folder))):  # noqa: B023
+            with pytest.raises(ExportError, match="has no export"):
+                read()
 
 
 def test_what_no_manifest_names_is_not_read_and_is_removed(
@@ -255,56 +309,94 @@ def test_what_no_manifest_names_is_not_read_and_is_removed(
     name = make_partition(conn, 40, 100)
     do()
     file = next(target.rglob("*.parquet"))
-    shutil.copy(file, file.with_name(f"{name}-00099.parquet"))
+    copy, foreign = (file.with_name(f"{name}-00099{end}.parquet") for end in (f"-{'0' * 32}", ""))
+    shutil.copy(file, copy)
+    foreign.touch()
     assert read_export(session, str(target)).count() == 100
+    assert do()["skipped"] == [name]
+    assert (copy.exists(), foreign.exists()) == (False, True)
+    foreign.unlink()
     (target / "_manifests" / f"{name}.json").unlink()
     do()
     assert len(ids_in_data(target)) == 100
 
 
-def test_a_row_that_changes_while_it_is_exported_is_read_again(
-    conn: Connection, dsn: str, target: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_a_killed_export_left_of_a_partition_that_is_gone_is_removed(
+    conn: Connection, session: SparkSession, target: Path, do: Export
 ) -> None:
-    name = make_partition(conn, 40, 20)
-    (partition,) = closed_partitions(conn, older_than=timedelta(0), names=[name])
-    (chunk,) = partition.chunks(1000)
-    compare, times = chunk_files.checksums_in_archive, [1, 0]
-
-    def change_before_it_is_compared(*arguments: Any) -> Any:
-        if times.pop(0):
-            change(conn, name, "UPDATE {} SET priority = (priority + 1) % 50")
-        return compare(*arguments)
-
-    monkeypatch.setattr(chunk_files, "checksums_in_archive", change_before_it_is_compared)
-    (target / "here").mkdir(parents=True)
-    staged = chunk_files.export_chunk(Database(dsn), open_target(str(target)), partition, chunk, "here")
-    assert files(target) == sorted(path for path, _ in staged)
-    read = [row for path, _ in staged for row in pq.read_table(target / path).to_pylist()]
-    query = "SELECT id, priority FROM {} WHERE ctid < '(END,0)' ORDER BY id"
-    query = query.replace("{}", f"messages.{name}").replace("END", str(chunk.end_page))
-    assert sorted((row["id"], row["priority"]) for row in read) == conn.execute(query.encode()).fetchall()
-    times.extend([1, 1, 1])
-    with pytest.raises(ExportDiffers, match=r"in the pages from 0 to before \d+, 3 times"):
-        chunk_files.export_chunk(Database(dsn), open_target(str(target)), partition, chunk, "here")
+    names = [make_partition(conn, 40, 100), make_partition(conn, 30, 100)]
+    do(drop=True)
+    file = next(target.rglob(f"{names[0]}-*.parquet"))
+    shutil.copy(file, file.with_name(f"{names[0]}-00000-{'0' * 32}.parquet"))
+    only = next(target.rglob(f"{names[1]}-*.parquet"))
+    shutil.copy(only, only.with_name(f"{names[1]}-00000-{'0' * 32}.parquet"))
+    (target / "_manifests" / f"{names[1]}.json").write_text("{")
+    assert do()["exported"] == []
+    left = ids_in_data(target)
+    assert len(left) > len(set(left)) == 200  # nobody knows which files of the second count
+    assert [path.name for path in target.rglob(f"{names[0]}-*-{'0' * 32}.parquet")] == []
 
 
-def test_rows_that_go_to_another_range_during_the_export_are_in_it_once(
-    conn: Connection, session: SparkSession, target: Path, do: Export, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = make_partition(conn, 40, 2000)
-    on_executors, left = _Export._on_executors, ["UPDATE {} SET details = 'moved' WHERE id % 3 = 0"]
+@contextmanager
+def changing(
+    conn: Connection, partition: str, monkeypatch: pytest.MonkeyPatch, statement: str, *, times: int
+) -> Iterator[None]:
+    """Change a partition right after its ranges were read, the first times."""
+    for_each, left = _Export._for_each, [statement] * times
 
     def change_afterwards(*arguments: Any) -> Any:
-        done = on_executors(*arguments)
+        done = for_each(*arguments)
         if left:
-            change(conn, name, left.pop())
+            change(conn, partition, left.pop())
         return done
 
-    monkeypatch.setattr(_Export, "_on_executors", change_afterwards)
-    assert do()["exported"] == [name]
+    with monkeypatch.context() as patch:
+        patch.setattr(_Export, "_for_each", change_afterwards)
+        yield
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE {} SET details = 'moved' WHERE id % 3 = 0",
+        "UPDATE {} SET priority = priority WHERE id = (SELECT max(id) FROM {})",
+        "DELETE FROM {} WHERE id = (SELECT min(id) FROM {})",
+    ],
+)
+def test_what_changes_during_the_export_is_read_again(
+    conn: Connection,
+    session: SparkSession,
+    target: Path,
+    do: Export,
+    monkeypatch: pytest.MonkeyPatch,
+    statement: str,
+) -> None:
+    name = make_partition(conn, 40, 2000)
+    with changing(conn, name, monkeypatch, statement, times=1):
+        assert do()["exported"] == [name]
     assert rows_in_export(session, target) == rows_in_archive(conn, name)
-    monkeypatch.undo()
     assert do()["skipped"] == [name]
+
+
+def test_a_partition_that_changes_all_the_time_is_not_exported(
+    conn: Connection, target: Path, do: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = make_partition(conn, 40, 100)
+    change_one = "UPDATE {} SET details = 'changed' WHERE id = (SELECT min(id) FROM {})"
+    with changing(conn, name, monkeypatch, change_one, times=3), pytest.raises(ExportDiffers, match="during 3 exports"):
+        do()
+    assert files(target) == []
+    assert do()["exported"] == [name]
+
+
+def test_columns_without_a_value_are_in_the_files_and_in_the_checksum(
+    conn: Connection, session: SparkSession, target: Path, do: Export
+) -> None:
+    name = make_partition(conn, 40, 20)
+    change(conn, name, "UPDATE {} SET details = NULL, handled_by = NULL, leased_at = NULL, headers = NULL")
+    expected = rows_in_archive(conn, name)
+    assert do(drop=True)["dropped"] == [name]
+    assert rows_in_export(session, target) == expected
 
 
 def test_a_secret_in_the_uri_of_the_target_is_not_shown() -> None:
@@ -480,33 +572,43 @@ def test_options_out_of_range_are_refused(do: Export, options: dict[str, Any]) -
 DRIVER = """
 import os, shutil, signal, sys
 sys.path[:0] = {path!r}
-from airflow_provider_pgqueue.spark.pipelines import export
-from airflow_provider_pgqueue.spark.pipelines.manifest import Manifest
+from airflow_provider_pgqueue.spark.pipelines import target as module
 
-target, moved, publish, move = {target!r}, [], export._Export._publish, export.move
+target, moments = {target!r}, []
 
-def before_the_move(*arguments):
-    shutil.copytree(target, target + " staged")
-    publish(*arguments)
+def after_a_copy(act):
+    def copy_and_act(*arguments):
+        moments.append(act.__name__)
+        if moments.count("remove_file") == 2:
+            os.killpg(0, signal.SIGKILL)
+        if os.path.exists(target):
+            shutil.copytree(target, f"{{target}} {{len(moments):03}} {{act.__name__}}")
+        return act(*arguments)
+    return copy_and_act
 
-def one_move(*arguments):
-    moved.append(move(*arguments))
-    if len(moved) == 2:
-        shutil.copytree(target, target + " half moved")
+for act in (module.move, module.remove_file, module.remove_folder):
+    setattr(module, act.__name__, after_a_copy(act))
 
-export._Export._publish, export.move = before_the_move, one_move
-Manifest.save = lambda *_: os.killpg(0, signal.SIGKILL)
-export.command(["--target", target, "--rows-per-file", "500", "--max-connections", "2", "--drop"])
+from pyspark.sql import SparkSession
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.pipelines.export import ExportOptions, export
+
+spark = SparkSession.builder.getOrCreate()
+export(spark, ExportOptions(target=target), Database())
+with Database().connect() as conn:
+    conn.execute({change!r})
+export(spark, ExportOptions(target=target), Database())
 """
 
 
-def test_kill_9_at_any_moment_leaves_no_duplicate_and_the_next_run_completes_it(
-    conn: Connection, session: SparkSession, dsn: str, target: Path, do: Export
-) -> None:
-    name = make_partition(conn, 40, 2000)
-    expected = rows_in_archive(conn, name)
+def export_twice_and_die(dsn: str, target: Path, statement: str, partition: str) -> list[Path]:
+    """Export, change the partition, export again; die amid the removal of the old files.
+
+    Return the target as it was right before each file was moved or removed, and as it is: a kill then leaves just that.
+    """
+    change = statement.replace("{}", f"messages.{partition}")
     died = subprocess.run(
-        [sys.executable, "-c", DRIVER.format(path=sys.path, target=str(target))],
+        [sys.executable, "-c", DRIVER.format(path=sys.path, target=str(target), change=change)],
         env=os.environ
         | {"PGQUEUE_DSN": dsn, "PYSPARK_SUBMIT_ARGS": "--master local[2] --conf spark.ui.enabled=false pyspark-shell"},
         start_new_session=True,
@@ -515,19 +617,84 @@ def test_kill_9_at_any_moment_leaves_no_duplicate_and_the_next_run_completes_it(
         check=False,
     )
     assert died.returncode == -signal.SIGKILL, died.stderr.decode()[-4000:]
-    # What was on the disk at two moments before counts too: a kill then leaves just that.
-    left = [Path(f"{target} staged"), Path(f"{target} half moved"), target]
+    return [*sorted(target.parent.glob(f"{target.name} *")), target]
+
+
+def test_kill_9_at_any_moment_leaves_the_old_or_the_new_export_whole_and_the_next_run_completes_it(
+    conn: Connection, session: SparkSession, dsn: str, target: Path, do: Export
+) -> None:
+    name = make_partition(conn, 40, 300)
+    older = rows_in_archive(conn, name)
+    left = export_twice_and_die(dsn, target, "UPDATE {} SET details = 'changed' WHERE id % 2 = 0", name)
+    newer = rows_in_archive(conn, name)
+    valid = [rows_in_export(session, folder) if (folder / "_manifests").exists() else None for folder in left]
+    steps = [("none", "older", "newer")[[None, older, newer].index(rows)] for rows in valid]
+    assert steps == sorted(steps, key=["none", "older", "newer"].index)
+    assert min(steps.count("none"), steps.count("older"), steps.count("newer")) >= 2
     found = [ids_in_data(folder) for folder in left]
-    assert (len(found[0]), 0 < len(found[1]) < 2000, len(found[2])) == (0, True, 2000)
-    assert all(len(ids) == len(set(ids)) for ids in found)
-    for folder in left:
-        with pytest.raises(ExportError, match="has no export"):
-            read_export(session, str(folder))
-        assert do(target=str(folder))["exported"] == [name]
-        assert rows_in_export(session, folder) == expected
-        assert len(ids_in_data(folder)) == 2000
-        assert not (folder / "_staging" / name).exists()
+    assert all(len(ids) == len(set(ids)) for ids, step in zip(found, steps, strict=True) if step == "none")
+
+    half_moved = next(i for i, ids in enumerate(found) if 0 < len(ids) < 300)
+    half_moved_again = next(i for i, ids in enumerate(found) if 300 < len(ids) < 600 and steps[i] == "older")
+    assert 300 < len(found[-1]) < 600
+    for i, what in ((half_moved, "exported"), (half_moved_again, "exported"), (-1, "skipped")):
+        assert do(target=str(left[i]))[what] == [name]
+        assert rows_in_export(session, left[i]) == newer
+        assert len(ids_in_data(left[i])) == 300
+        assert not (left[i] / "_staging" / name).exists()
     assert do(drop=True)["dropped"] == [name]
+
+
+def test_an_export_whose_session_broke_makes_nothing_valid(
+    conn: Connection, session: SparkSession, target: Path, do: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = make_partition(conn, 40, 100)
+    older = rows_in_archive(conn, name)
+    do()
+    change(conn, name, "UPDATE {} SET details = 'changed'")
+    move = succession.move
+
+    def end_the_session_before(*arguments: Any) -> None:
+        conn.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name = 'pgqueue export'"
+        )
+        move(*arguments)
+
+    monkeypatch.setattr(succession, "move", end_the_session_before)
+    with pytest.raises(ConnectionFailed, match="Run the export again"):
+        do(drop=True)
+    assert rows_in_export(session, target) == older
+    monkeypatch.undo()
+    assert do()["exported"] == [name]
+    assert rows_in_export(session, target) == rows_in_archive(conn, name)
+    assert len(ids_in_data(target)) == 100
+
+
+@pytest.mark.parametrize("meanwhile", ["another manifest", "a file less"])
+def test_a_partition_is_kept_if_its_export_was_changed_before_the_drop(
+    conn: Connection, target: Path, do: Export, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+) -> None:
+    name = make_partition(conn, 40, 100)
+    do()
+    manifest = target / "_manifests" / f"{name}.json"
+    other = manifest.read_text()
+    change(conn, name, "UPDATE {} SET details = 'changed'")
+    ensure = _Export._ensure
+
+    def change_afterwards(*arguments: Any) -> Any:
+        done = ensure(*arguments)
+        if meanwhile == "a file less":
+            next(target.rglob("*.parquet")).unlink()
+        else:
+            manifest.write_text(other)
+        return done
+
+    monkeypatch.setattr(_Export, "_ensure", change_afterwards)
+    assert do(drop=True)["kept"] == {name: "somebody else changed its export meanwhile"}
+    monkeypatch.undo()
+    done = do(drop=True)
+    assert (done["exported"], done["dropped"]) == ([name], [name])
 
 
 @contextmanager
@@ -579,8 +746,9 @@ def test_a_full_disk_drops_nothing_and_the_next_run_completes_it(
 def test_a_target_that_cannot_be_written_drops_nothing(conn: Connection, tmp_path: Path, do: Export) -> None:
     name = make_partition(conn, 40, 10)
     (tmp_path / "file").touch()
-    with pytest.raises(ExportError, match=r"cannot be used: .*Not a directory"):
-        do(target=str(tmp_path / "file" / "export"), drop=True)
+    for target in (tmp_path / "file", tmp_path / "file" / "export", Path("/proc/export")):
+        with pytest.raises(ExportError, match=r"cannot be used: .*(Not a directory|No such file).*give a folder"):
+            do(target=str(target), drop=True)
     assert exists(conn, name)
 
 
@@ -631,6 +799,12 @@ def test_two_exports_at_once_export_once(conn: Connection, session: SparkSession
         both = list(pool.map(lambda _: do(), range(2)))
     assert sorted([done["exported"], done["skipped"]] for done in both) == [[[], [name]], [[name], []]]
     assert len(ids_in_data(target)) == 1000
+    change(conn, name, "UPDATE {} SET details = 'changed' WHERE id % 2 = 0")
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda _: do(), range(2)))
+    assert sorted([done["exported"], done["skipped"]] for done in both) == [[[], [name]], [[name], []]]
+    assert len(ids_in_data(target)) == 1000
+    assert rows_in_export(session, target) == rows_in_archive(conn, name)
 
 
 def test_an_export_of_another_partition_of_the_same_name_is_not_overwritten(

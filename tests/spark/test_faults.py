@@ -25,7 +25,7 @@ from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.pipelines.drain import DrainOptions, drain
 from tests.core.test_worker import until
-from tests.spark.standalone import Standalone
+from tools.standalone import Standalone
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]

@@ -7,36 +7,21 @@ small. `messages.archive_checksums` does the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 from datetime import date
 from hashlib import md5
-from typing import Any, Final
+from itertools import groupby
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.fs import SubTreeFileSystem
 
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.statements import Statement
-from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines.manifest import Chunk
-
 _LONG: Final = 256
 
 Group = tuple[str, str, date]  # queue, result, day
 Checksum = tuple[int, str]  # rows, md5
-
-
-def checksums_in_archive(database: Database, partition: str, chunk: Chunk) -> Mapping[Group, Checksum]:
-    """Ask PostgreSQL for the rows and md5 of each queue, result and day in a chunk, in a short transaction."""
-    arguments = {"partition": partition, "first_page": chunk.first_page, "end_page": chunk.end_page}
-
-    def decode(rows: list[dict[str, Any]]) -> dict[Group, Checksum]:
-        return {(row["queue_name"], row["result"], row["date"]): (row["rows"], row["md5"]) for row in rows}
-
-    with database.connect("pgqueue export") as conn:
-        return run(conn, Statement("archive_checksums", arguments, decode))
 
 
 def checksum_of_file(target: SubTreeFileSystem, path: str) -> Checksum:
@@ -53,10 +38,18 @@ def checksum_of_file(target: SubTreeFileSystem, path: str) -> Checksum:
 
 def text_of(batch: pa.RecordBatch) -> memoryview:
     """Return the text of all rows, one behind the other."""
-    values = [_value(column) for column in batch.columns]
-    rows = pc.binary_join_element_wise(*values, "\n", "|", null_handling="replace", null_replacement="")
+    rows = pc.binary_join_element_wise(*_values(batch), "\n", "|", null_handling="replace", null_replacement="")
     length = pc.sum(pc.binary_length(rows)).as_py() or 0
     return memoryview(rows.buffers()[2] or b"")[:length]
+
+
+def _values(batch: pa.RecordBatch) -> Iterator[pa.Array | str]:
+    """Give the texts of the columns, to be joined; those without any value next to each other as one."""
+    for empty, columns in groupby(batch.columns, key=lambda column: column.null_count == len(column)):
+        if empty:
+            yield "|" * (len(list(columns)) - 1)
+        else:
+            yield from map(_value, columns)
 
 
 def _value(column: pa.Array) -> pa.Array:

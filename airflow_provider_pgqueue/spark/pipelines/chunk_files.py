@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import date
+from hashlib import md5
 from typing import Any, Final
 from uuid import uuid4
 
@@ -15,22 +15,24 @@ import pyarrow.parquet as pq
 from psycopg import sql
 from pyarrow.fs import SubTreeFileSystem
 
-from airflow_provider_pgqueue.core.errors import ExportDiffers
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines.checksum import (
-    Group,
-    checksum_of_file,
-    checksums_in_archive,
+from airflow_provider_pgqueue.spark.pipelines.checksum import Group, checksum_of_file, text_of
+from airflow_provider_pgqueue.spark.pipelines.manifest import (
+    Chunk,
+    Column,
+    File,
+    Version,
+    data_path,
+    staging_folder,
 )
-from airflow_provider_pgqueue.spark.pipelines.manifest import Chunk, Column, File, data_path
-from airflow_provider_pgqueue.spark.pipelines.partition import Partition
+from airflow_provider_pgqueue.spark.pipelines.partition import Partition, rows_of, select_version
 from airflow_provider_pgqueue.spark.pipelines.target import sync
 
 log = logging.getLogger(__name__)
 
-_TRIES: Final = 3
 _BUFFERED: Final = 64 * 1024 * 1024  # bytes in memory before row groups are written
-_IN_FOLDERS: Final = ("queue_name", "result")
+_IN_FOLDERS: Final = ["queue_name", "result"]
+_OF_MANY_VALUES: Final = {"message", "reference", "headers", "output", "failure"}  # no dictionary would pay
 _ARROW: Final = {
     "bigint": pa.int64(),
     "integer": pa.int32(),
@@ -39,46 +41,49 @@ _ARROW: Final = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """The files of a chunk, where they are now, and the version of the rows that are in them."""
+
+    files: tuple[tuple[str, File], ...]
+    version: Version
+
+
 def export_chunk(
-    database: Database, target: SubTreeFileSystem, partition: Partition, chunk: Chunk, staging: str
-) -> list[tuple[str, File]]:
-    """Write the files of a chunk into the staging folder; return them with the paths where they are.
+    database: Database, target: SubTreeFileSystem, partition: Partition, chunk: Chunk, export: str
+) -> Staged:
+    """Write the files of a chunk into the staging folder of an export, of one moment of PostgreSQL.
 
-    They were read back and are equal to what PostgreSQL has, at a moment after it was read. Each call has files of its
-    own: of two attempts of a task neither touches what the other wrote. ExportDiffers if it changes all the time.
+    Each call has files of its own: of two attempts of a task neither touches what the other wrote.
     """
-    for _ in range(_TRIES):
-        staged = _write(database, target, partition, chunk, f"{staging}/{chunk.number:05}-{uuid4().hex}")
-        written = {(file.queue_name, file.result, file.date): (file.rows, file.md5) for _, file in staged}
-        if written == checksums_in_archive(database, partition.name, chunk):
-            return staged
-        for path, _file in staged:
-            target.delete_file(path)
-    raise ExportDiffers(
-        f"archive partition {partition.name!r} differs from its export in the pages from {chunk.first_page} to before "
-        f"{chunk.end_page}, {_TRIES} times. Look who changes it, and export it again."
+    split = _Split(target, f"{staging_folder(partition.name, export)}/{chunk.number:05}-{uuid4().hex}")
+    try:
+        version = _read(database, partition, chunk, split.add)
+    finally:
+        split.close()
+    sync(target, [part.path for part in split.parts.values()])
+    files = (
+        (
+            part.path,
+            File(
+                chunk=chunk.number,
+                path=data_path(partition.name, export, chunk.number, *group),
+                queue_name=group[0],
+                result=group[1],
+                date=group[2],
+                rows=part.rows,
+                bytes=target.get_file_info(part.path).size,
+                md5=part.digest.hexdigest(),
+            ),
+        )
+        for group, part in split.parts.items()
     )
+    return Staged(tuple(files), version)
 
 
-def differs(
-    database: Database,
-    target: SubTreeFileSystem,
-    partition: str,
-    chunk: Chunk,
-    files: list[File],
-    *,
-    read_back: bool,
-) -> bool:
-    """Return whether the files of a chunk are not what PostgreSQL has; their content is read only for `read_back`."""
-    noted = {(file.queue_name, file.result, file.date): (file.rows, file.md5) for file in files}
-    if noted != checksums_in_archive(database, partition, chunk):
-        return True
-    for info, file in zip(target.get_file_info([file.path for file in files]), files, strict=True):
-        if not info.is_file or info.size != file.bytes:
-            return True
-        if read_back and not _is_readable(target, file):
-            return True
-    return False
+def are_readable(target: SubTreeFileSystem, files: list[File]) -> bool:
+    """Read files back, and return whether each has the content that its manifest notes."""
+    return all(_is_readable(target, file) for file in files)
 
 
 def _is_readable(target: SubTreeFileSystem, file: File) -> bool:
@@ -89,62 +94,41 @@ def _is_readable(target: SubTreeFileSystem, file: File) -> bool:
         return False
 
 
-def _write(
-    database: Database, target: SubTreeFileSystem, partition: Partition, chunk: Chunk, prefix: str
-) -> list[tuple[str, File]]:
-    split = _Split(target, partition.columns, prefix)
-    try:
-        for batch in _read(database, partition, chunk):
-            split.add(batch)
-    finally:
-        paths = split.close()
-    return [_noted(target, path, partition.name, chunk, group) for group, path in paths.items()]
-
-
-def _noted(target: SubTreeFileSystem, path: str, partition: str, chunk: Chunk, group: Group) -> tuple[str, File]:
-    sync(target, [path])
-    rows, digest = checksum_of_file(target, path)
-    queue_name, result, day = group
-    return path, File(
-        chunk=chunk.number,
-        path=data_path(partition, chunk.number, queue_name, result, day),
-        queue_name=queue_name,
-        result=result,
-        date=day,
-        rows=rows,
-        bytes=target.get_file_info(path).size,
-        md5=digest,
-    )
-
-
-def _read(database: Database, partition: Partition, chunk: Chunk) -> Iterator[pa.RecordBatch]:
-    schema = arrow_schema(partition.columns)
+def _read(database: Database, partition: Partition, chunk: Chunk, take: Callable[[pa.RecordBatch], None]) -> Version:
+    """Give the rows of a chunk, in their physical order, and return their version; both of one moment."""
+    rows, schema = rows_of(partition, chunk), arrow_schema(partition.columns)
     with database.arrow("pgqueue export") as conn, conn.cursor() as cursor:
         # Parallel workers would mix the order of the rows, which is the order of the checksum.
         cursor.execute("SET max_parallel_workers_per_gather = 0")
         cursor.execute("SET synchronize_seqscans = off")
-        cursor.execute(_select(partition, chunk))
-        for batch in cursor.fetch_record_batch():
-            yield batch.cast(schema)
+        cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        cursor.execute(select_version(rows, partition.columns))
+        number, hash_, *values = cursor.fetchone()
+        # Most messages use few of the columns, and each costs as much without a value as with one.
+        used = [column for column, count in zip(partition.columns, values, strict=True) if count]
+        cursor.execute(_select(used, rows))
+        for batch in cursor.fetch_record_batch() if number else ():
+            take(_with_all(batch, schema))
+        cursor.execute("COMMIT")
+    return Version(number, hash_)
 
 
-def _select(partition: Partition, chunk: Chunk) -> str:
-    """Return the query for a chunk: of the table, pruned to the partition, which the role may not read by itself."""
+def _select(columns: Sequence[Column], rows: sql.Composed) -> str:
     values = [
         sql.SQL("a.{0}" if column.kind in _ARROW else "a.{0}::text AS {0}").format(sql.Identifier(column.name))
-        for column in partition.columns
+        for column in columns
     ]
-    query = sql.SQL(
-        "SELECT {values} FROM messages.message_archive a WHERE a.archived_at >= {first_at} AND a.archived_at < {end_at}"
-        " AND a.ctid >= {first_row} AND a.ctid < {end_row}"
-    ).format(
-        values=sql.SQL(", ").join(values),
-        first_at=sql.Literal(partition.first_at),
-        end_at=sql.Literal(partition.end_at),
-        first_row=sql.Literal(f"({chunk.first_page},0)"),
-        end_row=sql.Literal(f"({chunk.end_page},0)"),
-    )
-    return query.as_string(None)
+    return sql.SQL("SELECT {} {}").format(sql.SQL(", ").join(values), rows).as_string(None)
+
+
+def _with_all(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the batch with all columns of the schema; those that it does not have are without values."""
+    found = set(batch.schema.names)
+    columns = [
+        batch[field.name].cast(field.type) if field.name in found else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
@@ -153,53 +137,65 @@ def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
 
 
 @dataclass(slots=True)
+class _Part:
+    """A file that is written, with what is known of its content."""
+
+    path: str
+    digest: Any = field(default_factory=lambda: md5(usedforsecurity=False))
+    rows: int = 0
+    buffer: list[pa.RecordBatch] = field(default_factory=list)
+    writer: pq.ParquetWriter | None = None
+
+
+@dataclass(slots=True)
 class _Split:
     """Files by queue, result and day. Most are written at the end, in turn; one stays open if much was buffered."""
 
     target: SubTreeFileSystem
-    columns: tuple[Column, ...]
     prefix: str
-    buffers: dict[Group, list[pa.RecordBatch]] = field(default_factory=dict)
+    parts: dict[Group, _Part] = field(default_factory=dict)
     buffered: int = 0
-    writers: dict[Group, pq.ParquetWriter] = field(default_factory=dict)
-    paths: dict[Group, str] = field(default_factory=dict)
 
     def add(self, batch: pa.RecordBatch) -> None:
-        for group, part in _groups(batch):
-            self.buffers.setdefault(group, []).append(part)
-            self.buffered += part.nbytes
+        for group, rows in _groups(batch):
+            part = self.parts.setdefault(group, _Part(f"{self.prefix}-{len(self.parts)}.parquet"))
+            part.digest.update(text_of(rows))
+            part.rows += rows.num_rows
+            part.buffer.append(rows)
+            self.buffered += rows.nbytes
         if self.buffered > _BUFFERED:
-            for group in list(self.buffers):
-                self._flush(group)
+            for part in self.parts.values():
+                self._flush(part)
             self.buffered = 0
 
-    def close(self) -> Mapping[Group, str]:
-        for group in list(self.buffers):
-            self._flush(group)
-            self.writers.pop(group).close()
-        for writer in self.writers.values():
-            writer.close()
-        return self.paths
+    def close(self) -> None:
+        for part in self.parts.values():
+            self._flush(part)
+            if part.writer is not None:
+                part.writer.close()
 
-    def _flush(self, group: Group) -> None:
-        table = pa.Table.from_batches(self.buffers.pop(group))
-        if group not in self.writers:
-            self.paths[group] = f"{self.prefix}-{len(self.paths)}.parquet"
-            self.writers[group] = pq.ParquetWriter(
-                self.paths[group], table.schema, filesystem=self.target, compression="zstd"
+    def _flush(self, part: _Part) -> None:
+        if not part.buffer:
+            return
+        table = pa.Table.from_batches(part.buffer)
+        part.buffer = []
+        if part.writer is None:
+            few = [name for name in table.schema.names if name not in _OF_MANY_VALUES]
+            part.writer = pq.ParquetWriter(
+                part.path, table.schema, filesystem=self.target, compression="zstd", use_dictionary=few
             )
-        self.writers[group].write_table(table)
+        part.writer.write_table(table)
 
 
 def _groups(batch: pa.RecordBatch) -> Iterator[tuple[Group, pa.RecordBatch]]:
-    keys = [batch.column("queue_name"), batch.column("result"), batch.column("archived_at").cast(pa.date32())]
-    found = pa.table(keys, names=["queue_name", "result", "date"]).group_by(["queue_name", "result", "date"])
-    groups: list[dict[str, Any]] = found.aggregate([]).to_pylist()
-    rest = batch.select([name for name in batch.schema.names if name not in _IN_FOLDERS])
-    for group in groups:
-        values: tuple[str, str, date] = (group["queue_name"], group["result"], group["date"])
-        if len(groups) == 1:
-            yield values, rest
-        else:
-            queue_name, result, day = (pc.equal(key, value) for key, value in zip(keys, values, strict=True))
-            yield values, rest.filter(pc.and_(pc.and_(queue_name, result), day))
+    """Give the rows of each queue, result and day in their order."""
+    names = ["queue_name", "result", "date"]
+    keys = pa.table([batch["queue_name"], batch["result"], batch["archived_at"].cast(pa.date32())], names=names)
+    counts = keys.group_by(names).aggregate([([], "count_all")]).sort_by([(name, "ascending") for name in names])
+    rows = batch.drop_columns(_IN_FOLDERS)
+    if len(counts) > 1:
+        rows = rows.take(pc.sort_indices(keys, [(name, "ascending") for name in names]))
+    start = 0
+    for found in counts.to_pylist():
+        yield (found["queue_name"], found["result"], found["date"]), rows.slice(start, found["count_all"])
+        start += found["count_all"]

@@ -2,68 +2,62 @@
 
 from __future__ import annotations
 
-import json
+import errno
 import logging
-import os
-import random
-import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import click
 import psycopg
-import pyarrow as pa
 from pyarrow.fs import SubTreeFileSystem
 from pyspark.errors import PySparkException
 
 from airflow_provider_pgqueue.core.client import run as run_statement
 from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
+    ExportDamaged,
     ExportDiffers,
     ExportError,
     InvalidArgument,
-    UndecidedMessages,
 )
 from airflow_provider_pgqueue.core.statements import Statement
-from airflow_provider_pgqueue.core.statements.statement import one
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines.chunk_files import differs, export_chunk
+from airflow_provider_pgqueue.spark.pipelines.chunk_files import are_readable, export_chunk
+from airflow_provider_pgqueue.spark.pipelines.chunk_tasks import for_each_chunk
 from airflow_provider_pgqueue.spark.pipelines.command import duration, new_run_id, on_spark
+from airflow_provider_pgqueue.spark.pipelines.drop import drop
 from airflow_provider_pgqueue.spark.pipelines.manifest import (
     Chunk,
     File,
     Manifest,
-    is_file_of,
+    Version,
     manifest_path,
     read_manifest,
-    read_manifests,
     staging_folder,
 )
-from airflow_provider_pgqueue.spark.pipelines.partition import Partition, closed_partitions, versions
+from airflow_provider_pgqueue.spark.pipelines.partition import Partition, closed_partitions, version_of
 from airflow_provider_pgqueue.spark.pipelines.run import Summary, run
-from airflow_provider_pgqueue.spark.pipelines.target import (
-    files_in,
-    move,
-    open_target,
-    remove_folder,
-    shown,
-    sync_folders,
+from airflow_provider_pgqueue.spark.pipelines.succession import (
+    files_by_partition,
+    is_in_place,
+    of_several_exports,
+    remove_others,
+    take_place,
 )
+from airflow_provider_pgqueue.spark.pipelines.target import open_target, remove_folder, shown
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
 _MOST_ROWS: Final = 250_000
 _TRIES: Final = 3
-_TRIES_TO_DROP: Final = 6
-_TYPES: Final = {"bigint": "bigint", "integer": "int", "smallint": "smallint", "timestamp with time zone": "timestamp"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +77,7 @@ class ExportOptions:
     older_than: timedelta = timedelta(0)
     partitions: tuple[str, ...] = ()
     drop: bool = False
-    rows_per_file: int = 100_000
+    rows_per_file: int = 250_000
     max_connections: int = 8
     run_id: str = field(default_factory=lambda: new_run_id("export"))
 
@@ -116,28 +110,6 @@ def export(spark: SparkSession, options: ExportOptions, database: Database) -> S
             return this.finish(job.all())
 
 
-def read_export(spark: SparkSession, target: str) -> DataFrame:
-    """Return the exported messages, each once, with the columns of the archive and `date`; of valid exports only.
-
-    ExportError if there is no export, or a manifest is damaged.
-    """
-    manifests = read_manifests(open_target(target))
-    if not manifests:
-        raise ExportError(f"{shown(target)!r} has no export. Give the target of one that finished.")
-    columns = {column.name: _TYPES.get(column.kind, "string") for each in manifests for column in each.columns}
-    schema = ", ".join(f"`{name}` {kind}" for name, kind in (columns | {"date": "date"}).items())
-    base = _for_spark(target)
-    paths = [f"{base}/{file.path}" for manifest in manifests for file in manifest.files]
-    if not paths:
-        return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).option("basePath", f"{base}/data").parquet(*paths).select(*columns, "date")
-
-
-def _for_spark(target: str) -> str:
-    uri = shown(target) if "://" in target else f"file://{os.path.abspath(target)}"
-    return re.sub("^s3:", "s3a:", uri.rstrip("/"))
-
-
 @dataclass(frozen=True, slots=True)
 class _Export:
     spark: SparkSession
@@ -149,10 +121,15 @@ class _Export:
         started = time.monotonic()
         done: dict[str, list[Manifest]] = {"exported": [], "skipped": [], "dropped": []}
         kept: dict[str, str] = {}
-        for name in self._names():
+        found = files_by_partition(self.target)
+        names = self._names()
+        self._tidy({name: paths for name, paths in found.items() if name not in names})
+        for name in names:
             with self._alone(name) as conn:
+                remove_folder(self.target, staging_folder(name))
                 what, manifest, present = self._ensure(conn, name)
                 done[what].append(manifest)
+                remove_others(self.target, manifest, found.get(name, ()))
                 if present and self.options.drop:
                     if why := self._drop(conn, manifest):
                         kept[name] = why
@@ -183,6 +160,20 @@ class _Export:
         arguments = {"partition": name, "first_page": 0, "end_page": 0}
         run_statement(conn, Statement("archive_checksums", arguments, len))  # raises what is wrong with the name
 
+    def _tidy(self, found: Mapping[str, list[str]]) -> None:
+        """Remove what a killed export left of partitions that this run does not export."""
+        for name, paths in found.items():
+            if of_several_exports(paths):
+                with self._alone(name):
+                    try:
+                        manifest = read_manifest(self.target, name)
+                    except ExportError as error:
+                        log.warning("partition %s: %s", name, error)
+                        continue
+                    if manifest is not None:
+                        remove_folder(self.target, staging_folder(name))
+                        remove_others(self.target, manifest, paths)
+
     @contextmanager
     def _alone(self, name: str) -> Iterator[psycopg.Connection[Any]]:
         """Wait until no other export works on the partition, and keep the others waiting."""
@@ -200,7 +191,7 @@ class _Export:
         """Return what was done, the manifest that is valid now, and whether the partition is there."""
         try:
             manifest = read_manifest(self.target, name)
-        except ExportError as error:
+        except ExportDamaged as error:
             log.warning("partition %s: %s", name, error)
             manifest = None
         found = closed_partitions(conn, older_than=timedelta(0), names=[name])
@@ -209,7 +200,7 @@ class _Export:
                 raise InvalidArgument(f"archive partition {name!r} was dropped by somebody else. Leave it out.")
             return "skipped", manifest, False
         (partition,) = found
-        if manifest is not None and not self._changed(partition, manifest):
+        if manifest is not None and not self._is_outdated(conn, partition, manifest):
             log.info("partition %s: %d messages are exported already", name, manifest.rows)
             return "skipped", manifest, True
         if manifest is not None and manifest.oid != partition.oid:
@@ -217,30 +208,38 @@ class _Export:
                 f"{shown(self.options.target)} has an export of another partition {name!r} with other messages. "
                 f"Give another target, or move that export away: {manifest_path(name)} and its files."
             )
-        return "exported", self._export(conn, partition), True
+        manifest = self._export(conn, partition, older=manifest)
+        if self.options.drop and not self._is_readable(manifest):
+            raise OSError(errno.EIO, "what was written cannot be read back")
+        return "exported", manifest, True
 
-    def _changed(self, partition: Partition, manifest: Manifest) -> bool:
+    def _is_outdated(self, conn: psycopg.Connection[Any], partition: Partition, manifest: Manifest) -> bool:
+        """Return whether the partition changed since its export, or files of that are gone or damaged."""
         covered = sum(chunk.end_page - chunk.first_page for chunk in manifest.chunks)
-        if manifest.columns != partition.columns or covered < partition.pages:
+        if (manifest.oid, manifest.columns) != (partition.oid, partition.columns) or covered < partition.pages:
             return True
+        infos = self.target.get_file_info([file.path for file in manifest.files])
+        if [info.size for info in infos] != [file.bytes for file in manifest.files]:
+            return True
+        if version_of(conn, partition) != manifest.version:
+            return True
+        return self.options.drop and not self._is_readable(manifest)
+
+    def _is_readable(self, manifest: Manifest) -> bool:
+        """Read all files back, on the executors, and return whether they have what the manifest notes."""
         files: dict[int, list[File]] = {chunk.number: [] for chunk in manifest.chunks}
         for file in manifest.files:
             files[file.chunk].append(file)
-        database, target, name, read_back = self.database, self.target, partition.name, self.options.drop
-        return any(
-            self._on_executors(
-                manifest.chunks,
-                lambda chunk: differs(database, target, name, chunk, files[chunk.number], read_back=read_back),
-            )
-        )
+        target = self.target
+        return all(self._for_each(manifest.chunks, lambda chunk: are_readable(target, files[chunk.number])))
 
-    def _export(self, conn: psycopg.Connection[Any], partition: Partition) -> Manifest:
+    def _export(self, conn: psycopg.Connection[Any], partition: Partition, *, older: Manifest | None) -> Manifest:
         started = time.monotonic()
         log.info("partition %s: exporting %d pages", partition.name, partition.pages)
-        remove_folder(self.target, staging_folder(partition.name))
         try:
             manifest, staged = self._stage(conn, partition)
-            self._publish(manifest, staged)
+            # The lock is of the session: if that broke, another export may be at work.
+            take_place(self.target, manifest, staged, older=older, still_alone=lambda: conn.execute("SELECT"))
         finally:
             remove_folder(self.target, staging_folder(partition.name))
         rate = manifest.rows / max(0.001, time.monotonic() - started)
@@ -250,105 +249,49 @@ class _Export:
     def _stage(self, conn: psycopg.Connection[Any], partition: Partition) -> tuple[Manifest, list[tuple[str, File]]]:
         """Write all files of a partition while nothing in it changes: a row that changes goes to another range."""
         for _ in range(_TRIES):
-            before = versions(conn, partition)
             found = closed_partitions(conn, older_than=timedelta(0), names=[partition.name])
             if found:
-                staged = self._stage_chunks(found[0])
-                if versions(conn, partition) == before:
-                    return self._manifest(conn, found[0], [file for _, file in staged]), staged
+                manifest, staged = self._stage_chunks(conn, found[0])
+                if version_of(conn, partition) == manifest.version:
+                    return manifest, staged
             log.info("partition %s changed meanwhile: exporting it anew", partition.name)
         raise ExportDiffers(
             f"archive partition {partition.name!r} changed during {_TRIES} exports. "
             "Look who changes or drops it, and export it again."
         )
 
-    def _stage_chunks(self, partition: Partition) -> list[tuple[str, File]]:
-        staging = f"{staging_folder(partition.name)}/{uuid4().hex}"
-        self.target.create_dir(staging, recursive=True)
+    def _stage_chunks(
+        self, conn: psycopg.Connection[Any], partition: Partition
+    ) -> tuple[Manifest, list[tuple[str, File]]]:
+        name = uuid4().hex
+        self.target.create_dir(staging_folder(partition.name, name), recursive=True)
         database, target = self.database, self.target
         chunks = partition.chunks(self.options.rows_per_file)
-        found = self._on_executors(chunks, lambda chunk: export_chunk(database, target, partition, chunk, staging))
-        return [(path, File.from_json(file)) for files in found for path, file in files]
-
-    def _manifest(self, conn: psycopg.Connection[Any], partition: Partition, files: list[File]) -> Manifest:
-        (version,) = conn.execute("SELECT messages.schema_version()").fetchone() or (0,)
-        return Manifest(
+        done = self._for_each(chunks, lambda chunk: export_chunk(database, target, partition, chunk, name))
+        staged = [(path, File.from_json(file)) for chunk in done for path, file in chunk["files"]]
+        (schema_version,) = conn.execute("SELECT messages.schema_version()").fetchone() or (0,)
+        manifest = Manifest(
             partition=partition.name,
             oid=partition.oid,
             first_at=partition.first_at,
             end_at=partition.end_at,
-            schema_version=version,
+            schema_version=schema_version,
             exported_at=datetime.now(UTC),
+            version=sum((Version(**chunk["version"]) for chunk in done), Version()),
             columns=partition.columns,
-            chunks=partition.chunks(self.options.rows_per_file),
-            files=tuple(sorted(files, key=lambda file: file.path)),
+            chunks=chunks,
+            files=tuple(sorted((file for _, file in staged), key=lambda file: file.path)),
         )
-
-    def _publish(self, manifest: Manifest, staged: list[tuple[str, File]]) -> None:
-        """Put the files in the place of what an older export of the partition left, then make them valid."""
-        old = manifest_path(manifest.partition)
-        if self.target.get_file_info(old).is_file:
-            self.target.delete_file(old)
-            sync_folders(self.target, [old])
-        for info in files_in(self.target, "data"):
-            if is_file_of(manifest.partition, info.base_name):
-                self.target.delete_file(info.path)
-        for path, file in staged:
-            move(self.target, path, file.path)
-        sync_folders(self.target, [file.path for file in manifest.files])
-        manifest.save(self.target)
+        return manifest, staged
 
     def _drop(self, conn: psycopg.Connection[Any], manifest: Manifest) -> str | None:
-        """Drop the partition; return why it is kept if it cannot be dropped now."""
-        arguments = {"partition": manifest.partition, "manifest": manifest.to_json()}
-        drop = Statement("drop_archive_partition", arguments, one, {"manifest": "jsonb"})
-        why = "it is in use"
-        for attempt in range(_TRIES_TO_DROP):
-            try:
-                rows = run_statement(conn, drop)
-            except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
-                time.sleep(random.uniform(0.1, 0.3) * (attempt + 1))
-            except (UndecidedMessages, ExportDiffers) as error:
-                why = str(error)
-                break
-            else:
-                log.info("partition %s: dropped with %d messages", manifest.partition, rows)
-                return None
-        log.warning("partition %s was not dropped: %s", manifest.partition, why)
-        return why
+        """Drop the partition if its export stands where it was put; return why it is kept."""
+        if not is_in_place(self.target, manifest):
+            return "somebody else changed its export meanwhile"
+        return drop(conn, manifest)
 
-    def _on_executors(self, chunks: tuple[Chunk, ...], work: Callable[[Chunk], Any]) -> list[Any]:
-        """Return what the work gives for each chunk, of the attempt that Spark counts; ExportError for a bad target."""
-        if not chunks:
-            return []
-
-        def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                for number in batch.column(0).to_pylist():
-                    yield pa.RecordBatch.from_pydict({"report": [_report(work, chunks[number])]})
-
-        tasks = min(len(chunks), self.options.max_connections)
-        rows = self.spark.range(0, len(chunks), 1, tasks).mapInArrow(task, "report string").collect()
-        reports = [json.loads(row.report) for row in rows]
-        for report in reports:
-            if "refused" in report:
-                raise OSError(report["refused"])
-            if "differs" in report:
-                raise ExportDiffers(report["differs"])
-        return [report["done"] for report in reports]
-
-
-def _report(work: Callable[[Chunk], Any], chunk: Chunk) -> str:
-    try:
-        return json.dumps({"done": work(chunk)}, default=_plain)
-    except OSError as error:  # of the target: to try again would not help
-        return json.dumps({"refused": error.strerror or str(error)})
-    except ExportDiffers as error:
-        return json.dumps({"differs": str(error)})
-
-
-def _plain(value: Any) -> Any:
-    return asdict(value) if isinstance(value, File) else value.isoformat()
+    def _for_each(self, chunks: tuple[Chunk, ...], work: Callable[[Chunk], Any]) -> list[Any]:
+        return for_each_chunk(self.spark, chunks, work, at_once=self.options.max_connections)
 
 
 @contextmanager
@@ -358,7 +301,8 @@ def _clear(target: str) -> Iterator[None]:
     except OSError as error:
         raise ExportError(
             f"target {shown(target)!r} cannot be used: {error.strerror or error}. "
-            "Nothing was dropped that is not exported. Make room, or grant the right to write there, and run it again."
+            "Nothing was dropped that is not exported. "
+            "Make room, grant the right to write there, or give a folder, and run it again."
         ) from error
     except PySparkException as error:  # its text may quote data
         raise ExportError(
@@ -374,7 +318,7 @@ def _clear(target: str) -> Iterator[None]:
 @click.option("--older-than", type=duration, default="0", show_default=True, help="Only what ended so long ago.")
 @click.option("--partition", "partitions", multiple=True, help="Only this one, whatever its age; any number of times.")
 @click.option("--drop", is_flag=True, help="Drop each partition after its export was compared with it.")
-@click.option("--rows-per-file", type=click.IntRange(1, _MOST_ROWS), default=100_000, show_default=True, help="About.")
+@click.option("--rows-per-file", type=click.IntRange(1, _MOST_ROWS), default=250_000, show_default=True, help="About.")
 @click.option("--max-connections", type=click.IntRange(1), default=8, show_default=True, help="That read at once.")
 @click.option("--run-id", help="A run that finished under this name is not done again. Default: a new name.")
 @on_spark

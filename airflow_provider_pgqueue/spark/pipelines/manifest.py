@@ -11,12 +11,13 @@ from typing import Any, Final
 
 from pyarrow.fs import SubTreeFileSystem
 
-from airflow_provider_pgqueue.core.errors import ExportError
+from airflow_provider_pgqueue.core.errors import ExportDamaged, ExportError
 from airflow_provider_pgqueue.spark.pipelines.target import files_in, write
 
 FORMAT: Final = 1
 STAGING: Final = "_staging"
 _MANIFESTS: Final = "_manifests"
+_DATA_FILE: Final = re.compile(r"(?P<partition>.+)-\d{5,}-[0-9a-f]{32}\.parquet")
 # What Spark escapes in the names of folders too; it leaves the rest of Unicode alone.
 _SPECIAL: Final = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{}\[\]^]""")
 
@@ -36,6 +37,18 @@ class Column:
 
     name: str
     kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What is another one after any change of any row: how many they are, and a hash of where and by whom each is."""
+
+    rows: int = 0
+    hash: int = 0
+
+    def __add__(self, other: Version) -> Version:
+        """Return the version of the rows of both."""
+        return Version(self.rows + other.rows, self.hash ^ other.hash)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +79,7 @@ class Manifest:
     end_at: datetime
     schema_version: int
     exported_at: datetime
+    version: Version
     columns: tuple[Column, ...]
     chunks: tuple[Chunk, ...]
     files: tuple[File, ...]
@@ -88,12 +102,14 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
-        """Return the manifest in a text; ValueError if the text is not whole."""
+        """Return the manifest in a text; ValueError if the text is not whole, UnknownFormat for a newer one."""
         content = json.loads(text)
-        if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
+        if not isinstance(content, dict):
+            raise ValueError("it is no object")
+        if content.get("format", FORMAT) != FORMAT:
+            raise UnknownFormat(content["format"])
+        if content.pop("checksum", None) != _checksum(content):
             raise ValueError("the checksum is wrong")
-        if content["format"] != FORMAT:
-            raise ValueError(f"format {content['format']} is not known")
         return cls(
             partition=content["partition"],
             oid=content["oid"],
@@ -101,6 +117,7 @@ class Manifest:
             end_at=datetime.fromisoformat(content["end_at"]),
             schema_version=content["schema_version"],
             exported_at=datetime.fromisoformat(content["exported_at"]),
+            version=Version(**content["version"]),
             columns=tuple(Column(**column) for column in content["columns"]),
             chunks=tuple(Chunk(**chunk) for chunk in content["chunks"]),
             files=tuple(File.from_json(file) for file in content["files"]),
@@ -112,20 +129,35 @@ class Manifest:
         write(target, manifest_path(self.partition), self.to_json().encode(), by_way_of=by_way_of)
 
 
+class UnknownFormat(Exception):
+    """A manifest is of a format that this version of the package does not know."""
+
+
 def read_manifest(target: SubTreeFileSystem, partition: str) -> Manifest | None:
-    """Return the manifest of a partition, None if there is none; ExportError if it is damaged."""
+    """Return the manifest of a partition, None if there is none.
+
+    ExportDamaged if it is not whole, ExportError if a newer version of the package wrote it.
+    """
     path = manifest_path(partition)
     try:
         with target.open_input_stream(path) as stream:
             return Manifest.from_json(stream.read().decode())
     except FileNotFoundError:
         return None
+    except UnknownFormat as error:
+        raise ExportError(
+            f"the manifest {path} has format {error}; this version of the package knows format {FORMAT}. "
+            "Upgrade the package, here and where the export runs."
+        ) from error
     except ValueError as error:  # of the JSON, its encoding or the checksum
-        raise ExportError(f"the manifest {path} is damaged. Export the partition again.") from error
+        raise ExportDamaged(
+            f"the manifest {path} is damaged. Export partition {partition!r} again; its files are kept until then. "
+            "If PostgreSQL has it no more, bring the manifest back from a backup."
+        ) from error
 
 
 def read_manifests(target: SubTreeFileSystem) -> list[Manifest]:
-    """Return all manifests by the time of their partitions; ExportError if one is damaged."""
+    """Return all manifests by the time of their partitions; errors as of `read_manifest`."""
     names = [info.base_name.removesuffix(".json") for info in files_in(target, _MANIFESTS)]
     found = [manifest for name in names if (manifest := read_manifest(target, _unescaped(name)))]
     return sorted(found, key=lambda manifest: manifest.first_at)
@@ -135,20 +167,29 @@ def manifest_path(partition: str) -> str:
     return f"{_MANIFESTS}/{escaped(partition)}.json"
 
 
-def staging_folder(partition: str) -> str:
+def staging_folder(partition: str, *export: str) -> str:
     """Return the folder of what is not valid yet; Spark and pyarrow look into none that begins with `_`."""
-    return f"{STAGING}/{escaped(partition)}"
+    return "/".join((STAGING, escaped(partition), *export))
 
 
-def data_path(partition: str, chunk: int, queue_name: str, result: str, day: date) -> str:
-    """Return where a file goes, with the columns that it is split by in the names of folders, as Spark has them."""
+def data_path(partition: str, export: str, chunk: int, queue_name: str, result: str, day: date) -> str:
+    """Return where a file goes, with the columns that it is split by in the names of folders, as Spark has them.
+
+    The name of the export is in the name of the file: no other export has the same.
+    """
     folder = f"queue_name={escaped(queue_name)}/result={escaped(result)}/date={day.isoformat()}"
-    return f"data/{folder}/{escaped(partition)}-{chunk:05}.parquet"
+    return f"data/{folder}/{escaped(partition)}-{chunk:05}-{export}.parquet"
 
 
-def is_file_of(partition: str, base_name: str) -> bool:
-    """Return whether a file in `data` is one of the partition, of this or of an older export."""
-    return re.fullmatch(rf"{re.escape(escaped(partition))}-\d+\.parquet", base_name) is not None
+def partition_of(base_name: str) -> str | None:
+    """Return of which partition a file in `data` is, None if no export made it."""
+    found = _DATA_FILE.fullmatch(base_name)
+    return _unescaped(found["partition"]) if found else None
+
+
+def export_of(path: str) -> str:
+    """Return the name of the export that made a file in `data`."""
+    return path.rpartition("-")[2].removesuffix(".parquet")
 
 
 def escaped(name: str) -> str:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import psycopg
+from psycopg import sql
 from psycopg.rows import kwargs_row
 
 from airflow_provider_pgqueue.core.errors import translate
-from airflow_provider_pgqueue.spark.pipelines.manifest import Chunk, Column
+from airflow_provider_pgqueue.spark.pipelines.manifest import Chunk, Column, Version
 
 _LARGEST: Final = 256 * 1024 * 1024  # bytes that a chunk has on average at most, bodies included
 _ROWS_IN_PAGE: Final = 30  # of a partition that was never analysed
@@ -75,13 +76,36 @@ def closed_partitions(
         raise translate(error) from error
 
 
-def versions(conn: psycopg.Connection[Any], partition: Partition) -> tuple[Any, ...] | None:
-    """Return a value that is another one after any change of any row: each change makes a new version of it."""
-    return conn.execute(
-        "SELECT count(*), bit_xor(hashtidextended(a.ctid, a.xmin::text::bigint)) FROM messages.message_archive a"
-        " WHERE a.archived_at >= %s AND a.archived_at < %s",
-        [partition.first_at, partition.end_at],
-    ).fetchone()
+def version_of(conn: psycopg.Connection[Any], partition: Partition) -> Version:
+    """Return the version of all rows of a partition now."""
+    row = conn.execute(select_version(rows_of(partition)).encode()).fetchone()
+    return Version(*(row or ()))
+
+
+def rows_of(partition: Partition, chunk: Chunk | None = None) -> sql.Composed:
+    """Return the clauses from FROM on for a partition or a chunk of it.
+
+    From the table, pruned to the partition, which the role may not read by itself.
+    """
+    clauses = sql.SQL("FROM messages.message_archive a WHERE a.archived_at >= {} AND a.archived_at < {}").format(
+        partition.first_at, partition.end_at
+    )
+    if chunk is None:
+        return clauses
+    pages = [f"({page},0)" for page in (chunk.first_page, chunk.end_page)]
+    return clauses + sql.SQL(" AND a.ctid >= {} AND a.ctid < {}").format(*pages)
+
+
+def select_version(rows: sql.Composed, columns: Sequence[Column] = ()) -> str:
+    """Return the query for the version of rows, and for how many have a value in each of some columns.
+
+    Each change of a row makes a new version of it, at another place or by another transaction.
+    """
+    values = [
+        sql.SQL("count(*), coalesce(bit_xor(hashtidextended(a.ctid, a.xmin::text::bigint)), 0)"),
+        *(sql.SQL("count(a.{})").format(sql.Identifier(column.name)) for column in columns),
+    ]
+    return sql.SQL("SELECT {} {}").format(sql.SQL(", ").join(values), rows).as_string(None)
 
 
 def _from(columns: tuple[Column, ...]) -> Any:

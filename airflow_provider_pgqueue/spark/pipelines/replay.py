@@ -116,7 +116,7 @@ def _choose(spark: SparkSession, options: ReplayOptions, database: Database, col
     if options.export is None:
         rows = _archive(spark, options, columns)
     else:
-        from airflow_provider_pgqueue.spark.pipelines.export import read_export
+        from airflow_provider_pgqueue.spark.pipelines.exported import read_export
 
         rows = read_export(spark, options.export)
     for name, values in (

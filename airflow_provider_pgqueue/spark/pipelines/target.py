@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
@@ -45,6 +46,12 @@ def remove_folder(target: SubTreeFileSystem, folder: str) -> None:
     """Remove a folder and all in it, if it is there."""
     if target.get_file_info(folder).type == FileType.Directory:
         target.delete_dir(folder)
+
+
+def remove_file(target: SubTreeFileSystem, path: str) -> None:
+    """Remove a file, if it is there."""
+    with suppress(FileNotFoundError):
+        target.delete_file(path)
 
 
 def move(target: SubTreeFileSystem, source: str, path: str) -> None:
