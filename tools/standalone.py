@@ -43,9 +43,18 @@ class Standalone:
             self._said(address, re.compile("Successfully registered with master"))
 
     def submit(
-        self, name: str, *arguments: str, dsn: str, functions: Path, conf: dict[str, str] | None = None
+        self,
+        name: str,
+        *arguments: str,
+        dsn: str,
+        functions: Path,
+        conf: dict[str, str] | None = None,
+        program: str = command_line.__file__,
     ) -> subprocess.Popen[bytes]:
-        """Start a pipeline by spark-submit; its output is in `NAME.out` and `NAME.err`, its events in `events`."""
+        """Start a pipeline, or another program, by spark-submit.
+
+        Its output is in `NAME.out` and `NAME.err`, its events in `events`.
+        """
         events = self.home / "events"
         events.mkdir(exist_ok=True)
         given = {
@@ -58,12 +67,17 @@ class Standalone:
         } | (conf or {})
         command = [str(SPARK / "bin" / "spark-submit"), "--master", self._url]
         command += [part for key, value in given.items() for part in ("--conf", f"{key}={value}")]
-        command += ["--py-files", f"{self._zip},{functions}", str(command_line.__file__), *arguments]
+        command += ["--py-files", f"{self._zip},{functions}", program, *arguments]
         return self._open(name, command, self._environment("127.0.0.1") | {"PGQUEUE_DSN": dsn})
 
     def output(self, name: str) -> str:
         """Return what a process printed on standard output."""
         return (self.home / f"{name}.out").read_text()
+
+    @property
+    def workers(self) -> list[int]:
+        """The processes under which the executors run."""
+        return [process.pid for process in self._processes[1:3]]
 
     def stop(self) -> None:
         """End everything, executors and their Python processes too."""

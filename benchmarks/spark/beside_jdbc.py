@@ -10,12 +10,8 @@ from pyspark.sql import functions as f
 
 from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.database import Database
-<<<<<<< HEAD
-from airflow_provider_pgqueue.spark.pipelines.export import ExportOptions, export, read_export
-=======
 from airflow_provider_pgqueue.spark.pipelines.export import ExportOptions, export
 from airflow_provider_pgqueue.spark.pipelines.exported import read_export
->>>>>>> fast
 from benchmarks.report import Line, Row
 from benchmarks.spark.data import PARTITION, fill_archive, write_flights
 from benchmarks.spark.place import Contestant, Place
@@ -162,5 +158,5 @@ def _beside(
 
 def _cpu(samples: list[Usage]) -> str:
     """Return the CPU seconds of Spark's JVM, Python and PostgreSQL, on average."""
-    kinds = ("jvm", "python", "postgres")
-    return "+".join(f"{sum(one.cpu.get(kind, 0.0) for one in samples) / len(samples):.1f}" for kind in kinds)
+    kinds = ("spark jvm", "spark", "postgres")
+    return "+".join(f"{sum(one.cpu[kind] for one in samples) / len(samples):.1f}" for kind in kinds)

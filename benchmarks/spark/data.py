@@ -31,11 +31,7 @@ INSERT INTO messages.message_archive (created_at, leased_at, archived_at, attemp
 SELECT day.at + n * day.step - interval '90 s', day.at + n * day.step - interval '200 ms', day.at + n * day.step,
        1, (%(queues)s::text[])[1 + n %% 3], CASE n %% 50 WHEN 0 THEN 'failed' WHEN 1 THEN 'rejected' ELSE 'success' END,
        'worker-' || n %% 8, 'flight-' || n, CASE WHEN n %% 50 < 2 THEN 'no arrival report' END,
-<<<<<<< HEAD
-       %(body)s::jsonb || jsonb_build_object('flight', n %% 6000, 'dep_delay', n * 7919 %% 97, 'tailnum', md5(n::text))
-=======
-       %(body)s::jsonb || jsonb_build_object('flight', n %% 6000, 'dep_delay', n::bigint * 7919 %% 97, 'tailnum', md5(n::text))
->>>>>>> fast
+       %(body)s::jsonb || jsonb_build_object('flight', n %% 6000, 'dep_delay', n %% 97, 'tailnum', md5(n::text))
   FROM generate_series(0, %(rows)s - 1) n,
        LATERAL (SELECT date_trunc('month', now(), 'UTC') - interval '1 day' AS at,
                        interval '86399 s' / %(rows)s AS step) day

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.measure import in_turns
 from benchmarks.peers.pgqueue import PGQUEUE
-from benchmarks.server import Connection, Server
+from benchmarks.server import Server
 from benchmarks.spark.usage import Usage, measured
 from tools import STATE, SetupError
 
@@ -55,7 +55,7 @@ class Place:
         one.prepare()
         with self.server.connect("postgres") as conn:
             conn.execute("CHECKPOINT")
-        with measured(postmaster(self.server), os.getpid()) as usage:
+        with measured({"postgres": [postmaster(self.server)], "spark": [os.getpid()]}) as usage:
             one.work()
         if (done := one.done()) != rows:
             raise RuntimeError(f"{done} of {rows} rows were done")

@@ -1,10 +1,11 @@
-"""What a piece of work costs: seconds, CPU seconds of Spark, Python and PostgreSQL, and the most memory they had."""
+"""What a piece of work costs: seconds, CPU seconds and the most memory, of each kind of process."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,13 +14,19 @@ import psutil
 
 EVERY: Final = 0.5
 
+Trees = Mapping[str, Sequence[int]]  # names, and the processes that are the roots of the trees
+
 
 @dataclass(slots=True)
 class Usage:
-    """The cost of what ran inside `measured`; CPU in seconds, memory in MiB, each by kind: jvm, python, postgres."""
+    """The cost of what ran inside `measured`, by kind of process: the name of its tree and `jvm`, or the name alone.
+
+    :param cpu: seconds, of all processes of a kind.
+    :param peak: MiB, of that process of a kind that had the most.
+    """
 
     seconds: float = 0.0
-    cpu: dict[str, float] = field(default_factory=dict)
+    cpu: Counter[str] = field(default_factory=Counter)
     peak: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -29,52 +36,43 @@ class Usage:
 
 
 @contextmanager
-def measured(server_pid: int, spark_pid: int) -> Iterator[Usage]:
-    """Measure two trees of processes: PostgreSQL's, and that of whoever started Spark, the calling process too.
-
-    What a process used that has ended counts where its parent has waited for it. `peak` is of one process of a kind:
-    the largest that was seen.
-    """
+def measured(trees: Trees) -> Iterator[Usage]:
+    """Measure trees of processes. What a process used that has ended counts where its parent has waited for it."""
     usage, stop = Usage(), threading.Event()
-    roots = (server_pid, spark_pid)
-    before, started = _cpu(roots), time.monotonic()
-    watch = threading.Thread(target=_watch, args=(roots, usage, stop), daemon=True)
+    watch = threading.Thread(target=_watch, args=(trees, usage, stop), daemon=True)
+    before, started = _cpu(trees), time.monotonic()
     watch.start()
     try:
         yield usage
     finally:
         usage.seconds = time.monotonic() - started
-        after = _cpu(roots)
-        usage.cpu = {kind: after[kind] - before.get(kind, 0.0) for kind in after}
+        usage.cpu = _cpu(trees)
+        usage.cpu.subtract(before)
         stop.set()
         watch.join()
 
 
-def _watch(roots: tuple[int, ...], usage: Usage, stop: threading.Event) -> None:
+def _watch(trees: Trees, usage: Usage, stop: threading.Event) -> None:
     while not stop.wait(EVERY):
-        for process in _processes(roots):
+        for kind, process in _processes(trees):
             with suppress(psutil.Error):
-                kind, memory = _kind(process), process.memory_info().rss / 2**20
-                usage.peak[kind] = max(usage.peak.get(kind, 0.0), memory)
+                usage.peak[kind] = max(usage.peak.get(kind, 0.0), process.memory_info().rss / 2**20)
 
 
-def _cpu(roots: tuple[int, ...]) -> dict[str, float]:
-    spent: dict[str, float] = {}
-    for process in _processes(roots):
+def _cpu(trees: Trees) -> Counter[str]:
+    spent: Counter[str] = Counter()
+    for kind, process in _processes(trees):
         with suppress(psutil.Error):
-            times, kind = process.cpu_times(), _kind(process)
-            spent[kind] = spent.get(kind, 0.0) + sum(times[:4])  # its own, and of children that ended
+            times = process.cpu_times()
+            spent[kind] += times.user + times.system
+            # The children of a JVM are Python.
+            spent[kind.removesuffix(" jvm")] += times.children_user + times.children_system
     return spent
 
 
-def _processes(roots: tuple[int, ...]) -> Iterator[psutil.Process]:
-    for pid in roots:
-        with suppress(psutil.Error):
-            root = psutil.Process(pid)
-            yield root
-            yield from root.children(recursive=True)
-
-
-def _kind(process: psutil.Process) -> str:
-    name = process.name()
-    return "jvm" if name == "java" else "postgres" if name.startswith("postgres") else "python"
+def _processes(trees: Trees) -> Iterator[tuple[str, psutil.Process]]:
+    for name, roots in trees.items():
+        for root in roots:
+            with suppress(psutil.Error):
+                for process in (psutil.Process(root), *psutil.Process(root).children(recursive=True)):
+                    yield f"{name} jvm" if process.name() == "java" else name, process
