@@ -1,6 +1,6 @@
 """Publishes all flights of 2013, lets Spark work them off, and checks the delays against the data file.
 
-The connection `spark_default` names the Spark: `spark://local[2]` on one machine, `spark://master:7077` for a cluster.
+The connection `spark_default` names the Spark: host `local[2]` on one machine, `spark://master` and a port for others.
 """
 
 from __future__ import annotations

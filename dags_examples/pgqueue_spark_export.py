@@ -1,11 +1,14 @@
-"""Each night: closed partitions of the archive to Parquet, verified, dropped; then the figures of the day.
+"""Each night: the figures of the day; then closed partitions of the archive to Parquet, verified, and dropped.
+
+In this order, because nobody can count what is gone. Both tasks are done once a run: a retry, or a task that somebody
+clears, goes on where it was or returns the same summary.
 
 The Airflow variable `pgqueue_export_target` says where to: a path, `s3://…` or `hdfs://…`.
 """
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from airflow.sdk import DAG
 
@@ -18,6 +21,7 @@ with DAG(
     catchup=False,
     max_active_runs=1,
     is_paused_upon_creation=True,
+    default_args={"retries": 2, "retry_delay": timedelta(minutes=1)},
     tags=["pgqueue", "spark"],
     doc_md=__doc__,
 ) as dag:

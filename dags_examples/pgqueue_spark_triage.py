@@ -1,10 +1,13 @@
-"""Each morning: dead messages by cause, as a table and a page; then one cause that can be repaired is reprocessed."""
+"""Each morning: what messages died of, as a table and a page; then the causes for which there is a repair are cured.
+
+triage → the causes → one reprocess for each that we can repair → drain: what was requeued is worked off. All other
+causes wait for a person, who finds them on the page. The Airflow variable `pgqueue_triage_report` says where that is.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from airflow.sdk import DAG, task
 
@@ -12,22 +15,16 @@ from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.spark import PgQueueSparkOperator
 
 QUEUE = "spark_flights"
+REPAIRS = {"no arrival report yet": "flights_on_spark:report_arrival"}  # by the pattern of the cause
 HERE = {"PYTHONPATH": str(Path(__file__).parent)}
 
 
-@task.short_circuit
-def choose_cause() -> list[str]:
-    """Return the causes that this DAG knows how to repair: failed flights without an arrival report."""
-    return sorted(
-        cause.fingerprint
-        for cause in PgQueueHook().dead_causes(QUEUE)
-        if cause.result == "failed" and cause.fingerprint and "no arrival report" in (cause.example or "")
-    )
-
-
-def arguments(fingerprint: str) -> dict[str, Any]:
-    """Return the options of `reprocess` for one cause."""
-    return {"queue": QUEUE, "fingerprint": fingerprint, "repair": "flights_on_spark:report_arrival"}
+@task
+def choose_causes() -> list[dict[str, str]]:
+    """Return the causes of the triage that have a repair, as arguments of `reprocess`; none: the rest is skipped."""
+    with PgQueueHook().connect() as conn:
+        found = conn.execute("SELECT cause, pattern FROM messages.causes(%s) WHERE undecided > 0", [QUEUE]).fetchall()
+    return [{"cause": cause, "repair": REPAIRS[pattern]} for cause, pattern in found if pattern in REPAIRS]
 
 
 with DAG(
@@ -37,6 +34,7 @@ with DAG(
     catchup=False,
     max_active_runs=1,
     is_paused_upon_creation=True,
+    default_args={"retries": 2, "retry_delay": timedelta(minutes=1)},
     tags=["pgqueue", "spark"],
     doc_md=__doc__,
 ) as dag:
@@ -44,10 +42,19 @@ with DAG(
         task_id="triage",
         pipeline="triage",
         arguments={"report": "{{ var.value.get('pgqueue_triage_report', '/tmp/pgqueue_triage.html') }}"},
+        conf={"spark.sql.shuffle.partitions": "8"},  # instead of 200: these are thousands of rows
         driver_memory="1g",
     )
-    causes = choose_cause()
+    causes = choose_causes()
     reprocess = PgQueueSparkOperator.partial(
         task_id="reprocess", pipeline="reprocess", env_vars=HERE, driver_memory="1g", max_active_tis_per_dag=1
-    ).expand(arguments=causes.map(arguments))
+    ).expand(arguments=causes)
+    drain = PgQueueSparkOperator(
+        task_id="drain",
+        pipeline="drain",
+        arguments={"queue": QUEUE, "function": "flights_on_spark:judge", "as": "pandas"},
+        env_vars=HERE,
+        driver_memory="1g",
+    )
     triage >> causes
+    reprocess >> drain

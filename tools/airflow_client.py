@@ -148,6 +148,11 @@ class AirflowClient:
         content = self.get(path, map_index=map_index, full_content="true")["content"]
         return "\n".join(json.dumps(line, ensure_ascii=False) for line in content)
 
+    def clear(self, dag_id: str, run_id: str, *task_ids: str) -> None:
+        """Let tasks of a run be done again, whatever became of them, and the run go on."""
+        body = {"dry_run": False, "only_failed": False, "dag_run_id": run_id, "task_ids": list(task_ids)}
+        self.post(f"dags/{quote(dag_id)}/clearTaskInstances", body)
+
     def pause(self, dag_id: str, paused: bool = True) -> None:
         """Pause a DAG, or let it run."""
         self.patch(f"dags/{quote(dag_id)}", {"is_paused": paused})

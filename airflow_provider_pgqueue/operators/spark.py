@@ -34,12 +34,12 @@ class PgQueueSparkOperator(SparkSubmitOperator):
     """Submits one of the pipelines (`drain`, `export`, `triage`, …) and returns its summary.
 
     It is a `SparkSubmitOperator`: `conf`, `py_files`, `driver_memory`, `num_executors` and the rest mean the same, and
-    `conn_id` names the Spark connection, such as `spark://local[2]` or `spark://spark-master:7077`. The driver runs
-    beside the task. It gets the connection of the queue in its environment, never in an argument, and hands it to the
-    executors inside their tasks.
+    `conn_id` names the Spark connection: of type `spark`, with host `local[2]` or host `spark://master` and port 7077.
+    The driver runs beside the task. It gets the connection of the queue in its environment, never in an argument, and
+    hands it to the executors inside their tasks.
 
     A run is done once: the task's next try goes on with what is left, and after the run is finished it returns the
-    same summary without doing anything. To do it again, give another `run_id`.
+    same summary without starting Spark. To do it again, give another `run_id`.
 
     :param pipeline: the name, as in `python -m airflow_provider_pgqueue.spark --help`.
     :param arguments: its options, with underscores: `{"queue": "orders", "batch_size": 500}`. True is a flag, a list
@@ -73,17 +73,24 @@ class PgQueueSparkOperator(SparkSubmitOperator):
         self.send_connection = send_connection
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # the base class returns nothing
-        """Submit the pipeline, wait for it, return what it noted as its summary."""
+        """Submit the pipeline unless its run had finished, wait for it, return what it noted as its summary."""
         queue = PgQueueHook(self.pgqueue_conn_id)
         self.application = _entry_point()
         self.application_args = [self.pipeline, *_options(self.arguments or {}), "--run-id", self.run_id]
         self._hook = self._hook_with_environment(queue)
+        if (summary := self._summary(queue)) is not None:
+            self.log.info("Run %s of %s had finished: nothing is done again", self.run_id, self.pipeline)
+            return summary
         super().execute(context)
-        with queue.connect() as conn:
-            begun = Statement("begin_run", {"run_id": self.run_id, "pipeline": self.pipeline}, one)
-            summary: dict[str, Any] | None = run(conn, begun)
-        if summary is None:
+        if (summary := self._summary(queue)) is None:
             raise AirflowException(f"{self.pipeline} ended without a summary of run {self.run_id!r}; see the log above")
+        return summary
+
+    def _summary(self, queue: PgQueueHook) -> dict[str, Any] | None:
+        """Note that the run begins; return its summary if it had finished."""
+        begun = Statement("begin_run", {"run_id": self.run_id, "pipeline": self.pipeline}, one)
+        with queue.connect() as conn:
+            summary: dict[str, Any] | None = run(conn, begun)
         return summary
 
     def _hook_with_environment(self, queue: PgQueueHook) -> SparkSubmitHook:
@@ -100,7 +107,8 @@ class PgQueueSparkOperator(SparkSubmitOperator):
         if self.send_connection and shown:
             raise AirflowException(
                 f"{hook._connection['master']} would put the connection of the queue into arguments that everybody "
-                "sees. Let the driver find it by PGQUEUE_DSN or a service file, and set send_connection=False."
+                "sees. Let the driver find it by PGQUEUE_DSN or a service file, and set send_connection=False. "
+                f"Airflow takes yarn if there is no connection {self._conn_id!r}."
             )
         return hook
 

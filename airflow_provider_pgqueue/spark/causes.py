@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Cause = dict[str, Any]  # the columns of messages.dead_cause
+FINGERPRINTS: Final = 1000  # of one cause, most frequent first
 SUMS: Final = ("dead", "undecided", "requeued", "dismissed", "died_again")
 _KEY: Final = ("queue_name", "result", "error")
 _COMPARED: Final = 5000  # fingerprints of one queue, result and error, most frequent first
@@ -100,7 +101,7 @@ def _name_causes(fingerprints: pd.DataFrame) -> pd.DataFrame:
 def _counted(dead: DataFrame) -> list[Cause]:
     by_fingerprint = dead.groupBy("cause", "fingerprint").count()
     frequent = by_fingerprint.groupBy("cause").agg(
-        f.max_by("fingerprint", f.struct("count", "fingerprint"), 1000).alias("fingerprints")
+        f.max_by("fingerprint", f.struct("count", "fingerprint"), FINGERPRINTS).alias("fingerprints")
     )
     counted = dead.groupBy("cause").agg(
         *(f.first(name).alias(name) for name in (*_KEY, "pattern")),

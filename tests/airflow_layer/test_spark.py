@@ -73,6 +73,7 @@ def test_a_pipeline_runs_once_and_its_summary_is_the_result(
     assert operator.env_vars == {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     perform(conn, statements.publish("orders", 1))
     assert run(drain(tmp_path)) == summary  # the next try of a run that finished
+    assert "Spark-Submit cmd" not in "".join(capfd.readouterr())
     assert conn.execute("SELECT count(*) FROM messages.message").fetchone() == (1,)
 
 

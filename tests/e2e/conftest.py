@@ -41,7 +41,11 @@ def stack(cluster: Cluster) -> Iterator[Stack]:
         metadata=cluster.create_database("e2e_airflow"),
         dags=dags,
         parallelism=8,
-        environment={"AIRFLOW_CONN_PGQUEUE_DEFAULT": cluster.create_database("e2e_queue")},
+        environment={
+            "AIRFLOW_CONN_PGQUEUE_DEFAULT": cluster.create_database("e2e_queue"),
+            "AIRFLOW_VAR_PGQUEUE_EXPORT_TARGET": str(directory / "export"),
+            "AIRFLOW_VAR_PGQUEUE_TRIAGE_REPORT": str(directory / "triage.html"),
+        },
     )
     try:
         stack.start()
@@ -59,3 +63,15 @@ def queue_conn(stack: Stack, cluster: Cluster) -> Iterator[psycopg.Connection[An
     """A session to the queue that the Airflow uses."""
     with psycopg.connect(cluster.dsn("e2e_queue"), autocommit=True) as conn:
         yield conn
+
+
+def places_of(text: str, stack: Stack, cluster: Cluster) -> list[str]:
+    """Return the logs and the tables of Airflow in which a text is, and the log of PostgreSQL if it is there."""
+    logs = [*stack.directory.rglob("*.log"), cluster.directory / "server.log"]
+    places = [str(path) for path in logs if text.encode() in path.read_bytes()]
+    with psycopg.connect(stack.metadata) as metadata:
+        for table in ("xcom", "asset_event", "dag_run", "trigger", "rendered_task_instance_fields"):
+            query = f"SELECT count(*) FROM {table} t WHERE strpos(t::text, %s) > 0".encode()  # noqa: S608
+            if metadata.execute(query, [text]).fetchone() != (0,):
+                places.append(table)
+    return places

@@ -190,7 +190,10 @@ def test_a_cause_of_the_last_triage_is_reprocessed(
     dead(1, details="disk full")
     (cause,) = [one for one in triage(spark, TriageOptions(run_id="t"), database)["largest"] if one["dead"] == 3]
     given = {"queue_name": None, "cause": cause["cause"]}
-    assert reprocess(spark, options(lambda m: KEEP, **given), database)["ids"] == {"requeued": ids}
+    done = reprocess(spark, options(lambda m: KEEP, **given), database)
+    assert done["ids"] == {"requeued": ids}
+    conn.execute("SELECT messages.record_causes('a later triage, in which nothing died of it', '[]')")
+    assert reprocess(spark, options(lambda m: KEEP, **given), database) == done
     with pytest.raises(InvalidArgument, match="no cause 'nope'"):
         reprocess(spark, options(lambda m: KEEP, "night 2", queue_name=None, cause="nope"), database)
     with pytest.raises(InvalidArgument, match="either it or them"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import html
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,10 +21,12 @@ from pyspark.sql import SparkSession
 from airflow_provider_pgqueue.core import statements
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.spark.causes import Causes
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.pattern import group, normalise
 from airflow_provider_pgqueue.spark.pipelines import triage as module
 from airflow_provider_pgqueue.spark.pipelines.triage import TriageOptions, triage
+from airflow_provider_pgqueue.spark.pipelines.triage_report import render
 from airflow_provider_pgqueue.spark.trend import Window, verdict
 
 Connection = psycopg.Connection[Any]
@@ -96,6 +100,54 @@ def test_the_patterns_do_not_depend_on_the_order() -> None:
 def test_a_normalised_message_has_no_number_id_quoted_text_or_control_character() -> None:
     said = "Card '4111' of\x1b[31m\u202e user 0f8b-12 (1, 2, 3) at 2026-01-31 10:00:00.5 \"x\", 'y'"
     assert normalise(said) == "card ? of [31m user # (#) at # ?"
+
+
+# The page ------------------------------------------------------------------------------------------------------------
+
+
+def found(**causes: str) -> Causes:
+    """Return causes by their names, each with a verdict; with a capital letter somebody decided about all of it."""
+    series = [1] * WEEK.steps
+    rows = [
+        {
+            **dict.fromkeys(("queue_name", "result", "error", "pattern"), "x"),
+            **dict.fromkeys(("requeued", "dismissed", "died_again"), 0),
+            **dict.fromkeys(("first_at", "last_at"), MONDAY),
+            "cause": name,
+            "verdict": said,
+            "dead": WEEK.steps,
+            "undecided": WEEK.steps * name.islower(),
+            "series": series,
+            "fingerprints": ["x"],
+            "sample_ids": [1],
+            "sample_references": [None],
+        }
+        for name, said in causes.items()
+    ]
+    sums = Counter(causes=len(rows), dead=1000, undecided=999, requeued=1000, died_again=1, dismissed=0)
+    return Causes(causes=rows, sums=sums, series=[len(rows)] * WEEK.steps)
+
+
+def test_new_and_growing_causes_without_a_decision_are_named_first_with_links_to_their_rows() -> None:
+    page = render("night 1", WEEK, found(a="steady", b="growing", C="new", d="new", e="fading"))
+    assert re.findall(r'href="#(\w+)"', page) == ["b", "d"]
+    assert re.findall(r'<tr id="(\w+)"', page) == ["a", "b", "C", "d", "e"]
+
+
+def test_a_share_that_is_not_all_or_nothing_does_not_look_so() -> None:
+    page = html.unescape(render("night 1", WEEK, found(a="steady"))).replace("\N{NO-BREAK SPACE}", " ")
+    assert ">99 % of them" in page
+    assert "<1 % of them died again" in page
+
+
+def test_the_plots_for_wide_and_narrow_screens_have_axes_with_names() -> None:
+    page = render("night 1", WEEK, found(a="steady", b="growing"))
+    plots = [base64.b64decode(plot).decode() for plot in re.findall(r"data:image/svg\+xml;base64,([^\"]+)", page)]
+    assert [float(width) for width in re.findall(r'<svg[^>]* width="([\d.]+)pt"', "".join(plots))] == [302.4, 806.4]
+    for plot in plots:
+        assert {"deaths per hour", "time (UTC)", "last quarter", "03 Jun"} <= {
+            text.strip() for text in re.findall(r"<!-- (.*?) -->", plot)
+        }
 
 
 # In the database ------------------------------------------------------------------------------------------------------
@@ -297,7 +349,7 @@ def test_the_page_escapes_what_is_hostile_loads_nothing_and_has_no_body(
     assert summary["left_out"] == {"causes": 3, "dead": 4}
     assert BODY not in text
     assert len(text) < 500_000
-    assert re.findall(r"<(script|iframe|link|object)|(?:src|href)=\"(?!data:)|\bon\w+=", text) == []
+    assert re.findall(r"<(script|iframe|link|object)|(?:src|srcset|href)=\"(?!data:|#)|\bon\w+=", text) == []
     assert html.escape("<script>alert(") in text
     assert "\u202e" not in text
     assert "名前" in text

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -86,6 +87,9 @@ class ReprocessOptions:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InvalidArgument(f"{name} is {value}. Give a number from {least} on.")
+        others = (self.queue_name, self.results, self.fingerprints)
+        if self.cause is not None and any(value is not None for value in others):
+            raise InvalidArgument("a cause has queue, result and fingerprints. Give either it or them.")
         if self.max_per_second is not None and self.max_per_second <= 0:
             raise InvalidArgument(f"max_per_second is {self.max_per_second}. Give more than 0.")
         if not 0 < self.stop_when_failing <= 100:
@@ -129,7 +133,6 @@ class _Work:
         self._remedied_by = f"reprocess {options.run_id}"
         self._validator = load_validator(options.validator)
         load(options.repair)
-        self._selection = self._select()
 
     def ids(self) -> list[int]:
         """Return what is to be done, oldest first, less what an earlier try of this run did."""
@@ -188,13 +191,13 @@ class _Work:
                     return {"stopped": stopped or None, "canary": {"requeued": requeued, "died_again": died}}
                 time.sleep(_LOOKS_AGAIN)
 
-    def _select(self) -> dict[str, Any]:
+    @cached_property
+    def _selection(self) -> dict[str, Any]:
+        """What to reprocess; asked for when it is needed, because a run that finished may outlive its cause."""
         options = self._options
         given = {"queue_name": options.queue_name, "results": options.results, "fingerprints": options.fingerprints}
         if options.cause is None:
             return given
-        if any(value is not None for value in given.values()):
-            raise InvalidArgument("a cause has queue, result and fingerprints. Give either it or them.")
         causes = self._ask(Statement("causes", {"cause": options.cause}, list))
         if not causes:
             raise InvalidArgument(f"the last triage found no cause {options.cause!r}. Look in messages.causes().")

@@ -10,13 +10,18 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from airflow_provider_pgqueue.spark.causes import Cause, Causes
+from airflow_provider_pgqueue.spark.causes import FINGERPRINTS, Cause, Causes
 from airflow_provider_pgqueue.spark.trend import Window
 
-_COLOURS: Final = ("#3b6fb6", "#e07b39", "#4f9d69", "#b5485d", "#8366b0", "#c9a227", "#3d9ea8", "#a2673f")
-_OTHERS: Final = "#b8bec6"
+# Told apart by the colour-blind (Okabe and Ito, 2008), on a light and on a dark page.
+_COLOURS: Final = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
+_OTHERS: Final = "#9aa3ad"
+_INK: Final = "#76808d"  # of the axes, on both
 _SHOWN: Final = 100  # causes in the table
-_SPARK: Final = (120.0, 26.0)  # width and height of a small plot
+_URGENT: Final = ("new", "growing")
+_FIRST: Final = 5  # causes to look at first
+_SMALL: Final = (132, 30)  # width and height of a small plot
+_BARS: Final = 56
 
 
 def write_report(path: Path, run_id: str, window: Window, found: Causes) -> None:
@@ -38,15 +43,23 @@ def render(run_id: str, window: Window, found: Causes) -> str:
     template = environment.from_string(
         files("airflow_provider_pgqueue.spark.pipelines").joinpath("triage_report.html").read_text(encoding="utf-8")
     )
+    rows = [_row(place, cause) for place, cause in enumerate(found.causes[:_SHOWN])]
     return template.render(
         run_id=run_id,
         window=window,
         per="hour" if window.step == timedelta(hours=1) else "day",
         sums=found.sums,
-        verdicts=[(name, sum(cause["verdict"] == name for cause in found.causes)) for name in ("new", "growing")],
-        plot=base64.b64encode(_plot(window, found)).decode(),
-        rows=[_row(place, cause) for place, cause in enumerate(found.causes[:_SHOWN])],
-        unshown=found.sums["causes"] - len(found.causes[:_SHOWN]),
+        shares={
+            "undecided": _share(found.sums["undecided"], found.sums["dead"]),
+            "died_again": _share(found.sums["died_again"], found.sums["requeued"]),
+        },
+        verdicts=[(name, sum(cause["verdict"] == name for cause in found.causes)) for name in _URGENT],
+        first=[row for row in rows if row["verdict"] in _URGENT and row["undecided"]][:_FIRST],
+        plots=[base64.b64encode(_plot(window, found, inches)).decode() for inches in ((11.2, 3.3), (4.2, 3.0))],
+        rows=rows,
+        coloured=len(_COLOURS),
+        most=FINGERPRINTS,
+        unshown=found.sums["causes"] - len(rows),
         others=_OTHERS,
         has_others=found.sums["causes"] > len(_COLOURS),
     )
@@ -54,29 +67,48 @@ def render(run_id: str, window: Window, found: Causes) -> str:
 
 def _row(place: int, cause: Cause) -> dict[str, Any]:
     return cause | {
+        "place": place + 1,
         "colour": _COLOURS[place] if place < len(_COLOURS) else _OTHERS,
-        "line": _line(cause["series"]),
+        "bars": _bars(cause["series"]),
+        "peak": max(cause["series"]),
         "samples": list(zip(cause["sample_ids"], cause["sample_references"], strict=True)),
-        "died_again_share": f"{cause['died_again'] / cause['requeued']:.0%}" if cause["requeued"] else None,
+        "died_again_share": _share(cause["died_again"], cause["requeued"]),
     }
 
 
-def _line(series: list[int]) -> str:
-    """Return the points of a small plot, as an SVG polyline takes them."""
-    width, height = _SPARK
-    across, up = width / max(1, len(series) - 1), (height - 3) / max(1, *series)
-    return " ".join(f"{place * across:.1f},{height - 1.5 - count * up:.1f}" for place, count in enumerate(series))
+def _share(part: int, whole: int) -> str | None:
+    """Return a percentage; never 0 % or 100 % of what is more than none or less than all."""
+    if not whole:
+        return None
+    percent = round(100 * part / whole)
+    sign = ""
+    if 0 < part < whole and percent in (0, 100):
+        sign, percent = ("<", 1) if percent == 0 else (">", 99)
+    return f"{sign}{percent}\N{NO-BREAK SPACE}%"
 
 
-def _plot(window: Window, found: Causes) -> bytes:
+def _bars(series: list[int]) -> str:
+    """Return a small plot as the path of an SVG: a bar for each step, or for some steps together."""
+    width, height = _SMALL
+    together = -(-len(series) // _BARS)
+    counts = [sum(series[place : place + together]) for place in range(0, len(series), together)]
+    across, up = width / len(counts), (height - 2) / max(1, *counts)
+    return "".join(
+        f"M{place * across:.1f} {height}v{-max(1.5, count * up):.1f}h{across * 0.8:.1f}V{height}z"
+        for place, count in enumerate(counts)
+        if count
+    )
+
+
+def _plot(window: Window, found: Causes, inches: tuple[float, float]) -> bytes:
     """Return deaths over time, stacked by cause, as SVG. No text of a message is in it."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    with rc_context({"svg.hashsalt": "pgqueue", "font.size": 9, "axes.edgecolor": "#c8ced6"}):
-        figure = Figure(figsize=(11.2, 3.2), layout="constrained")
-        _stack(figure.add_subplot(), window, found)
+    with rc_context({"svg.hashsalt": "pgqueue", "font.size": 9, "axes.edgecolor": _INK}):
+        figure = Figure(figsize=inches, layout="constrained", facecolor="none")
+        _stack(figure.add_subplot(facecolor="none"), window, found)
         page = io.BytesIO()
         canvas: Any = FigureCanvasSVG(figure)
         canvas.print_svg(page, metadata={"Date": None})
@@ -93,22 +125,37 @@ def _stack(axes: Any, window: Window, found: Causes) -> None:
         axes.stairs(above, edges, baseline=below, fill=True, color=colour)
         below = above
     axes.set_xlim(edges[0], edges[-1])
-    axes.set_ylim(0, max(1, *below) * 1.08)
-    _tidy(axes)
+    axes.set_ylim(0, max(1, *below) * 1.15)
+    axes.axvline(window.last_quarter, color=_INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.annotate(
+        " last quarter", (window.last_quarter, 1), xycoords=("data", "axes fraction"), va="top", color=_INK, fontsize=8
+    )
+    _tidy(axes, "hour" if window.step == timedelta(hours=1) else "day")
 
 
-def _tidy(axes: Any) -> None:
-    from matplotlib import dates
+def _tidy(axes: Any, per: str) -> None:
+    from matplotlib import dates, ticker
 
     mpl: Any = dates
-    locator = mpl.AutoDateLocator(maxticks=9)
+    days, hours = "%d %b", "%H:%M"
+    locator = mpl.AutoDateLocator(minticks=2, maxticks=max(5, int(axes.figure.get_figwidth())))
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(mpl.ConciseDateFormatter(locator))
-    axes.yaxis.get_major_locator().set_params(integer=True)
-    axes.grid(axis="y", color="#e6e9ee", linewidth=0.8)
+    axes.xaxis.set_major_formatter(
+        mpl.ConciseDateFormatter(
+            locator,
+            formats=["%Y", "%b %Y", days, hours, hours, hours],
+            zero_formats=["%Y", "%b %Y", days, days, hours, hours],
+            show_offset=False,
+        )
+    )
+    axes.yaxis.set_major_locator(ticker.MaxNLocator(5, integer=True))
+    axes.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
+    axes.set_ylabel(f"deaths per {per}", color=_INK)
+    axes.set_xlabel("time (UTC)", color=_INK)
+    axes.grid(axis="y", color=_INK, alpha=0.25, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(length=0, colors="#5b6675")
+    axes.tick_params(length=0, colors=_INK)
 
 
 def _printable(text: str | None, longest: int = 300) -> str:
