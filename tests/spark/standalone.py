@@ -18,6 +18,7 @@ from airflow_provider_pgqueue.spark.package import package
 
 SPARK = Path(pyspark.__file__).parent
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
+_APPLICATION = re.compile(rb"CoarseGrainedExecutorBackend.*--app-id\0([^\0]+)", re.S)
 
 
 class Standalone:
@@ -43,7 +44,13 @@ class Standalone:
             self._said(address, re.compile("Successfully registered with master"))
 
     def submit(
-        self, name: str, *arguments: str, dsn: str, functions: Path, conf: dict[str, str] | None = None
+        self,
+        name: str,
+        *arguments: str,
+        dsn: str,
+        functions: Path | None = None,
+        conf: dict[str, str] | None = None,
+        application: Path = Path(command_line.__file__),
     ) -> subprocess.Popen[bytes]:
         """Start a pipeline by spark-submit; its output is in `NAME.out` and `NAME.err`, its events in `events`."""
         events = self.home / "events"
@@ -58,12 +65,24 @@ class Standalone:
         } | (conf or {})
         command = [str(SPARK / "bin" / "spark-submit"), "--master", self._url]
         command += [part for key, value in given.items() for part in ("--conf", f"{key}={value}")]
-        command += ["--py-files", f"{self._zip},{functions}", str(command_line.__file__), *arguments]
+        files = ",".join(str(file) for file in (self._zip, functions) if file is not None)
+        command += ["--py-files", files, str(application), *arguments]
         return self._open(name, command, self._environment("127.0.0.1") | {"PGQUEUE_DSN": dsn})
 
     def output(self, name: str) -> str:
         """Return what a process printed on standard output."""
         return (self.home / f"{name}.out").read_text()
+
+    def executors(self) -> list[int]:
+        """Return the processes of the executors of the newest application."""
+        ours = {process.pid for process in self._processes}
+        found: dict[str, list[int]] = {}
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                said = _APPLICATION.search((process / "cmdline").read_bytes())
+                if said and os.getpgid(int(process.name)) in ours:
+                    found.setdefault(said[1].decode(), []).append(int(process.name))
+        return found[max(found)]
 
     def stop(self) -> None:
         """End everything, executors and their Python processes too."""
