@@ -71,4 +71,4 @@ def lines(faults: Sequence[Fault]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = zip(row, widths, rows[-1], strict=True)
-        yield "  ".join(cell.rjust(width) if last[0].isdigit() else cell.ljust(width) for cell, width, last in cells)
+        yield "  ".join(cell.rjust(width) if last.isdigit() else cell.ljust(width) for cell, width, last in cells)

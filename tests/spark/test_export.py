@@ -501,7 +501,7 @@ export.command(["--target", target, "--rows-per-file", "500", "--max-connections
 
 
 def test_kill_9_at_any_moment_leaves_no_duplicate_and_the_next_run_completes_it(
-    conn: Connection, session: SparkSession, dsn: str, target: Path, do: Export
+    conn: Connection, session: SparkSession, dsn: str, target: Path, do: Export, fault: Callable[..., None]
 ) -> None:
     name = make_partition(conn, 40, 2000)
     expected = rows_in_archive(conn, name)
@@ -528,6 +528,10 @@ def test_kill_9_at_any_moment_leaves_no_duplicate_and_the_next_run_completes_it(
         assert len(ids_in_data(folder)) == 2000
         assert not (folder / "_staging" / name).exists()
     assert do(drop=True)["dropped"] == [name]
+    ids = [row[0] for row in expected]
+    for folder, when in zip(left, ("before", "in the middle of", "after"), strict=True):
+        what = f"kill -9 {when} the move of an export's files"
+        fault(what, where="local[2]", times=1, published=ids, found=ids_in_data(folder), place="export")
 
 
 @contextmanager
@@ -558,7 +562,7 @@ def _is_worker(process: Path) -> bool:
 
 
 def test_a_full_disk_drops_nothing_and_the_next_run_completes_it(
-    conn: Connection, session: SparkSession, target: Path, do: Export
+    conn: Connection, session: SparkSession, target: Path, do: Export, fault: Callable[..., None]
 ) -> None:
     name = make_partition(conn, 40, 3000)
     change(
@@ -574,6 +578,8 @@ def test_a_full_disk_drops_nothing_and_the_next_run_completes_it(
         assert (exists(conn, name), ids_in_data(target)) == (True, [])
     assert do(drop=True)["dropped"] == [name]
     assert rows_in_export(session, target) == expected
+    ids = [row[0] for row in expected]
+    fault("a full disk", where="local[2]", times=1, published=ids, found=ids_in_data(target), place="export")
 
 
 def test_a_target_that_cannot_be_written_drops_nothing(conn: Connection, tmp_path: Path, do: Export) -> None:

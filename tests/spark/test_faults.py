@@ -26,7 +26,7 @@ from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.pipelines.drain import DrainOptions, drain
 from tests.core.test_worker import until
 from tests.spark.standalone import Standalone
-from tests.spark.test_export import make_partition
+from tests.spark.test_export import make_partition, rows_in_archive
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -255,7 +255,7 @@ def test_kill_9_of_an_executor_leaves_no_hole_and_no_duplicate_in_an_export(
         "kill -9 of an executor in an export",
         where="cluster",
         times=1,
-        published=[id_ for (id_,) in conn.execute(f"SELECT id FROM messages.{name}".encode())],
+        published=[row[0] for row in rows_in_archive(conn, name)],
         found=pq.read_table(target / "data", columns=["id"])["id"].to_pylist(),
         place="export",
     )

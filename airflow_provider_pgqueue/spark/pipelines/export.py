@@ -32,6 +32,7 @@ from airflow_provider_pgqueue.core.errors import (
 from airflow_provider_pgqueue.core.statements import Statement
 from airflow_provider_pgqueue.core.statements.statement import one
 from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.failure import raised_in_spark
 from airflow_provider_pgqueue.spark.pipelines.chunk_files import differs, export_chunk
 from airflow_provider_pgqueue.spark.pipelines.command import duration, new_run_id, on_spark
 from airflow_provider_pgqueue.spark.pipelines.manifest import (
@@ -361,7 +362,7 @@ def _clear(target: str) -> Iterator[None]:
             "Nothing was dropped that is not exported. Make room, or grant the right to write there, and run it again."
         ) from error
     except PySparkException as error:  # its text may quote data
-        raise ExportError(
+        raise raised_in_spark(error) or ExportError(
             f"a task of the export to {shown(target)!r} failed on its executor. "
             "Nothing was dropped that is not exported. The log of the executor says why; run it again."
         ) from error
