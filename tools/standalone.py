@@ -18,6 +18,7 @@ from airflow_provider_pgqueue.spark.package import package
 
 SPARK = Path(pyspark.__file__).parent
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
+_APPLICATION = re.compile(rb"CoarseGrainedExecutorBackend.*--app-id\0([^\0]+)", re.S)
 
 
 class Standalone:
@@ -47,9 +48,9 @@ class Standalone:
         name: str,
         *arguments: str,
         dsn: str,
-        functions: Path,
+        functions: Path | None = None,
         conf: dict[str, str] | None = None,
-        program: str = command_line.__file__,
+        application: str = command_line.__file__,
     ) -> subprocess.Popen[bytes]:
         """Start a pipeline, or another program, by spark-submit.
 
@@ -67,7 +68,8 @@ class Standalone:
         } | (conf or {})
         command = [str(SPARK / "bin" / "spark-submit"), "--master", self._url]
         command += [part for key, value in given.items() for part in ("--conf", f"{key}={value}")]
-        command += ["--py-files", f"{self._zip},{functions}", program, *arguments]
+        files = ",".join(str(file) for file in (self._zip, functions) if file is not None)
+        command += ["--py-files", files, application, *arguments]
         return self._open(name, command, self._environment("127.0.0.1") | {"PGQUEUE_DSN": dsn})
 
     def output(self, name: str) -> str:
@@ -78,6 +80,17 @@ class Standalone:
     def workers(self) -> list[int]:
         """The processes under which the executors run."""
         return [process.pid for process in self._processes[1:3]]
+
+    def executors(self) -> list[int]:
+        """Return the processes of the executors of the newest application."""
+        ours = {process.pid for process in self._processes}
+        found: dict[str, list[int]] = {}
+        for process in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                said = _APPLICATION.search((process / "cmdline").read_bytes())
+                if said and os.getpgid(int(process.name)) in ours:
+                    found.setdefault(said[1].decode(), []).append(int(process.name))
+        return found[max(found)]
 
     def stop(self) -> None:
         """End everything, executors and their Python processes too."""

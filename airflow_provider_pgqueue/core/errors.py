@@ -180,7 +180,8 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "22003": InvalidArgument,  # numeric_value_out_of_range
 }
 _CURES: dict[type[PgQueueError], str] = {
-    PermissionDenied: "Ask an admin of the queue to grant you a group role that may, such as messages_consumer.",
+    PermissionDenied: "Ask an admin of the queue to grant you a group role that may, such as messages_consumer, "
+    "or messages_pipeline for the pipelines on Spark.",
     SchemaMissing: "Install it: run the setup DAG, or psql -f sql/install.sql.",
     InvalidMessage: "Publish JSON without NaN, Infinity, \\u0000 and lone surrogates, not nested thousands deep.",
 }
@@ -196,5 +197,7 @@ def translate(error: psycopg.Error) -> Exception:
         cure = (error.diag.message_hint if own else None) or _CURES.get(kind)
         return kind(f"{text}. {cure}" if cure else text)
     if isinstance(error, psycopg.OperationalError) and (error.sqlstate is None or error.sqlstate[:2] in ("08", "57")):
-        return ConnectionFailed(f"{str(error).strip() or type(error).__name__}. Check the connection and try again.")
+        # libpq writes a line for each host, and asks "Is the server running …?".
+        text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        return ConnectionFailed(f"{text}{'' if text.endswith('?') else '.'} Check the connection and try again.")
     return error

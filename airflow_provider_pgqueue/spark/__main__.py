@@ -18,6 +18,7 @@ import click  # noqa: E402
 
 from airflow_provider_pgqueue import __version__  # noqa: E402
 from airflow_provider_pgqueue.core.errors import PgQueueError  # noqa: E402
+from airflow_provider_pgqueue.spark.failure import raised_in_spark  # noqa: E402
 from airflow_provider_pgqueue.spark.pipelines.command import NO_DSN, refuse_dsn  # noqa: E402
 
 PIPELINES: Final = {
@@ -79,10 +80,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return 130
     except Exception as error:
+        known = error if isinstance(error, PgQueueError) else raised_in_spark(error)
         if shared.get("debug"):
             traceback.print_exception(error)
-        elif isinstance(error, PgQueueError):
-            click.echo(f"error: {error}", err=True)
+        elif known is not None:
+            click.echo(f"error: {known}", err=True)
         else:
             # The text of an error of Spark may quote data.
             click.echo(f"error: {type(error).__name__}. --debug shows where; the logs of Spark may say more.", err=True)

@@ -10,6 +10,7 @@ from psycopg.rows import dict_row
 
 from airflow_provider_pgqueue.core.errors import translate
 from airflow_provider_pgqueue.core.message import Row
+from airflow_provider_pgqueue.core.migrations import check_version
 from airflow_provider_pgqueue.spark.database import Database
 
 
@@ -48,6 +49,7 @@ class Session:
 
     def _open(self) -> psycopg.Connection[Any]:
         self._conn = self._database.connect(self._application_name)
+        check_version(self._conn)
         return self._conn
 
 

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
+from airflow_provider_pgqueue.core.migrations import check_version
 from airflow_provider_pgqueue.core.statements.statement import Statement, one
 from airflow_provider_pgqueue.spark.copy_text import lines
 from airflow_provider_pgqueue.spark.database import Database
@@ -128,6 +129,7 @@ class Stage:
 
     def _run(self, statement: Statement[T]) -> T:
         with self.database.connect() as conn:
+            check_version(conn)
             return run(conn, statement)
 
     @contextmanager

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import DataType, IntegralType, StringType, StructType, TimestampType
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.migrations import check_version
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.staging import Stage, Staged
 
@@ -109,6 +110,9 @@ class PublishStreamWriter(DataSourceStreamArrowWriter):
             raise InvalidArgument("option runId is for batch writes. A stream is known by the id in its checkpoint.")
         self._database = database
         self._options = options
+        # On the driver, where it is said at once what the tasks would find out after a minute of trying.
+        with database.connect() as conn:
+            check_version(conn)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage a partition of a batch."""

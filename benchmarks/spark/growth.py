@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,7 +38,7 @@ class Growth:
         source = self.place.folder("flights")
         write_flights(self.place.spark, source, rows)
         self._execute("TRUNCATE messages.message, messages.message_archive")
-        return self._submit(_WAITING, rows, str(source), "bench", program=publish_program.__file__)
+        return self._submit(_WAITING, rows, str(source), "bench", application=publish_program.__file__)
 
     def drain(self, rows: int) -> Usage:
         """Drain what was published, with a function that does nothing."""
@@ -87,7 +86,11 @@ def growth(place: Place, sizes: list[int]) -> tuple[list[Line], dict[str, Any]]:
     finally:
         cluster.stop()
     lines = [line for name, usages in found.items() for line in _lines(name, usages)]
-    return lines, {name: {rows: asdict(usage) for rows, usage in usages.items()} for name, usages in found.items()}
+    figures = {
+        name: {rows: {"seconds": one.seconds, "cpu": dict(one.cpu), "peak": one.peak} for rows, one in usages.items()}
+        for name, usages in found.items()
+    }
+    return lines, figures
 
 
 def _lines(name: str, usages: dict[int, Usage]) -> list[Line]:

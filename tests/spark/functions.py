@@ -12,3 +12,18 @@ def accept(messages: Any) -> None:
 def count(messages: Any) -> int:
     """Return what is no answer."""
     return len(messages)
+
+
+def keep(message: Any) -> Any:
+    """Requeue a dead message as it is."""
+    return message.body
+
+
+def add_up(messages: Any) -> None:
+    """Expect numbers."""
+    sum(map(int, messages["message"].to_pylist()))
+
+
+def double(message: Any) -> Any:
+    """Expect a number."""
+    return int(message.body) * 2

@@ -621,7 +621,7 @@ def export_twice_and_die(dsn: str, target: Path, statement: str, partition: str)
 
 
 def test_kill_9_at_any_moment_leaves_the_old_or_the_new_export_whole_and_the_next_run_completes_it(
-    conn: Connection, session: SparkSession, dsn: str, target: Path, do: Export
+    conn: Connection, session: SparkSession, dsn: str, target: Path, do: Export, fault: Callable[..., None]
 ) -> None:
     name = make_partition(conn, 40, 300)
     older = rows_in_archive(conn, name)
@@ -643,6 +643,13 @@ def test_kill_9_at_any_moment_leaves_the_old_or_the_new_export_whole_and_the_nex
         assert len(ids_in_data(left[i])) == 300
         assert not (left[i] / "_staging" / name).exists()
     assert do(drop=True)["dropped"] == [name]
+    for i, what in (
+        (half_moved, "kill -9 while an export's files are moved"),
+        (half_moved_again, "kill -9 while a second export takes the place of the first"),
+        (-1, "kill -9 while the files of the first are removed"),
+    ):
+        found_now = ids_in_data(left[i])
+        fault(what, where="local[2]", times=1, published=[row[0] for row in newer], found=found_now, place="export")
 
 
 def test_an_export_whose_session_broke_makes_nothing_valid(
@@ -725,7 +732,7 @@ def _is_worker(process: Path) -> bool:
 
 
 def test_a_full_disk_drops_nothing_and_the_next_run_completes_it(
-    conn: Connection, session: SparkSession, target: Path, do: Export
+    conn: Connection, session: SparkSession, target: Path, do: Export, fault: Callable[..., None]
 ) -> None:
     name = make_partition(conn, 40, 3000)
     change(
@@ -741,6 +748,8 @@ def test_a_full_disk_drops_nothing_and_the_next_run_completes_it(
         assert (exists(conn, name), ids_in_data(target)) == (True, [])
     assert do(drop=True)["dropped"] == [name]
     assert rows_in_export(session, target) == expected
+    ids = [row[0] for row in expected]
+    fault("a full disk", where="local[2]", times=1, published=ids, found=ids_in_data(target), place="export")
 
 
 def test_a_target_that_cannot_be_written_drops_nothing(conn: Connection, tmp_path: Path, do: Export) -> None:

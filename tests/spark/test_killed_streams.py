@@ -45,7 +45,12 @@ writer.option("checkpointLocation", FOLDER + "/lease").start().awaitTermination(
 
 
 def test_a_killed_driver_goes_on_where_it_was_and_loses_and_doubles_nothing(
-    spark: SparkSession, dsn: str, queue: Callable[..., str], conn: Connection, tmp_path: Path
+    spark: SparkSession,
+    dsn: str,
+    queue: Callable[..., str],
+    conn: Connection,
+    tmp_path: Path,
+    fault: Callable[..., None],
 ) -> None:
     for name in ("mail", "orders"):
         queue(name, notify="off")
@@ -74,7 +79,11 @@ def test_a_killed_driver_goes_on_where_it_was_and_loses_and_doubles_nothing(
     for name, writer in writers.items():
         query = writer.option("checkpointLocation", str(tmp_path / name)).trigger(availableNow=True).start()
         assert query.awaitTermination(120)
-    assert sorted(id_ for (id_,) in conn.execute("SELECT id FROM public.kept")) == mail
+    kept = [id_ for (id_,) in conn.execute("SELECT id FROM public.kept")]
+    killed: dict[str, Any] = {"where": "local[2]", "times": 1}
+    fault("kill -9 in a batch of the log stream", published=mail, found=kept, place="sink", **killed)
+    done = [id_ for id_, _ in archived(conn)]
+    fault("kill -9 between the archive's and the checkpoint's commit", published=orders, found=done, **killed)
     assert archived(conn) == [(id_, 1) for id_ in orders]
 
 

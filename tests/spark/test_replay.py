@@ -201,7 +201,12 @@ replay(spark, ReplayOptions(run_id="killed", queue="again", chunk=10, connection
 
 
 def test_a_replay_that_is_killed_and_run_again_publishes_each_once(
-    conn: Connection, connect: Callable[..., Connection], archived: Callable[..., list[int]], again: Replay, dsn: str
+    conn: Connection,
+    connect: Callable[..., Connection],
+    archived: Callable[..., list[int]],
+    again: Replay,
+    dsn: str,
+    fault: Callable[..., None],
 ) -> None:
     ids = archived(1500)
     # Whoever publishes the 700th waits for a lock, so that the kill comes in the middle.
@@ -232,7 +237,8 @@ def test_a_replay_that_is_killed_and_run_again_publishes_each_once(
     done = again("killed", queue="again")
     assert done["known"] > 0
     assert done["published"] + done["known"] == 1500
-    assert sorted(copies(conn)) == ids
+    found = copies(conn)
+    fault("kill -9 of the driver in a replay", where="local[2]", times=1, published=ids, found=found, place="queue")
 
 
 def test_an_unknown_queue_is_an_error_before_anything_is_published(

@@ -339,7 +339,13 @@ def test_a_task_waits_for_what_somebody_else_holds(
 
 
 def test_killed_in_the_middle_and_run_again_each_message_has_one_remedy(
-    spark: SparkSession, database: Database, dsn: str, conn: Connection, dead: Any, tmp_path: Path
+    spark: SparkSession,
+    database: Database,
+    dsn: str,
+    conn: Connection,
+    dead: Any,
+    tmp_path: Path,
+    fault: Callable[..., None],
 ) -> None:
     ids = dead(120)
     (tmp_path / "slow_repair.py").write_text(
@@ -374,7 +380,16 @@ def test_killed_in_the_middle_and_run_again_each_message_has_one_remedy(
     )
     assert (summary["requeued"], summary["held"]) == (100, 0)
     rows = conn.execute("SELECT requeued_from FROM messages.message ORDER BY 1").fetchall()
-    assert [row[0] for row in rows] == ids[:100]
+    again = [row[0] for row in rows]
+    assert again == ids[:100]
+    fault(
+        "kill -9 of the driver in a reprocess",
+        where="local[2]",
+        times=1,
+        published=ids[:100],
+        found=again,
+        place="queue",
+    )
     assert remedies(conn) == {"requeued": 100, None: 20}
 
 

@@ -173,17 +173,17 @@ def driver(dsn: str, home: Path, faults: tuple[str, ...]) -> Iterator[None]:
 
 
 def test_each_row_is_published_once_whenever_a_task_or_the_driver_dies(
-    spark: SparkSession, dsn: str, conn: Connection, queue: Queue, tmp_path: Path
+    spark: SparkSession, dsn: str, conn: Connection, queue: Queue, tmp_path: Path, fault: Callable[..., None]
 ) -> None:
     faults = tuple(map(queue, ("retry", "before", "stream")))
     with driver(dsn, tmp_path, faults):
         assert bodies(conn, "before") == []
-        for fault in ("retry", "stream"):
-            assert sorted(bodies(conn, fault)) == list(range(10))
+        for name in ("retry", "stream"):
+            assert sorted(bodies(conn, name)) == list(range(10))
 
-    for fault in ("before", "retry"):
-        publish(numbers(spark), queue=fault, runId=fault)
-        assert bodies(conn, fault) == list(range(10))
+    for name in ("before", "retry"):
+        publish(numbers(spark), queue=name, runId=name)
+        assert bodies(conn, name) == list(range(10))
 
     arrivals = spark.readStream.schema("message string").parquet(str(tmp_path / "in"))
     options = {"queue": "stream", "checkpointLocation": str(tmp_path / "checkpoint")}
@@ -198,6 +198,13 @@ def test_each_row_is_published_once_whenever_a_task_or_the_driver_dies(
     assert sorted(bodies(conn, "stream")) == list(range(11))
     remembered = "SELECT summary -> 'batch' FROM messages.pipeline_run WHERE run_id = %s"
     assert conn.execute(remembered, [str(replayed.id)]).fetchall() == [(1,)]
+    for what, name, number in (
+        ("kill -9 between staging and commit of a write, run again", "before", 10),
+        ("a task of a write fails after staging, run again", "retry", 10),
+        ("kill -9 between the publishing sink's and the checkpoint's commit", "stream", 11),
+    ):
+        found = bodies(conn, name)
+        fault(what, where="local[2]", times=1, published=range(number), found=found, place="queue")
 
 
 # Stages ---------------------------------------------------------------------------------------------------------------

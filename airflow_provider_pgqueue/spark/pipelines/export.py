@@ -27,6 +27,7 @@ from airflow_provider_pgqueue.core.errors import (
 )
 from airflow_provider_pgqueue.core.statements import Statement
 from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.failure import raised_in_spark
 from airflow_provider_pgqueue.spark.pipelines.chunk_files import are_readable, export_chunk
 from airflow_provider_pgqueue.spark.pipelines.chunk_tasks import for_each_chunk
 from airflow_provider_pgqueue.spark.pipelines.command import duration, new_run_id, on_spark
@@ -305,7 +306,7 @@ def _clear(target: str) -> Iterator[None]:
             "Make room, grant the right to write there, or give a folder, and run it again."
         ) from error
     except PySparkException as error:  # its text may quote data
-        raise ExportError(
+        raise raised_in_spark(error) or ExportError(
             f"a task of the export to {shown(target)!r} failed on its executor. "
             "Nothing was dropped that is not exported. The log of the executor says why; run it again."
         ) from error

@@ -1,0 +1,402 @@
+"""Each way in against each thing that can be wrong: a clear error in one line, nothing lost, and a re-run completes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+from pyspark.sql import DataFrame, SparkSession
+
+from airflow_provider_pgqueue.core import errors
+from airflow_provider_pgqueue.core.migrations import code_version
+from airflow_provider_pgqueue.spark import __main__ as command_line
+from airflow_provider_pgqueue.spark import register
+from airflow_provider_pgqueue.spark.failure import raised_in_spark
+from tests.spark.test_export import make_partition
+
+Connection = psycopg.Connection[Any]
+Queue = Callable[..., str]
+PASSWORD, CANARY = "geheim-4711", "canary-0815"
+FUNCTIONS = "tests.spark.functions"
+
+
+@dataclass(frozen=True)
+class Called:
+    """How a command ended: its status, its standard output and standard error, and the class of what was raised."""
+
+    status: int
+    output: list[str]
+    complaint: list[str]
+    error: type[Exception] | None = None
+
+
+Calls = Callable[..., Called]
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """What is wrong, and what has to be said about it."""
+
+    dsn: str
+    error: type[errors.PgQueueError]
+    says: str
+
+
+# What can be wrong with the database ----------------------------------------------------------------------------------
+
+
+@contextmanager
+def unreachable(dsn: str, conn: Connection) -> Iterator[Wrong]:
+    says = r"port 1 failed: .*Connection refused.*Check the connection and try again\."
+    yield Wrong(make_conninfo(dsn, host="127.0.0.1", port=1), errors.ConnectionFailed, says)
+
+
+@contextmanager
+def too_old(dsn: str, conn: Connection) -> Iterator[Wrong]:
+    newest = code_version()
+    row = conn.execute("DELETE FROM messages.schema_migration WHERE version = %s RETURNING name", [newest]).fetchone()
+    says = rf"schema messages has version {newest - 1}, this package needs {newest}\. Run the setup DAG"
+    yield Wrong(dsn, errors.SchemaTooOld, says)
+    conn.execute("INSERT INTO messages.schema_migration (version, name) VALUES (%s, %s)", [newest, *(row or ())])
+
+
+@contextmanager
+def too_new(dsn: str, conn: Connection) -> Iterator[Wrong]:
+    version = (
+        "CREATE OR REPLACE FUNCTION messages.schema_version() RETURNS integer LANGUAGE sql IMMUTABLE AS 'SELECT {}'"
+    )
+    conn.execute(version.format(98).encode())
+    says = r"needs packages that know version 98, this one knows \d+\. Upgrade airflow-provider-pgqueue"
+    yield Wrong(dsn, errors.SchemaTooNew, says)
+    conn.execute(version.format(1).encode())
+
+
+@contextmanager
+def no_schema(dsn: str, conn: Connection) -> Iterator[Wrong]:
+    conn.execute("ALTER SCHEMA messages RENAME TO gone")
+    yield Wrong(dsn, errors.SchemaMissing, r"schema .*messages.* (is not installed|does not exist).*sql/install\.sql")
+    conn.execute("ALTER SCHEMA gone RENAME TO messages")
+
+
+@contextmanager
+def no_privilege(dsn: str, conn: Connection) -> Iterator[Wrong]:
+    with role(dsn, conn) as theirs:
+        yield Wrong(theirs, errors.PermissionDenied, r"([Aa]sk an admin|GRANT) .*")
+
+
+@contextmanager
+def half_a_privilege(dsn: str, conn: Connection) -> Iterator[Wrong]:
+    """Of a role that may begin a run and do nothing else."""
+    with role(dsn, conn) as theirs:
+        conn.execute("GRANT USAGE ON SCHEMA messages TO stranger")
+        conn.execute("GRANT EXECUTE ON FUNCTION messages.begin_run, messages.finish_run TO stranger")
+        conn.execute("GRANT EXECUTE ON FUNCTION messages.schema_version, messages.latest_migration TO stranger")
+        yield Wrong(theirs, errors.PermissionDenied, r"([Aa]sk an admin|GRANT) .*")
+
+
+@contextmanager
+def role(dsn: str, conn: Connection) -> Iterator[str]:
+    conn.execute(f"CREATE ROLE stranger LOGIN PASSWORD '{PASSWORD}'".encode())
+    try:
+        yield make_conninfo(dsn, user="stranger")
+    finally:
+        conn.execute("DROP OWNED BY stranger; DROP ROLE stranger")
+
+
+WRONGS = (unreachable, too_old, too_new, no_schema, no_privilege, half_a_privilege)
+
+
+# The pipelines --------------------------------------------------------------------------------------------------------
+
+COMMANDS = {
+    "drain": ("--queue", "orders", "--function", f"{FUNCTIONS}:accept"),
+    "export": ("--target", "{folder}"),
+    "triage": (),
+    "reprocess": ("--repair", f"{FUNCTIONS}:keep"),
+    "rollup": (),
+    "replay": ("--to-queue", "orders"),
+    "reconcile": (),
+}
+
+
+@pytest.fixture
+def call(
+    spark: SparkSession,
+    dsn: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> Calls:
+    """Run a command; what it says has no password, no connection string and no body."""
+    monkeypatch.setattr(SparkSession, "stop", lambda self: None)  # the session of all tests
+
+    raised: list[type[Exception]] = []
+    main = command_line.program.main
+
+    def listening(*arguments: Any, **options: Any) -> Any:
+        try:
+            return main(*arguments, **options)
+        except Exception as error:
+            raised.append(type(raised_in_spark(error) or error))
+            raise
+
+    monkeypatch.setattr(command_line.program, "main", listening)
+
+    def run(pipeline: str, *arguments: str, where: str = dsn, run_id: str = "") -> Called:
+        monkeypatch.setenv("PGQUEUE_DSN", make_conninfo(where, password=PASSWORD))
+        caplog.clear()
+        capsys.readouterr()
+        given = [argument.format(folder=tmp_path / "export") for argument in (arguments or COMMANDS[pipeline])]
+        raised.clear()
+        with caplog.at_level(logging.INFO):
+            status = command_line.run([pipeline, *given, "--run-id", run_id or f"nightly {pipeline}"])
+        said = capsys.readouterr()
+        shown = f"{said.out}{said.err}{caplog.text}"
+        assert not any(secret in shown for secret in (PASSWORD, CANARY, where))
+        return Called(status, said.out.splitlines(), said.err.splitlines(), *raised)
+
+    return run
+
+
+@pytest.mark.parametrize("pipeline", COMMANDS)
+def test_a_pipeline_names_what_is_wrong_with_the_database_and_the_same_run_completes_afterwards(
+    call: Calls, dsn: str, conn: Connection, queue: Queue, pipeline: str
+) -> None:
+    backlog(conn, queue)
+    before = state(conn)
+    for wrong in WRONGS:
+        with wrong(dsn, conn) as given:
+            assert_refused(call(pipeline, where=given.dsn), given.error, given.says)
+        assert state(conn) == before
+    done = call(pipeline)
+    assert (done.status, type(json.loads(*done.output))) == (0, dict)
+    assert call(pipeline).output == done.output
+
+
+def assert_refused(called: Called, error: type[errors.PgQueueError], says: str) -> None:
+    """Check that a command ended with this error, told in one line."""
+    assert (called.status, called.error, called.output, len(called.complaint)) == (1, error, [], 1), called
+    assert re.match(f"error: .*{says}", called.complaint[0]), called
+
+
+def backlog(conn: Connection, queue: Queue) -> None:
+    """Let a message wait in `orders`, another be dead, and twenty be in a closed partition."""
+    queue("orders", max_attempts=1)
+    make_partition(conn, 40, 20)
+    conn.execute(
+        "SELECT messages.publish_batch('orders', jsonb_build_array(%(body)s::text, %(body)s::text))", {"body": CANARY}
+    )
+    conn.execute("SELECT messages.archive(lock_token, ARRAY[id], 'failed') FROM messages.lease('orders', 1)")
+
+
+def state(conn: Connection) -> Any:
+    """Return what must not change: what waits, under which lease, and what is archived."""
+    waiting = conn.execute("SELECT id, attempts, lock_token FROM messages.message ORDER BY id").fetchall()
+    return waiting, conn.execute("SELECT count(*), count(remedy) FROM messages.message_archive").fetchall()
+
+
+# Bad arguments and bodies ---------------------------------------------------------------------------------------------
+
+NOWHERE = ("--queue", "nowhere")
+NO_QUEUE = r"queue 'nowhere' does not exist\. "
+NO_MODULE = r"module 'nowhere' cannot be imported .*Start in its directory, or set PYTHONPATH"
+NO_FUNCTION = rf"module '{FUNCTIONS}' has no function 'nothing'\. Check its spelling"
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "arguments", "error", "says"),
+    [
+        ("drain", (*NOWHERE, "--function", f"{FUNCTIONS}:accept"), errors.QueueNotFound, NO_QUEUE + "Create it"),
+        ("reprocess", (*NOWHERE, "--repair", f"{FUNCTIONS}:keep"), errors.QueueNotFound, NO_QUEUE + "Create it"),
+        ("replay", ("--to-queue", "nowhere"), errors.QueueNotFound, NO_QUEUE + "Create it"),
+        ("drain", ("--queue", "orders", "--function", "nowhere:f"), errors.InvalidArgument, NO_MODULE),
+        ("reprocess", ("--repair", "nowhere:f"), errors.InvalidArgument, NO_MODULE),
+        ("reprocess", ("--repair", f"{FUNCTIONS}:keep", "--validator", "nowhere:f"), errors.InvalidArgument, NO_MODULE),
+        ("drain", ("--queue", "orders", "--function", f"{FUNCTIONS}:nothing"), errors.InvalidArgument, NO_FUNCTION),
+        ("reprocess", ("--repair", f"{FUNCTIONS}:nothing"), errors.InvalidArgument, NO_FUNCTION),
+        ("replay", ("--where", "id >"), errors.InvalidArgument, "the filter 'id >' is not one"),
+        ("export", ("--target", "{folder}", "--partition", "nowhere"), errors.InvalidArgument, "'nowhere' does not ex"),
+        ("export", ("--target", "gopher://x"), errors.InvalidArgument, "gopher://x.*Give"),
+        ("rollup", ("--from", "2026-01-02T00Z", "--to", "2026-01-01T00Z"), errors.InvalidArgument, ".*Give"),
+        ("reconcile", ("--expected-query", "TABLE nowhere"), errors.InvalidArgument, 'relation "nowhere" does not'),
+        ("reconcile", ("--expected", "/nowhere.csv"), errors.InvalidArgument, "'/nowhere.csv' cannot be read as csv"),
+    ],
+)  # fmt: skip
+def test_what_is_not_there_is_named_and_the_run_completes_with_what_is(
+    call: Calls,
+    conn: Connection,
+    queue: Queue,
+    pipeline: str,
+    arguments: tuple[str, ...],
+    error: type[errors.PgQueueError],
+    says: str,
+) -> None:
+    backlog(conn, queue)
+    before = state(conn)
+    assert_refused(call(pipeline, *arguments), error, says)
+    assert state(conn) == before
+    assert conn.execute("SELECT FROM messages.pipeline_run WHERE finished_at IS NOT NULL").rowcount == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("drain", "--queue", "orders"),
+        ("drain", "--queue", "orders", "--function", f"{FUNCTIONS}:accept", "--batch-size", "0"),
+        ("export", "--drop"),
+        ("triage", "--from", "yesterday"),
+        ("reprocess", "--repair", f"{FUNCTIONS}:keep", "--result", "success"),
+        ("rollup", "--margin", "soon"),
+        ("replay", "--from", "2026-01-01"),
+        ("reconcile", "--by", "topic"),
+        ("reconcile", "--expected-query", "TABLE x", "--expected-dsn-variable", "NO_SUCH_VARIABLE"),
+        ("export", "--target", "x", "--dsn", f"postgresql://shop:{PASSWORD}@db/shop"),
+    ],
+)
+def test_wrong_usage_ends_with_2(call: Calls, arguments: tuple[str, ...]) -> None:
+    called = call(*arguments)
+    assert (called.status, called.output) == (2, [])
+    assert called.complaint[-1].startswith("Error: ")
+
+
+def test_bodies_that_a_function_does_not_expect_die_alone_and_succeed_when_it_does(
+    call: Calls, conn: Connection, queue: Queue
+) -> None:
+    queue("orders", max_attempts=1)
+    conn.execute("SELECT messages.publish_batch('orders', jsonb_build_array(1, %s::text, 3))", [CANARY])
+    done = call("drain", "--queue", "orders", "--function", f"{FUNCTIONS}:add_up")
+    assert json.loads(*done.output)["results"] == {"success": 2, "failed": 1, "rejected": 0, "lock_expired": 0}
+    failure = conn.execute("SELECT failure ->> 'error' FROM messages.message_archive WHERE result = 'failed'")
+    assert failure.fetchall() == [("ValueError",)]
+    done = call("reprocess", "--queue", "orders", "--repair", f"{FUNCTIONS}:double")
+    assert (json.loads(*done.output)["raised"], json.loads(*done.output)["requeued"]) == (1, 0)
+    assert state(conn)[1] == [(3, 0)]
+    done = call("reprocess", "--queue", "orders", "--repair", f"{FUNCTIONS}:keep", run_id="later reprocess")
+    assert json.loads(*done.output)["requeued"] == 1
+    done = call("drain", "--queue", "orders", "--function", f"{FUNCTIONS}:accept", run_id="later drain")
+    assert json.loads(*done.output)["results"]["success"] == 1
+
+
+def test_an_answer_that_is_none_ends_the_drain_and_the_same_run_completes_with_another_function(
+    call: Calls, conn: Connection, queue: Queue
+) -> None:
+    backlog(conn, queue)
+    before = state(conn)
+    drain = ("drain", "--queue", "orders", "--function")
+    assert_refused(call(*drain, f"{FUNCTIONS}:count"), errors.InvalidArgument, r"the function returned a int\..*Return")
+    assert state(conn) == before
+    assert json.loads(*call(*drain, f"{FUNCTIONS}:accept").output)["archived"] == 1
+
+
+def test_a_half_written_manifest_is_named_and_after_another_export_the_replay_completes(
+    call: Calls, conn: Connection, queue: Queue, tmp_path: Path
+) -> None:
+    backlog(conn, queue)
+    call("export")
+    (manifest,) = (tmp_path / "export" / "_manifests").iterdir()
+    manifest.write_text(manifest.read_text()[:-100])
+    replay = ("replay", "--export", "{folder}", "--to-queue", "orders")
+    before = state(conn)
+    assert_refused(call(*replay), errors.ExportError, rf"manifest _manifests/{manifest.name} is damaged\. Export")
+    assert state(conn) == before
+    call("export", "--target", "{folder}", run_id="a second export")
+    assert json.loads(*call(*replay).output)["published"] == 20
+
+
+# The data source ------------------------------------------------------------------------------------------------------
+
+
+def stream_to(frame: DataFrame, folder: Path, **options: str) -> None:
+    """Run a stream to the end of what is there; to nowhere, or to `pgqueue` with these options."""
+    writer = frame.writeStream.format("pgqueue" if options else "noop").options(**options)
+    query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
+    try:
+        query.awaitTermination(60)
+    finally:
+        query.stop()
+
+
+def read(spark: SparkSession, folder: Path) -> None:
+    spark.read.format("pgqueue").load().collect()
+
+
+def write(spark: SparkSession, folder: Path, queue_name: str = "orders") -> None:
+    frame = spark.range(2).selectExpr("cast(id AS string) AS message")
+    frame.write.format("pgqueue").mode("append").options(queue=queue_name, runId="nightly").save()
+
+
+def follow_the_archive(spark: SparkSession, folder: Path) -> None:
+    stream_to(spark.readStream.format("pgqueue").load(), folder)
+
+
+def lease_and_archive(spark: SparkSession, folder: Path, queue_name: str = "orders") -> None:
+    stream = spark.readStream.format("pgqueue").options(table="queue", queue=queue_name, streamName="packer")
+    stream_to(stream.load(), folder, table="archive")
+
+
+def publish_a_stream(spark: SparkSession, folder: Path, queue_name: str = "orders") -> None:
+    if not (folder / "in").exists():
+        spark.sql("SELECT '1' AS message").write.parquet(str(folder / "in"))
+    arrivals = spark.readStream.schema("message string").parquet(str(folder / "in"))
+    stream_to(arrivals, folder, queue=queue_name)
+
+
+# What is archived and what waits afterwards, of a dead and a waiting message and twenty old ones.
+SOURCES = {
+    read: (21, 1),
+    write: (21, 3),
+    follow_the_archive: (21, 1),
+    lease_and_archive: (22, 0),
+    publish_a_stream: (21, 2),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: source.__name__)
+def test_the_data_source_names_what_is_wrong_with_the_database_and_goes_on_afterwards(
+    session: SparkSession, dsn: str, conn: Connection, queue: Queue, tmp_path: Path, source: Any
+) -> None:
+    backlog(conn, queue)
+    before = state(conn)
+    for wrong in (unreachable, too_old, no_privilege):
+        with wrong(dsn, conn) as given:
+            register(session, make_conninfo(given.dsn, password=PASSWORD))
+            error = of_source(lambda: source(session, tmp_path))
+        assert type(error) is given.error, (wrong.__name__, error)
+        assert re.search(given.says, str(error))
+        assert state(conn) == before
+    register(session, dsn)
+    source(session, tmp_path)
+    waiting, ((archived, _),) = state(conn)
+    assert (archived, len(waiting)) == SOURCES[source]
+
+
+@pytest.mark.parametrize("source", [write, lease_and_archive, publish_a_stream], ids=lambda source: source.__name__)
+def test_the_data_source_names_a_queue_that_is_not_there(
+    spark: SparkSession, conn: Connection, queue: Queue, tmp_path: Path, source: Any
+) -> None:
+    error = of_source(lambda: source(spark, tmp_path, "nowhere"))
+    assert type(error) is errors.QueueNotFound
+    assert re.search(NO_QUEUE + "Create it", str(error))
+    backlog(conn, queue)
+    queue("nowhere")
+    source(spark, tmp_path, "nowhere")
+
+
+def of_source(action: Callable[[], None]) -> errors.PgQueueError | None:
+    """Return the error of the tree that Spark shows, and check that it shows no secret."""
+    with pytest.raises(Exception, match=r"pgqueue|PYTHON") as raised:
+        action()
+    shown = "".join(traceback.format_exception(raised.value))
+    assert not any(secret in shown for secret in (PASSWORD, CANARY))
+    return raised_in_spark(raised.value)
