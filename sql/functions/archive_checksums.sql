@@ -15,7 +15,7 @@ BEGIN
                            WHEN c.kind = 'timestamp with time zone' THEN format('(extract(epoch FROM a.%1$I) * 1000000)::bigint AS %1$I', c.name)
                            ELSE format('a.%1$I::text', c.name) END, ', ' ORDER BY c.place),
            string_agg(CASE WHEN c.kind IN ('bigint', 'integer', 'smallint', 'timestamp with time zone') THEN format('b.%I', c.name)
-                           ELSE format('octet_length(b.%1$I) || '':'' || CASE WHEN octet_length(b.%1$I) > 256 THEN md5(b.%1$I) ELSE b.%1$I END', c.name)
+                           ELSE format('coalesce(octet_length(b.%1$I) || ''|'' || CASE WHEN octet_length(b.%1$I) > 1024 THEN md5(b.%1$I) ELSE b.%1$I END, ''|'')', c.name)
                       END, ', ''|'', ' ORDER BY c.place) FILTER (WHERE c.name NOT IN ('queue_name', 'result'))
       INTO values, line
       FROM (SELECT a.attname AS name, format_type(a.atttypid, NULL) AS kind, a.attnum AS place FROM pg_attribute a

@@ -1,7 +1,7 @@
 """The md5 of messages in their physical order, made alike by PostgreSQL and from a Parquet file.
 
 Each row is a text: numbers, times as microseconds since 1970, other values with their length before them, so that no
-two rows have the same text. What is longer than 256 bytes counts by its own md5, so that the text of many rows stays
+two rows have the same text. What is longer than a kilobyte counts by its own md5, so that the text of many rows stays
 small. `messages.archive_checksums` does the same.
 """
 
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.fs import SubTreeFileSystem
 
-_LONG: Final = 256
+_LONG: Final = 1024
 
 Group = tuple[str, str, date]  # queue, result, day
 Checksum = tuple[int, str]  # rows, md5
@@ -32,33 +32,45 @@ def checksum_of_file(target: SubTreeFileSystem, path: str) -> Checksum:
         for group in range(file.num_row_groups):
             for batch in file.read_row_group(group).to_batches(max_chunksize=10_000):
                 rows += batch.num_rows
-                digest.update(text_of(batch))
+                digest.update(between(texts_of(batch), 0, batch.num_rows))
     return rows, digest.hexdigest()
 
 
-def text_of(batch: pa.RecordBatch) -> memoryview:
-    """Return the text of all rows, one behind the other."""
-    rows = pc.binary_join_element_wise(*_values(batch), "\n", "|", null_handling="replace", null_replacement="")
-    length = pc.sum(pc.binary_length(rows)).as_py() or 0
-    return memoryview(rows.buffers()[2] or b"")[:length]
+def texts_of(batch: pa.RecordBatch) -> pa.StringArray:
+    """Return the text of each row."""
+    return pc.binary_join_element_wise(*_fields(batch), "\n", "|", null_handling="replace", null_replacement="")
 
 
-def _values(batch: pa.RecordBatch) -> Iterator[pa.Array | str]:
-    """Give the texts of the columns, to be joined; those without any value next to each other as one."""
+def between(texts: pa.StringArray, first: int, end: int) -> memoryview:
+    """Return the texts of the rows from `first` to before `end`, one behind the other."""
+    _, offsets, characters = texts.buffers()
+    begin, stop = (memoryview(offsets).cast("i")[texts.offset + row] for row in (first, end))
+    return memoryview(characters or b"")[begin:stop]
+
+
+def _fields(batch: pa.RecordBatch) -> Iterator[pa.Array | str]:
+    """Give what is joined to the texts; columns without any value next to each other as one."""
     for empty, columns in groupby(batch.columns, key=lambda column: column.null_count == len(column)):
         if empty:
-            yield "|" * (len(list(columns)) - 1)
+            yield "|" * (sum(1 if _is_number(column) else 2 for column in columns) - 1)
         else:
-            yield from map(_value, columns)
+            for column in columns:
+                yield from _values(column)
 
 
-def _value(column: pa.Array) -> pa.Array:
+def _values(column: pa.Array) -> Iterator[pa.Array]:
     if pa.types.is_timestamp(column.type):
-        return column.cast(pa.int64()).cast(pa.string())
-    if pa.types.is_integer(column.type):
-        return column.cast(pa.string())
-    length = pc.binary_length(column)
-    return pc.binary_join_element_wise(length.cast(pa.string()), _shortened(column, length), ":")
+        yield column.cast(pa.int64()).cast(pa.string())
+    elif _is_number(column):
+        yield column.cast(pa.string())
+    else:
+        length = pc.binary_length(column)
+        yield length.cast(pa.string())
+        yield _shortened(column, length)
+
+
+def _is_number(column: pa.Array) -> bool:
+    return bool(pa.types.is_timestamp(column.type) or pa.types.is_integer(column.type))
 
 
 def _shortened(column: pa.Array, length: pa.Array) -> pa.Array:

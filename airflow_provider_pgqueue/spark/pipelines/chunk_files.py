@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import md5
 from typing import Any, Final
@@ -16,7 +16,7 @@ from psycopg import sql
 from pyarrow.fs import SubTreeFileSystem
 
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines.checksum import Group, checksum_of_file, text_of
+from airflow_provider_pgqueue.spark.pipelines.checksum import Group, between, checksum_of_file, texts_of
 from airflow_provider_pgqueue.spark.pipelines.manifest import (
     Chunk,
     Column,
@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 _BUFFERED: Final = 64 * 1024 * 1024  # bytes in memory before row groups are written
 _IN_FOLDERS: Final = ["queue_name", "result"]
-_OF_MANY_VALUES: Final = {"message", "reference", "headers", "output", "failure"}  # no dictionary would pay
+_OF_FEW_VALUES: Final = {"priority", "attempts", "requeues", "handled_by", "details", "topic", "fingerprint", "remedy"}
 _ARROW: Final = {
     "bigint": pa.int64(),
     "integer": pa.int32(),
@@ -157,12 +157,16 @@ class _Split:
     buffered: int = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        for group, rows in _groups(batch):
+        rows, groups = _grouped(batch)
+        texts = texts_of(rows)
+        first = 0
+        for group, number in groups:
             part = self.parts.setdefault(group, _Part(f"{self.prefix}-{len(self.parts)}.parquet"))
-            part.digest.update(text_of(rows))
-            part.rows += rows.num_rows
-            part.buffer.append(rows)
-            self.buffered += rows.nbytes
+            part.digest.update(between(texts, first, first + number))
+            part.rows += number
+            part.buffer.append(rows.slice(first, number))
+            first += number
+        self.buffered += rows.nbytes
         if self.buffered > _BUFFERED:
             for part in self.parts.values():
                 self._flush(part)
@@ -180,22 +184,20 @@ class _Split:
         table = pa.Table.from_batches(part.buffer)
         part.buffer = []
         if part.writer is None:
-            few = [name for name in table.schema.names if name not in _OF_MANY_VALUES]
+            few = [name for name in table.schema.names if name in _OF_FEW_VALUES]
             part.writer = pq.ParquetWriter(
                 part.path, table.schema, filesystem=self.target, compression="zstd", use_dictionary=few
             )
         part.writer.write_table(table)
 
 
-def _groups(batch: pa.RecordBatch) -> Iterator[tuple[Group, pa.RecordBatch]]:
-    """Give the rows of each queue, result and day in their order."""
+def _grouped(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[tuple[Group, int]]]:
+    """Return the rows by queue, result and day, in each of these in their order, and how many each has."""
     names = ["queue_name", "result", "date"]
     keys = pa.table([batch["queue_name"], batch["result"], batch["archived_at"].cast(pa.date32())], names=names)
-    counts = keys.group_by(names).aggregate([([], "count_all")]).sort_by([(name, "ascending") for name in names])
+    by = [(name, "ascending") for name in names]
+    counts = keys.group_by(names).aggregate([([], "count_all")]).sort_by(by).to_pylist()
     rows = batch.drop_columns(_IN_FOLDERS)
     if len(counts) > 1:
-        rows = rows.take(pc.sort_indices(keys, [(name, "ascending") for name in names]))
-    start = 0
-    for found in counts.to_pylist():
-        yield (found["queue_name"], found["result"], found["date"]), rows.slice(start, found["count_all"])
-        start += found["count_all"]
+        rows = rows.take(pc.sort_indices(keys, by))
+    return rows, [((found["queue_name"], found["result"], found["date"]), found["count_all"]) for found in counts]
