@@ -58,8 +58,11 @@ def main() -> None:
         )
         for name in arguments.only or CASES:
             started = time.monotonic()
-            report.lines.extend(CASES[name](place, arguments.scale, arguments.rounds))
+            lines = CASES[name](place, arguments.scale, arguments.rounds)
+            report.lines.extend(lines)
             print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr)
+            for line in lines:
+                print(f"| {' | '.join(line.cells())} |", flush=True)
     print(f"\n{table(report.lines)}\n")
     if not arguments.only and arguments.scale == 1:
         print(f"saved as {report.save().relative_to(ROOT)}")

@@ -74,6 +74,8 @@ def _is_number(column: pa.Array) -> bool:
 
 
 def _shortened(column: pa.Array, length: pa.Array) -> pa.Array:
+    if pc.max(length).as_py() <= _LONG:
+        return column
     long = pc.fill_null(pc.greater(length, _LONG), False)
     hashes = [md5(value.as_buffer(), usedforsecurity=False).hexdigest() for value in column.filter(long)]
-    return pc.replace_with_mask(column, long, pa.array(hashes, pa.string())) if hashes else column
+    return pc.replace_with_mask(column, long, pa.array(hashes, pa.string()))

@@ -56,7 +56,8 @@ def export_chunk(
 
     Each call has files of its own: of two attempts of a task neither touches what the other wrote.
     """
-    split = _Split(target, f"{staging_folder(partition.name, export)}/{chunk.number:05}-{uuid4().hex}")
+    prefix = f"{staging_folder(partition.name, export)}/{chunk.number:05}-{uuid4().hex}"
+    split = _Split(target, prefix, _schema_of_files(partition))
     try:
         version = _read(database, partition, chunk, split.add)
     finally:
@@ -95,8 +96,11 @@ def _is_readable(target: SubTreeFileSystem, file: File) -> bool:
 
 
 def _read(database: Database, partition: Partition, chunk: Chunk, take: Callable[[pa.RecordBatch], None]) -> Version:
-    """Give the rows of a chunk, in their physical order, and return their version; both of one moment."""
-    rows, schema = rows_of(partition, chunk), arrow_schema(partition.columns)
+    """Give the rows of a chunk, in their physical order, and return their version; both of one moment.
+
+    Columns that have no value in the chunk are not there: most messages use few, and each costs the same without values.
+    """
+    rows = rows_of(partition, chunk)
     with database.arrow("pgqueue export") as conn, conn.cursor() as cursor:
         # Parallel workers would mix the order of the rows, which is the order of the checksum.
         cursor.execute("SET max_parallel_workers_per_gather = 0")
@@ -104,11 +108,11 @@ def _read(database: Database, partition: Partition, chunk: Chunk, take: Callable
         cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         cursor.execute(select_version(rows, partition.columns))
         number, hash_, *values = cursor.fetchone()
-        # Most messages use few of the columns, and each costs as much without a value as with one.
         used = [column for column, count in zip(partition.columns, values, strict=True) if count]
         cursor.execute(_select(used, rows))
+        schema = arrow_schema(used)
         for batch in cursor.fetch_record_batch() if number else ():
-            take(_with_all(batch, schema))
+            take(batch.cast(schema))
         cursor.execute("COMMIT")
     return Version(number, hash_)
 
@@ -121,19 +125,20 @@ def _select(columns: Sequence[Column], rows: sql.Composed) -> str:
     return sql.SQL("SELECT {} {}").format(sql.SQL(", ").join(values), rows).as_string(None)
 
 
+def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
+    """Return the schema of columns of the archive in Arrow; what has no simple type is text, as JSON is."""
+    return pa.schema([(column.name, _ARROW.get(column.kind, pa.string())) for column in columns])
+
+
+def _schema_of_files(partition: Partition) -> pa.Schema:
+    return arrow_schema(column for column in partition.columns if column.name not in _IN_FOLDERS)
+
+
 def _with_all(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Return the batch with all columns of the schema; those that it does not have are without values."""
     found = set(batch.schema.names)
-    columns = [
-        batch[field.name].cast(field.type) if field.name in found else pa.nulls(batch.num_rows, field.type)
-        for field in schema
-    ]
+    columns = [batch[field.name] if field.name in found else pa.nulls(batch.num_rows, field.type) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def arrow_schema(columns: tuple[Column, ...]) -> pa.Schema:
-    """Return the schema of the archive in Arrow; what has no simple type is text, as JSON is."""
-    return pa.schema([(column.name, _ARROW.get(column.kind, pa.string())) for column in columns])
 
 
 @dataclass(slots=True)
@@ -153,11 +158,13 @@ class _Split:
 
     target: SubTreeFileSystem
     prefix: str
+    schema: pa.Schema
     parts: dict[Group, _Part] = field(default_factory=dict)
     buffered: int = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        rows, groups = _grouped(batch)
+        some, groups = _grouped(batch)
+        rows = _with_all(some, self.schema)
         texts = texts_of(rows)
         first = 0
         for group, number in groups:
