@@ -1,7 +1,7 @@
 # Everything lives in .venv (packages) and .run (servers, logs, state): `make clean` removes both.
 # PG=debian or PG=embedded chooses the PostgreSQL; without it, Debian's with pg_cron where it can be had.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark up down test bench bench-quick check fix golden lock clean
+.PHONY: help setup demo demo-spark up down test bench bench-quick bench-spark check fix golden lock clean
 MAKEFLAGS += --no-print-directory
 export PG
 
@@ -46,6 +46,9 @@ bench: $(BENCH)/.installed ## Measure the queue beside its peers, about 35 minut
 
 bench-quick: $(BENCH)/.installed ## The same in under 5 minutes, less exact and without the largest queues
 	@PYTHONPATH=. $(BENCH)/bin/python -m benchmarks --quick $(BENCH_ARGS)
+
+bench-spark: setup ## Measure the pipeline beside Spark's own JDBC source, about 20 minutes (BENCH_ARGS="--only export")
+	@PYTHONPATH=. $(BIN)/python -m benchmarks.spark $(BENCH_ARGS)
 
 # The peers never mix with the project's own packages, which are there for the one case that needs Airflow.
 $(BENCH)/.installed: pyproject.toml | setup

@@ -44,10 +44,13 @@ def drain_on_executors(place: Place, messages: int, rounds: int) -> list[Line]:
         cluster.start()
         with place.database("drain") as dsn:
             lines = []
-            for function, what, target in (("work", "0.5 ms of computing", 1.6), ("call", "2 ms of waiting", None)):
-                calls = {cores: partial(_drain, cluster, dsn, functions, function, cores, messages) for cores in (1, 2)}
+            for function, what, number, target in (
+                ("work", "0.5 ms of computing", messages, 1.6),
+                ("call", "2 ms of waiting", messages // 4, None),
+            ):
+                calls = {cores: partial(_drain, cluster, dsn, functions, function, cores, number) for cores in (1, 2)}
                 samples = in_turns(calls, rounds)
-                name = f"drain {messages:,}, {what} each, two executors"
+                name = f"drain {number:,}, {what} each, two executors"
                 lines.append(Row(name, "one executor", samples[2], samples[1], target=target))
             return lines
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +19,8 @@ PICTURE: Final = ROOT / "docs" / "images" / "spark-cost.svg"
 _NOTHING: Final = "def nothing(messages):\n    pass\n"
 _WAITING: Final = "SELECT count(*) FROM messages.message"
 _ARCHIVED: Final = "SELECT count(*) FROM messages.message_archive"
-Step = Callable[[int], Usage]
+_LABELS: Final = {"driver jvm": "driver, JVM", "executor jvm": "executor, JVM", "executor": "executor, Python"}
+_STYLES: Final = {"driver jvm": "-", "executor jvm": "--", "executor": ":"}
 
 
 class Growth:
@@ -123,23 +123,21 @@ def draw(figures: dict[str, Any], path: Path = PICTURE) -> None:
     """Draw seconds, CPU seconds and memory against the number of rows."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 3.6), layout="constrained")
+    figure = Figure(figsize=(11, 3.8), layout="constrained")
     seconds, cpu, memory = figure.subplots(1, 3)
-    for name, usages in figures.items():
+    for color, (name, usages) in zip(("#0072B2", "#D55E00", "#009E73"), figures.items(), strict=True):
         rows = [int(number) / 1e6 for number in usages]
-        seconds.plot(rows, [usage["seconds"] for usage in usages.values()], marker="o", label=name)
-        cpu.plot(rows, [sum(usage["cpu"].values()) for usage in usages.values()], marker="o", label=name)
-        for kind, style in (("driver jvm", "-"), ("executor jvm", "--"), ("executor", ":")):
-            label = f"{name}, {'executor Python' if kind == 'executor' else kind.replace('jvm', 'JVM')}"
-            memory.plot(rows, [usage["peak"][kind] for usage in usages.values()], style, marker="o", label=label)
-    for axes, title in (
-        (seconds, "seconds, with the start of Spark"),
-        (cpu, "CPU seconds"),
-        (memory, "peak memory, MiB"),
-    ):
+        seconds.plot(rows, [usage["seconds"] for usage in usages.values()], marker="o", color=color, label=name)
+        cpu.plot(rows, [sum(usage["cpu"].values()) for usage in usages.values()], marker="o", color=color)
+        for kind, style in _STYLES.items():
+            memory.plot(rows, [usage["peak"][kind] for usage in usages.values()], style, marker=".", color=color)
+    for kind, style in _STYLES.items():
+        memory.plot([], [], style, color="gray", label=_LABELS[kind])
+    titles = {"seconds, with the start of Spark": seconds, "CPU seconds": cpu, "peak memory, MiB": memory}
+    for title, axes in titles.items():
         axes.set(title=title, xlabel="million rows", ylim=(0, None), xlim=(0, None))
         axes.grid(alpha=0.3)
     seconds.legend()
-    memory.legend(fontsize=6)
+    memory.legend(loc="lower right")
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path, metadata={"Date": None})

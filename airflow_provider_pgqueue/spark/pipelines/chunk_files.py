@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import md5
 from typing import Any, Final
@@ -98,7 +98,7 @@ def _is_readable(target: SubTreeFileSystem, file: File) -> bool:
 def _read(database: Database, partition: Partition, chunk: Chunk, take: Callable[[pa.RecordBatch], None]) -> Version:
     """Give the rows of a chunk, in their physical order, and return their version; both of one moment.
 
-    Columns that have no value in the chunk are not there: most messages use few, and each costs the same without values.
+    Columns without any value in the chunk are left out: most messages use few, and each costs as much without values.
     """
     rows = rows_of(partition, chunk)
     with database.arrow("pgqueue export") as conn, conn.cursor() as cursor:
