@@ -37,29 +37,58 @@ class Usage:
 
 @contextmanager
 def measured(trees: Trees) -> Iterator[Usage]:
-    """Measure trees of processes. What a process used that has ended counts where its parent has waited for it."""
-    usage, stop = Usage(), threading.Event()
-    watch = threading.Thread(target=_watch, args=(trees, usage, stop), daemon=True)
+    """Measure trees of processes, the short-lived and those that are killed too."""
+    usage, stop, watched = Usage(), threading.Event(), _Watched(trees)
+    watch = threading.Thread(target=watched.until, args=(stop,), daemon=True)
     before, started = _cpu(trees), time.monotonic()
     watch.start()
     try:
         yield usage
     finally:
         usage.seconds = time.monotonic() - started
-        usage.cpu = _cpu(trees)
-        usage.cpu.subtract(before)
+        reaped = _cpu(trees)
+        reaped.subtract(before)
         stop.set()
         watch.join()
+        # Both are too small: one lacks whose parent was killed, the other the last moments and what came and went.
+        usage.cpu = reaped | watched.spent()
+        usage.peak = watched.peak
 
 
-def _watch(trees: Trees, usage: Usage, stop: threading.Event) -> None:
-    while not stop.wait(EVERY):
-        for kind, process in _processes(trees):
+class _Watched:
+    """What was seen of processes while they ran."""
+
+    def __init__(self, trees: Trees) -> None:
+        self.peak: dict[str, float] = {}
+        self._trees = trees
+        self._seen: dict[psutil.Process, tuple[str, float, float]] = {}
+        self._look(before=True)
+
+    def until(self, stop: threading.Event) -> None:
+        """Look at them every now and then."""
+        while not stop.wait(EVERY):
+            self._look()
+        self._look()
+
+    def spent(self) -> Counter[str]:
+        """Return the CPU seconds of each kind."""
+        spent: Counter[str] = Counter()
+        for kind, at_first, at_last in self._seen.values():
+            spent[kind] += at_last - at_first
+        return spent
+
+    def _look(self, *, before: bool = False) -> None:
+        for kind, process in _processes(self._trees):
             with suppress(psutil.Error):
-                usage.peak[kind] = max(usage.peak.get(kind, 0.0), process.memory_info().rss / 2**20)
+                times = process.cpu_times()
+                own = times.user + times.system
+                _, at_first, _ = self._seen.get(process, ("", own if before else 0.0, 0.0))
+                self._seen[process] = (kind, at_first, own)
+                self.peak[kind] = max(self.peak.get(kind, 0.0), process.memory_info().rss / 2**20)
 
 
 def _cpu(trees: Trees) -> Counter[str]:
+    """Return what processes used, and their children that ended and that they waited for."""
     spent: Counter[str] = Counter()
     for kind, process in _processes(trees):
         with suppress(psutil.Error):
