@@ -308,7 +308,7 @@ def test_a_half_written_manifest_is_named_and_after_another_export_the_replay_co
     manifest.write_text(manifest.read_text()[:-100])
     replay = ("replay", "--export", "{folder}", "--to-queue", "orders")
     before = state(conn)
-    assert_refused(call(*replay), errors.ExportError, rf"manifest _manifests/{manifest.name} is damaged\. Export")
+    assert_refused(call(*replay), errors.ExportDamaged, rf"manifest _manifests/{manifest.name} is damaged\. Export")
     assert state(conn) == before
     call("export", "--target", "{folder}", run_id="a second export")
     assert json.loads(*call(*replay).output)["published"] == 20
