@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
 import signal
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import click
 from pyspark.sql import SparkSession
@@ -15,8 +17,9 @@ from pyspark.sql import SparkSession
 from airflow_provider_pgqueue.core.duration import parse_duration
 from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines.run import Summary, print_summary
+from airflow_provider_pgqueue.spark.pipelines.run import Summary, as_line, print_summary
 
+SUMMARY_FILE: Final = "PGQUEUE_SUMMARY"
 NO_DSN = (
     "A connection string on a command line can be read by everybody on the machine, and Spark keeps the command line "
     "in its event log. Set PGQUEUE_DSN, or PGSERVICE, PGHOST, PGPASSFILE, … where the driver starts."
@@ -35,8 +38,8 @@ def on_spark(function: Callable[..., Summary]) -> Callable[..., None]:
     """Make a callback of a click command out of `function(spark, database, **options) -> summary`.
 
     The session is made when the options are right, knows `format("pgqueue")`, and is stopped at the end. The summary
-    is printed on standard output. `--master` of the group says which Spark; by default what spark-submit or
-    spark-defaults.conf says, else this machine.
+    is printed on standard output, and written to the file that `PGQUEUE_SUMMARY` names, if it does. `--master` of the
+    group says which Spark; by default what spark-submit or spark-defaults.conf says, else this machine.
     """
 
     @functools.wraps(function)
@@ -45,7 +48,10 @@ def on_spark(function: Callable[..., Summary]) -> Callable[..., None]:
         database = Database()
         spark = _session(context)
         try:
-            print_summary(function(spark, database, **options))
+            summary = function(spark, database, **options)
+            print_summary(summary)
+            if path := os.environ.get(SUMMARY_FILE):
+                Path(path).write_text(as_line(summary))
         finally:
             spark.stop()
 
