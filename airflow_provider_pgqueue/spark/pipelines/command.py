@@ -77,7 +77,7 @@ def shuffle_locally(spark: SparkSession) -> None:
 
     Its own 200 are for clusters: of thousands of rows they make a thousand tasks that are almost empty.
     """
-    if is_remote() or not spark.sparkContext.master.startswith("local"):
+    if is_remote() or not (spark.sparkContext.master or "").startswith("local"):
         return
     if not spark.sparkContext.getConf().contains(_SHUFFLE_PARTITIONS):
         spark.conf.set(_SHUFFLE_PARTITIONS, max(8, 2 * spark.sparkContext.defaultParallelism))
