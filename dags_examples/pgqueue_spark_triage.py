@@ -42,7 +42,6 @@ with DAG(
         task_id="triage",
         pipeline="triage",
         arguments={"report": "{{ var.value.get('pgqueue_triage_report', '/tmp/pgqueue_triage.html') }}"},
-        conf={"spark.sql.shuffle.partitions": "8"},  # instead of 200: these are thousands of rows
         driver_memory="1g",
     )
     causes = choose_causes()

@@ -24,7 +24,7 @@ BEGIN
             ('pipeline', 'archive_log_end archive_log_steps'),
             ('pipeline', 'record_causes fingerprint'),
             ('consumer observer pipeline', 'causes'),
-            ('pipeline', 'record_traffic replay traffic_windows'),
+            ('pipeline', 'record_traffic replay traffic_windows require_queues'),
             ('publisher consumer observer upkeep', 'limited granted_queues'),
             ('publisher consumer observer upkeep raw pipeline', 'schema_version latest_migration compatible_version upkeep_mode')),
         function AS (

@@ -152,6 +152,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/replay.sql
 \ir functions/requeue.sql
 \ir functions/requeue_dead.sql
+\ir functions/require_queues.sql
 \ir functions/rest_vacuum.sql
 \ir functions/resume_queue.sql
 \ir functions/resume_schedule.sql

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.common.compat.sdk import AirflowException
@@ -27,6 +29,7 @@ except ModuleNotFoundError as error:
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+_SUMMARY_FILE: Final = "PGQUEUE_SUMMARY"
 _RUN_ID: Final = "{{ dag.dag_id }}/{{ run_id }}/{{ task.task_id }}/{{ ti.map_index }}"
 
 
@@ -39,7 +42,8 @@ class PgQueueSparkOperator(SparkSubmitOperator):
     hands it to the executors inside their tasks.
 
     A run is done once: the task's next try goes on with what is left, and after the run is finished it returns the
-    same summary without starting Spark. To do it again, give another `run_id`.
+    same summary without starting Spark. To do it again, give another `run_id`. With `dry_run` among the arguments it
+    counts, each time anew, changes nothing and leaves the run to be done.
 
     :param pipeline: the name, as in `python -m airflow_provider_pgqueue.spark --help`.
     :param arguments: its options, with underscores: `{"queue": "orders", "batch_size": 500}`. True is a flag, a list
@@ -77,6 +81,8 @@ class PgQueueSparkOperator(SparkSubmitOperator):
         queue = PgQueueHook(self.pgqueue_conn_id)
         self.application = _entry_point()
         self.application_args = [self.pipeline, *_options(self.arguments or {}), "--run-id", self.run_id]
+        if "--dry-run" in self.application_args:
+            return self._dry_run(context, queue)
         self._hook = self._hook_with_environment(queue)
         if (summary := self._summary(queue)) is not None:
             self.log.info("Run %s of %s had finished: nothing is done again", self.run_id, self.pipeline)
@@ -86,6 +92,20 @@ class PgQueueSparkOperator(SparkSubmitOperator):
             raise AirflowException(f"{self.pipeline} ended without a summary of run {self.run_id!r}; see the log above")
         return summary
 
+    def _dry_run(self, context: Context, queue: PgQueueHook) -> dict[str, Any]:
+        """Submit what is not even noted as a run: the driver, beside the task, leaves its summary in a file."""
+        with TemporaryDirectory() as folder:
+            path = Path(folder, "summary.json")
+            self._hook = self._hook_with_environment(queue, {_SUMMARY_FILE: str(path)})
+            if _hands_on_environment(self._hook):
+                raise AirflowException(
+                    f"a dry run on {self._hook._connection['master']} could not hand over its summary to the task. "
+                    "Submit it in deploy mode client, to a Spark that is local or standalone."
+                )
+            super().execute(context)
+            summary: dict[str, Any] = json.loads(path.read_text())
+        return summary
+
     def _summary(self, queue: PgQueueHook) -> dict[str, Any] | None:
         """Note that the run begins; return its summary if it had finished."""
         begun = Statement("begin_run", {"run_id": self.run_id, "pipeline": self.pipeline}, one)
@@ -93,24 +113,28 @@ class PgQueueSparkOperator(SparkSubmitOperator):
             summary: dict[str, Any] | None = run(conn, begun)
         return summary
 
-    def _hook_with_environment(self, queue: PgQueueHook) -> SparkSubmitHook:
+    def _hook_with_environment(self, queue: PgQueueHook, more: dict[str, str] | None = None) -> SparkSubmitHook:
         # Set for this moment only: what stays in env_vars is shown on the page of the task.
         given = self.env_vars
-        self.env_vars = _environment() | (given or {})
+        self.env_vars = _environment() | (given or {}) | (more or {})
         if self.send_connection:
             self.env_vars["PGQUEUE_DSN"] = queue.conninfo()
         try:
             hook = self._get_hook()
         finally:
             self.env_vars = given
-        shown = hook._is_yarn or hook._is_kubernetes or hook._connection["deploy_mode"] == "cluster"
-        if self.send_connection and shown:
+        if self.send_connection and _hands_on_environment(hook):
             raise AirflowException(
                 f"{hook._connection['master']} would put the connection of the queue into arguments that everybody "
                 "sees. Let the driver find it by PGQUEUE_DSN or a service file, and set send_connection=False. "
                 f"Airflow takes yarn if there is no connection {self._conn_id!r}."
             )
         return hook
+
+
+def _hands_on_environment(hook: SparkSubmitHook) -> bool:
+    """Return whether spark-submit gets the environment in arguments, for a driver that is not its own process."""
+    return bool(hook._is_yarn or hook._is_kubernetes or hook._connection["deploy_mode"] == "cluster")
 
 
 def _entry_point() -> str:

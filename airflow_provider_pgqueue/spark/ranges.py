@@ -25,10 +25,12 @@ PIECES: Final = 4
 SAMPLED: Final = 32
 SAMPLED_AT_MOST: Final = 4096
 
-# The partitions, or the table without any. An empty one has no pages, whatever its TOAST has.
+# The partitions, or the table without any. An empty one has no pages, whatever its TOAST has. TOAST, with large bodies,
+# counts for the size of a piece, but a sample looks at the other pages.
 _LEAVES: Final = r"""
     SELECT bounds[1]::timestamptz, bounds[2]::timestamptz,
-           CASE WHEN pg_relation_size(c.oid) > 0 THEN pg_table_size(c.oid) / 8192 ELSE 0 END
+           CASE WHEN pg_relation_size(c.oid) > 0 THEN pg_table_size(c.oid) / 8192 ELSE 0 END,
+           pg_relation_size(c.oid) / 8192
       FROM pg_class c
       LEFT JOIN LATERAL regexp_match(pg_get_expr(c.relpartbound, c.oid),
                                      'FROM \(''([^'']+)''\) TO \(''([^'']+)''\)') AS bounds ON true
@@ -51,10 +53,11 @@ class Range(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A span of a table's time and how many pages hold it at most."""
+    """A span of a table's time, how many pages hold it at most, and how many of them are not TOAST."""
 
     span: Span
     pages: int
+    heap: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +85,15 @@ def _windows(conn: psycopg.Connection[Any], selection: Selection) -> Iterator[Wi
     """Give all of time, in its order."""
     leaves = conn.execute(_LEAVES, {"table": selection.table.relation.as_string(conn)}).fetchall()
     # What no other has belongs to the default partition; all of it to a table without partitions.
-    elsewhere = sum(pages for begin, _, pages in leaves if not begin)
+    others = [sizes for begin, _, *sizes in leaves if not begin]
+    elsewhere = list(map(sum, zip(*others, strict=True))) or [0, 0]
     edge = None
-    for begin, end, pages in leaves:
+    for begin, end, *sizes in leaves:
         if begin:
-            yield Window(Span(edge, begin) & selection.span, elsewhere)
-            yield Window(Span(begin, end) & selection.span, pages)
+            yield Window(Span(edge, begin) & selection.span, *elsewhere)
+            yield Window(Span(begin, end) & selection.span, *sizes)
             edge = end
-    yield Window(Span(edge) & selection.span, elsewhere)
+    yield Window(Span(edge) & selection.span, *elsewhere)
 
 
 def _merged(windows: Sequence[Window], size: int) -> list[Window]:
@@ -98,7 +102,8 @@ def _merged(windows: Sequence[Window], size: int) -> list[Window]:
     for window in windows:
         if merged and merged[-1].pages + window.pages <= size:
             last = merged.pop()
-            window = Window(Span(last.span.begin, window.span.end), last.pages + window.pages)
+            span = Span(last.span.begin, window.span.end)
+            window = Window(span, last.pages + window.pages, last.heap + window.heap)
         merged.append(window)
     return merged
 
@@ -109,7 +114,7 @@ def _piece_size(pages: int, max_ranges: int) -> int:
 
 def _cut(conn: psycopg.Connection[Any], selection: Selection, window: Window, size: int) -> list[Piece]:
     within = window.span.conditions(sql.Identifier(selection.table.moment))
-    cuts = _cuts(conn, selection.table, within, window.pages, ceil(window.pages / size))
+    cuts = _cuts(conn, selection.table, within, window.heap, ceil(window.pages / size))
     pages = ceil(window.pages / (len(cuts) + 1))
     return [
         Piece(selection.statement(*within, *_ids(begin, end)).as_string(conn), pages)
@@ -118,12 +123,12 @@ def _cut(conn: psycopg.Connection[Any], selection: Selection, window: Window, si
 
 
 def _cuts(
-    conn: psycopg.Connection[Any], table: Table, within: Sequence[sql.Composable], pages: int, pieces: int
+    conn: psycopg.Connection[Any], table: Table, within: Sequence[sql.Composable], heap: int, pieces: int
 ) -> list[int]:
     """Return ids that cut a window into pieces with about as many rows each, by looking at some of its pages."""
     if pieces < 2:
         return []
-    percent = min(100.0, 100 * min(SAMPLED * pieces, SAMPLED_AT_MOST) / pages)
+    percent = min(100.0, 100 * min(SAMPLED * pieces, SAMPLED_AT_MOST) / heap)
     query = sql.SQL(_CUTS).format(table.relation) + sql.SQL(" WHERE " if within else "") + sql.SQL(" AND ").join(within)
     row = conn.execute(query, [[number / pieces for number in range(1, pieces)], percent]).fetchone()
     return sorted(set(row[0])) if row and row[0] else []

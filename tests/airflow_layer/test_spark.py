@@ -77,6 +77,26 @@ def test_a_pipeline_runs_once_and_its_summary_is_the_result(
     assert conn.execute("SELECT count(*) FROM messages.message").fetchone() == (1,)
 
 
+def test_a_dry_run_returns_its_summary_and_is_no_run(
+    conn_id: str, spark_default: None, conn: psycopg.Connection[Any], queue: Queue, run: Run, tmp_path: Path
+) -> None:
+    perform(conn, statements.publish_batch(queue("orders"), [{"body": "confidential"}] * 3))
+    conn.execute("SELECT messages.archive(lock_token, ARRAY[id]) FROM messages.lease('orders', 3)")
+    summary = run(drain(tmp_path, pipeline="replay", arguments={"queue": "orders", "dry_run": True}))
+    assert (summary["dry_run"], summary["chosen"]) == (True, 3)
+    assert conn.execute("SELECT FROM messages.pipeline_run").rowcount == 0
+    assert conn.execute("SELECT FROM messages.message").rowcount == 0
+
+
+def test_a_dry_run_of_which_the_driver_is_elsewhere_is_refused(
+    conn_id: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = {"conn_type": "spark", "host": "spark://m", "extra": {"deploy-mode": "cluster"}}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    with pytest.raises(AirflowException, match="deploy mode client"):
+        run(drain(tmp_path, pipeline="replay", arguments={"dry_run": True}, send_connection=False))
+
+
 def test_a_pipeline_that_fails_fails_the_task(conn_id: str, spark_default: None, run: Run, tmp_path: Path) -> None:
     with pytest.raises(AirflowException, match="queue 'nope' does not exist"):
         run(drain(tmp_path, arguments={"queue": "nope", "function": "packing:judge"}))

@@ -110,6 +110,7 @@ VERBS = {
     "record_traffic": ("SELECT messages.record_traffic('nightly', '[]')", "pipeline admin"),
     "replay": ("SELECT messages.replay('nightly', 'orders', '[]')", "pipeline admin"),
     "traffic_windows": ("SELECT messages.traffic_windows()", "pipeline admin"),
+    "require_queues": ("SELECT messages.require_queues(ARRAY['orders'])", "pipeline admin"),
     # Tables, and what is internal.
     "read bodies": ("SELECT FROM messages.message", "raw pipeline"),
     "insert": ("INSERT INTO messages.message (message) VALUES ('1')", "raw"),

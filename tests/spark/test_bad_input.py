@@ -220,6 +220,9 @@ NO_FUNCTION = rf"module '{FUNCTIONS}' has no function 'nothing'\. Check its spel
         ("drain", (*NOWHERE, "--function", f"{FUNCTIONS}:accept"), errors.QueueNotFound, NO_QUEUE + "Create it"),
         ("reprocess", (*NOWHERE, "--repair", f"{FUNCTIONS}:keep"), errors.QueueNotFound, NO_QUEUE + "Create it"),
         ("replay", ("--to-queue", "nowhere"), errors.QueueNotFound, NO_QUEUE + "Create it"),
+        ("triage", NOWHERE, errors.QueueNotFound, NO_QUEUE + "Create it"),
+        ("reconcile", NOWHERE, errors.QueueNotFound, NO_QUEUE + "Create it"),
+        ("replay", (*NOWHERE, "--to-queue", "orders"), errors.QueueNotFound, NO_QUEUE + "Create it"),
         ("drain", ("--queue", "orders", "--function", "nowhere:f"), errors.InvalidArgument, NO_MODULE),
         ("reprocess", ("--repair", "nowhere:f"), errors.InvalidArgument, NO_MODULE),
         ("reprocess", ("--repair", f"{FUNCTIONS}:keep", "--validator", "nowhere:f"), errors.InvalidArgument, NO_MODULE),
@@ -233,7 +236,7 @@ NO_FUNCTION = rf"module '{FUNCTIONS}' has no function 'nothing'\. Check its spel
         ("reconcile", ("--expected", "/nowhere.csv"), errors.InvalidArgument, "'/nowhere.csv' cannot be read as csv"),
     ],
 )  # fmt: skip
-def test_what_is_not_there_is_named_and_the_run_completes_with_what_is(
+def test_what_is_not_there_is_named_before_anything_is_changed(
     call: Calls,
     conn: Connection,
     queue: Queue,

@@ -45,6 +45,16 @@ def slowly(messages):
         conn.execute("INSERT INTO effect (note) VALUES (NULL)")
     time.sleep(0.5)
 """
+DIES = """
+import os, signal
+import psycopg
+
+def dies(messages):
+    with psycopg.connect(DSN, autocommit=True) as conn:
+        (place,) = conn.execute("INSERT INTO effect (note) VALUES (NULL) RETURNING place").fetchone()
+    if place == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
 SUCCESS = {"success": 0, "rejected": 0, "failed": 0, "lock_expired": 0}
 
 
@@ -276,6 +286,44 @@ def test_only_so_many_and_only_this_topic(draining: Drain, conn: Connection, que
     rest = draining(lambda messages: None, run_id="rest", topic="*.eu")
     assert (rest["archived"], rest["ready"], rest["waiting"]) == (13, 0, 0)
     assert left(conn) == [("other", 0, None)]
+
+
+def test_a_task_that_is_tried_again_archives_no_more_than_was_asked_for(
+    conn: Connection, queue: Queue, dsn: str, effects: Callable[[], list[Any]], tmp_path: Path
+) -> None:
+    queue("orders")
+    publish(conn, *range(100))
+    (tmp_path / "mortal.py").write_text(f"DSN = {dsn!r}\n{DIES}")
+    command = [sys.executable, "-m", "airflow_provider_pgqueue.spark", "--master", "local[1,2]", "drain"]
+    command += ["--queue", "orders", "--function", "mortal:dies", "--batch-size", "5", "--lease-for", "1s"]
+    environment = os.environ | {"PGQUEUE_DSN": dsn, "PYTHONPATH": f"{tmp_path}:{Path.cwd()}"}
+    done = subprocess.run([*command, "--max-messages", "20"], env=environment, capture_output=True, timeout=180)
+    summary = json.loads(done.stdout)
+    assert (summary["archived"], summary["held"], summary["rounds"]) == (20, 0, 2)
+    assert len(effects()) == 5  # of five messages each, and one batch twice
+    assert (len(archive(conn)), len(left(conn))) == (20, 80)
+
+
+def test_what_a_dying_try_of_the_run_archives_yet_is_not_taken_again(
+    draining: Drain, conn: Connection, queue: Queue, connect: Callable[..., Connection]
+) -> None:
+    queue("orders")
+    publish(conn, *range(20))
+    holder = "spark nightly 0.0:1@dying"
+    held = run(conn, statements.lease("orders", max_messages=6, locked_by=holder))
+
+    def archive_late() -> None:
+        own = connect()
+        until(lambda: own.execute("SELECT FROM messages.pipeline_run").rowcount, 60)
+        time.sleep(1)  # so that the drain has looked by now
+        ids = [message.id for message in held]
+        run(own, statements.archive(held[0].lock_token, ids, handled_by=holder))
+
+    thread = threading.Thread(target=archive_late)
+    thread.start()
+    summary = draining(lambda messages: None, max_messages=6)
+    thread.join()
+    assert (summary["archived"], summary["ready"], summary["rounds"]) == (6, 14, 0)
 
 
 def test_an_empty_queue_needs_no_job(draining: Drain, queue: Queue) -> None:

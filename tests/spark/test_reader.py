@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -198,6 +200,21 @@ def test_ranges_hold_about_the_same(dsn: str, conn: Connection) -> None:
     ranges = reading.partitions()
     sizes = [len(ids_in(reading, [one])) for one in ranges]
     assert len(sizes) == 6
+    assert max(sizes) < 2 * min(sizes)
+
+
+def test_ranges_of_large_bodies_hold_about_the_same(dsn: str, conn: Connection) -> None:
+    body = sql.Literal(json.dumps(secrets.token_urlsafe(112_000)))  # 150 kB that do not compress, all of it in TOAST
+    conn.execute(
+        sql.SQL(
+            "INSERT INTO messages.message_archive (result, created_at, archived_at, message)"
+            " SELECT 'success', now(), clock_timestamp(), {} FROM generate_series(1, 200)"
+        ).format(body)
+    )
+    reading = reader(dsn, numPartitions=2, columns="id")
+    statements = [statement for one in reading.partitions() for statement in one.statements]
+    sizes = [size for statement in statements if (size := len(ids_in(reading, [Range((statement,), 1)])))]
+    assert (len(sizes), sum(sizes)) == (8, 200)
     assert max(sizes) < 2 * min(sizes)
 
 

@@ -303,7 +303,11 @@ def test_an_export_is_replayed_after_its_partition_was_dropped(
     export(spark, ExportOptions(target=str(tmp_path), drop=True), Database(dsn))
     assert again("archive", queue="again")["chosen"] == 2
     conn.execute("DELETE FROM messages.message")
-    done = again("export", queue="again", export=str(tmp_path), where="get_json_object(message, '$.deep') IS NOT NULL")
+    conn.execute("SELECT messages.drop_queue('orders')")
+    chosen = {"queue": "again", "export": str(tmp_path)}
+    with pytest.raises(QueueNotFound, match="'ordres'"):
+        again("misspelt", queues=("orders", "ordres"), **chosen)
+    done = again("export", queues=("orders",), where="get_json_object(message, '$.deep') IS NOT NULL", **chosen)
     assert done["from"] == [{"queue": "orders", "result": "success", "messages": 3}]
     assert sorted(copies(conn)) == ids
     equal = conn.execute("SELECT bool_and(message = %s::jsonb AND headers ? 'trace') FROM messages.message", [HOSTILE])

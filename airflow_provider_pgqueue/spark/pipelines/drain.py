@@ -45,7 +45,8 @@ class DrainOptions:
     pyarrow.Table or a pandas.DataFrame, as `as_` says, with id, message (JSON), reference, attempts, headers (JSON),
     topic, group_key and created_at, and returns what `batches.outcomes_of` accepts. `parallelism` is the number of
     consumers, by default the cores that Spark has. `lease_for` is renewed while the function works: it is how long the
-    messages of a killed task wait. `max_messages` bounds what is archived, `topic` is a pattern.
+    messages of a killed task wait. `max_messages` bounds what the tries of a run archive, one after the other. `topic`
+    is a pattern.
     """
 
     queue_name: str
@@ -134,7 +135,7 @@ class _Drain:
         reported: Counter[str] = Counter()
         pause = 0.25
         for done in range(_MOST_ROUNDS):
-            left, wanted = self._settled(), self._wanted()
+            left, wanted = self._settled()
             if left.ready == 0 or wanted == 0:
                 return reported, done
             before = reported["leased"]
@@ -146,24 +147,32 @@ class _Drain:
         log.warning("queue %s still has messages after %s rounds", self._options.queue_name, _MOST_ROUNDS)
         return reported, _MOST_ROUNDS
 
-    def _settled(self) -> Backlog:
-        """Look what is left, when this run holds nothing or something is ready; killed tasks hold for a lease."""
+    def _settled(self) -> tuple[Backlog, int | None]:
+        """Look what is left and how much of it is wanted, when this run holds nothing or has something to do.
+
+        Killed tasks hold for a lease.
+        """
         until = time.monotonic() + 2 * self._options.lease_for.total_seconds() + 10
-        while (left := self._look()).held and not left.ready:
+        while True:
+            left = self._look()
+            wanted = self._wanted(left)
+            if not left.held or (left.ready and wanted != 0):
+                break
             if time.monotonic() > until:
                 log.warning("%s message(s) are still held by a task that Spark gave up", left.held)
                 break
             self._say(left)
             time.sleep(0.5)
-        return left
+        return left, wanted
 
-    def _wanted(self) -> int | None:
+    def _wanted(self, left: Backlog) -> int | None:
+        """Return how many more are to be leased: what the run holds may be archived yet, what it held is by now."""
         most = self._options.max_messages
         if most is None:
             return None
         archived = self._archived()
         done: int = sum(archived[result] for result in _RESULTS)
-        return max(0, most - done)
+        return max(0, most - done - left.held)
 
     def _job(self, ready: int, wanted: int | None) -> Counter[str]:
         """Run one consumer a task, and add up what they report; an error that one reports is raised."""

@@ -14,6 +14,7 @@ from airflow_provider_pgqueue.core.errors import ExportDiffers, UndecidedMessage
 from airflow_provider_pgqueue.core.statements import Statement
 from airflow_provider_pgqueue.core.statements.statement import one
 from airflow_provider_pgqueue.spark.pipelines.manifest import Manifest
+from airflow_provider_pgqueue.spark.pipelines.watch import watching
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,8 @@ def drop(conn: psycopg.Connection[Any], manifest: Manifest) -> str | None:
     why = "it is in use"
     for attempt in range(_TRIES):
         try:
-            rows = run(conn, statement)
+            with watching(lambda: log.info("partition %s: being compared with its export", manifest.partition)):
+                rows = run(conn, statement)
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
             time.sleep(random.uniform(0.1, 0.3) * (attempt + 1))
         except (UndecidedMessages, ExportDiffers) as error:

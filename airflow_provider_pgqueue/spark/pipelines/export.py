@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import click
 import psycopg
-from pyarrow.fs import SubTreeFileSystem
+from pyarrow.fs import FileSelector, SubTreeFileSystem
 from pyspark.errors import PySparkException
 
 from airflow_provider_pgqueue.core.client import run as run_statement
@@ -51,6 +51,7 @@ from airflow_provider_pgqueue.spark.pipelines.succession import (
     take_place,
 )
 from airflow_provider_pgqueue.spark.pipelines.target import open_target, remove_folder, shown
+from airflow_provider_pgqueue.spark.pipelines.watch import watching, watching_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -232,7 +233,8 @@ class _Export:
         for file in manifest.files:
             files[file.chunk].append(file)
         target = self.target
-        return all(self._for_each(manifest.chunks, lambda chunk: are_readable(target, files[chunk.number])))
+        with watching_tasks(self.spark, f"partition {manifest.partition}, reading back"):
+            return all(self._for_each(manifest.chunks, lambda chunk: are_readable(target, files[chunk.number])))
 
     def _export(self, conn: psycopg.Connection[Any], partition: Partition, *, older: Manifest | None) -> Manifest:
         started = time.monotonic()
@@ -265,10 +267,12 @@ class _Export:
         self, conn: psycopg.Connection[Any], partition: Partition
     ) -> tuple[Manifest, list[tuple[str, File]]]:
         name = uuid4().hex
-        self.target.create_dir(staging_folder(partition.name, name), recursive=True)
+        folder = staging_folder(partition.name, name)
+        self.target.create_dir(folder, recursive=True)
         database, target = self.database, self.target
         chunks = partition.chunks(self.options.rows_per_file)
-        done = self._for_each(chunks, lambda chunk: export_chunk(database, target, partition, chunk, name))
+        with watching(lambda: self._say(partition, folder, len(chunks))):
+            done = self._for_each(chunks, lambda chunk: export_chunk(database, target, partition, chunk, name))
         staged = [(path, File.from_json(file)) for chunk in done for path, file in chunk["files"]]
         (schema_version,) = conn.execute("SELECT messages.schema_version()").fetchone() or (0,)
         manifest = Manifest(
@@ -284,6 +288,13 @@ class _Export:
             files=tuple(sorted((file for _, file in staged), key=lambda file: file.path)),
         )
         return manifest, staged
+
+    def _say(self, partition: Partition, folder: str, chunks: int) -> None:
+        """Say how far the tasks are: what they wrote is all that the driver sees before they end."""
+        found = self.target.get_file_info(FileSelector(folder))
+        begun = len({info.base_name.partition("-")[0] for info in found})
+        megabytes = sum(info.size for info in found) / 1e6
+        log.info("partition %s: %d of %d parts in files, %.1f MB", partition.name, begun, chunks, megabytes)
 
     def _drop(self, conn: psycopg.Connection[Any], manifest: Manifest) -> str | None:
         """Drop the partition if its export stands where it was put; return why it is kept."""

@@ -52,6 +52,11 @@ def export_files(target: str) -> list[str]:
     return [f"{base}/{file.path}" for manifest in manifests for file in manifest.files]
 
 
+def exported_queues(target: str) -> set[str]:
+    """Return the names of the queues of which messages were exported. ExportError as `export_files`."""
+    return {file.queue_name for manifest in _manifests(target) for file in manifest.files}
+
+
 def _manifests(target: str) -> list[Manifest]:
     try:
         found = read_manifests(open_target(target))

@@ -16,7 +16,9 @@ from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.pipelines.command import duration, new_run_id, on_spark
 from airflow_provider_pgqueue.spark.pipelines.keys import Keys, read_keys
 from airflow_provider_pgqueue.spark.pipelines.moment import moment, now
+from airflow_provider_pgqueue.spark.pipelines.queues import require_queues
 from airflow_provider_pgqueue.spark.pipelines.run import Summary, print_summary, run
+from airflow_provider_pgqueue.spark.pipelines.watch import watching_tasks
 
 KINDS: Final = ("lost", "doubled", "missing_effect", "effect_without_success", "slow")
 _KEYS: Final = ("reference", "id")
@@ -68,27 +70,33 @@ def reconcile(spark: SparkSession, options: ReconcileOptions, database: Database
     `expected`, messages under other keys count for nothing but the effects.
 
     Only reads. The order is expected, queue, archive, business, so that a system at work loses and misses nothing in
-    between; for the effects without success of one, give a time and a query of that time.
+    between; for the effects without success of one, give a time and a query of that time. QueueNotFound for a name that
+    no queue has.
     """
     with run(database, options.run_id, "reconcile") as this:
         if this.summary is not None:
             return this.summary
-        # Both are checked before the work begins, and read in their turn.
-        expected, business = _keys(spark, options.expected, database), _keys(spark, options.business, database)
-        expected = expected and expected.localCheckpoint()
-        messages = _messages(spark, options, database)
-        business = business and business.localCheckpoint()
-        found = _found(_joined(expected, messages, business), options).localCheckpoint()
-        summary = {
-            "by": options.by,
-            "messages": messages.count(),
-            "without_key": messages.where(F.col("key").isNull()).count(),
-            "unfinished": messages.where(~F.col("finished")).count(),
-            "expected": None if expected is None else expected.distinct().count(),
-            "effects": None if business is None else business.count(),
-            **_summary(found, options),
-        }
-        return this.finish(summary)
+        require_queues(database, options.queues)
+        with watching_tasks(spark, f"reconcile {options.run_id}"):
+            return this.finish(_compared(spark, options, database))
+
+
+def _compared(spark: SparkSession, options: ReconcileOptions, database: Database) -> Summary:
+    # Both are checked before the work begins, and read in their turn.
+    expected, business = _keys(spark, options.expected, database), _keys(spark, options.business, database)
+    expected = expected and expected.localCheckpoint()
+    messages = _messages(spark, options, database)
+    business = business and business.localCheckpoint()
+    found = _found(_joined(expected, messages, business), options).localCheckpoint()
+    return {
+        "by": options.by,
+        "messages": messages.count(),
+        "without_key": messages.where(F.col("key").isNull()).count(),
+        "unfinished": messages.where(~F.col("finished")).count(),
+        "expected": None if expected is None else expected.distinct().count(),
+        "effects": None if business is None else business.count(),
+        **_summary(found, options),
+    }
 
 
 def _keys(spark: SparkSession, keys: Keys | None, database: Database) -> DataFrame | None:

@@ -21,7 +21,9 @@ from airflow_provider_pgqueue.core.statements.statement import one
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.pipelines.command import new_run_id, on_spark
 from airflow_provider_pgqueue.spark.pipelines.moment import moment, now
+from airflow_provider_pgqueue.spark.pipelines.queues import require_queues
 from airflow_provider_pgqueue.spark.pipelines.run import Progress, Summary, run
+from airflow_provider_pgqueue.spark.pipelines.watch import watching_tasks
 
 if TYPE_CHECKING:
     import psycopg
@@ -76,7 +78,8 @@ def replay(spark: SparkSession, options: ReplayOptions, database: Database) -> S
     its id, and `replay_run`. Under one `run_id` each message is published once to a queue: a run that was killed goes
     on where it was when it is run again, within 90 days, and counts what it finds as `known`. What a run has published
     itself it does not choose again. Groups keep their order. A dry run only counts. QueueNotFound before anything is
-    published; InvalidArgument for a filter that is none.
+    published, also for one of `queues` that is neither there nor in the export; InvalidArgument for a filter that is
+    none.
     """
     if options.dry_run:
         return _plan(spark, options, database)
@@ -91,9 +94,11 @@ def replay(spark: SparkSession, options: ReplayOptions, database: Database) -> S
 
 
 def _plan(spark: SparkSession, options: ReplayOptions, database: Database) -> Summary:
-    """Count what is chosen, without reading bodies; QueueNotFound if there is nowhere to publish it."""
+    """Count what is chosen, without reading bodies; QueueNotFound for a queue to read or to publish to."""
+    require_queues(database, set(options.queues) - _exported(options))
     chosen = _choose(spark, options, database, _CHOSEN_BY).groupBy("queue_name", "result").count()
-    counts = chosen.orderBy("queue_name", "result").collect()
+    with watching_tasks(spark, f"replay {options.run_id}, counting"):
+        counts = chosen.orderBy("queue_name", "result").collect()
     targets = {options.queue} if options.queue is not None else {row["queue_name"] for row in counts}
     with database.connect("pgqueue replay") as conn:
         for target in sorted(targets):
@@ -105,6 +110,15 @@ def _plan(spark: SparkSession, options: ReplayOptions, database: Database) -> Su
         "to": sorted(targets),
         "dry_run": options.dry_run,
     }
+
+
+def _exported(options: ReplayOptions) -> set[str]:
+    """Return the queues of an export, which may be gone since."""
+    if options.export is None:
+        return set()
+    from airflow_provider_pgqueue.spark.pipelines.exported import exported_queues
+
+    return exported_queues(options.export)
 
 
 def _target(options: ReplayOptions) -> Column:
@@ -200,7 +214,8 @@ def _at_once(copies: DataFrame, options: ReplayOptions, database: Database) -> t
     line = F.coalesce("group_key", F.col("id").cast("string"))
     tasks = copies.repartition(options.connections, "queue_name", line).sortWithinPartitions("id")
     done = tasks.mapInArrow(publish, "published long, known long").agg(F.sum("published"), F.sum("known"))
-    published, known = done.collect()[0]
+    with watching_tasks(copies.sparkSession, f"replay {run_id}"):
+        published, known = done.collect()[0]
     return published, known
 
 

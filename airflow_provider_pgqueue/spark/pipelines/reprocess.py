@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
-import psycopg
 
 from airflow_provider_pgqueue.core import statements
 from airflow_provider_pgqueue.core.client import run as run_statement
-from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
+from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.statements import Statement
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.pipelines.command import duration, new_run_id, on_spark
 from airflow_provider_pgqueue.spark.pipelines.run import Progress, Summary, run
+from airflow_provider_pgqueue.spark.pipelines.watch import watching
 from airflow_provider_pgqueue.spark.remedy import Repair, Validator, load, load_validator
 from airflow_provider_pgqueue.spark.repairs import Repairs
 
@@ -168,7 +166,8 @@ class _Work:
             dry_run=options.dry_run,
         )
         numbers = self._spark.range(0, tasks, 1, tasks)
-        with _progress(self.done, len(ids)):
+        progress = Progress("reprocess", every=0)
+        with watching(lambda: progress.at(sum(self.done().values()), **{"in all": len(ids)}), every=_SAYS_EVERY):
             found = numbers.mapInArrow(repairs.work, "id bigint, outcome string").toArrow()
         return dict(zip(found["id"].to_pylist(), found["outcome"].to_pylist(), strict=True))
 
@@ -176,6 +175,7 @@ class _Work:
         """Wait until the first messages are finished; `stopped` if too many died again, or not all were in time."""
         options = self._options
         patience = time.monotonic() + options.canary_wait.total_seconds()
+        progress = Progress(f"canary of {options.run_id}", every=_SAYS_EVERY)
         with self.database.connect("pgqueue reprocess") as conn:
             while True:
                 requeued, finished, died = conn.execute(_CANARY, [self._remedied_by, options.canary]).fetchone() or (
@@ -183,6 +183,7 @@ class _Work:
                     0,
                     0,
                 )
+                progress.at(finished, requeued=requeued, **{"died again": died})
                 stopped = _verdict(requeued, finished, died, options.stop_when_failing)
                 if stopped is None and time.monotonic() >= patience:
                     stopped = "the canary was not finished in time"
@@ -220,30 +221,6 @@ def _verdict(requeued: int, finished: int, died: int, stop_when_failing: float) 
     if 100 * died >= stop_when_failing * requeued:
         return "the canary died again"
     return "" if finished == requeued else None
-
-
-@contextmanager
-def _progress(done: Callable[[], Counter[str]], number: int) -> Iterator[None]:
-    """Say in the log every few seconds how much is decided while Spark works."""
-    ended = threading.Event()
-
-    def say() -> None:
-        progress = Progress("reprocess")
-        while not ended.wait(_SAYS_EVERY):
-            try:
-                counts = done()
-            except (PgQueueError, psycopg.Error) as error:
-                log.warning("could not count what is decided: %s", type(error).__name__)
-                continue
-            progress.at(sum(counts.values()), **{"in all": number})
-
-    thread = threading.Thread(target=say, name="pgqueue-progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _summary(options: ReprocessOptions, found: dict[int, str], done: Counter[str]) -> Summary:

@@ -21,6 +21,7 @@ from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.pipelines.command import duration, new_run_id, on_spark
 from airflow_provider_pgqueue.spark.pipelines.moment import moment
 from airflow_provider_pgqueue.spark.pipelines.run import Progress, Summary, run
+from airflow_provider_pgqueue.spark.pipelines.watch import watching_tasks
 
 Windows = Mapping[str, tuple[datetime, datetime]]
 
@@ -88,7 +89,8 @@ def _count(spark: SparkSession, windows: Windows, database: Database, run_id: st
         spark, "archive", since, "id,queue_name,result,created_at,leased_at,archived_at,attempts,fingerprint"
     ).persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        return _record(_traffic(waiting, archive, windows), database, run_id)
+        with watching_tasks(spark, f"rollup {run_id}"):
+            return _record(_traffic(waiting, archive, windows), database, run_id)
     finally:
         archive.unpersist()
         waiting.unpersist()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -86,28 +86,45 @@ class Share:
 
     def _consume(self, part: int, counts: Counter[str]) -> None:
         batches = Batches(load_function(self.function) if isinstance(self.function, str) else self.function, self.form)
-        wanted = self._wanted(part)
+        attempt = _attempt()
         with self.database.connect(f"pgqueue drain {self.queue_name}"[:63]) as conn:
             set_json_loads(_as_text, conn)
 
             def stop() -> bool:
                 return batches.misuse is not None or self._is_stopped(conn)
 
-            consumer = self._consumer(part, batches)
-            while not stop():
-                left = None if wanted is None else wanted - counts.total()
-                counts.update(consumer.drain(conn, max_messages=left, stop=stop))
-                if counts.total() == wanted or not self._has_twin(conn, part):
-                    break
-                time.sleep(_LOOK_EVERY)
+            if self.max_messages is not None and attempt > 0:
+                # How much of its share the first attempt took, only the archive knows: the next round asks it.
+                self._await_twin(conn, part, stop)
+            else:
+                self._take(conn, part, self._consumer(part, attempt, batches), counts, stop)
         if batches.misuse is not None:
             raise InvalidArgument(batches.misuse)
 
-    def _consumer(self, part: int, batches: Batches) -> Consumer:
-        from pyspark import TaskContext
+    def _take(
+        self,
+        conn: psycopg.Connection[Any],
+        part: int,
+        consumer: Consumer,
+        counts: Counter[str],
+        stop: Callable[[], bool],
+    ) -> None:
+        wanted = self._wanted(part)
+        while not stop():
+            left = None if wanted is None else wanted - counts.total()
+            counts.update(consumer.drain(conn, max_messages=left, stop=stop))
+            if counts.total() == wanted or not self._has_twin(conn, part):
+                break
+            time.sleep(_LOOK_EVERY)
 
-        context = TaskContext.get()
-        attempt = context.attemptNumber() if context else 0
+    def _await_twin(self, conn: psycopg.Connection[Any], part: int, stop: Callable[[], bool]) -> None:
+        """Wait until another attempt holds nothing in two looks: between two batches it holds nothing in one."""
+        alone = 0
+        while not stop() and alone < 2:
+            time.sleep(_LOOK_EVERY)
+            alone = 0 if self._has_twin(conn, part) else alone + 1
+
+    def _consumer(self, part: int, attempt: int, batches: Batches) -> Consumer:
         return Consumer(
             queue_name=self.queue_name,
             handle_batch=batches,
@@ -135,6 +152,14 @@ class Share:
         """Say whether the driver wants an end: then it holds an advisory lock under a key that was drawn for this."""
         row = conn.execute("SELECT pg_try_advisory_xact_lock_shared(%s)", [self.stop_key]).fetchone()
         return row is not None and not row[0]
+
+
+def _attempt() -> int:
+    """Return which attempt of its task this is; the first one is 0, and there is one outside of Spark."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.attemptNumber() if context else 0
 
 
 def _as_text(data: str | bytes) -> str:

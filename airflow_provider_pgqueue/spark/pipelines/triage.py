@@ -22,8 +22,10 @@ from airflow_provider_pgqueue.core.statements.statement import one
 from airflow_provider_pgqueue.spark.causes import SUMS, Cause, Causes, find_causes
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.pipelines.command import new_run_id, on_spark
+from airflow_provider_pgqueue.spark.pipelines.queues import require_queues
 from airflow_provider_pgqueue.spark.pipelines.run import Summary, run
 from airflow_provider_pgqueue.spark.pipelines.triage_report import write_report
+from airflow_provider_pgqueue.spark.pipelines.watch import watching_tasks
 from airflow_provider_pgqueue.spark.trend import Window
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ def triage(spark: SparkSession, options: TriageOptions, database: Database | Non
     """Record the causes of death and return their numbers: ids and counts, no text out of a message.
 
     The causes of a run replace what the same run recorded before, in one transaction; a run that finished is not done
-    again. It only reads the queue: dying at any point loses nothing.
+    again. It only reads the queue: dying at any point loses nothing. QueueNotFound for a name that no queue has.
     """
     if not 1 <= options.max_causes <= 1000:
         raise InvalidArgument(f"max_causes is {options.max_causes}. Give a number from 1 to 1000.")
@@ -70,7 +72,9 @@ def triage(spark: SparkSession, options: TriageOptions, database: Database | Non
     with run(database, options.run_id, "triage") as this:
         if this.summary is not None:
             return this.summary
-        found = find_causes(spark, database, window, options.queue_names, max_causes=options.max_causes)
+        require_queues(database, options.queue_names)
+        with watching_tasks(spark, f"triage {options.run_id}"):
+            found = find_causes(spark, database, window, options.queue_names, max_causes=options.max_causes)
         _record(database, options.run_id, found.causes)
         if options.report:
             write_report(options.report, options.run_id, window, found)

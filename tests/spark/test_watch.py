@@ -1,0 +1,112 @@
+"""While a pipeline waits, it says how far it is."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.pipelines import watch
+from airflow_provider_pgqueue.spark.pipelines.export import ExportOptions, export
+from airflow_provider_pgqueue.spark.pipelines.reconcile import ReconcileOptions, reconcile
+from airflow_provider_pgqueue.spark.pipelines.replay import ReplayOptions, replay
+from airflow_provider_pgqueue.spark.pipelines.rollup import RollupOptions, rollup
+from airflow_provider_pgqueue.spark.pipelines.triage import TriageOptions, triage
+from airflow_provider_pgqueue.spark.pipelines.watch import watching, watching_tasks
+from tests.core.test_worker import until
+from tests.spark.test_export import make_partition
+
+Connection = psycopg.Connection[Any]
+DAY = timedelta(days=1)
+OLD = datetime.now(UTC) - 41 * DAY
+TASKS = r"\d+ of \d+ tasks done, at work for \d+ s"
+
+
+def test_it_is_said_again_and_again_whatever_goes_wrong_in_it(caplog: pytest.LogCaptureFixture) -> None:
+    said: list[float] = []
+
+    def say() -> None:
+        said.append(time.monotonic())
+        raise ValueError("canary")
+
+    with watching(say, every=0.01):
+        until(lambda: len(said) > 2, 10)
+    number = len(said)
+    time.sleep(0.05)
+    assert len(said) == number
+    assert "cannot say how far it is: ValueError" in caplog.messages
+    assert "canary" not in caplog.text
+
+
+def test_the_tasks_that_are_done_are_counted(session: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    def wait(batches: Any) -> Any:
+        for batch in batches:
+            time.sleep(1)
+            yield batch
+
+    frame = session.range(0, 4, 1, 4).mapInArrow(wait, "id long")
+    with caplog.at_level(logging.INFO), watching_tasks(session, "four tasks", every=0.05):
+        frame.collect()
+    assert any(re.fullmatch(r"four tasks: 2 of 4 tasks done, at work for [1-9]\d* s", line) for line in caplog.messages)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "options", "lines"),
+    [
+        (triage, TriageOptions(run_id="night", begin=OLD, end=OLD + 2 * DAY), [f"triage night: {TASKS}"]),
+        (rollup, RollupOptions(run_id="night", first_at=OLD, end_at=OLD + 2 * DAY), [f"rollup night: {TASKS}"]),
+        (reconcile, ReconcileOptions(run_id="night"), [f"reconcile night: {TASKS}"]),
+        (
+            replay,
+            ReplayOptions(run_id="night", queue="orders"),
+            [f"replay night, counting: {TASKS}", f"replay night: {TASKS}"],
+        ),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_pipeline_says_how_far_it_is(
+    spark: SparkSession,
+    dsn: str,
+    conn: Connection,
+    queue: Callable[..., str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    pipeline: Callable[..., Any],
+    options: Any,
+    lines: list[str],
+) -> None:
+    queue("orders")
+    make_partition(conn, 40, 50)
+    monkeypatch.setattr(watch, "EVERY", 0.02)
+    with caplog.at_level(logging.INFO):
+        pipeline(spark, options, Database(dsn))
+    assert all(any(re.fullmatch(line, message) for message in caplog.messages) for line in lines), caplog.messages
+
+
+def test_an_export_counts_the_parts_that_are_in_files(
+    session: SparkSession,
+    dsn: str,
+    conn: Connection,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    name = make_partition(conn, 40, 3000)
+    monkeypatch.setattr(watch, "EVERY", 0.02)
+    with caplog.at_level(logging.INFO):
+        export(session, ExportOptions(target=str(tmp_path), rows_per_file=100, drop=True), Database(dsn))
+    found = [re.fullmatch(rf"partition {name}: (\d+) of (\d+) parts in files, .* MB", line) for line in caplog.messages]
+    parts = [tuple(map(int, match.groups())) for match in found if match]
+    assert parts == sorted(parts)
+    assert any(0 < begun < number for begun, number in parts)
+    assert f"partition {name}: being compared with its export" in caplog.messages
+    assert any(re.fullmatch(f"partition {name}, reading back: {TASKS}", line) for line in caplog.messages)
