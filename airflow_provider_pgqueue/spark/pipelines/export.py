@@ -24,6 +24,7 @@ from airflow_provider_pgqueue.core.errors import (
     ExportDiffers,
     ExportError,
     InvalidArgument,
+    PgQueueError,
 )
 from airflow_provider_pgqueue.core.statements import Statement
 from airflow_provider_pgqueue.spark.database import Database
@@ -112,7 +113,7 @@ def export(spark: SparkSession, options: ExportOptions, database: Database) -> S
             return this.finish(job.all())
 
 
-class _Gone(InvalidArgument):
+class _Gone(PgQueueError):
     """Retention dropped a partition before it was exported."""
 
     def __init__(self, name: str) -> None:
@@ -140,7 +141,7 @@ class _Export:
                     what, manifest, present = self._ensure(conn, name)
                 except _Gone as error:
                     if name in self.options.partitions:
-                        raise
+                        raise InvalidArgument(str(error)) from None
                     log.info("%s", error)
                     continue
                 done[what].append(manifest)
