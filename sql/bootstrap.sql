@@ -11,7 +11,7 @@ BEGIN
           FROM pg_proc p CROSS JOIN aclexplode(p.proacl) a JOIN pg_roles r ON r.oid = a.grantee
          WHERE p.pronamespace = to_regnamespace('messages') AND a.grantee <> p.proowner
            AND r.rolname <> ALL (ARRAY['messages_publisher', 'messages_consumer', 'messages_observer', 'messages_upkeep',
-                                       'messages_admin', 'messages_raw', 'messages_pipeline', 'messages_limited', 'messages_owner']))::text, '[]'), true);
+                                       'messages_admin', 'messages_raw', 'messages_reader', 'messages_pipeline', 'messages_limited', 'messages_owner']))::text, '[]'), true);
 END $$;
 REVOKE ALL ON SCHEMA messages FROM PUBLIC;
 COMMENT ON SCHEMA messages IS 'Message queue: publish, lease, archive. See sql/README.md of airflow-provider-pgqueue.';

@@ -16,17 +16,19 @@ BEGIN
             ('consumer', 'lease extend archive release consume once lease_claimed forget_claims'),
             ('consumer', 'dead_ids lease_dead extend_dead release_dead requeue dismiss requeue_dead'),
             ('consumer observer', 'status ready_queues dead_queues dead_causes'),
-            ('observer', 'search_archive archive_partitions schedules traffic_report'),
+            ('observer', 'search_archive schedules traffic_report'),
             ('observer upkeep', 'health'),
             ('upkeep', 'upkeep run_schedules install_cron uninstall_cron'),
-            ('pipeline', 'begin_run finish_run run_backlog run_archived'),
-            ('pipeline', 'archive_partitions archive_checksums drop_archive_partition'),
-            ('pipeline', 'archive_log_end archive_log_steps'),
+            -- messages_pipeline is a member of messages_reader.
+            ('observer reader', 'archive_partitions'),
+            ('reader', 'archive_log_end archive_log_steps'),
+            ('pipeline', 'begin_run finish_run run_summary run_backlog run_archived'),
+            ('pipeline', 'archive_checksums drop_archive_partition'),
             ('pipeline', 'record_causes fingerprint'),
             ('consumer observer pipeline', 'causes'),
             ('pipeline', 'record_traffic replay traffic_windows require_queues'),
             ('publisher consumer observer upkeep', 'limited granted_queues'),
-            ('publisher consumer observer upkeep raw pipeline', 'schema_version latest_migration compatible_version upkeep_mode')),
+            ('publisher consumer observer upkeep raw reader pipeline', 'schema_version latest_migration compatible_version upkeep_mode')),
         function AS (
             SELECT p.oid, p.proname, p.proowner, p.proacl, coalesce(obj_description(p.oid, 'pg_proc'), '') LIKE 'Internal.%'
                 OR coalesce(obj_description(p.oid, 'pg_proc'), '') LIKE 'Internal,%' AS internal
@@ -56,7 +58,7 @@ BEGIN
           FROM wanted w FULL JOIN present p USING (grantee, oid)
          WHERE p.oid IS NULL
             OR (w.oid IS NULL AND grantee::regrole::text IN ('messages_publisher', 'messages_consumer', 'messages_observer',
-                    'messages_upkeep', 'messages_admin', 'messages_raw', 'messages_pipeline', 'messages_limited'))
+                    'messages_upkeep', 'messages_admin', 'messages_raw', 'messages_reader', 'messages_pipeline', 'messages_limited'))
          ORDER BY oid::regprocedure::text, grantee::regrole::text
     LOOP
         EXECUTE change;
@@ -65,10 +67,10 @@ BEGIN
         SELECT format('GRANT %s TO %I', privilege, 'messages_' || name)
           FROM (VALUES
             -- messages_limited can do nothing by itself, but it must not be dropped while a database counts on it.
-            ('USAGE ON SCHEMA messages', 'publisher consumer observer upkeep admin raw pipeline limited'),
+            ('USAGE ON SCHEMA messages', 'publisher consumer observer upkeep admin raw reader pipeline limited'),
             ('SELECT ON messages.archive_overview, messages.message_overview, messages.result_count', 'observer admin'),
-            -- The pipeline reads whole tables, bodies too, by ranges of pages.
-            ('SELECT ON messages.message, messages.message_archive', 'pipeline'),
+            -- Whole tables, bodies too, by ranges of pages.
+            ('SELECT ON messages.message, messages.message_archive', 'reader'),
             -- The conventions for plain SQL: sql/README.md
             ('SELECT, INSERT, UPDATE, DELETE ON messages.message', 'raw'),
             ('SELECT, INSERT ON messages.message_archive', 'raw'),

@@ -57,6 +57,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/check_batch.sql
 \ir functions/check_dead_lease.sql
 \ir functions/check_duration.sql
+\ir functions/check_isolation.sql
 \ir functions/check_key.sql
 \ir functions/check_lease.sql
 \ir functions/check_number.sql
@@ -66,6 +67,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/check_queue.sql
 \ir functions/check_queue_name.sql
 \ir functions/check_run.sql
+\ir functions/check_run_owner.sql
 \ir functions/check_schedule.sql
 \ir functions/check_topic.sql
 \ir functions/closed_archive_partition.sql
@@ -163,6 +165,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/run_backlog.sql
 \ir functions/run_schedules.sql
 \ir functions/run_schedules_at.sql
+\ir functions/run_summary.sql
 \ir functions/schedule.sql
 \ir functions/schedules.sql
 \ir functions/schema_version.sql

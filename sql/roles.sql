@@ -3,7 +3,7 @@
 DO $$
 DECLARE
     groups text[] := ARRAY['messages_publisher', 'messages_consumer', 'messages_observer', 'messages_upkeep',
-                           'messages_admin', 'messages_raw', 'messages_pipeline', 'messages_limited'];
+                           'messages_admin', 'messages_raw', 'messages_reader', 'messages_pipeline', 'messages_limited'];
     name   text;
     part   record;
 BEGIN
@@ -23,11 +23,12 @@ BEGIN
                 RETURN;
         END;
     END LOOP;
-    -- messages_owner gives the groups to the teams (grant_queue), reads sessions and settings (health), and lets its members
+    -- Who runs the pipelines reads what a reader reads. messages_owner gives the groups to the teams (grant_queue), reads sessions and settings (health), and lets its members
     -- upgrade.
     FOR part IN
         SELECT unnest AS granted, 'messages_owner' AS member, ' WITH ADMIN OPTION' AS how FROM unnest(groups)
-        UNION ALL VALUES ('pg_read_all_stats', 'messages_owner', ''), ('pg_read_all_settings', 'messages_owner', ''),
+        UNION ALL VALUES ('messages_reader', 'messages_pipeline', ''),
+                         ('pg_read_all_stats', 'messages_owner', ''), ('pg_read_all_settings', 'messages_owner', ''),
                          ('messages_owner', current_user::text, '')
     LOOP
         CONTINUE WHEN pg_has_role(part.member, part.granted, 'USAGE')

@@ -17,7 +17,7 @@ BEGIN
     END IF;
     -- messages_owner last: the memberships that it granted go with the groups.
     FOREACH name IN ARRAY ARRAY['messages_publisher', 'messages_consumer', 'messages_observer', 'messages_upkeep',
-                                'messages_admin', 'messages_raw', 'messages_pipeline', 'messages_limited', 'messages_owner']
+                                'messages_admin', 'messages_raw', 'messages_reader', 'messages_pipeline', 'messages_limited', 'messages_owner']
     LOOP
         CONTINUE WHEN to_regrole(name) IS NULL;
         BEGIN

@@ -1,4 +1,4 @@
-"""Opens connections that notice a dead network and say who they are."""
+"""Opens connections that notice a dead network, say who they are, and see what others commit."""
 
 from __future__ import annotations
 
@@ -19,22 +19,43 @@ DEFAULTS: Final[dict[str, Any]] = {
     "keepalives_count": 3,
     "application_name": "pgqueue",
 }
+# A verb that waited for a lock looks again: in the snapshot of its beginning it would miss what the others did. Changes
+# nothing where it is the default, because behind a pooler a setting may stay in the session of somebody else.
+_READ_COMMITTED: Final = """
+SELECT set_config('default_transaction_isolation', 'read committed', false)
+ WHERE current_setting('default_transaction_isolation') IN ('repeatable read', 'serializable')
+"""
 
 
 def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
-    """Return a new autocommit connection; ConnectionFailed if there is none to be had."""
+    """Return a new autocommit connection; ConnectionFailed if there is none to be had.
+
+    Its transactions are READ COMMITTED, whatever the default of the role, database or server is.
+    """
     try:
-        return psycopg.connect(conninfo, autocommit=True, **(DEFAULTS | arguments))
+        conn = psycopg.connect(conninfo, autocommit=True, **(DEFAULTS | arguments))
+        try:
+            conn.execute(_READ_COMMITTED)
+        except BaseException:
+            conn.close()
+            raise
     except psycopg.Error as error:
         raise translate(error) from error
+    return conn
 
 
 async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncConnection[Any]:
     """Do the same for an async connection."""
     try:
-        return await psycopg.AsyncConnection.connect(conninfo, autocommit=True, **(DEFAULTS | arguments))
+        conn = await psycopg.AsyncConnection.connect(conninfo, autocommit=True, **(DEFAULTS | arguments))
+        try:
+            await conn.execute(_READ_COMMITTED)
+        except BaseException:
+            await conn.close()
+            raise
     except psycopg.Error as error:
         raise translate(error) from error
+    return conn
 
 
 def process_name() -> str:

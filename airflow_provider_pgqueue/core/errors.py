@@ -18,6 +18,7 @@ PgQueueError
  |    +-- ExportDamaged       its manifest is not whole
  |    +-- ExportDiffers       it is not what the archive has
  |    +-- UndecidedMessages   dead messages wait for a decision
+ |    +-- ForeignPartition    another role owns it
  +-- LeaseLost                somebody else may have the messages now; nothing was changed
  +-- SchemaError
  |    +-- SchemaMissing       the schema `messages` is not installed
@@ -87,6 +88,10 @@ class ExportDiffers(ExportError):
 
 class UndecidedMessages(ExportError):
     """Nothing was decided about some dead messages of an archive partition: it was not dropped."""
+
+
+class ForeignPartition(ExportError):
+    """An archive partition belongs to another role: it was not dropped."""
 
 
 class ScheduleNotFound(PgQueueError):
@@ -167,6 +172,7 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "PQ012": StageIncomplete,
     "PQ013": ExportDiffers,
     "PQ014": UndecidedMessages,
+    "PQ015": ForeignPartition,
     "42501": PermissionDenied,  # insufficient_privilege
     "3F000": SchemaMissing,  # invalid_schema_name
     "22P02": InvalidMessage,  # invalid_text_representation: not JSON
@@ -181,7 +187,7 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
 }
 _CURES: dict[type[PgQueueError], str] = {
     PermissionDenied: "Ask an admin of the queue to grant you a group role that may, such as messages_consumer, "
-    "or messages_pipeline for the pipelines on Spark.",
+    "messages_reader to read with Spark, or messages_pipeline for the pipelines on Spark.",
     SchemaMissing: "Install it: run the setup DAG, or psql -f sql/install.sql.",
     InvalidMessage: "Publish JSON without NaN, Infinity, \\u0000 and lone surrogates, not nested thousands deep.",
 }

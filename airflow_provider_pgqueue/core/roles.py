@@ -10,7 +10,7 @@ from psycopg import sql
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, translate
 
-GROUPS: Final = ("publisher", "consumer", "observer", "upkeep", "admin", "raw", "pipeline")
+GROUPS: Final = ("publisher", "consumer", "observer", "upkeep", "admin", "raw", "reader", "pipeline")
 
 
 def leave_out_roles(conn: psycopg.Connection[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _SUMMARY_FILE: Final = "PGQUEUE_SUMMARY"
 _RUN_ID: Final = "{{ dag.dag_id }}/{{ run_id }}/{{ task.task_id }}/{{ ti.map_index }}"
+_LONGEST_RUN_ID: Final = 250  # characters that messages.pipeline_run takes
 
 
 class PgQueueSparkOperator(SparkSubmitOperator):
@@ -48,7 +50,8 @@ class PgQueueSparkOperator(SparkSubmitOperator):
     :param pipeline: the name, as in `python -m airflow_provider_pgqueue.spark --help`.
     :param arguments: its options, with underscores: `{"queue": "orders", "batch_size": 500}`. True is a flag, a list
         repeats the option.
-    :param run_id: the name of the run; by default made of the DAG run and the task.
+    :param run_id: the name of the run; by default made of the DAG run and the task. Of more than 250 characters the
+        first are kept, and a hash of all.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     :param send_connection: False where the driver finds the database by itself, through `PGQUEUE_DSN` or a service
         file. Needed for YARN, Kubernetes and deploy mode `cluster`, where Spark would show the environment in its
@@ -79,6 +82,7 @@ class PgQueueSparkOperator(SparkSubmitOperator):
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # the base class returns nothing
         """Submit the pipeline unless its run had finished, wait for it, return what it noted as its summary."""
         queue = PgQueueHook(self.pgqueue_conn_id)
+        self.run_id = _shortened(self.run_id)
         self.application = _entry_point()
         self.application_args = [self.pipeline, *_options(self.arguments or {}), "--run-id", self.run_id]
         if "--dry-run" in self.application_args:
@@ -107,10 +111,10 @@ class PgQueueSparkOperator(SparkSubmitOperator):
         return summary
 
     def _summary(self, queue: PgQueueHook) -> dict[str, Any] | None:
-        """Note that the run begins; return its summary if it had finished."""
-        begun = Statement("begin_run", {"run_id": self.run_id, "pipeline": self.pipeline}, one)
+        """Return the summary if the run finished. The driver begins it, perhaps under a login of its own."""
+        noted = Statement("run_summary", {"run_id": self.run_id, "pipeline": self.pipeline}, one)
         with queue.connect() as conn:
-            summary: dict[str, Any] | None = run(conn, begun)
+            summary: dict[str, Any] | None = run(conn, noted)
         return summary
 
     def _hook_with_environment(self, queue: PgQueueHook, more: dict[str, str] | None = None) -> SparkSubmitHook:
@@ -135,6 +139,13 @@ class PgQueueSparkOperator(SparkSubmitOperator):
 def _hands_on_environment(hook: SparkSubmitHook) -> bool:
     """Return whether spark-submit gets the environment in arguments, for a driver that is not its own process."""
     return bool(hook._is_yarn or hook._is_kubernetes or hook._connection["deploy_mode"] == "cluster")
+
+
+def _shortened(run_id: str) -> str:
+    if len(run_id) <= _LONGEST_RUN_ID:
+        return run_id
+    digest = hashlib.sha256(run_id.encode()).hexdigest()[:32]
+    return f"{run_id[: _LONGEST_RUN_ID - 33]}-{digest}"
 
 
 def _entry_point() -> str:

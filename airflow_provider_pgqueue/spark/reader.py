@@ -51,7 +51,7 @@ class RangeReader(DataSourceReader):
             except (psycopg.errors.InsufficientPrivilege, PermissionDenied) as error:
                 raise PermissionDenied(
                     f"role {conn.info.user!r} may not read the {self.selection.table.name}. "
-                    f'Ask an admin: GRANT messages_pipeline TO "{conn.info.user}"'
+                    f'Ask an admin: GRANT messages_reader TO "{conn.info.user}"'
                 ) from error
             except psycopg.Error as error:
                 raise translate(error) from error
@@ -112,7 +112,7 @@ def _translated(error: Exception) -> PgQueueError:
     said = re.search(r"(?:ERROR|FATAL): +(.*)", str(error))
     text = said[1] if said else "the connection broke"
     if getattr(error, "sqlstate", None) == "42501":
-        return PermissionDenied(f"{text}. Ask an admin to grant messages_pipeline to the role.")
+        return PermissionDenied(f"{text}. Ask an admin to grant messages_reader to the role.")
     return ConnectionFailed(f"a range could not be read: {text}. Nothing was changed; read again.")
 
 

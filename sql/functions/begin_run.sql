@@ -3,16 +3,20 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    known messages.pipeline_run;
+    summary jsonb;
 BEGIN
+    IF (length(begin_run.run_id) BETWEEN 1 AND 250) IS NOT TRUE THEN
+        RAISE EXCEPTION 'the name of the run has % characters', coalesce(length(begin_run.run_id), 0)
+            USING ERRCODE = 'PQ004', HINT = 'Give a text of 1 to 250 characters.';
+    END IF;
     INSERT INTO messages.pipeline_run (run_id, pipeline) VALUES (begin_run.run_id, begin_run.pipeline)
     ON CONFLICT (run_id) DO NOTHING;
-    SELECT * INTO known FROM messages.pipeline_run r WHERE r.run_id = begin_run.run_id;
-    IF known.pipeline <> begin_run.pipeline THEN
-        RAISE EXCEPTION 'run % is one of the pipeline %, not of %', quote_literal(begin_run.run_id), known.pipeline, begin_run.pipeline
-            USING ERRCODE = 'PQ004', HINT = 'Give each run of each pipeline a name of its own.';
+    summary := messages.run_summary(begin_run.run_id, begin_run.pipeline);
+    IF summary IS NULL THEN
+        -- Now, and not at its end: there the work would be done and could not be noted.
+        PERFORM messages.check_run_owner(begin_run.run_id);
     END IF;
-    RETURN known.summary;
+    RETURN summary;
 END $$;
 COMMENT ON FUNCTION messages.begin_run(text, text) IS
-    'Notes that a run of a pipeline starts; returns its summary if it finished before, else NULL. PQ004: the name is another pipeline''s.';
+    'Notes that a run of a pipeline starts; returns its summary if it finished before, else NULL. PQ004: no name, the name of another pipeline''s, or an unfinished run that another role started.';

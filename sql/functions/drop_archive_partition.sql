@@ -4,6 +4,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     part     record;
+    holder   regrole;
     chunk    record;
     covered  bigint := 0;
     versions text;
@@ -11,7 +12,15 @@ DECLARE
     after    record;
     again    text := 'Nothing was dropped. Export the partition again and drop it with the new manifest.';
 BEGIN
+    PERFORM messages.check_isolation();
     SELECT * INTO part FROM messages.closed_archive_partition(drop_archive_partition.partition);
+    SELECT c.relowner::regrole INTO holder FROM pg_class c
+     WHERE c.oid = part.partition AND NOT pg_has_role(current_user, c.relowner, 'USAGE');
+    IF FOUND THEN
+        RAISE EXCEPTION 'archive partition % belongs to role %', quote_literal(drop_archive_partition.partition), holder
+            USING ERRCODE = 'PQ015', HINT = format('Nothing was dropped. Its owner can drop it, or give it away: ALTER TABLE %s OWNER TO %I',
+                                                   part.partition, current_user);
+    END IF;
     IF manifest ->> 'partition' IS DISTINCT FROM drop_archive_partition.partition
        OR jsonb_typeof(manifest -> 'chunks') IS DISTINCT FROM 'array' OR jsonb_typeof(manifest -> 'files') IS DISTINCT FROM 'array' THEN
         RAISE EXCEPTION 'this is not the manifest of archive partition %', quote_literal(drop_archive_partition.partition)
@@ -59,4 +68,4 @@ BEGIN
     RETURN after.rows;
 END $$;
 COMMENT ON FUNCTION messages.drop_archive_partition(text, jsonb) IS
-    'Drops a closed archive partition if the manifest of its export covers it and is equal to it, and returns how many messages it had. 55P03: it is in use, try again. PQ004: no such partition, not closed, or no manifest of it. PQ013: it differs from the manifest. PQ014: it has dead messages that wait for a decision.';
+    'Drops a closed archive partition if the manifest of its export covers it and is equal to it, and returns how many messages it had. 55P03: it is in use, try again. PQ004: no such partition, not closed, no manifest of it, or an isolation level other than read committed. PQ013: it differs from the manifest. PQ014: it has dead messages that wait for a decision. PQ015: it belongs to another role.';

@@ -6,6 +6,7 @@ DECLARE
     deleted bigint;
     mark    regclass;
 BEGIN
+    PERFORM messages.check_isolation();
     -- Publishers read the queue without a lock: keep them all out for the moment that this takes.
     LOCK TABLE messages.message IN SHARE ROW EXCLUSIVE MODE;
     PERFORM FROM messages.queue q WHERE q.queue_name = drop_queue.queue_name FOR UPDATE;
@@ -36,4 +37,4 @@ BEGIN
     RETURN deleted;
 END $$;
 COMMENT ON FUNCTION messages.drop_queue(text, boolean) IS
-    'Removes a queue with its bindings and schedules and returns how many unfinished messages went with it; the archive keeps the finished ones. PQ001: unknown queue; PQ010: not empty and not forced.';
+    'Removes a queue with its bindings and schedules and returns how many unfinished messages went with it; the archive keeps the finished ones. PQ001: unknown queue; PQ004: an isolation level other than read committed; PQ010: not empty and not forced.';

@@ -1,10 +1,21 @@
 CREATE OR REPLACE FUNCTION messages.finish_run(run_id text, summary jsonb) RETURNS jsonb
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
+#variable_conflict use_column
+DECLARE
+    finished messages.pipeline_run;
+BEGIN
+    PERFORM messages.check_run_owner(finish_run.run_id);
     UPDATE messages.pipeline_run r
        SET finished_at = coalesce(r.finished_at, clock_timestamp()), summary = coalesce(r.summary, finish_run.summary)
      WHERE r.run_id = finish_run.run_id
-    RETURNING r.summary
-$$;
+    RETURNING * INTO finished;
+    -- What they published is noted in the transaction that publishes it, and nowhere else.
+    IF finished.pipeline IN ('publish', 'publish stream') THEN
+        RAISE EXCEPTION 'run % publishes, and is finished by messages.publish_staged()', quote_literal(finish_run.run_id)
+            USING ERRCODE = 'PQ004', HINT = 'Finish runs of pipelines only.';
+    END IF;
+    RETURN finished.summary;
+END $$;
 COMMENT ON FUNCTION messages.finish_run(text, jsonb) IS
-    'Notes that a run is done and returns its summary: of two at once the first one''s.';
+    'Notes that a run is done and returns its summary: of two at once the first one''s. PQ004: another role started it, or it is one of publish_staged().';

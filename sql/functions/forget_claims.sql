@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.forget_claims(stream text, queue_name text, before_batch bigint) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -8,7 +8,7 @@ BEGIN
     PERFORM messages.check_access(forget_claims.queue_name, 'consume');
     -- The name stays until forget() deletes it, so that a straggler of an old batch takes nothing under it.
     UPDATE messages.claim c SET lock_token = NULL, ids = '{}'
-     WHERE starts_with(c.claim, forget_claims.stream || '/') AND c.queue_name = forget_claims.queue_name AND c.lock_token IS NOT NULL
+     WHERE split_part(c.claim, '/', 1) = forget_claims.stream AND c.queue_name = forget_claims.queue_name AND c.lock_token IS NOT NULL
        AND CASE WHEN split_part(c.claim, '/', 2) ~ '^[0-9]{1,18}$'
                 THEN split_part(c.claim, '/', 2)::bigint < forget_claims.before_batch END;
     GET DIAGNOSTICS forgotten = ROW_COUNT;

@@ -26,8 +26,9 @@ BEGIN
     END IF;
     done := messages.publish_run(publish_staged.run_id, publish_staged.batch) || '{"repeated": true}';
     IF done IS NOT NULL THEN
-        PERFORM messages.remove_stage(s.number, publish_staged.batch IS NOT NULL) FROM messages.publish_stage s
-         WHERE s.made_by = session_user AND s.stage_id = publish_staged.stage_id;
+        -- In the stage of a stream may be the next batch already: whoever repeats this one may be a driver that was replaced.
+        PERFORM messages.remove_stage(s.number) FROM messages.publish_stage s
+         WHERE publish_staged.batch IS NULL AND s.made_by = session_user AND s.stage_id = publish_staged.stage_id;
         RETURN done;
     END IF;
     SELECT to_regclass(format('messages.publish_stage_%s', s.number))::text INTO stage FROM messages.publish_stage s
@@ -35,7 +36,7 @@ BEGIN
     SELECT coalesce(sum(w.rows), 0) INTO wanted FROM jsonb_to_recordset(publish_staged.winners) AS w (rows bigint);
     IF stage IS NOT NULL THEN
         FOR target IN EXECUTE format(
-            'SELECT coalesce(s.queue_name, $2) AS queue_name, count(*) AS number, count(s.group_key) + count(s.dedup_key) AS keys
+            'SELECT coalesce(nullif(s.queue_name, ''''), $2, '''') AS queue_name, count(*) AS number, count(s.group_key) + count(s.dedup_key) AS keys
                FROM %s s JOIN jsonb_to_recordset($1) AS w (attempt bigint) USING (attempt) GROUP BY 1 ORDER BY 1', stage)
             USING publish_staged.winners, publish_staged.queue_name
         LOOP
@@ -50,7 +51,7 @@ BEGIN
     END IF;
     IF staged > 0 THEN
         moment := clock_timestamp();
-        ranked := format('SELECT s.*, coalesce(s.queue_name, $2) AS target, w.before + s.ordinal AS place
+        ranked := format('SELECT s.*, coalesce(nullif(s.queue_name, ''''), $2) AS target, w.before + s.ordinal AS place
                             FROM %s s JOIN (SELECT r.attempt, sum(r.rows) OVER (ORDER BY r.partition) - r.rows AS before
                                               FROM jsonb_to_recordset($1) AS r (partition integer, attempt bigint, rows bigint)) w
                                       USING (attempt)', stage);

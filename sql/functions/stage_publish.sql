@@ -19,7 +19,11 @@ BEGIN
         -- No autovacuum: its lock would be in the way of the DROP.
         EXECUTE format($create$
             CREATE UNLOGGED TABLE %s (
-                attempt bigint NOT NULL, ordinal bigint NOT NULL, queue_name text, message jsonb NOT NULL, reference text,
+                attempt bigint NOT NULL, ordinal bigint NOT NULL, message jsonb NOT NULL,
+                -- '' where rows have no column for it: the queue of the job.
+                queue_name text        DEFAULT '' CONSTRAINT queue_name CHECK (queue_name IS NOT NULL),
+                -- So much fits into an index entry, however badly it compresses.
+                reference  text        CONSTRAINT reference CHECK (octet_length(reference) <= 2600),
                 headers    jsonb       CONSTRAINT headers CHECK (jsonb_typeof(headers) = 'object'),
                 topic      text        CONSTRAINT topic CHECK (topic ~ '^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$' AND length(topic) <= 255),
                 group_key  text        CONSTRAINT group_key CHECK (length(group_key) BETWEEN 1 AND 255),

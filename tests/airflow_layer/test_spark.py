@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_pgqueue.core import statements
 from airflow_provider_pgqueue.core.client import run as perform
-from airflow_provider_pgqueue.operators.spark import PgQueueSparkOperator
+from airflow_provider_pgqueue.operators.spark import PgQueueSparkOperator, _shortened
 from tools import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("default")]
@@ -97,9 +97,21 @@ def test_a_dry_run_of_which_the_driver_is_elsewhere_is_refused(
         run(drain(tmp_path, pipeline="replay", arguments={"dry_run": True}, send_connection=False))
 
 
-def test_a_pipeline_that_fails_fails_the_task(conn_id: str, spark_default: None, run: Run, tmp_path: Path) -> None:
+def test_a_pipeline_that_fails_fails_the_task_also_under_a_name_that_is_too_long(
+    conn_id: str, conn: psycopg.Connection[Any], spark_default: None, run: Run, tmp_path: Path
+) -> None:
+    arguments = {"queue": "nope", "function": "packing:judge"}
     with pytest.raises(AirflowException, match="queue 'nope' does not exist"):
-        run(drain(tmp_path, arguments={"queue": "nope", "function": "packing:judge"}))
+        run(drain(tmp_path, arguments=arguments, run_id=f"{'d' * 250}/manual__1/drain/-1"))
+    ((run_id,),) = conn.execute("SELECT run_id FROM messages.pipeline_run").fetchall()
+    assert (len(run_id), run_id[:217]) == (250, 217 * "d")
+
+
+def test_a_name_that_is_too_long_stays_the_name_of_one_run() -> None:
+    names = [f"{'d' * 250}/manual__1/drain/{index}" for index in (0, 1)]
+    assert [_shortened(name) for name in names] == [_shortened(name) for name in names]
+    assert _shortened(names[0]) != _shortened(names[1])
+    assert _shortened("d" * 250) == "d" * 250
 
 
 @pytest.mark.parametrize(("master", "extra"), [("yarn", {}), ("spark://m", {"deploy-mode": "cluster"})])

@@ -103,6 +103,18 @@ def test_a_drop_waits_for_publishers_so_that_no_message_is_left_without_a_queue(
             drop.result(timeout=20)
 
 
+@pytest.mark.parametrize("level", ["repeatable read", "serializable"])
+def test_a_drop_that_would_not_see_what_publishers_commit_meanwhile_is_refused(
+    conn: Connection, queue: Queue, level: str
+) -> None:
+    queue("orders")
+    conn.execute(f"SET default_transaction_isolation = '{level}'".encode())
+    with pytest.raises(InvalidArgument, match=f"is {level}. Nothing was dropped. .* READ COMMITTED"):
+        run(conn, statements.drop_queue("orders"))
+    conn.execute("SET default_transaction_isolation = 'read uncommitted'")
+    assert run(conn, statements.drop_queue("orders")) == 0
+
+
 def test_a_purge_deletes_what_nobody_holds_and_frees_its_dedup_keys(conn: Connection, queue: Queue) -> None:
     run(conn, statements.publish_batch(queue("orders"), [1, 2, 3], dedup_keys=["a", "b", "c"]))
     run(conn, statements.publish("orders", 4, delay=timedelta(hours=1)))

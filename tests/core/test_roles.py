@@ -24,7 +24,8 @@ from tools.postgres import Cluster
 Connection = psycopg.Connection[Any]
 Login = Callable[..., Connection]
 
-GROUPS = ("publisher", "consumer", "observer", "upkeep", "admin", "raw", "pipeline", "limited", "nobody")
+GROUPS = ("publisher", "consumer", "observer", "upkeep", "admin", "raw", "reader", "pipeline", "limited", "nobody")
+EVERYBODY = "publisher consumer observer upkeep admin raw reader pipeline"
 TOKEN = "'00000000-0000-0000-0000-000000000000', '{1}'"
 VERBS = {
     "publish": ("SELECT messages.publish('orders', '1')", "publisher admin"),
@@ -58,7 +59,7 @@ VERBS = {
     "dead_queues": ("SELECT messages.dead_queues()", "consumer observer admin"),
     "dead_causes": ("SELECT messages.dead_causes()", "consumer observer admin"),
     "search_archive": ("SELECT messages.search_archive()", "observer admin"),
-    "archive_partitions": ("SELECT messages.archive_partitions()", "observer pipeline admin"),
+    "archive_partitions": ("SELECT messages.archive_partitions()", "observer reader pipeline admin"),
     "schedules": ("SELECT messages.schedules()", "observer admin"),
     "traffic_report": ("SELECT messages.traffic_report()", "observer admin"),
     "message_overview": ("SELECT FROM messages.message_overview", "observer admin"),
@@ -91,11 +92,12 @@ VERBS = {
     "fingerprint": ("SELECT messages.fingerprint('failed', 'why', NULL)", "pipeline admin"),
     "limited": ("SELECT messages.limited()", "publisher consumer observer upkeep admin"),
     "granted_queues": ("SELECT messages.granted_queues()", "publisher consumer observer upkeep admin"),
-    "schema_version": ("SELECT messages.schema_version()", "publisher consumer observer upkeep admin raw pipeline"),
-    "latest_migration": ("SELECT messages.latest_migration()", "publisher consumer observer upkeep admin raw pipeline"),
-    "upkeep_mode": ("SELECT messages.upkeep_mode()", "publisher consumer observer upkeep admin raw pipeline"),
+    "schema_version": ("SELECT messages.schema_version()", EVERYBODY),
+    "latest_migration": ("SELECT messages.latest_migration()", EVERYBODY),
+    "upkeep_mode": ("SELECT messages.upkeep_mode()", EVERYBODY),
     "begin_run": ("SELECT messages.begin_run('nightly', 'export')", "pipeline admin"),
     "finish_run": ("SELECT messages.finish_run('nightly', '{}')", "pipeline admin"),
+    "run_summary": ("SELECT messages.run_summary('nightly', 'export')", "pipeline admin"),
     "run_backlog": ("SELECT messages.run_backlog('spark nightly ', 'orders')", "pipeline admin"),
     "run_archived": (
         "SELECT messages.begin_run('nightly', 'drain'), messages.run_archived('nightly')",
@@ -103,8 +105,8 @@ VERBS = {
     ),
     "archive_checksums": ("SELECT messages.archive_checksums('none', 0, 1)", "pipeline admin"),
     "drop_archive_partition": ("SELECT messages.drop_archive_partition('none', '{}')", "pipeline admin"),
-    "archive_log_end": ("SELECT messages.archive_log_end()", "pipeline admin"),
-    "archive_log_steps": ("SELECT messages.archive_log_steps(0, 10)", "pipeline admin"),
+    "archive_log_end": ("SELECT messages.archive_log_end()", "reader pipeline admin"),
+    "archive_log_steps": ("SELECT messages.archive_log_steps(0, 10)", "reader pipeline admin"),
     "record_causes": ("SELECT messages.record_causes('nightly', '[]')", "pipeline admin"),
     "causes": ("SELECT messages.causes()", "consumer observer pipeline admin"),
     "record_traffic": ("SELECT messages.record_traffic('nightly', '[]')", "pipeline admin"),
@@ -112,10 +114,10 @@ VERBS = {
     "traffic_windows": ("SELECT messages.traffic_windows()", "pipeline admin"),
     "require_queues": ("SELECT messages.require_queues(ARRAY['orders'])", "pipeline admin"),
     # Tables, and what is internal.
-    "read bodies": ("SELECT FROM messages.message", "raw pipeline"),
+    "read bodies": ("SELECT FROM messages.message", "raw reader pipeline"),
     "insert": ("INSERT INTO messages.message (message) VALUES ('1')", "raw"),
     "steal": ("DELETE FROM messages.message", "raw"),
-    "read archive": ("SELECT FROM messages.message_archive", "raw pipeline"),
+    "read archive": ("SELECT FROM messages.message_archive", "raw reader pipeline"),
     "change archive": ("UPDATE messages.message_archive SET result = 'success'", ""),
     "truncate": ("TRUNCATE messages.message", ""),
     "read queue": ("SELECT FROM messages.queue", ""),
@@ -683,7 +685,7 @@ def test_two_databases_installed_at_once_share_the_roles(on_bare: Callable[..., 
     sessions = [on_bare(f"shop_{number}") for number in range(4)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(migrate, sessions))
-    assert group_roles(sessions[0]) == 9
+    assert group_roles(sessions[0]) == 10
     assert [owners(session) for session in sessions] == [{"messages_owner"}] * 4
 
 
@@ -723,8 +725,8 @@ def test_uninstall_takes_the_roles_along_with_the_last_database(on_bare: Callabl
         migrate(conn)
     on_bare("last", "bob")
     run(last, statements.grant_queue("default", "bob", "consume"))
-    assert len(uninstall(first)) == 9
-    assert group_roles(last) == 9
+    assert len(uninstall(first)) == 10
+    assert group_roles(last) == 10
     works(last)
     assert uninstall(last) == []
     for conn in (first, last):
@@ -736,8 +738,8 @@ def test_uninstall_by_who_may_not_drop_roles_leaves_them(on_bare: Callable[..., 
     migrate(on_bare("shop"))
     second = on_bare("shop", "second")
     on_bare("shop").execute("GRANT messages_owner TO second")
-    assert len(uninstall(second)) == 9
-    assert group_roles(second) == 9
+    assert len(uninstall(second)) == 10
+    assert group_roles(second) == 10
 
 
 def test_roles_that_other_databases_use_outlive_uninstall_by_psql(cluster: Cluster, dsn: str, conn: Connection) -> None:
@@ -747,7 +749,7 @@ def test_roles_that_other_databases_use_outlive_uninstall_by_psql(cluster: Clust
         check=True, capture_output=True, text=True,
     )  # fmt: skip
     assert "role messages_owner stays" in done.stderr
-    assert group_roles(conn) == 9
+    assert group_roles(conn) == 10
 
 
 # pg_cron --------------------------------------------------------------------------------------------------------------

@@ -363,12 +363,12 @@ def test_a_transaction_that_holds_the_log_back_is_named(
     assert caplog.text == ""
 
 
-def test_the_role_of_the_pipeline_is_enough_also_to_name_who_holds_the_log_back(
+def test_the_role_of_a_reader_is_enough_also_to_name_who_holds_the_log_back(
     dsn: str, archive: Callable[..., list[int]], connect: Connect
 ) -> None:
     mine, slow = archive(3), connect(autocommit=False)
     with logins(dsn) as login:
-        login("robot", "messages_pipeline")
+        login("robot", "messages_reader")
         reader = ArchiveLog(
             Database(make_conninfo(dsn, user="robot")), {}, spark_schema(ARCHIVE.select(("id", "message")))
         )

@@ -21,6 +21,7 @@ import psycopg
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
+from psycopg import sql
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import statements
@@ -30,6 +31,7 @@ from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
     ExportDiffers,
     ExportError,
+    ForeignPartition,
     InvalidArgument,
     PermissionDenied,
     UndecidedMessages,
@@ -524,6 +526,90 @@ def test_a_change_while_the_partition_is_compared_is_noticed(connect: Connect, t
         writer.commit()
     with pytest.raises(ExportDiffers, match="changed while it was compared"):
         dropped.result()
+
+
+@pytest.fixture(params=["repeatable read", "serializable"])
+def blinding_default(request: pytest.FixtureRequest, conn: Connection) -> None:
+    """Let the transactions of new sessions see nothing that is committed after their first statement."""
+    name = sql.Identifier(conn.info.dbname)
+    conn.execute(sql.SQL("ALTER DATABASE {} SET default_transaction_isolation = {}").format(name, request.param))
+
+
+@pytest.mark.usefixtures("blinding_default")
+def test_a_default_isolation_does_not_hide_a_change_while_the_partition_is_compared(
+    connect: Connect, dsn: str, target: Path, do: Export
+) -> None:
+    conn, writer = connect(), connect(autocommit=False)
+    name = make_partition(conn, 40, 100)
+    do()
+    with pytest.raises(InvalidArgument, match=r"isolation level .* is (repeatable|serializable).*READ COMMITTED"):
+        drop(conn, name, manifest_of(target, name))
+    change(writer, name, "INSERT INTO {} SELECT * FROM {} WHERE result = 'success' LIMIT 1")
+    waits = "SELECT FROM pg_locks WHERE pid = %s AND mode = 'ShareRowExclusiveLock' AND NOT granted"
+    with Database(dsn).connect() as dropper, ThreadPoolExecutor(1) as pool:
+        dropped = pool.submit(drop, dropper, name, manifest_of(target, name))
+        while not dropped.done() and conn.execute(waits, [dropper.info.backend_pid]).rowcount == 0:
+            pass
+        writer.commit()
+        with pytest.raises(ExportDiffers, match="changed while it was compared"):
+            dropped.result()
+    assert exists(conn, name)
+    assert do(drop=True)["dropped"] == [name]
+
+
+def test_a_partition_of_another_owner_is_kept_and_the_others_are_dropped(
+    conn: Connection, target: Path, do: Export
+) -> None:
+    foreign, own = make_partition(conn, 41, 10), make_partition(conn, 40, 10)
+    change(conn, foreign, "ALTER TABLE {} OWNER TO postgres")
+    done = do(drop=True)
+    assert (done["exported"], done["dropped"], list(done["kept"])) == ([foreign, own], [own], [foreign])
+    assert "belongs to role postgres. Nothing was dropped. Its owner can drop it" in done["kept"][foreign]
+    assert exists(conn, foreign)
+    with pytest.raises(ForeignPartition, match=f"ALTER TABLE messages.{foreign} OWNER TO messages_owner"):
+        drop(conn, foreign, manifest_of(target, foreign))
+
+
+def after(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], None]) -> None:
+    """Act after each time that an export has done a step."""
+    method = getattr(_Export, step)
+
+    def step_and_act(*arguments: Any) -> Any:
+        done = method(*arguments)
+        act()
+        return done
+
+    monkeypatch.setattr(_Export, step, step_and_act)
+
+
+def test_a_partition_that_retention_drops_before_its_export_is_left_out_unless_it_was_asked_for(
+    conn: Connection, do: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, own = make_partition(conn, 41, 10), make_partition(conn, 40, 10)
+    after(monkeypatch, "_names", lambda: change(conn, gone, "DROP TABLE IF EXISTS {}"))
+    assert do()["exported"] == [own]
+    make_partition(conn, 41, 10)
+    with pytest.raises(InvalidArgument, match=f"archive partition '{gone}' was dropped by somebody else"):
+        do(partitions=(gone,))
+
+
+def test_a_partition_that_retention_drops_amid_its_export_is_left_out(
+    conn: Connection, target: Path, do: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, own = make_partition(conn, 41, 10), make_partition(conn, 40, 10)
+    with changing(conn, gone, monkeypatch, "DROP TABLE {}", times=1):
+        assert do()["exported"] == [own]
+    assert [path for path in files(target) if gone in path] == []
+
+
+def test_a_partition_that_retention_drops_after_its_export_is_no_error(
+    conn: Connection, session: SparkSession, target: Path, do: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = make_partition(conn, 40, 10)
+    expected = rows_in_archive(conn, name)
+    after(monkeypatch, "_ensure", lambda: change(conn, name, "DROP TABLE {}"))
+    assert do(drop=True)["kept"] == {name: "somebody else dropped it meanwhile"}
+    assert rows_in_export(session, target) == expected
 
 
 def test_a_reader_of_the_partition_keeps_it_for_this_time(connect: Connect, do: Export) -> None:

@@ -454,35 +454,36 @@ def login(conn: Connection, dsn: str, name: str, *groups: str) -> Iterator[str]:
         conn.execute(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
 
 
-def test_the_pipeline_role_alone_may_read(session: SparkSession, dsn: str, conn: Connection) -> None:
+@pytest.mark.parametrize("group", ["messages_reader", "messages_pipeline"])
+def test_the_role_of_a_reader_is_enough_to_read(session: SparkSession, dsn: str, conn: Connection, group: str) -> None:
     conn.execute(ARCHIVE, [12000])
-    with login(conn, dsn, "analyst", "messages_pipeline") as theirs:
+    with login(conn, dsn, "analyst", group) as theirs:
         register(session, theirs)
         assert session.read.format("pgqueue").option("columns", "id").load().count() == 12000
         assert session.read.format("pgqueue").option("table", "queue").load().collect() == []
 
 
 @pytest.mark.parametrize("groups", [(), ("messages_consumer",)])
-def test_without_the_pipeline_role_the_error_names_the_cure(
+def test_without_the_role_of_a_reader_the_error_names_the_cure(
     session: SparkSession, dsn: str, conn: Connection, groups: tuple[str, ...]
 ) -> None:
     conn.execute(ARCHIVE, [12000])
     with login(conn, dsn, "stranger", *groups) as theirs:
-        with pytest.raises(PermissionDenied, match=r"'stranger' may not read the archive\. .* GRANT messages_pipeline"):
+        with pytest.raises(PermissionDenied, match=r"'stranger' may not read the archive\. .* GRANT messages_reader"):
             reader(theirs).partitions()
         register(session, theirs)
-        with pytest.raises(Exception, match="GRANT messages_pipeline TO") as raised:
+        with pytest.raises(Exception, match="GRANT messages_reader TO") as raised:
             session.read.format("pgqueue").load().collect()
         assert "hunter2" not in str(raised.value)
 
 
 def test_a_privilege_that_is_taken_after_the_plan_says_so(dsn: str, conn: Connection) -> None:
     conn.execute(ARCHIVE, [1])
-    with login(conn, dsn, "analyst", "messages_pipeline") as theirs:
+    with login(conn, dsn, "analyst", "messages_reader") as theirs:
         reading = reader(theirs)
         (only,) = reading.partitions()
-        conn.execute("REVOKE messages_pipeline FROM analyst")
-        with pytest.raises(PermissionDenied, match=r"permission denied .* messages_pipeline"):
+        conn.execute("REVOKE messages_reader FROM analyst")
+        with pytest.raises(PermissionDenied, match=r"permission denied .* messages_reader"):
             list(reading.read(only))
 
 
@@ -620,7 +621,7 @@ def jvm_log(session: SparkSession, level: str) -> Iterator[Any]:
 
 def test_the_connection_stands_in_no_plan_and_no_log(session: SparkSession, dsn: str, conn: Connection) -> None:
     conn.execute(ARCHIVE, [100])
-    with login(conn, dsn, "analyst", "messages_pipeline") as theirs, jvm_log(session, "DEBUG") as log:
+    with login(conn, dsn, "analyst", "messages_reader") as theirs, jvm_log(session, "DEBUG") as log:
         register(session, theirs)
         frame = session.read.format("pgqueue").option("columns", "id,reference").load().where("reference = 'order 7'")
         frame.collect()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -371,6 +372,8 @@ def test_a_published_run_is_not_staged_again(
         ({"message": '{"canary": "\\u0000"}'}, InvalidMessage, "unsupported Unicode escape sequence"),
         ({"message": "canary\0"}, InvalidMessage, "invalid byte sequence"),
         ({"message": None, "reference": "canary"}, InvalidMessage, "its message is NULL"),
+        ({"queue_name": None}, InvalidArgument, "its queue_name is NULL"),
+        ({"reference": 2601 * "x"}, InvalidArgument, "its reference is too long"),
         ({"headers": '["canary"]'}, InvalidArgument, "its headers are no JSON object"),
         ({"topic": "canary canary"}, InvalidArgument, "its topic is not valid"),
         ({"group_key": ""}, InvalidArgument, "its group_key is empty or too long"),
@@ -382,7 +385,7 @@ def test_a_bad_row_is_named_by_its_number_alone(
     conn: Connection, stage: Callable[..., Stage], row: dict[str, Any], error: type[PgQueueError], why: str
 ) -> None:
     message = row.pop("message", '"canary\\nCOPY x, line 99"')
-    good: dict[str, list[Any]] = {name: [None] for name in row}
+    good: dict[str, list[Any]] = {name: ["orders" if name == "queue_name" else None] for name in row}
     batches = (
         batch
         for given in (rows("1\n", **good), rows(2, **good), rows(message, **{name: [row[name]] for name in row}))
@@ -403,14 +406,25 @@ def test_what_the_queue_does_not_take_publishes_nothing(
         ("small", MessageTooLarge),
         ("short", QueueFull),
         ("nowhere", QueueNotFound),
-        (None, QueueNotFound),
+        ("", QueueNotFound),
     ):
-        staged = stage(str(name)).put(0, rows(1, 2, {"text": 6000 * "x"}, queue_name=3 * [name]))
+        staged = stage(f"to {name}").put(0, rows(1, 2, {"text": 6000 * "x"}, queue_name=3 * [name]))
         with pytest.raises(error):
-            stage(str(name)).publish([staged], run_id=str(name))
-        stage(str(name)).drop()
+            stage(f"to {name}").publish([staged], run_id=f"to {name}")
+        stage(f"to {name}").drop()
     assert (bodies(conn), stages(conn)) == ([], 0)
     assert conn.execute("SELECT FROM messages.pipeline_run").rowcount == 0
+
+
+def test_the_longest_reference_of_a_stage_is_published_and_archived(
+    conn: Connection, queue: Queue, stage: Callable[..., Stage]
+) -> None:
+    reference = secrets.token_urlsafe(1950)
+    assert len(reference) == 2600
+    staged = stage().put(0, rows(1, reference=[reference]))
+    stage().publish([staged], run_id="job", queue_name=queue())
+    assert conn.execute("SELECT messages.archive(lock_token, ARRAY[id]) FROM messages.lease('orders')").rowcount == 1
+    assert conn.execute("SELECT reference FROM messages.message_archive").fetchall() == [(reference,)]
 
 
 MESSAGE = "message string"
@@ -597,6 +611,19 @@ def test_a_stream_keeps_its_stage_from_batch_to_batch(
     conn.execute("UPDATE messages.publish_stage SET expires_at = clock_timestamp()")
     conn.execute("SELECT messages.upkeep()")
     assert stages(conn) == 0
+
+
+def test_a_replaced_driver_that_commits_its_batch_again_leaves_the_next_batch_in_the_stage(
+    conn: Connection, queue: Queue, stage: Callable[..., Stage]
+) -> None:
+    queue()
+    old = stage().put(0, rows(5))
+    stage().publish([old], run_id="q", queue_name="orders", batch=5)
+    new = stage().put(0, rows(6))
+    assert stage().publish([old], run_id="q", queue_name="orders", batch=5)["repeated"]
+    assert stage().publish([new], run_id="q", queue_name="orders", batch=6)["published"] == 1
+    assert bodies(conn) == [5, 6]
+    assert conn.execute("SELECT FROM messages.publish_stage_1").rowcount == 0
 
 
 def test_a_stream_has_no_run_id(session: SparkSession, dsn: str) -> None:

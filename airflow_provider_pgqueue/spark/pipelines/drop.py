@@ -10,7 +10,7 @@ from typing import Any, Final
 import psycopg
 
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import ExportDiffers, UndecidedMessages
+from airflow_provider_pgqueue.core.errors import ExportDiffers, ForeignPartition, UndecidedMessages
 from airflow_provider_pgqueue.core.statements import Statement
 from airflow_provider_pgqueue.core.statements.statement import one
 from airflow_provider_pgqueue.spark.pipelines.manifest import Manifest
@@ -32,7 +32,7 @@ def drop(conn: psycopg.Connection[Any], manifest: Manifest) -> str | None:
                 rows = run(conn, statement)
         except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
             time.sleep(random.uniform(0.1, 0.3) * (attempt + 1))
-        except (UndecidedMessages, ExportDiffers) as error:
+        except (UndecidedMessages, ExportDiffers, ForeignPartition) as error:
             why = str(error)
             break
         else:

@@ -24,6 +24,7 @@ from airflow_provider_pgqueue.core.errors import (
     ExportDiffers,
     ExportError,
     InvalidArgument,
+    PgQueueError,
 )
 from airflow_provider_pgqueue.core.statements import Statement
 from airflow_provider_pgqueue.spark.database import Database
@@ -100,6 +101,7 @@ def export(spark: SparkSession, options: ExportOptions, database: Database) -> S
     A partition is exported all or not at all: it counts from when its manifest is there. After a crash run it again;
     what is exported and unchanged is skipped. Each file was read back and is equal to what PostgreSQL has, before
     anything is dropped. A partition that cannot be dropped now stands in `kept` with the reason; nothing of it is lost.
+    One that somebody else drops before it is exported is left out, unless it was asked for by name.
 
     Raises InvalidArgument for a partition that does not exist or is not closed, PermissionDenied, ExportError if the
     target cannot be written, ExportDiffers if a partition changes all the time.
@@ -110,6 +112,13 @@ def export(spark: SparkSession, options: ExportOptions, database: Database) -> S
         job = _Export(spark, database, open_target(options.target), options)
         with _clear(options.target):
             return this.finish(job.all())
+
+
+class _Gone(PgQueueError):
+    """Retention dropped a partition before it was exported."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"archive partition {name!r} was dropped by somebody else. Leave it out.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +138,13 @@ class _Export:
         for name in names:
             with self._alone(name) as conn:
                 remove_folder(self.target, staging_folder(name))
-                what, manifest, present = self._ensure(conn, name)
+                try:
+                    what, manifest, present = self._ensure(conn, name)
+                except _Gone as error:
+                    if name in self.options.partitions:
+                        raise InvalidArgument(str(error)) from None
+                    log.info("%s", error)
+                    continue
                 done[what].append(manifest)
                 remove_others(self.target, manifest, found.get(name, ()))
                 if present and self.options.drop:
@@ -199,7 +214,7 @@ class _Export:
         found = closed_partitions(conn, older_than=timedelta(0), names=[name])
         if not found:
             if manifest is None:
-                raise InvalidArgument(f"archive partition {name!r} was dropped by somebody else. Leave it out.")
+                raise _Gone(name)
             return "skipped", manifest, False
         (partition,) = found
         if manifest is not None and not self._is_outdated(conn, partition, manifest):
@@ -253,10 +268,11 @@ class _Export:
         """Write all files of a partition while nothing in it changes: a row that changes goes to another range."""
         for _ in range(_TRIES):
             found = closed_partitions(conn, older_than=timedelta(0), names=[partition.name])
-            if found:
-                manifest, staged = self._stage_chunks(conn, found[0])
-                if version_of(conn, partition) == manifest.version:
-                    return manifest, staged
+            if not found:
+                raise _Gone(partition.name)
+            manifest, staged = self._stage_chunks(conn, found[0])
+            if version_of(conn, partition) == manifest.version:
+                return manifest, staged
             log.info("partition %s changed meanwhile: exporting it anew", partition.name)
         raise ExportDiffers(
             f"archive partition {partition.name!r} changed during {_TRIES} exports. "
@@ -300,7 +316,12 @@ class _Export:
         """Drop the partition if its export stands where it was put; return why it is kept."""
         if not is_in_place(self.target, manifest):
             return "somebody else changed its export meanwhile"
-        return drop(conn, manifest)
+        try:
+            return drop(conn, manifest)
+        except InvalidArgument:
+            if closed_partitions(conn, older_than=timedelta(0), names=[manifest.partition]):
+                raise
+            return "somebody else dropped it meanwhile"
 
     def _for_each(self, chunks: tuple[Chunk, ...], work: Callable[[Chunk], Any]) -> list[Any]:
         return for_each_chunk(self.spark, chunks, work, at_once=self.options.max_connections)
