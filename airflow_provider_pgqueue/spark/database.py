@@ -35,6 +35,12 @@ class Database:
     def __repr__(self) -> str:
         return "<Database>"
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Database) and self._conninfo == other._conninfo
+
+    def __hash__(self) -> int:
+        return hash(self._conninfo)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (self._conninfo,)
 
