@@ -127,6 +127,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/message_archived.sql
 \ir functions/new_message.sql
 \ir functions/next_tick.sql
+\ir functions/note_gone.sql
 \ir functions/once.sql
 \ir functions/parse_cron.sql
 \ir functions/partition_archive.sql
@@ -150,6 +151,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/record_traffic.sql
 \ir functions/release.sql
 \ir functions/release_dead.sql
+\ir functions/remove_archive_partition.sql
 \ir functions/remove_stage.sql
 \ir functions/replay.sql
 \ir functions/requeue.sql

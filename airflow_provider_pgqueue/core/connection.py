@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from typing import Any, Final
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
-from airflow_provider_pgqueue.core.errors import translate
+from airflow_provider_pgqueue.core.errors import InvalidArgument, translate
 
+_PORT: Final = re.compile(r"[\d, ]*")
 # A cut link is noticed after about idle + count * interval seconds; the default of the system is two hours.
 DEFAULTS: Final[dict[str, Any]] = {
     "connect_timeout": 10,
@@ -32,8 +35,9 @@ def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
 
     Its transactions are READ COMMITTED, whatever the default of the role, database or server is.
     """
+    given = parameters(conninfo)
     try:
-        conn = psycopg.connect(conninfo, autocommit=True, **(DEFAULTS | arguments))
+        conn = psycopg.connect(autocommit=True, **(given | DEFAULTS | arguments))
         try:
             conn.execute(_READ_COMMITTED)
         except BaseException:
@@ -46,8 +50,9 @@ def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
 
 async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncConnection[Any]:
     """Do the same for an async connection."""
+    given = parameters(conninfo)
     try:
-        conn = await psycopg.AsyncConnection.connect(conninfo, autocommit=True, **(DEFAULTS | arguments))
+        conn = await psycopg.AsyncConnection.connect(autocommit=True, **(given | DEFAULTS | arguments))
         try:
             await conn.execute(_READ_COMMITTED)
         except BaseException:
@@ -56,6 +61,28 @@ async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncCo
     except psycopg.Error as error:
         raise translate(error) from error
     return conn
+
+
+def parameters(conninfo: str) -> dict[str, Any]:
+    """Return the parameters in a connection string; InvalidArgument, which does not quote it, if it is none."""
+    try:
+        found = conninfo_to_dict(conninfo)
+    except psycopg.Error:
+        found = None
+    # Outside of the handler: the error of libpq quotes the string, and would be the cause.
+    if found is None or _is_misread(found):
+        raise InvalidArgument(
+            "the connection string is not valid. Write postgresql://user@host:5432/database, or host=… dbname=…; "
+            "in a URL write / @ : % of a password as %2F %40 %3A %25, else put values with spaces in quotes."
+        )
+    return found
+
+
+def _is_misread(found: dict[str, Any]) -> bool:
+    """Say whether a part of a password with / or @ ended up in what libpq quotes when it cannot connect."""
+    # A host may begin with @: that is an abstract socket.
+    names = f"{found.get('host', '').removeprefix('@')}{found.get('dbname', '')}"
+    return "@" in names or not _PORT.fullmatch(str(found.get("port", "")))
 
 
 def process_name() -> str:

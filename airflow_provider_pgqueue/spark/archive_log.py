@@ -27,6 +27,10 @@ from airflow_provider_pgqueue.spark.session import Session
 log = logging.getLogger(__name__)
 
 _NAME: Final = "pgqueue archive log"
+_OPTIONS: Final = (
+    "table", "columns", "queue", "result", "startingOffsets", "maxMessagesPerTrigger", "numPartitions",
+    "failOnDataLoss", "formerSystem",
+)  # fmt: skip
 
 
 class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -38,6 +42,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, database: Database, options: Mapping[str, str], schema: StructType) -> None:
+        given.check_names(options, _OPTIONS, "A stream of the archive")
         self._database = database
         self._session = Session(database, _NAME)
         self._watch = LogWatch(self._session)
@@ -48,8 +53,8 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._max_messages = "maxMessagesPerTrigger" in options and given.number(options, "maxMessagesPerTrigger", 1)
         self._fail_on_data_loss = given.boolean(options, "failOnDataLoss", True)
         self._former_system = options.get("formerSystem")
-        self._queues = given.names(options, "queue")
-        self._results = given.names(options, "result")
+        self._queues = given.queues(options)
+        self._results = given.results(options)
         self._initial: Offset | None = None
         self._target: LogEnd | None = None
         self._told: datetime | None = None
@@ -73,12 +78,13 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch, or `start` if there is nothing new."""
-        here = Offset.from_json(start)
+        here, asked = Offset.from_json(start), self._session.seconds
         now = self._watch.end()
         self._check(here, now)
         end = self._target or now
         step = self._plan.next_step(here.place, end, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         if step is None:
+            self._watch.found_nothing(self._session.seconds - asked)
             return start
         at = end.moment if step.end == Place(end.horizon) else max(here.at, step.at or here.at)
         return Offset(system=end.system, place=step.end, at=at, since=here.place).to_json()
@@ -119,8 +125,9 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     columns = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
                     yield pa.RecordBatch.from_arrays(columns, schema=schema)
             if self._fail_on_data_loss:
-                cursor.execute("SELECT begins_at FROM messages.archive_log_end()")
-                if (begins_at := cursor.fetchone()[0]) > read_at:
+                cursor.execute("SELECT begins_at, gone_before_xid, gone_before_id FROM messages.archive_log_end()")
+                begins_at, *gone_before = cursor.fetchone()
+                if stretches[0].start < Place(*gone_before) and read_at < begins_at:
                     raise _loss(read_at, begins_at)
 
     def _query(self, start: Place, end: Place) -> str:
@@ -158,7 +165,8 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check(self, here: Offset, end: LogEnd) -> None:
         end.check(here, former_system=self._former_system)
-        if (read_at := self._plan.seen_until(here.place, here.at)) < end.begins_at:
+        read_at = self._plan.seen_until(here.place, here.at)
+        if end.lost(here.place, read_at):
             if self._fail_on_data_loss:
                 raise _loss(read_at, end.begins_at)
             if self._told != end.begins_at:

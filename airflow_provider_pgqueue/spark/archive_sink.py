@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -14,8 +14,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from airflow_provider_pgqueue.core.errors import InvalidArgument, translate
+from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, translate
+from airflow_provider_pgqueue.core.outcome import storable
 from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.delay import delay_of
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +53,8 @@ class ArchiveSink(DataSourceStreamArrowWriter):
     """Takes rows with `id` and `lock_token`, and optionally `result`, `details`, `output` and `delay_seconds`.
 
     The token is the fence: what is written a second time, by a retry, a replay or a speculative task, changes nothing
-    and counts as lost, like a message whose lease ended before. Such a message is delivered again.
+    and counts as lost, like a message whose lease ended before. Such a message is delivered again. An outcome that
+    cannot be kept, such as an output that is not JSON, makes its own message `failed` and no other.
     """
 
     def __init__(self, database: Database, schema: StructType) -> None:
@@ -94,47 +97,91 @@ def _by_lease(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _settle(conn: psycopg.Connection[Any], lock_token: str, rows: Sequence[Row]) -> Counter[str]:
-    final = [row for row in rows if row["result"] != "retry"]
-    done = _archive(conn, lock_token, final) if final else set()
-    for (delay, why), again in _by_delay(row for row in rows if row["result"] == "retry").items():
-        done |= _release(conn, lock_token, again, delay, why)
-    return Counter(row["result"] if row["id"] in done else "lost" for row in rows)
+    outcomes = [_outcome(row) for row in rows]
+    settled = _archive(conn, lock_token, [outcome for outcome in outcomes if outcome.result != "retry"])
+    for (delay, why), again in _by_delay(outcome for outcome in outcomes if outcome.result == "retry").items():
+        settled |= _release(conn, lock_token, again, delay, why)
+    return Counter(settled.get(outcome.id, "lost") for outcome in outcomes)
 
 
-def _by_delay(rows: Iterator[Row]) -> dict[tuple[float | None, str | None], list[int]]:
-    pauses: defaultdict[tuple[float | None, str | None], list[int]] = defaultdict(list)
-    for row in rows:
-        pauses[row.get("delay_seconds"), row.get("details")].append(row["id"])
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    id: int
+    result: str
+    details: str | None = None
+    output: str | None = None
+    delay: timedelta | None = None
+
+    def failed(self, why: str) -> _Outcome:
+        """Return what takes the place of an outcome that cannot be kept: a dead message, which somebody will see."""
+        log.warning("message %s ends as failed, not as %s: %s", self.id, self.result, why)
+        return _Outcome(self.id, "failed", why)
+
+
+def _outcome(row: Row) -> _Outcome:
+    details = None if row.get("details") is None else storable(row["details"])
+    outcome = _Outcome(row["id"], row["result"], details, row.get("output"))
+    try:
+        return replace(outcome, delay=delay_of(row.get("delay_seconds")))
+    except InvalidArgument as error:
+        return outcome.failed(str(error)) if outcome.result == "retry" else outcome
+
+
+def _by_delay(outcomes: Iterator[_Outcome]) -> dict[tuple[timedelta | None, str | None], list[int]]:
+    pauses: defaultdict[tuple[timedelta | None, str | None], list[int]] = defaultdict(list)
+    for outcome in outcomes:
+        pauses[outcome.delay, outcome.details].append(outcome.id)
     return pauses
 
 
-def _archive(conn: psycopg.Connection[Any], lock_token: str, rows: Sequence[Row]) -> set[int]:
+def _archive(conn: psycopg.Connection[Any], lock_token: str, outcomes: Sequence[_Outcome]) -> dict[int, str]:
+    """Archive; an outcome that PostgreSQL does not take is found by halving, and fails its message alone."""
+    if not outcomes:
+        return {}
+    try:
+        return _archived(conn, lock_token, outcomes)
+    except (InvalidMessage, InvalidArgument) as error:
+        if len(outcomes) == 1:
+            return _archived(conn, lock_token, [outcomes[0].failed(_reason(error))])
+    middle = len(outcomes) // 2
+    return _archive(conn, lock_token, outcomes[:middle]) | _archive(conn, lock_token, outcomes[middle:])
+
+
+def _archived(conn: psycopg.Connection[Any], lock_token: str, outcomes: Sequence[_Outcome]) -> dict[int, str]:
     arguments = {
         "lock_token": lock_token,
-        "ids": [row["id"] for row in rows],
-        "results": [row["result"] for row in rows],
-        "details": [row.get("details") for row in rows],
-        "outputs": [row.get("output") for row in rows],
+        "ids": [outcome.id for outcome in outcomes],
+        "results": [outcome.result for outcome in outcomes],
+        "details": [outcome.details for outcome in outcomes],
+        "outputs": [outcome.output for outcome in outcomes],
     }
-    return _ids(conn, _ARCHIVE, arguments)
+    done = _ids(conn, _ARCHIVE, arguments)
+    return {outcome.id: outcome.result for outcome in outcomes if outcome.id in done}
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, InvalidArgument):
+        return f"{error}"
+    return "its output is no JSON that PostgreSQL can store. Give text such as to_json makes."
 
 
 def _release(
-    conn: psycopg.Connection[Any], lock_token: str, ids: Sequence[int], delay: float | None, why: str | None
-) -> set[int]:
+    conn: psycopg.Connection[Any], lock_token: str, ids: Sequence[int], delay: timedelta | None, why: str | None
+) -> dict[int, str]:
     arguments = {
         "lock_token": lock_token,
         "ids": list(ids),
-        "delay": timedelta(seconds=delay or 0),
+        "delay": delay or timedelta(0),
         "why": why,
         "back_off": delay is None,
     }
-    return _ids(conn, _RELEASE, arguments)
+    return dict.fromkeys(_ids(conn, _RELEASE, arguments), "retry")
 
 
 def _ids(conn: psycopg.Connection[Any], query: str, arguments: dict[str, Any]) -> set[int]:
     try:
         return {id_ for (id_,) in conn.execute(query.encode(), arguments).fetchall()}
     except psycopg.Error as error:
-        # Without the driver's error as the cause: it quotes the output that is not JSON.
-        raise translate(error) from None
+        found = translate(error)
+    # Outside of the handler: the error of the driver quotes the output that is not JSON.
+    raise InvalidMessage("a text has a NUL") if isinstance(found, psycopg.DataError) else found

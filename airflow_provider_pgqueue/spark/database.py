@@ -9,13 +9,15 @@ from typing import Any, Final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import Conninfo
+from psycopg.pq import Conninfo, PGconn
 
-from airflow_provider_pgqueue.core.connection import DEFAULTS, connect
+from airflow_provider_pgqueue.core.connection import DEFAULTS, connect, parameters
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
 
-# What libpq fills in by itself everywhere; to send it along would only hide the defaults of the executors.
-_NOT_SENT: Final = frozenset({"client_encoding", "fallback_application_name", "options"})
+_SERVICE: Final = frozenset({"service", "servicefile"})  # resolved
+_NOT_SENT: Final = _SERVICE | {"client_encoding", "fallback_application_name"}  # libpq fills it in everywhere
+_ALWAYS_SENT: Final = frozenset({"host", "hostaddr", "port", "dbname", "user"})
+_TOO_MANY_PORTS: Final = "," * 1000
 
 
 class Database:
@@ -26,18 +28,18 @@ class Database:
     def __init__(self, conninfo: str = "") -> None:
         """Resolve a connection string as this process would: `PGQUEUE_DSN`, libpq's variables, the service file.
 
-        A password file is not resolved: it has to be where the executors are.
+        A password file is not resolved: it has to be where the executors are. InvalidArgument if it cannot be read.
         """
-        known = {
-            option.keyword.decode(): option.val.decode()
-            for option in Conninfo.get_defaults()
-            if option.val and option.keyword.decode() not in _NOT_SENT
-        }
-        given = conninfo_to_dict(conninfo or os.environ.get("PGQUEUE_DSN", ""))
-        self._conninfo = make_conninfo("", **(known | given))
+        self._conninfo = make_conninfo("", **_resolved(parameters(conninfo or os.environ.get("PGQUEUE_DSN", ""))))
 
     def __repr__(self) -> str:
         return "<Database>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Database) and self._conninfo == other._conninfo
+
+    def __hash__(self) -> int:
+        return hash(self._conninfo)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpickled, (self._conninfo,)
@@ -60,6 +62,33 @@ class Database:
             raise ConnectionFailed(str(error)) from error
         with conn:
             yield conn
+
+
+def _resolved(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters that libpq would connect with, but for those that are its own defaults anyway.
+
+    libpq puts them together itself, and refuses before it connects because of one that is wrong. A service that it does
+    not know is left to it: it says so when it connects.
+    """
+    found = _refused(given, port=_TOO_MANY_PORTS)
+    if not found:
+        return given
+    found["port"] = _refused(given, sslmode="none such")["port"]
+    by_itself = {
+        (option.keyword.decode(), option.val.decode())
+        for option in Conninfo.get_defaults()
+        if option.val and option.val == option.compiled and option.keyword.decode() not in _ALWAYS_SENT
+    }
+    told = {name: value for name, value in found.items() if name not in _NOT_SENT and (name, value) not in by_itself}
+    return {name: value for name, value in given.items() if name in _NOT_SENT - _SERVICE} | told
+
+
+def _refused(given: dict[str, Any], **wrong: str) -> dict[str, str]:
+    conn = PGconn.connect_start(make_conninfo("", **(given | wrong)).encode())
+    try:
+        return {option.keyword.decode(): option.val.decode() for option in conn.info if option.val}
+    finally:
+        conn.finish()
 
 
 def _unpickled(conninfo: str) -> Database:

@@ -27,6 +27,9 @@ log = logging.getLogger(__name__)
 _NAME: Final = "pgqueue lease stream"
 _LOOK_EVERY: Final = 0.1  # seconds: Spark asks an idle stream every 10 ms
 _MOST: Final = 10_000  # messages of one lease
+_OPTIONS: Final = (
+    "table", "columns", "queue", "streamName", "maxMessagesPerTrigger", "numPartitions", "leaseSeconds",
+)  # fmt: skip
 
 
 class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -38,6 +41,7 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, database: Database, options: Mapping[str, str], schema: StructType) -> None:
+        given.check_names(options, _OPTIONS, "A stream of leases")
         self._database = database
         self._session = Session(database, _NAME)
         self._schema = schema
@@ -144,7 +148,7 @@ def _stream_name(options: Mapping[str, str]) -> str:
 
 
 def _queue_name(options: Mapping[str, str]) -> str:
-    names = given.names(options, "queue")
+    names = given.queues(options)
     if len(names) != 1:
         raise InvalidArgument(f"option queue names {len(names)} queues. Give the one to lease from.")
     return names[0]

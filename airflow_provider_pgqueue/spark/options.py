@@ -1,11 +1,52 @@
-"""The options of a stream, checked."""
+"""The options of a read, a write or a stream, checked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from datetime import timedelta
+from difflib import get_close_matches
+from typing import Final
 
-from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidQueueName
+
+RESULTS: Final = ("success", "failed", "rejected", "lock_expired", "expired")
+_QUEUE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
+_OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})  # what it hands on to the sink of a stream
+
+
+def check_names(options: Collection[str], known: Collection[str], what: str) -> None:
+    """Raise InvalidArgument for an option that `what` does not take: nothing that was mistyped is passed over.
+
+    Spark writes them in lower case.
+    """
+    by_name = {name.lower(): name for name in known}
+    for option in options:
+        if option.lower() not in by_name.keys() | _OF_SPARK:
+            near = get_close_matches(option.lower().replace("_", ""), by_name, n=1)
+            hint = f" Did you mean {by_name[near[0]]}?" if near else ""
+            raise InvalidArgument(f"there is no option {option[:50]!r}. {what} takes {', '.join(known)}.{hint}")
+
+
+def queues(options: Mapping[str, str]) -> list[str]:
+    """Return the names in option `queue`; InvalidQueueName for one that no queue can have."""
+    found = names(options, "queue")
+    for name in found:
+        if not _QUEUE_NAME.fullmatch(name):
+            raise InvalidQueueName(
+                f"option queue names {name[:50]!r}, which no queue can have as its name. "
+                "Names are lower-case letters, digits and underscores, at most 48."
+            )
+    return found
+
+
+def results(options: Mapping[str, str]) -> list[str]:
+    """Return the results in option `result`; InvalidArgument for one that there is not."""
+    found = names(options, "result")
+    for result in found:
+        if result not in RESULTS:
+            raise InvalidArgument(f"option result names {result[:50]!r}. Give some of {', '.join(RESULTS)}.")
+    return found
 
 
 def number(options: Mapping[str, str], name: str, default: int, *, at_most: int = 2**31 - 1) -> int:
@@ -24,9 +65,15 @@ def boolean(options: Mapping[str, str], name: str, default: bool) -> bool:
     return text == "true"
 
 
-def names(options: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """Return what stands between commas; empty if the option is not given."""
-    return tuple(part.strip() for part in options.get(name, "").split(",") if part.strip())
+def names(options: Mapping[str, str], name: str) -> list[str]:
+    """Return what stands between commas; nothing if the option is not given."""
+    value = options.get(name)
+    if value is None:
+        return []
+    found = [part.strip() for part in value.split(",")]
+    if not all(found):
+        raise InvalidArgument(f"option {name} is {value[:50]!r}, with an empty name. Separate names by one comma.")
+    return found
 
 
 def seconds(options: Mapping[str, str], name: str) -> timedelta | None:

@@ -63,16 +63,22 @@ class LogEnd:
     horizon: int
     moment: datetime
     begins_at: datetime
+    gone_before: Place
     holder_pid: int | None
     holder_application: str | None
     holder_age: timedelta | None
 
     @classmethod
     def from_row(cls, row: Row) -> Self:
-        return cls(**row)
+        gone_before = Place(row.pop("gone_before_xid"), row.pop("gone_before_id"))
+        return cls(gone_before=gone_before, **row)
 
     def offset(self) -> Offset:
         return Offset(system=self.system, place=Place(self.horizon), at=self.moment)
+
+    def lost(self, here: Place, read_at: datetime) -> bool:
+        """Return whether messages are gone that a query at a place had not read, nor known to be gone when it began."""
+        return here < self.gone_before and read_at < self.begins_at
 
     def check(self, start: Offset, *, former_system: str | None = None) -> None:
         """Raise InvalidArgument unless an offset is of this log and not behind its end."""

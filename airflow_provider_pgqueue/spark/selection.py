@@ -9,13 +9,12 @@ from typing import Any, Final
 
 from psycopg import sql
 
-from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidQueueName
+from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.spark import options as given
 from airflow_provider_pgqueue.spark.schema import TABLES, Column, Table
 from airflow_provider_pgqueue.spark.span import Span
 
 OPTIONS: Final = ("table", "columns", "queue", "result", "from", "to", "numPartitions", "pushFilters")
-RESULTS: Final = ("success", "failed", "rejected", "lock_expired", "expired")
-_QUEUE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +30,11 @@ class Selection:
     @classmethod
     def of_options(cls, options: Mapping[str, Any]) -> Selection:
         """Return what the options of a DataFrame ask for; InvalidArgument names the one that is wrong."""
-        _check_names(options)
+        given.check_names(options, OPTIONS, "A read")
         table = _table(options)
-        queues, results = _listed(options, "queue"), _listed(options, "result")
-        _check_queues(queues)
-        _check_results(results, table)
+        queues, results = given.queues(options), given.results(options)
+        if results and "result" not in (column.name for column in table.columns):
+            raise InvalidArgument(f"the {table.name} has no results. Leave out option result, or read the archive.")
         return cls(
             table,
             columns(options),
@@ -57,7 +56,7 @@ class Selection:
 
 def columns(options: Mapping[str, Any], table: Table | None = None) -> tuple[Column, ...]:
     """Return the columns that the options `table` and `columns` name; for streams too, so it minds no other option."""
-    return (table or _table(options)).select(_listed(options, "columns"))
+    return (table or _table(options)).select(given.names(options, "columns"))
 
 
 def pushes_filters(options: Mapping[str, Any]) -> bool:
@@ -73,40 +72,6 @@ def _table(options: Mapping[str, Any]) -> Table:
     if name not in TABLES:
         raise InvalidArgument(f"option table is {name!r}. Give one of {', '.join(TABLES)}.")
     return TABLES[name]
-
-
-def _check_names(options: Mapping[str, Any]) -> None:
-    known = {option.lower() for option in OPTIONS}
-    for option in options:
-        if option.lower() not in known:
-            raise InvalidArgument(f"there is no option {option!r}. A read takes {', '.join(OPTIONS)}.")
-
-
-def _listed(options: Mapping[str, Any], option: str) -> list[str]:
-    value = options.get(option)
-    if value is None:
-        return []
-    names = [name.strip() for name in value.split(",")]
-    if not all(names):
-        raise InvalidArgument(f"option {option} is {value!r}, with an empty name. Separate names by one comma.")
-    return names
-
-
-def _check_queues(queues: list[str]) -> None:
-    for queue in queues:
-        if not _QUEUE_NAME.fullmatch(queue):
-            raise InvalidQueueName(
-                f"option queue names {queue!r}, which no queue can have as its name. "
-                "Names are lower-case letters, digits and underscores, at most 48."
-            )
-
-
-def _check_results(results: list[str], table: Table) -> None:
-    if results and "result" not in (column.name for column in table.columns):
-        raise InvalidArgument(f"the {table.name} has no results. Leave out option result, or read the archive.")
-    for result in results:
-        if result not in RESULTS:
-            raise InvalidArgument(f"option result names {result!r}. Give some of {', '.join(RESULTS)}.")
 
 
 def _max_ranges(options: Mapping[str, Any]) -> int:

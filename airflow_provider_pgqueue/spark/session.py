@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,12 +16,16 @@ from airflow_provider_pgqueue.spark.database import Database
 
 
 class Session:
-    """Opens its connection at the first question, and a new one when it broke. Pickled, it comes out unopened."""
+    """Opens its connection at the first question, and a new one when it broke. Pickled, it comes out unopened.
+
+    `seconds` is how long the questions took so far.
+    """
 
     def __init__(self, database: Database, application_name: str) -> None:
         self._database = database
         self._application_name = application_name
         self._conn: psycopg.Connection[Any] | None = None
+        self.seconds = 0.0
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Session, (self._database, self._application_name)
@@ -31,11 +36,14 @@ class Session:
         An error of the tree in `core.errors`.
         """
         conn = self._conn or self._open()
+        began = time.monotonic()
         try:
             return _rows(conn, query, arguments)
         except psycopg.Error as error:
             if not conn.closed:
                 raise translate(error) from error
+        finally:
+            self.seconds += time.monotonic() - began
         try:
             return _rows(self._open(), query, arguments)
         except psycopg.Error as error:

@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.options import check_names
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -57,6 +58,7 @@ class PgQueueSource(DataSource):
         """Return what publishes the rows of a DataFrame."""
         from airflow_provider_pgqueue.spark.writer import PublishOptions, PublishWriter
 
+        self._option("table", "queue", among=("queue",))
         return PublishWriter(self.database, PublishOptions.of(self.options, schema, overwrite=overwrite))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -72,6 +74,7 @@ class PgQueueSource(DataSource):
         if self._option("table", "queue", among=("queue", "archive")) == "archive":
             from airflow_provider_pgqueue.spark.archive_sink import ArchiveSink
 
+            check_names(self.options, ("table",), "The sink of a lease stream")
             return ArchiveSink(self.database, schema)
         from airflow_provider_pgqueue.spark.writer import PublishOptions, PublishStreamWriter
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
+import psycopg
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -16,6 +17,7 @@ from pyspark.sql.types import DataType, IntegralType, StringType, StructType, Ti
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.migrations import check_version
 from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.options import check_names
 from airflow_provider_pgqueue.spark.staging import Stage, Staged
 
 logger = logging.getLogger(__name__)
@@ -25,6 +27,7 @@ _COLUMNS: Final[dict[str, type[DataType]]] = {
     "topic": StringType, "group_key": StringType, "dedup_key": StringType, "priority": IntegralType,
     "visible_at": TimestampType, "expires_at": TimestampType,
 }  # fmt: skip
+_OPTIONS: Final = ("table", "queue", "runId", "dedupWindow", "onConflict", "maxConnections")
 Messages = Sequence[WriterCommitMessage | None]
 
 
@@ -42,6 +45,7 @@ class PublishOptions:
         """Read the options and check them and the columns; InvalidArgument names the first that is wrong."""
         if overwrite:
             raise InvalidArgument("a queue cannot be overwritten. Write with mode('append').")
+        check_names(options, _OPTIONS, "A write")
         if (conflict := options.get("onConflict", "skip")) != "skip":
             raise InvalidArgument(f"option onConflict is {conflict!r}. Give skip, or publish with the hook to replace.")
         connections = options.get("maxConnections", "8")
@@ -79,6 +83,8 @@ class PublishWriter(DataSourceArrowWriter):
     """
 
     def __init__(self, database: Database, options: PublishOptions) -> None:
+        if options.dedup_window is not None:
+            _check(database, options)
         self._options = options
         self._stage = Stage(database, str(uuid4()), options.max_connections)
         self._run_id = options.run_id or self._stage.stage_id
@@ -106,13 +112,18 @@ class PublishStreamWriter(DataSourceStreamArrowWriter):
     """
 
     def __init__(self, database: Database, options: PublishOptions) -> None:
+        """Check once that the database is there and takes what the options say.
+
+        Spark makes a writer for each batch, in one process unless that had nothing to do for a minute. Those after the
+        first open nothing here: if the database is away, their tasks wait for it, for a minute.
+        """
         if options.run_id is not None:
             raise InvalidArgument("option runId is for batch writes. A stream is known by the id in its checkpoint.")
         self._database = database
         self._options = options
-        # On the driver, where it is said at once what the tasks would find out after a minute of trying.
-        with database.connect() as conn:
-            check_version(conn)
+        if (database, options) not in _checked:
+            _check(database, options)
+            _checked.add((database, options))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stage a partition of a batch."""
@@ -137,6 +148,28 @@ class PublishStreamWriter(DataSourceStreamArrowWriter):
 
     def _stage(self, query_id: str) -> Stage:
         return Stage(self._database, query_id, self._options.max_connections)
+
+
+_checked: Final[set[tuple[Database, PublishOptions]]] = set()
+
+
+def _check(database: Database, options: PublishOptions) -> None:
+    """Say at once, on the driver, what the tasks would find out after a minute of trying, or the commit at the end."""
+    with database.connect() as conn:
+        check_version(conn)
+        if options.dedup_window is not None and not _is_window(conn, options.dedup_window):
+            raise InvalidArgument(
+                f"option dedupWindow is {options.dedup_window[:50]!r}. "
+                "Give a duration from 1 second to 366 days, such as 1 hour."
+            )
+
+
+def _is_window(conn: psycopg.Connection[Any], text: str) -> bool:
+    try:
+        row = conn.execute("SELECT %s::text::interval BETWEEN '1 second' AND '366 days'", [text]).fetchone()
+    except psycopg.DataError:
+        return False
+    return row == (True,)
 
 
 def _publish(

@@ -8,7 +8,7 @@ DECLARE
     moment timestamptz := clock_timestamp();
     old    record;
     kept   boolean;
-    number bigint;
+    gone   record;
 BEGIN
     partitions_dropped := 0;
     messages_deleted := 0;
@@ -25,7 +25,7 @@ BEGIN
             $keep$, old.partition) INTO kept USING old.end_at, moment, old.first_at;
         CONTINUE WHEN kept;
         BEGIN
-            EXECUTE format('DROP TABLE %s', old.partition);
+            PERFORM messages.remove_archive_partition(old.partition);
             partitions_dropped := partitions_dropped + 1;
         EXCEPTION
             WHEN lock_not_available THEN
@@ -46,14 +46,17 @@ BEGIN
     LOOP
         EXIT WHEN messages_deleted >= max_messages;
         EXECUTE format($delete$
-            DELETE FROM %1$s WHERE ctid = ANY (ARRAY(
-                SELECT a.ctid FROM %1$s a
-                 WHERE a.queue_name = $1 AND a.archived_at < $2
-                   AND NOT EXISTS (SELECT FROM messages.dead_message d WHERE d.id = a.id AND d.archived_at = a.archived_at)
-                 LIMIT $3))
-            $delete$, old.partition) USING old.queue_name, old.before, max_messages - messages_deleted;
-        GET DIAGNOSTICS number = ROW_COUNT;
-        messages_deleted := messages_deleted + number;
+            WITH gone AS (
+                DELETE FROM %1$s old WHERE old.ctid = ANY (ARRAY(
+                    SELECT a.ctid FROM %1$s a
+                     WHERE a.queue_name = $1 AND a.archived_at < $2
+                       AND NOT EXISTS (SELECT FROM messages.dead_message d WHERE d.id = a.id AND d.archived_at = a.archived_at)
+                     LIMIT $3))
+                RETURNING old.xid, old.id)
+            SELECT count(*) AS number, max(g.xid) AS last_xid, max(g.id) FILTER (WHERE g.xid IS NULL) AS last_id FROM gone g
+            $delete$, old.partition) INTO gone USING old.queue_name, old.before, max_messages - messages_deleted;
+        PERFORM messages.note_gone(gone.last_xid, gone.last_id);
+        messages_deleted := messages_deleted + gone.number;
     END LOOP;
     UPDATE messages.archive_policy SET retained_at = moment WHERE messages_deleted < max_messages;
 END $$;

@@ -63,7 +63,7 @@ BEGIN
         RAISE EXCEPTION 'archive partition % has dead messages about which nothing was decided', quote_literal(drop_archive_partition.partition)
             USING ERRCODE = 'PQ014', HINT = 'Nothing was dropped. Requeue or dismiss them, then export and drop it again.';
     END IF;
-    EXECUTE format('DROP TABLE %s', part.partition);
+    PERFORM messages.remove_archive_partition(part.partition);
     PERFORM messages.begin_archive();
     RETURN after.rows;
 END $$;

@@ -4,7 +4,7 @@ BEGIN
     FOR attempt IN 1..200 LOOP
         BEGIN
             SET LOCAL lock_timeout = '100ms';
-            LOCK TABLE messages.message_archive;
+            LOCK TABLE messages.message_archive, messages.archive_policy;
             SET LOCAL lock_timeout = '30s';
             EXIT;
         EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
@@ -22,6 +22,11 @@ ALTER TABLE messages.message_archive ADD COLUMN xid bigint;
 ALTER TABLE messages.message_archive ALTER COLUMN xid SET DEFAULT pg_current_xact_id()::text::bigint;
 CREATE INDEX message_archive_xid_idx ON messages.message_archive USING brin (xid) WITH (autosummarize = on);
 COMMENT ON COLUMN messages.message_archive.xid IS 'The transaction that archived it: the place in the log. NULL: before schema version 5, which is the beginning of the log.';
+ALTER TABLE messages.archive_policy
+    ADD COLUMN gone_before_xid bigint NOT NULL DEFAULT 0,
+    ADD COLUMN gone_before_id  bigint NOT NULL DEFAULT 0;
+COMMENT ON COLUMN messages.archive_policy.gone_before_xid IS 'The place in the log behind the last message that was removed: a reader that had passed it lost nothing. 0: in the beginning of the log.';
+COMMENT ON COLUMN messages.archive_policy.gone_before_id IS 'In the beginning of the log: the id there. 0 and 0: none was removed.';
 
 CREATE TABLE messages.pipeline_run (
     run_id      text        PRIMARY KEY CHECK (run_id <> '' AND length(run_id) <= 250),

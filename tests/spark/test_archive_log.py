@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from airflow_provider_pgqueue.core.errors import BeforeArchive, InvalidArgument
+from airflow_provider_pgqueue.core.errors import BeforeArchive, InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.spark import log_plan, log_watch
 from airflow_provider_pgqueue.spark.archive_log import ArchiveLog
 from airflow_provider_pgqueue.spark.database import Database
@@ -27,6 +28,7 @@ from airflow_provider_pgqueue.spark.position import Place
 from airflow_provider_pgqueue.spark.schema import ARCHIVE, spark_schema
 from tests.core.test_roles import logins
 from tests.spark.foreigners import let_foreigners_pass
+from tests.spark.test_export import make_partition
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -47,7 +49,7 @@ class PatientLog(ArchiveLog):
 @pytest.fixture
 def log(dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     """Follow the log without Spark around it: `log(maxMessagesPerTrigger="10")`."""
-    monkeypatch.setattr(log_watch, "_LOOK_EVERY", 0)
+    monkeypatch.setattr(log_watch, "_LONGEST_REST", 0)
     opened: list[ArchiveLog] = []
 
     def follow(columns: tuple[str, ...] = ("id",), **options: str) -> ArchiveLog:
@@ -272,7 +274,7 @@ def test_only_the_queues_and_results_that_are_asked_for_are_given(
     log: Log, archive: Callable[..., list[int]], queue: Callable[..., str]
 ) -> None:
     orders = archive(2)
-    assert given(log(queue="orders, it''s", result="success")) == orders
+    assert given(log(queue="orders, mail", result="success")) == orders
     assert given(log(queue="mail")) == []
     assert given(log(result="failed")) == []
 
@@ -301,45 +303,151 @@ def test_a_server_that_is_behind_the_batch_gives_no_rows_rather_than_some(log: L
         list(reader.read(part))
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"queue": "Orders"}, "'Orders', which no queue can have"),
+        ({"queue": "orders,"}, "with an empty name"),
+        ({"result": "sucess"}, "names 'sucess'. Give some of success, failed"),
+        ({"maxMessagePerTrigger": "10"}, "no option 'maxMessagePerTrigger'.*Did you mean maxMessagesPerTrigger?"),
+        ({"starting_offsets": "latest"}, "Did you mean startingOffsets?"),
+        ({"from": "2026-11-01T00:00:00Z"}, "no option 'from'. A stream of the archive takes table, columns"),
+    ],
+    ids=str,
+)
+def test_an_option_that_was_mistyped_is_named(log: Log, options: dict[str, str], why: str) -> None:
+    with pytest.raises(PgQueueError, match=why):
+        log(**options)
+
+
+def archive_days_ago(conn: Connection, days: int, *, length: int = 1, messages: int = 1) -> list[int]:
+    """Archive messages in one transaction, in a partition that is as old, and make it if there is none."""
+    name = f"messages.message_archive_{datetime.now(UTC) - timedelta(days=days):%Y%m%d}"
+    if scalar(conn, f"SELECT to_regclass('{name}')") is None:
+        make_partition(conn, days, days=length)
+    query = (
+        "INSERT INTO messages.message_archive (created_at, archived_at, queue_name, result, message)"
+        " SELECT p.first_at, p.first_at, 'orders', 'success', '1'"
+        " FROM messages.archive_partitions() p, generate_series(1, %s) WHERE p.partition = %s::regclass RETURNING id"
+    )
+    return [id_ for (id_,) in conn.execute(query.encode(), [messages, name])]
+
+
+def retain(conn: Connection, days: int) -> tuple[int, int]:
+    """Apply the retention of so many days; the partitions and the messages that it removed."""
+    conn.execute("UPDATE messages.queue SET retention = make_interval(days => %s)", [days])
+    row = conn.execute("SELECT partitions_dropped, messages_deleted FROM messages.apply_retention()").fetchone()
+    assert row is not None
+    return row
+
+
+def as_of(end: Json, days_ago: int) -> Json:
+    """Return what a query noted that read the log to there so many days ago, and rested since."""
+    return end | {"at": (datetime.now(UTC) - timedelta(days=days_ago)).isoformat()}
+
+
 def test_messages_that_retention_removed_unread_are_an_error(
     log: Log, archive: Callable[..., list[int]], conn: Connection
 ) -> None:
-    archive(1)
-    end = end_of(log())
+    archive_days_ago(conn, 45)
+    end = as_of(end_of(log()), 45)
+    archive_days_ago(conn, 44)
+    assert retain(conn, 40)[0] == 2
     last = archive(1)
-    conn.execute("UPDATE messages.archive_policy SET begins_at = clock_timestamp()")
     with pytest.raises(BeforeArchive, match="failOnDataLoss"):
         log().latestOffset(end, ReadAllAvailable())
+    with pytest.raises(BeforeArchive):
+        log().partitions(end, end_of(log(failOnDataLoss="false"), end))
     assert given(log(failOnDataLoss="false"), end) == last
+
+
+def test_a_query_that_had_read_all_that_retention_removed_goes_on_after_any_time(
+    log: Log, archive: Callable[..., list[int]], conn: Connection
+) -> None:
+    mine = archive_days_ago(conn, 45) + archive_days_ago(conn, 44)
+    reader = log()
+    assert given(reader) == mine
+    end = as_of(end_of(log()), 44)
+    assert retain(conn, 40)[0] == 2
+    assert given(log(), end) == []
+    new = archive(2)
+    assert given(log(), end) == new
+    assert given(log()) == new
+
+
+def test_a_message_that_retention_deleted_unread_before_its_partition_is_an_error_then(
+    log: Log, archive: Callable[..., list[int]], conn: Connection
+) -> None:
+    archive_days_ago(conn, 60, length=10)
+    end = as_of(end_of(log()), 60)
+    archive_days_ago(conn, 60)
+    assert retain(conn, 55) == (0, 2)
+    assert given(log(), end) == []
+    assert retain(conn, 40)[0] == 1
+    with pytest.raises(BeforeArchive):
+        log().latestOffset(end, ReadAllAvailable())
+
+
+def test_a_partition_that_was_exported_and_dropped_unread_is_an_error(
+    log: Log, archive: Callable[..., list[int]], conn: Connection
+) -> None:
+    archive_days_ago(conn, 45)
+    read, unread = as_of(end_of(log()), 45), as_of(log().initialOffset(), 45)
+    conn.execute(
+        "SELECT messages.remove_archive_partition((SELECT p.partition FROM messages.archive_partitions() p LIMIT 1))"
+    )
+    conn.execute("SELECT messages.begin_archive()")
+    assert given(log(), read) == []
+    with pytest.raises(BeforeArchive):
+        log().latestOffset(unread, ReadAllAvailable())
+
+
+def test_what_is_removed_of_the_beginning_of_the_log_is_told_by_its_ids(
+    log: Log, archive: Callable[..., list[int]], conn: Connection
+) -> None:
+    archive_days_ago(conn, 45, messages=4)
+    conn.execute("UPDATE messages.message_archive SET xid = NULL")
+    last = archive(1)
+    conn.execute("UPDATE messages.message_archive SET xid = NULL")
+    steps = [end for end, _ in batches(log(maxMessagesPerTrigger="2"))]
+    half, all_old = as_of(steps[0], 45), as_of(steps[1], 45)
+    assert (half["xid"], all_old["xid"]) == (0, 0)
+    assert retain(conn, 40)[0] == 1
+    with pytest.raises(BeforeArchive):
+        log().latestOffset(half, ReadAllAvailable())
+    assert given(log(), all_old) == last
 
 
 def test_retention_in_the_middle_of_a_batch_is_an_error(
     log: Log, archive: Callable[..., list[int]], conn: Connection
 ) -> None:
-    archive(1)
+    archive_days_ago(conn, 45)
     reader = log()
     start = reader.initialOffset()
     parts = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
-    conn.execute("UPDATE messages.archive_policy SET begins_at = clock_timestamp()")
+    assert retain(conn, 40)[0] == 1
     with pytest.raises(BeforeArchive):
         [list(reader.read(part)) for part in parts]
+    patient = log(failOnDataLoss="false")
+    assert sum(batch.num_rows for part in parts for batch in patient.read(part)) == 0
 
 
-def test_a_query_that_had_seen_everything_is_not_disturbed_by_retention(
-    log: Log, archive: Callable[..., list[int]], conn: Connection
+def test_an_idle_stream_looks_less_often_where_a_look_takes_long(
+    log: Log, archive: Callable[..., list[int]], conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    archive(1)
-    reader = log()
-    end = end_of(reader)
-    conn.execute("SELECT messages.publish('orders', '1')")
-    conn.execute("UPDATE messages.archive_policy SET begins_at = clock_timestamp()")
-    begins = scalar(conn, "SELECT begins_at FROM messages.archive_policy")
-    conn.execute("UPDATE messages.archive_policy SET begins_at = '2000-01-01Z'")
-    assert reader.latestOffset(end, ReadAllAvailable()) == end
-    conn.execute("UPDATE messages.archive_policy SET begins_at = %s", [begins])
-    with pytest.raises(BeforeArchive):
-        log().latestOffset(end, ReadAllAvailable())
-    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    monkeypatch.setattr(log_watch, "_LONGEST_REST", 5.0)
+    monkeypatch.setattr(log_watch, "_WORTH", 100_000)
+    reader, asked = log(), []
+    start = end_of(reader)
+    ask = reader._session.ask
+    monkeypatch.setattr(reader._session, "ask", lambda *given: asked.append(given) or ask(*given))
+    until = time.monotonic() + 0.3
+    while time.monotonic() < until:
+        assert reader.latestOffset(start, ReadAllAvailable()) == start
+    assert asked == []
+    mine = archive(1)
+    reader._watch._looked -= 5
+    assert given(reader, start) == mine
 
 
 def test_a_transaction_that_holds_the_log_back_is_named(
@@ -474,7 +582,9 @@ def test_each_message_is_given_once_while_many_archive_at_random(
             conn.execute("SELECT messages.upkeep()")
             conn.execute("SELECT messages.consume('orders', 100)")
         let_foreigners_pass(conn)
-        query.processAllAvailable()
+        until = time.monotonic() + 60
+        while sum(map(len, found.values())) < 400 and time.monotonic() < until:
+            query.processAllAvailable()  # it may have looked just before the end
     finally:
         query.stop()
     archived = {id_ for (id_,) in conn.execute("SELECT id FROM messages.message_archive")}

@@ -371,7 +371,7 @@ def test_an_answer_that_is_none_ends_the_drain_and_costs_no_attempt(
         (pd.DataFrame({"id": [1, None], "result": ["success", "failed"]}), "column id as double"),
         (pa.table({"id": ["1"], "result": ["success"]}), "column id as string"),
         (pa.table({"id": [1], "result": [None]}), "the result None"),
-        (pa.table({"id": [1], "result": ["retry"], "delay_seconds": [-1]}), "delay_seconds -1"),
+        (pa.table({"id": [1], "result": ["retry"], "delay_seconds": [-1]}), "delay_seconds is -1"),
         (pa.table({"id": [1], "result": ["success"], "delay_seconds": [1]}), "Only retry"),
         (pa.table({"id": [1], "result": ["failed"], "output": ["1"]}), "Only success"),
         (pa.table({"id": [1], "result": ["success"], "output": ["NaN"]}), "not JSON"),

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, QueueNotFound
+from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, PgQueueError, QueueNotFound
 from airflow_provider_pgqueue.spark.archive_sink import ArchiveSink
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.lease_stream import LeaseStream
@@ -233,11 +233,19 @@ def test_a_paused_queue_gives_nothing(stream: Callable[..., LeaseStream], publis
 
 @pytest.mark.parametrize(
     "options",
-    [{"streamName": ""}, {"streamName": "a/b"}, {"queue": ""}, {"queue": "a,b"}, {"numPartitions": "0"}],
+    [
+        {"streamName": ""},
+        {"streamName": "a/b"},
+        {"queue": ""},
+        {"queue": "a,b"},
+        {"queue": "Orders"},
+        {"numPartitions": "0"},
+        {"lease_seconds": "60"},
+    ],
     ids=str,
 )
 def test_options_that_make_no_sense_are_refused(stream: Callable[..., LeaseStream], options: dict[str, str]) -> None:
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(PgQueueError, match=f"{next(iter(options))}|queue"):
         stream(**options)
 
 
@@ -287,21 +295,88 @@ def test_each_message_ends_as_its_row_says(
     assert write(sink, outcomes) == {"lost": 6}
 
 
-def test_a_result_that_there_is_not_is_refused_and_a_bad_output_is_not_quoted(
+def test_a_result_that_there_is_not_is_refused(
     stream: Callable[..., LeaseStream], publish: Publish, conn: Connection, sink: ArchiveSink
 ) -> None:
     publish(1)
     (row,) = rows(stream(), "packer/1/0")
-    mine = {"id": row["id"], "lock_token": row["lock_token"]}
     with pytest.raises(InvalidArgument, match="'done'"):
-        write(sink, [mine | {"result": "done"}])
-    with pytest.raises(InvalidMessage) as raised:
-        write(sink, [mine | {"output": "secret: 42"}])
-    assert "secret" not in str(raised.value)
-    assert raised.value.__suppress_context__
+        write(sink, [{"id": row["id"], "lock_token": row["lock_token"], "result": "done"}])
     assert archived(conn) == {}
     with pytest.raises(InvalidArgument, match="lock_token"):
         ArchiveSink(Database(""), spark_schema(LEASED.select(["id"])))
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        ({"output": "secret: 42"}, "its output is no JSON"),
+        ({"output": '{"secret": "\\u0000"}'}, "its output is no JSON"),
+        ({"output": "secret \0"}, "its output is no JSON"),
+        ({"output": f'"{"secret" * 11000}"'}, "an output or failure has 66002 bytes. Give at most 65536"),
+        ({"result": "retry", "delay_seconds": float("inf")}, "delay_seconds is inf. Give 0 to 366 days"),
+        ({"result": "retry", "delay_seconds": -1.0}, "delay_seconds is -1.0. Give 0 to 366 days"),
+    ],
+    ids=["text", "u0000", "NUL", "large", "inf", "negative"],
+)
+def test_one_outcome_that_cannot_be_kept_fails_its_message_alone(
+    stream: Callable[..., LeaseStream],
+    publish: Publish,
+    conn: Connection,
+    sink: ArchiveSink,
+    caplog: pytest.LogCaptureFixture,
+    bad: dict[str, Any],
+    why: str,
+) -> None:
+    publish(100)
+    leased = rows(stream(numPartitions="1"), "packer/1/0")
+    outcomes = [
+        {"id": row["id"], "lock_token": row["lock_token"], "result": "success", "details": None}
+        | {"output": row["message"], "delay_seconds": None}
+        for row in leased
+    ]
+    outcomes[37] |= bad
+    with caplog.at_level(logging.WARNING):
+        assert write(sink, outcomes) == {"success": 99, "failed": 1}
+    found = archived(conn)
+    dead = found.pop(outcomes[37]["id"])
+    assert (dead["result"], dead["output"]) == ("failed", None)
+    assert why in dead["details"]
+    assert f"message {dead['id']} ends as failed" in caplog.text
+    assert "secret" not in caplog.text + dead["details"]
+    assert all(row["result"] == "success" and row["output"] == row["message"] for row in found.values())
+    assert waiting(conn) == []
+
+
+def test_a_delay_that_is_no_number_is_none(
+    stream: Callable[..., LeaseStream], publish: Publish, conn: Connection, sink: ArchiveSink
+) -> None:
+    publish(2)
+    outcomes = [
+        {"id": row["id"], "lock_token": row["lock_token"], "result": result, "delay_seconds": float("nan")}
+        for row, result in zip(rows(stream(numPartitions="1"), "packer/1/0"), ("retry", "success"), strict=True)
+    ]
+    assert write(sink, outcomes) == {"retry": 1, "success": 1}
+    assert len(waiting(conn)) == 1
+
+
+def test_details_that_postgresql_cannot_hold_are_kept_without_that(
+    stream: Callable[..., LeaseStream], publish: Publish, conn: Connection, sink: ArchiveSink
+) -> None:
+    publish(2)
+    outcomes = [
+        {"id": row["id"], "lock_token": row["lock_token"], "result": result, "details": "a\0b"}
+        for row, result in zip(rows(stream(numPartitions="1"), "packer/1/0"), ("failed", "retry"), strict=True)
+    ]
+    assert write(sink, outcomes) == {"failed": 1, "retry": 1}
+    assert [row["details"] for row in archived(conn).values()] == ["a\ufffdb"]
+
+
+def test_a_token_that_is_none_is_an_error(publish: Publish, sink: ArchiveSink, conn: Connection) -> None:
+    mine = publish(2)
+    with pytest.raises(InvalidMessage, match="uuid"):
+        write(sink, [{"id": id_, "lock_token": "secret"} for id_ in mine])
+    assert archived(conn) == {}
 
 
 def test_the_sink_says_how_many_were_lost_and_nothing_else(
@@ -342,6 +417,18 @@ def test_spark_archives_a_queue_and_ends_with_what_was_ready_at_the_start(
     more = publish(5)
     archive_all(outcomes, tmp_path / "another checkpoint")
     assert sorted(archived(conn)) == mine + more
+
+
+def test_a_query_goes_on_after_an_outcome_that_cannot_be_kept(
+    spark: SparkSession, publish: Publish, conn: Connection, tmp_path: Path
+) -> None:
+    mine = publish(40)
+    body = F.col("message").cast("int")
+    output = F.when(body == 5, "no JSON").otherwise(F.col("message"))
+    archive_all(lease_stream(spark).select("id", "lock_token", output.alias("output")), tmp_path / "checkpoint")
+    found = archived(conn)
+    assert sorted(found) == mine
+    assert {row["message"] for row in found.values() if row["result"] != "success"} == {5}
 
 
 def test_two_actions_on_a_batch_lease_once(

@@ -22,6 +22,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -35,9 +36,11 @@ from airflow_provider_pgqueue.core.errors import (
     QueueNotFound,
     StageIncomplete,
 )
+from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.staging import Stage
-from airflow_provider_pgqueue.spark.writer import PublishOptions, PublishStreamWriter
+from airflow_provider_pgqueue.spark.writer import PublishOptions, PublishStreamWriter, PublishWriter
+from tests.core.test_roles import logins
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -441,6 +444,9 @@ MESSAGE = "message string"
         (MESSAGE, {"queue": None}, "the queue is not clear"),
         (MESSAGE, {"maxConnections": "0"}, "maxConnections is '0'.*from 1 to 1000"),
         (MESSAGE, {"onConflict": "replace"}, "onConflict is 'replace'"),
+        (MESSAGE, {"run_id": "backfill"}, "no option 'run_id'. A write takes table, queue, runId.*Did you mean runId?"),
+        (MESSAGE, {"DEDUPWINDOWS": "1 hour"}, "Did you mean dedupWindow?"),
+        (MESSAGE, {"zz": "1"}, "no option 'zz'.*maxConnections.$"),
     ],
 )
 def test_options_and_columns_that_cannot_be_are_named_with_the_cure(
@@ -449,6 +455,79 @@ def test_options_and_columns_that_cannot_be_are_named_with_the_cure(
     given = {name: value for name, value in ({"queue": "orders"} | options).items() if value is not None}
     with pytest.raises(InvalidArgument, match=why):
         PublishOptions.of(given, StructType.fromDDL(schema), overwrite=False)
+
+
+def test_a_write_with_a_mistyped_option_publishes_nothing(
+    spark: SparkSession, conn: Connection, queue: Queue, tmp_path: Path
+) -> None:
+    queue()
+    with pytest.raises(Exception, match=r"Did you mean runId\?"):
+        publish(numbers(spark), queue="orders", run_id="backfill")
+    with pytest.raises(Exception, match=r"option table is 'archive'\. Give one of queue"):
+        publish(numbers(spark), queue="orders", table="archive")
+    numbers(spark).write.parquet(str(tmp_path / "in"))
+    arriving = spark.readStream.schema(MESSAGE).parquet(str(tmp_path / "in"))
+    leases = arriving.selectExpr("1 AS id", "message AS lock_token")
+    for frame, options in (
+        (arriving, {"queue": "orders", "max_connections": "1"}),
+        (leases, {"table": "archive", "queue": "orders"}),
+    ):
+        typo = frame.writeStream.format("pgqueue").options(**options).trigger(availableNow=True).queryName("typo")
+        with pytest.raises(Exception, match="there is no option"):
+            typo.option("checkpointLocation", str(tmp_path / str(options))).start().awaitTermination()
+    assert bodies(conn) == []
+
+
+@pytest.mark.parametrize("window", ["1 hors", "0 seconds", "400 days", "-1 hour", "a\0"])
+def test_a_window_that_is_none_is_refused_before_anything_is_staged(
+    dsn: str, conn: Connection, queue: Queue, window: str
+) -> None:
+    queue()
+    options = PublishOptions.of(
+        {"queue": "orders", "dedupWindow": window}, StructType.fromDDL(MESSAGE), overwrite=False
+    )
+    for writer in (PublishWriter, PublishStreamWriter):
+        with pytest.raises(InvalidArgument, match=r"option dedupWindow is .* such as 1 hour"):
+            writer(Database(dsn), options)
+    assert stages(conn) == 0
+
+
+def test_a_stream_outlives_an_outage_and_is_refused_at_its_start(
+    session: SparkSession, dsn: str, conn: Connection, queue: Queue, tmp_path: Path
+) -> None:
+    queue()
+    numbers(session).write.parquet(str(tmp_path / "in"))
+    arriving = session.readStream.schema(MESSAGE).parquet(str(tmp_path / "in"))
+    with logins(dsn) as login:
+        login("shop", "messages_publisher")
+        register(session, make_conninfo(dsn, user="shop"))
+        stream = arriving.writeStream.format("pgqueue").option("queue", "orders")
+        query = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        try:
+            until(lambda: len(bodies(conn)) == 10)
+            conn.execute("ALTER ROLE shop NOLOGIN")
+            session.sql("SELECT '10' AS message").write.mode("append").parquet(str(tmp_path / "in"))
+            until(lambda: not query.isActive or session.sparkContext.statusTracker().getActiveStageIds())
+            time.sleep(1)
+            assert query.exception() is None
+            conn.execute("ALTER ROLE shop LOGIN")
+            until(lambda: len(bodies(conn)) == 11)
+            assert query.exception() is None
+        finally:
+            query.stop()
+        conn.execute("ALTER ROLE shop NOLOGIN")
+        stream = arriving.writeStream.format("pgqueue").option("queue", "others").trigger(availableNow=True)
+        began = time.monotonic()
+        with pytest.raises(Exception, match="not permitted to log in"):
+            stream.option("checkpointLocation", str(tmp_path / "other")).start().awaitTermination()
+        assert time.monotonic() - began < 30
+
+
+def until(done: Callable[[], Any]) -> None:
+    give_up = time.monotonic() + 60
+    while not done():
+        assert time.monotonic() < give_up
+        time.sleep(0.02)
 
 
 # Roles ----------------------------------------------------------------------------------------------------------------

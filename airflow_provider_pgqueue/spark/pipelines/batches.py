@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, Literal
@@ -16,6 +15,7 @@ from airflow_provider_pgqueue.core.consumer import verdict
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Retry, Success, storable
+from airflow_provider_pgqueue.spark.delay import delay_of
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,6 @@ MESSAGES: Final = pa.schema(
     ]
 )
 _RESULTS: Final = ("success", "rejected", "failed", "retry")
-_LONGEST_DELAY: Final = timedelta(days=366)
 _LARGEST_OUTPUT: Final = 65536  # bytes, as the archive counts them
 
 
@@ -180,7 +179,7 @@ _CURES: Final = {
 def _outcome(
     result: str | None, details: str | None = None, output: str | None = None, delay_seconds: float | None = None
 ) -> Outcome:
-    delay = _delay(delay_seconds)
+    delay = delay_of(delay_seconds)
     if output is not None and result != "success":
         raise InvalidArgument(f"the function gave an output with result {_shown(result)}. Only success has one.")
     if delay is not None and result != "retry":
@@ -196,15 +195,6 @@ def _outcome(
         case "retry":
             return Retry(delay, reason)
     raise InvalidArgument(f"the function gave the result {_shown(result)}. Give {_CURES['result']}.")
-
-
-def _delay(seconds: float | None) -> timedelta | None:
-    # pandas says NaN where there is nothing.
-    if seconds is None or math.isnan(seconds):
-        return None
-    if not 0 <= seconds <= _LONGEST_DELAY.total_seconds():
-        raise InvalidArgument(f"the function gave delay_seconds {seconds}. Give 0 to 366 days.")
-    return timedelta(seconds=seconds)
 
 
 def _output(text: str) -> Any:
