@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from airflow_provider_pgqueue.core.consumer import Consumer
 from tools.golden import GOLDEN, describe
 
 Connection = psycopg.Connection[Any]
+Counts = defaultdict[str, list[int]]
 OLD = Path(__file__).with_name("schema_of_version_1.sql")
 # The fields of version 1's Message, which takes no others.
 FIELDS = {
@@ -52,7 +53,7 @@ def old(old_dsn: str) -> Iterator[Connection]:
         yield conn
 
 
-def old_worker(dsn: str, until: Callable[[], bool], counts: Counter[str]) -> None:
+def old_worker(dsn: str, until: Callable[[], bool], counts: Counts) -> None:
     """Lease and archive as version 1 does, statement for statement, prepared ones too."""
     with psycopg.connect(dsn, autocommit=True, row_factory=dict_row) as conn:
         row = conn.execute("SELECT messages.schema_version() AS version").fetchone()
@@ -73,19 +74,18 @@ def old_worker(dsn: str, until: Callable[[], bool], counts: Counter[str]) -> Non
                 [leased[0]["lock_token"], ids, "success"],
             ).fetchall()
             assert len(done) == len(ids)
-            counts["old"] += len(ids)
+            counts["old"].extend(ids)
 
 
-def new_worker(dsn: str, until: Callable[[], bool], counts: Counter[str]) -> None:
+def new_worker(dsn: str, until: Callable[[], bool], counts: Counts) -> None:
     with psycopg.connect(dsn, autocommit=True) as conn:
         while not until():
-            counts["new"] += (
-                Consumer(queue_name="orders", batch_size=5, handle=lambda message: None).drain(conn).total()
-            )
+            done = Consumer(queue_name="orders", batch_size=5, handle=lambda message: None).drain(conn)
+            counts["new"].extend(range(done.total()))
 
 
 def test_an_upgrade_under_load_loses_nothing_and_workers_of_both_versions_go_on(old_dsn: str, old: Connection) -> None:
-    counts: Counter[str] = Counter()
+    counts: Counts = defaultdict(list)  # several threads may lengthen a list at once, but not add to a number
     failures: list[BaseException] = []
     finished = threading.Event()
 
@@ -95,13 +95,13 @@ def test_an_upgrade_under_load_loses_nothing_and_workers_of_both_versions_go_on(
         except BaseException as error:
             failures.append(error)
 
-    def publish(dsn: str, until: Callable[[], bool], counts: Counter[str]) -> None:
+    def publish(dsn: str, until: Callable[[], bool], counts: Counts) -> None:
         with psycopg.connect(dsn, autocommit=True) as conn:
             while not until():
                 conn.execute(
                     'SELECT * FROM messages.publish("queue_name" => %s, "message" => %s::jsonb)', ["orders", "1"]
                 )
-                counts["published"] += 1
+                counts["published"].append(1)
 
     def start(*works: Callable[..., None]) -> list[threading.Thread]:
         threads = [threading.Thread(target=guarded, args=[work]) for work in works]
@@ -110,8 +110,8 @@ def test_an_upgrade_under_load_loses_nothing_and_workers_of_both_versions_go_on(
         return threads
 
     def wait_for(name: str, more: int) -> None:
-        enough, deadline = counts[name] + more, time.monotonic() + 60
-        while counts[name] < enough and not failures:
+        enough, deadline = len(counts[name]) + more, time.monotonic() + 60
+        while len(counts[name]) < enough and not failures:
             assert time.monotonic() < deadline
             time.sleep(0.01)
 
@@ -127,11 +127,12 @@ def test_an_upgrade_under_load_loses_nothing_and_workers_of_both_versions_go_on(
         thread.join()
     assert failures == []
     new_worker(old_dsn, iter([False, True]).__next__, counts)
-    assert counts["old"] + counts["new"] == counts["published"]
+    published = len(counts["published"])
+    assert len(counts["old"]) + len(counts["new"]) == published
     row = old.execute(
         "SELECT count(*), count(DISTINCT id), min(result), max(result) FROM messages.message_archive"
     ).fetchone()
-    assert row == (counts["published"], counts["published"], "success", "success")
+    assert row == (published, published, "success", "success")
 
 
 def test_what_was_leased_before_the_upgrade_is_archived_after_it(old: Connection) -> None:
