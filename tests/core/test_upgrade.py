@@ -127,7 +127,7 @@ def test_an_upgrade_under_load_loses_nothing_and_workers_of_both_versions_go_on(
         thread.join()
     assert failures == []
     published, deadline = len(counts["published"]), time.monotonic() + 60
-    # What became visible behind the low-water mark waits for the next sweep: docs/decisions/0002-low-water-in-sequences.md
+    # What came behind the low-water mark waits for a sweep: docs/decisions/0002-low-water-in-sequences.md
     while len(counts["old"]) + len(counts["new"]) < published and time.monotonic() < deadline:
         new_worker(old_dsn, iter([False, True]).__next__, counts)
     assert len(counts["old"]) + len(counts["new"]) == published
