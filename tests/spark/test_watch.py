@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -47,16 +48,29 @@ def test_it_is_said_again_and_again_whatever_goes_wrong_in_it(caplog: pytest.Log
     assert "canary" not in caplog.text
 
 
-def test_the_tasks_that_are_done_are_counted(session: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_tasks_that_are_done_are_counted(
+    session: SparkSession, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    seen = tmp_path / "seen"
+
     def wait(batches: Any) -> Any:
         for batch in batches:
-            time.sleep(1)
+            if batch.column(0)[0].as_py() >= 2:
+                until(seen.exists, 60)
             yield batch
 
+    def touch_when_seen() -> None:
+        said = re.compile(r"four tasks: [12] of 4 tasks done, at work for \d+ s")
+        until(lambda: any(said.fullmatch(line) for line in caplog.messages), 50)
+        seen.touch()
+
     frame = session.range(0, 4, 1, 4).mapInArrow(wait, "id long")
+    watcher = threading.Thread(target=touch_when_seen)
     with caplog.at_level(logging.INFO), watching_tasks(session, "four tasks", every=0.05):
+        watcher.start()
         frame.collect()
-    assert any(re.fullmatch(r"four tasks: 2 of 4 tasks done, at work for [1-9]\d* s", line) for line in caplog.messages)
+    watcher.join()
+    assert seen.exists()
 
 
 @pytest.mark.parametrize(
