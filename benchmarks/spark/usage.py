@@ -13,6 +13,7 @@ from typing import Final
 import psutil
 
 EVERY: Final = 0.5
+SERVER: Final = "postgres"
 
 Trees = Mapping[str, Sequence[int]]  # names, and the processes that are the roots of the trees
 
@@ -40,18 +41,16 @@ def measured(trees: Trees) -> Iterator[Usage]:
     """Measure trees of processes, the short-lived and those that are killed too."""
     usage, stop, watched = Usage(), threading.Event(), _Watched(trees)
     watch = threading.Thread(target=watched.until, args=(stop,), daemon=True)
-    before, started = _cpu(trees), time.monotonic()
+    before, started = _reaped(trees), time.monotonic()
     watch.start()
     try:
         yield usage
     finally:
         usage.seconds = time.monotonic() - started
-        reaped = _cpu(trees)
-        reaped.subtract(before)
         stop.set()
         watch.join()
-        # Both are too small: one lacks whose parent was killed, the other the last moments and what came and went.
-        usage.cpu = reaped | watched.spent()
+        usage.cpu = watched.spent()
+        usage.cpu[SERVER] = _reaped(trees) - before
         usage.peak = watched.peak
 
 
@@ -87,21 +86,25 @@ class _Watched:
                 self.peak[kind] = max(self.peak.get(kind, 0.0), process.memory_info().rss / 2**20)
 
 
-def _cpu(trees: Trees) -> Counter[str]:
-    """Return what processes used, and their children that ended and that they waited for."""
-    spent: Counter[str] = Counter()
-    for kind, process in _processes(trees):
+def _reaped(trees: Trees) -> float:
+    """Return the CPU seconds of the server: its sessions come and go quickly, and it waits for each."""
+    spent = 0.0
+    for _, process in _processes({SERVER: trees[SERVER]}):
         with suppress(psutil.Error):
-            times = process.cpu_times()
-            spent[kind] += times.user + times.system
-            # The children of a JVM are Python.
-            spent[kind.removesuffix(" jvm")] += times.children_user + times.children_system
+            spent += sum(process.cpu_times()[:4])
     return spent
 
 
 def _processes(trees: Trees) -> Iterator[tuple[str, psutil.Process]]:
     for name, roots in trees.items():
-        for root in roots:
+        for process in (process for root in roots for process in _tree(root)):
             with suppress(psutil.Error):
-                for process in (psutil.Process(root), *psutil.Process(root).children(recursive=True)):
-                    yield f"{name} jvm" if process.name() == "java" else name, process
+                # Not by its name: what a JVM forked has another one for a moment, and the memory of the JVM.
+                yield f"{name} jvm" if process.exe().endswith("/java") else name, process
+
+
+def _tree(root: int) -> list[psutil.Process]:
+    with suppress(psutil.Error):
+        process = psutil.Process(root)
+        return [process, *process.children(recursive=True)]
+    return []
