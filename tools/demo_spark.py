@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import psycopg
@@ -21,6 +22,7 @@ from rich.table import Table
 from airflow_provider_pgqueue.core.migrations import migrate
 from tools import QUEUE_DATABASE, ROOT, STATE, SetupError
 from tools.demo import ALL_FLIGHTS, step
+from tools.partitions import make_empty_partition
 from tools.postgres import Cluster, demo_cluster
 
 HOME: Final = STATE / "demo-spark"
@@ -37,19 +39,8 @@ SELECT (SELECT count(*) FROM messages.message) AS left,
             (SELECT result, count(*) AS n FROM messages.message_archive GROUP BY result ORDER BY result) r) AS results
 """
 
-_LAST_MONTH: Final = """
-ALTER TABLE messages.message_archive_default DROP CONSTRAINT IF EXISTS archived_before_the_archive_begins;
-DO $$ DECLARE
-    end_at   timestamptz := date_trunc('month', now(), 'UTC');
-    first_at timestamptz := date_trunc('month', end_at - interval '1 day', 'UTC');
-    name     text        := 'message_archive_' || to_char(first_at AT TIME ZONE 'UTC', 'YYYYMM');
-BEGIN
-    EXECUTE format('CREATE TABLE messages.%I PARTITION OF messages.message_archive FOR VALUES FROM (%L) TO (%L)',
-                   name, first_at, end_at);
-    EXECUTE format('ALTER TABLE messages.%I OWNER TO messages_owner', name);
-    UPDATE messages.archive_policy SET begins_at = least(begins_at, first_at);
-    UPDATE messages.message_archive SET archived_at = first_at + (archived_at - date_trunc('day', archived_at, 'UTC'));
-END $$
+_MOVE: Final = """
+UPDATE messages.message_archive SET archived_at = %s + (archived_at - date_trunc('day', archived_at, 'UTC'))
 """
 
 
@@ -184,7 +175,10 @@ class Demo:
                 "SELECT messages.dismiss(d.lock_token, array_agg(d.id), 'the demo ends')"
                 " FROM messages.lease_dead(max_messages => 10000) d GROUP BY d.lock_token"
             )
-            conn.execute(_LAST_MONTH)
+            end_at = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+            first_at = (end_at - timedelta(days=1)).replace(day=1)
+            make_empty_partition(conn, first_at, end_at)
+            conn.execute(_MOVE, [first_at])
 
 
 def _print(rows: dict[str, Any]) -> None:

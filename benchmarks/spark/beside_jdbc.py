@@ -49,11 +49,10 @@ def export_beside_jdbc(place: Place, rows: int, rounds: int) -> list[Line]:
 
 def _export(place: Place, dsn: str) -> Contestant:
     target = place.folder("ours")
-    options = ExportOptions(target=str(target), partitions=(PARTITION,))
     return Contestant(
         prepare=lambda: place.folder("ours"),
         work=lambda: export(place.spark, ExportOptions(target=str(target), partitions=(PARTITION,)), Database(dsn)),
-        done=lambda: read_export(place.spark, options.target).count(),
+        done=lambda: read_export(place.spark, str(target)).count(),
     )
 
 

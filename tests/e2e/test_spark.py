@@ -13,6 +13,7 @@ import pytest
 
 from tests.e2e.conftest import places_of, until
 from tools.airflow import Stack
+from tools.partitions import make_empty_partition
 from tools.postgres import Cluster
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
@@ -76,16 +77,7 @@ def test_spark_drains_the_flights_and_its_figures_are_those_of_the_file(stack: S
 def closed_partition(conn: Connection, days_ago: int, number: int) -> str:
     """Make a partition of one day that has ended, with messages that succeeded in it; return its name."""
     day = (datetime.now(UTC) - timedelta(days=days_ago)).replace(hour=0, minute=0, second=0, microsecond=0)
-    name = f"message_archive_{day:%Y%m%d}"
-    conn.execute(
-        "ALTER TABLE messages.message_archive_default DROP CONSTRAINT IF EXISTS archived_before_the_archive_begins"
-    )
-    conn.execute(
-        f"CREATE TABLE messages.{name} PARTITION OF messages.message_archive"
-        f" FOR VALUES FROM ('{day}') TO ('{day + timedelta(days=1)}')".encode()
-    )
-    conn.execute(f"ALTER TABLE messages.{name} OWNER TO messages_owner".encode())
-    conn.execute("UPDATE messages.archive_policy SET begins_at = least(begins_at, %s)", [day])
+    name = make_empty_partition(conn, day, day + timedelta(days=1))
     conn.execute(
         "INSERT INTO messages.message_archive"
         " (queue_name, result, created_at, leased_at, archived_at, attempts, message)"

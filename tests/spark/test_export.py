@@ -44,6 +44,7 @@ from airflow_provider_pgqueue.spark.pipelines.export import ExportOptions, _Expo
 from airflow_provider_pgqueue.spark.pipelines.exported import export_files, read_export
 from airflow_provider_pgqueue.spark.pipelines.target import shown
 from tests.test_docs import of_page
+from tools.partitions import make_empty_partition
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -53,16 +54,7 @@ Export = Callable[..., dict[str, Any]]
 def make_partition(conn: Connection, days_ago: int, rows: int = 0, *, days: int = 1) -> str:
     """Make a closed partition with messages of two queues and all results; nobody has to decide about the dead."""
     first = (datetime.now(UTC) - timedelta(days=days_ago)).replace(hour=0, minute=0, second=0, microsecond=0)
-    name = f"message_archive_{first:%Y%m%d}"
-    conn.execute(
-        "ALTER TABLE messages.message_archive_default DROP CONSTRAINT IF EXISTS archived_before_the_archive_begins"
-    )
-    conn.execute(
-        f"CREATE TABLE messages.{name} PARTITION OF messages.message_archive"
-        f" FOR VALUES FROM ('{first}') TO ('{first + timedelta(days=days)}')".encode()
-    )
-    conn.execute(f"ALTER TABLE messages.{name} OWNER TO messages_owner".encode())
-    conn.execute("UPDATE messages.archive_policy SET begins_at = least(begins_at, %s)", [first])
+    name = make_empty_partition(conn, first, first + timedelta(days=days))
     conn.execute(
         """
         INSERT INTO messages.message_archive (created_at, archived_at, leased_at, priority, attempts, queue_name,
