@@ -37,6 +37,8 @@ from collections.abc import Collection
 
 import psycopg
 
+from airflow_provider_pgqueue.core.quantity import quantity
+
 
 class PgQueueError(Exception):
     """Anything that the queue raises."""
@@ -124,7 +126,7 @@ class LeaseLost(PgQueueError):
         self.ids = tuple(sorted(ids))
         shown = ", ".join(map(str, self.ids[:10])) + (", …" if len(self.ids) > 10 else "")
         super().__init__(
-            f"the lease of {len(self.ids)} message(s) ended: {shown}. "
+            f"the lease of {quantity(len(self.ids))} ended: {shown}. "
             "Lease for longer, or extend the lease while you work."
         )
 

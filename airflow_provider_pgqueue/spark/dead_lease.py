@@ -13,6 +13,7 @@ from airflow_provider_pgqueue.core import statements
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidMessage, LeaseLost, PgQueueError
 from airflow_provider_pgqueue.core.message import DeadMessage
+from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.statements import Statement
 from airflow_provider_pgqueue.spark.remedy import KEEP, Verdict
 
@@ -35,7 +36,9 @@ class DeadLease:
         except LeaseLost as error:
             log.warning("%s", error)
         except PgQueueError as error:
-            log.warning("could not extend the lease of %s dead message(s): %s", len(self._ids), type(error).__name__)
+            log.warning(
+                "could not extend the lease of %s: %s", quantity(len(self._ids), "dead message"), type(error).__name__
+            )
 
     def settle(self, verdicts: Mapping[int, Verdict], *, delay: timedelta, remedied_by: str) -> dict[int, str]:
         """Requeue, dismiss and give back in one transaction; return what became of each.

@@ -16,6 +16,7 @@ from pyspark.sql.types import DataType, IntegralType, StringType, StructType, Ti
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.migrations import check_version
+from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.options import check_names
 from airflow_provider_pgqueue.spark.staging import Stage, Staged
@@ -179,9 +180,11 @@ def _publish(
         winners, run_id=run_id, queue_name=options.queue_name, dedup_window=options.dedup_window, batch=batch
     )
     if done.get("repeated"):
-        logger.warning("run %s had published %d messages before: nothing was published", run_id, done["published"])
+        logger.warning("run %s had published %s before: nothing was published", run_id, quantity(done["published"]))
     else:
-        logger.info("run %s published %d messages, %d were duplicates", run_id, done["published"], done["duplicates"])
+        logger.info(
+            "run %s published %s and %s", run_id, quantity(done["published"]), quantity(done["duplicates"], "duplicate")
+        )
 
 
 def _task() -> TaskContext:

@@ -15,6 +15,7 @@ from airflow_provider_pgqueue.core.consumer import verdict
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Retry, Success, storable
+from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.delay import delay_of
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class Batches:
     def _without_neighbours(self, messages: Sequence[Message], error: Exception) -> Mapping[int, Outcome | None]:
         if len(messages) == 1:
             return {messages[0].id: verdict(messages[0], error)}
-        log.info("the function raised %s on %s messages: halving them", type(error).__name__, len(messages))
+        log.info("the function raised %s on %s: halving them", type(error).__name__, quantity(len(messages)))
         middle = len(messages) // 2
         return {**self(messages[:middle]), **self(messages[middle:])}
 

@@ -22,6 +22,7 @@ from airflow_provider_pgqueue.core import errors
 from airflow_provider_pgqueue.core.client import run as run_statement
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.function import load_function
+from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.statements import Statement
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.pipelines.batches import BatchFunction, Form
@@ -159,7 +160,7 @@ class _Drain:
             if not left.held or (left.ready and wanted != 0):
                 break
             if time.monotonic() > until:
-                log.warning("%s message(s) are still held by a task that Spark gave up", left.held)
+                log.warning("a task that Spark gave up still holds %s", quantity(left.held))
                 break
             self._say(left)
             time.sleep(0.5)
@@ -177,7 +178,12 @@ class _Drain:
     def _job(self, ready: int, wanted: int | None) -> Counter[str]:
         """Run one consumer a task, and add up what they report; an error that one reports is raised."""
         share = self._share(ready, wanted)
-        log.info("drain of queue %s: %s ready, %s tasks", self._options.queue_name, f"{ready:,}", self._parallelism)
+        log.info(
+            "drain of queue %s: %s ready, %s",
+            self._options.queue_name,
+            f"{ready:,}",
+            quantity(self._parallelism, "task"),
+        )
         parts = self._spark.range(0, self._parallelism, 1, self._parallelism)
         rows = self._finished(lambda: parts.mapInArrow(share.run, REPORT).collect())
         for row in rows:

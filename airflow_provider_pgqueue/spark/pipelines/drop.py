@@ -11,6 +11,7 @@ import psycopg
 
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import ExportDiffers, ForeignPartition, UndecidedMessages
+from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.statements import Statement
 from airflow_provider_pgqueue.core.statements.statement import one
 from airflow_provider_pgqueue.spark.pipelines.manifest import Manifest
@@ -36,7 +37,7 @@ def drop(conn: psycopg.Connection[Any], manifest: Manifest) -> str | None:
             why = str(error)
             break
         else:
-            log.info("partition %s: dropped with %d messages", manifest.partition, rows)
+            log.info("partition %s: dropped with %s", manifest.partition, quantity(rows))
             return None
     log.warning("partition %s was not dropped: %s", manifest.partition, why)
     return why

@@ -26,6 +26,7 @@ from airflow_provider_pgqueue.core.errors import (
     InvalidArgument,
     PgQueueError,
 )
+from airflow_provider_pgqueue.core.quantity import quantity, rate
 from airflow_provider_pgqueue.core.statements import Statement
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.failure import raised_in_spark
@@ -218,7 +219,7 @@ class _Export:
             return "skipped", manifest, False
         (partition,) = found
         if manifest is not None and not self._is_outdated(conn, partition, manifest):
-            log.info("partition %s: %d messages are exported already", name, manifest.rows)
+            log.info("partition %s: exported already, with %s", name, quantity(manifest.rows))
             return "skipped", manifest, True
         if manifest is not None and manifest.oid != partition.oid:
             raise ExportDiffers(
@@ -260,8 +261,10 @@ class _Export:
             take_place(self.target, manifest, staged, older=older, still_alone=lambda: conn.execute("SELECT"))
         finally:
             remove_folder(self.target, staging_folder(partition.name))
-        rate = manifest.rows / max(0.001, time.monotonic() - started)
-        log.info("partition %s: %d messages in %d files, %.0f/s", partition.name, manifest.rows, len(staged), rate)
+        speed = rate(manifest.rows, time.monotonic() - started)
+        log.info(
+            "partition %s: %s in %s, %s", partition.name, quantity(manifest.rows), quantity(len(staged), "file"), speed
+        )
         return manifest
 
     def _stage(self, conn: psycopg.Connection[Any], partition: Partition) -> tuple[Manifest, list[tuple[str, File]]]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from pyarrow.fs import SubTreeFileSystem
 
+from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.pipelines.manifest import (
     File,
     Manifest,
@@ -75,4 +76,4 @@ def remove_others(target: SubTreeFileSystem, manifest: Manifest, paths: Iterable
     for path in sorted(others):
         remove_file(target, path)
     if others:
-        log.info("partition %s: %d files of other exports removed", manifest.partition, len(others))
+        log.info("partition %s: %s of other exports removed", manifest.partition, quantity(len(others), "file"))

@@ -17,6 +17,7 @@ import click
 from airflow_provider_pgqueue.core.body import to_json
 from airflow_provider_pgqueue.core.client import run as run_statement
 from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.statements import Statement
 from airflow_provider_pgqueue.core.statements.statement import one
 from airflow_provider_pgqueue.spark.causes import SUMS, Cause, Causes, find_causes
@@ -86,7 +87,7 @@ def _record(database: Database, run_id: str, causes: list[Cause]) -> None:
     arguments = {"run_id": run_id, "causes": to_json(given)}
     with database.connect("pgqueue triage") as conn:
         recorded = run_statement(conn, Statement("record_causes", arguments, one, {"causes": "jsonb"}))
-    log.info("run %s recorded %s cause(s) of death", run_id, recorded)
+    log.info("run %s recorded %s of death", run_id, quantity(recorded, "cause"))
 
 
 def _summary(options: TriageOptions, window: Window, found: Causes) -> Summary:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.utils import is_remote
 
+from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.pipelines.run import EVERY
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ def watching_tasks(spark: SparkSession, what: str, *, every: float | None = None
 
     def say() -> None:
         done, number = (0, 0) if is_remote() else _tasks(spark)
-        log.info("%s: %s of %s tasks done, at work for %.0f s", what, done, number, time.monotonic() - began)
+        log.info(
+            "%s: %s of %s done, at work for %.0f s", what, done, quantity(number, "task"), time.monotonic() - began
+        )
 
     return watching(say, every=every)
 
