@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from airflow_provider_pgqueue.core import migrations, statements
+from airflow_provider_pgqueue.core import migrations, verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer import Consumer
 from tools.golden import GOLDEN, describe
@@ -142,7 +142,7 @@ def test_what_was_leased_before_the_upgrade_is_archived_after_it(old: Connection
     row = old.execute("SELECT id, lock_token FROM messages.lease('orders')").fetchone()
     assert row is not None
     migrations.migrate(old)
-    assert run(old, statements.archive(row[1], [row[0]])) == [row[0]]
+    assert run(old, verbs.archive(row[1], [row[0]])) == [row[0]]
 
 
 def test_an_upgraded_schema_is_the_same_as_a_fresh_one_and_as_the_one_under_review(
