@@ -280,7 +280,7 @@ def test_the_files_of_an_export_can_be_handed_to_another_program(
     paths = export_files(str(target))
     assert paths == export_files(f"file://{target}/")
     assert len(paths) == len(ds.dataset(target / "data").files) - 1
-    (example,) = of_page("docs/spark-pipelines.md", "py", "export files")
+    (example,) = of_page("docs/how-to/spark-pipelines.md", "py", "export files")
     documented: dict[str, Any] = {}
     exec(example.replace("/data/messages", str(target)), documented)
     table = documented["messages"].to_table()
