@@ -101,11 +101,6 @@ def span(duration: timedelta) -> str:
     return sign + " ".join(parts[:2])
 
 
-def count(number: int, noun: str = "message") -> str:
-    """Return `1 message`, `2 messages`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def records(values: Sequence[Any]) -> list[Row]:
     """Return dataclasses of the queue as rows."""
     from dataclasses import asdict

@@ -17,12 +17,13 @@ import click
 from airflow_provider_pgqueue.cli.connection import Connection, connected
 from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.lines import Line, parse_line, read_lines
-from airflow_provider_pgqueue.cli.output import console, count, show
+from airflow_provider_pgqueue.cli.output import console, show
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidMessage
 from airflow_provider_pgqueue.core.message import Duplicate
+from airflow_provider_pgqueue.core.quantity import quantity, rate
 
 _DEFAULT_BATCH = 1000
 _BAR_STEP = 65_536  # bytes; moving the bar for each line would halve the rate
@@ -99,11 +100,14 @@ def publish(
         "published": published,
         "duplicates": duplicates,
         "seconds": round(seconds, 3),
-        "per_second": round(published / seconds, 1),
+        "per_second": round(published / max(seconds, 0.001), 1),
     }
     besides = f" ({duplicates:,} were there already)" if duplicates else ""
-    rate = f"{published / seconds:,.0f} a second"
-    show(settings, result, f"published {count(published)} to {queue}{besides} in {seconds:.2f} s ({rate}).")
+    show(
+        settings,
+        result,
+        f"published {quantity(published)} to {queue}{besides} in {seconds:.2f} s ({rate(published, seconds)}).",
+    )
 
 
 def _batches(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
@@ -115,7 +119,7 @@ def _publish(conn: Connection, queue: str, batch: list[Line], policy: Policy) ->
     def keys(field: str | None) -> list[str] | None:
         return [line.key(field) for line in batch] if field else None
 
-    options: statements.BatchOptions = {
+    options: verbs.BatchOptions = {
         "priority": policy.priority,
         "delay": policy.delay,
         "expires_in": policy.expires_in,
@@ -127,7 +131,7 @@ def _publish(conn: Connection, queue: str, batch: list[Line], policy: Policy) ->
         options["dedup_keys"] = keys(policy.dedup_key_field)
         options["dedup_window"] = policy.dedup_window
         options["on_conflict"] = policy.on_conflict
-    statement = statements.publish_texts(queue, [line.text for line in batch], **options)
+    statement = verbs.publish_texts(queue, [line.text for line in batch], **options)
     try:
         return run(conn, statement)
     except InvalidMessage as error:
