@@ -17,6 +17,7 @@ from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, share
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer import Consumer
+from airflow_provider_pgqueue.core.quantity import quantity, rate
 
 
 @click.command()
@@ -48,9 +49,9 @@ def bench(settings: Settings, messages: int, consumers: int, batch_size: int, bo
         "consumed_per_second": round(handled / (drained - published), 1),
     }
     text = (
-        f"published {rates['published_per_second']:,.0f} a second on one connection, "
-        f"consumed {rates['consumed_per_second']:,.0f} a second on {consumers} ({messages:,} messages, "
-        f"{batch_size} a call). Compare ratios: other work on the machine counts."
+        f"published {rate(messages, published - started)} on 1 connection, "
+        f"consumed {rate(handled, drained - published)} on {quantity(consumers, 'connection')} "
+        f"({quantity(messages)}, {batch_size:,} in each call). Compare ratios: other work on the machine counts."
     )
     show(settings, rates, text)
 

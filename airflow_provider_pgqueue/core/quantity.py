@@ -8,7 +8,11 @@ def quantity(number: int, noun: str = "message") -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def rate(number: float, seconds: float = 1.0) -> str:
-    """Return how many messages a second that is: `1,234 messages/s`, and `0.25 messages/s` where it is slow."""
-    each = number / max(seconds, 0.001)
-    return f"{each:,.0f} messages/s" if each >= 10 or not each else f"{each:.2g} messages/s"
+def rate(number: float, seconds: float) -> str:
+    """Return how many messages a second that is: `1,234 messages/s`, or `0.25 messages/s` where it is slow."""
+    return per_second(number / max(seconds, 0.001)).replace("/", " messages/")
+
+
+def per_second(number: float) -> str:
+    """Return the same without the noun, for a column that says what is counted: `1,234/s`."""
+    return f"{number:,.0f}/s" if number >= 10 else f"{number:.2g}/s"
