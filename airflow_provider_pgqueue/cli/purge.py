@@ -21,7 +21,7 @@ from airflow_provider_pgqueue.core.quantity import quantity
 def purge(settings: Settings, queue: str, yes: bool) -> None:
     """Delete the waiting messages of a queue.
 
-    They are gone, not archived. Leased messages stay.
+    They are not archived. Leased messages stay.
     """
     with connected(settings) as conn:
         (found,) = run(conn, verbs.status(queue))
