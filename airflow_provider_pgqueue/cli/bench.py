@@ -14,7 +14,7 @@ import click
 from airflow_provider_pgqueue.cli.connection import Connection, connected
 from airflow_provider_pgqueue.cli.output import show
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer import Consumer
 
@@ -35,7 +35,7 @@ def bench(settings: Settings, messages: int, consumers: int, batch_size: int, bo
     with connected(settings) as conn, _queue(conn) as queue:
         started = time.monotonic()
         for first in range(0, messages, batch_size):
-            run(conn, statements.publish_batch(queue, bodies[: messages - first]))
+            run(conn, verbs.publish_batch(queue, bodies[: messages - first]))
         published = time.monotonic()
         handled = _drain(settings, queue, consumers, batch_size)
         drained = time.monotonic()
@@ -71,9 +71,9 @@ def _drain(settings: Settings, queue: str, consumers: int, batch_size: int) -> i
 @contextmanager
 def _queue(conn: Connection) -> Iterator[str]:
     queue = f"bench_{secrets.token_hex(4)}"
-    run(conn, statements.create_queue(queue, notify="off"))
+    run(conn, verbs.create_queue(queue, notify="off"))
     try:
         yield queue
     finally:
-        run(conn, statements.drop_queue(queue, force=True))
+        run(conn, verbs.drop_queue(queue, force=True))
         conn.execute("DELETE FROM messages.message_archive WHERE queue_name = %s", [queue])

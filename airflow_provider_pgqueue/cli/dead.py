@@ -12,7 +12,7 @@ from airflow_provider_pgqueue.cli.connection import Connection, connected
 from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.output import count, records, show, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
 
@@ -31,7 +31,7 @@ def dead(settings: Settings, queue: str | None) -> None:
     Those about which nothing was decided yet, with an example of each cause.
     """
     with connected(settings) as conn:
-        causes = run(conn, statements.dead_causes(queue))
+        causes = run(conn, verbs.dead_causes(queue))
     show_rows(settings, "causes", records(causes), _CAUSE)
 
 
@@ -67,7 +67,7 @@ def requeue(
             found = {"queue_name": queue, "would_requeue": would, "waiting": waiting}
             show(settings, found, f"would requeue up to {count(would)} of {queue}: {_by_result(waiting)}.")
             return
-        statement = statements.requeue_dead(
+        statement = verbs.requeue_dead(
             queue,
             max_messages=max_messages,
             results=wanted,
@@ -110,13 +110,11 @@ def dismiss(
         who = f"pgqueue {process_name()}"
         leased = run(
             conn,
-            statements.lease_dead(
-                queue, max_messages=max_messages, lease_for=_LEASE_FOR, locked_by=who, results=wanted
-            ),
+            verbs.lease_dead(queue, max_messages=max_messages, lease_for=_LEASE_FOR, locked_by=who, results=wanted),
         )
         if leased:
             ids = [message.id for message in leased]
-            done = run(conn, statements.dismiss(leased[0].lock_token, ids, reason, remedied_by=who))
+            done = run(conn, verbs.dismiss(leased[0].lock_token, ids, reason, remedied_by=who))
     show(
         settings,
         {"queue_name": queue, "dismissed": len(done), "ids": done},
@@ -125,8 +123,8 @@ def dismiss(
 
 
 def _waiting(conn: Connection, queue: str, results: tuple[str, ...]) -> Counter[str]:
-    run(conn, statements.status(queue))  # an unknown queue is an error
-    found = run(conn, statements.dead_queues([queue]))
+    run(conn, verbs.status(queue))  # an unknown queue is an error
+    found = run(conn, verbs.dead_queues([queue]))
     return Counter({one.result: one.waiting for one in found if one.result in results})
 
 

@@ -14,7 +14,7 @@ from airflow_provider_pgqueue.cli.connection import Connection, open_connection
 from airflow_provider_pgqueue.cli.output import console, records, span, table, to_text
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.cli.text import one_line
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, SchemaError, translate
 from airflow_provider_pgqueue.core.migrations import check_version, code_version
@@ -131,8 +131,8 @@ def _privileges(conn: Connection) -> Finding:
 
 def _upkeep(conn: Connection) -> Iterator[Finding]:
     try:
-        mode = run(conn, statements.upkeep_mode())
-        queues = run(conn, statements.status())
+        mode = run(conn, verbs.upkeep_mode())
+        queues = run(conn, verbs.status())
     except Exception as error:
         yield Finding("upkeep_mode", "warning", one_line(str(error)))
         return

@@ -11,7 +11,7 @@ from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
 from airflow_provider_pgqueue.cli.connection import Connection, connected
 from airflow_provider_pgqueue.cli.output import show
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import CronUnavailable, PermissionDenied
 from airflow_provider_pgqueue.core.migrations import current_version, migrate, scripts, sql_folder
@@ -38,7 +38,7 @@ def install(settings: Settings, cron: bool | None, print_sql: bool) -> None:
             "database": conn.info.dbname,
             "schema_version": current_version(conn),
             "migrations_applied": applied,
-            "upkeep_mode": run(conn, statements.upkeep_mode()),
+            "upkeep_mode": run(conn, verbs.upkeep_mode()),
             "no_cron_because": no_cron,
         }
     show(settings, found, _installed(found))
@@ -54,11 +54,11 @@ def _installed(found: dict[str, Any]) -> str:
 def _schedule_upkeep(conn: Connection, wanted: bool | None) -> str | None:
     """Install or remove the job of pg_cron; return why there is none, if nobody insisted on it."""
     if wanted is False:
-        run(conn, statements.uninstall_cron())
+        run(conn, verbs.uninstall_cron())
         return "--no-cron"
     try:
         with conn.transaction():
-            run(conn, statements.install_cron())
+            run(conn, verbs.install_cron())
     except (CronUnavailable, PermissionDenied) as error:
         if wanted:
             raise

@@ -9,7 +9,7 @@ from psycopg.rows import dict_row
 from airflow_provider_pgqueue.cli.connection import Connection, connected
 from airflow_provider_pgqueue.cli.output import Row, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import PermissionDenied
 
@@ -40,7 +40,7 @@ def peek(settings: Settings, queue: str, number: int, headers_only: bool) -> Non
     with connected(settings) as conn:
         rows = _look(conn, _HEADERS if headers_only else _BODIES, queue, number)
         if not rows:
-            run(conn, statements.status(queue))  # an unknown queue is an error, an empty one is not
+            run(conn, verbs.status(queue))  # an unknown queue is an error, an empty one is not
     show_rows(settings, "messages", rows, (*_SHOWN, "body_bytes" if headers_only else "message"))
 
 

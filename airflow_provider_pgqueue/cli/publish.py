@@ -19,7 +19,7 @@ from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.lines import Line, parse_line, read_lines
 from airflow_provider_pgqueue.cli.output import console, count, show
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidMessage
 from airflow_provider_pgqueue.core.message import Duplicate
@@ -115,7 +115,7 @@ def _publish(conn: Connection, queue: str, batch: list[Line], policy: Policy) ->
     def keys(field: str | None) -> list[str] | None:
         return [line.key(field) for line in batch] if field else None
 
-    options: statements.BatchOptions = {
+    options: verbs.BatchOptions = {
         "priority": policy.priority,
         "delay": policy.delay,
         "expires_in": policy.expires_in,
@@ -127,7 +127,7 @@ def _publish(conn: Connection, queue: str, batch: list[Line], policy: Policy) ->
         options["dedup_keys"] = keys(policy.dedup_key_field)
         options["dedup_window"] = policy.dedup_window
         options["on_conflict"] = policy.on_conflict
-    statement = statements.publish_texts(queue, [line.text for line in batch], **options)
+    statement = verbs.publish_texts(queue, [line.text for line in batch], **options)
     try:
         return run(conn, statement)
     except InvalidMessage as error:

@@ -8,7 +8,7 @@ from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
 from airflow_provider_pgqueue.cli.connection import connected
 from airflow_provider_pgqueue.cli.output import count, show
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 
 
@@ -23,7 +23,7 @@ def purge(settings: Settings, queue: str, yes: bool) -> None:
     They are gone, not archived. Leased messages stay.
     """
     with connected(settings) as conn:
-        (found,) = run(conn, statements.status(queue))
+        (found,) = run(conn, verbs.status(queue))
         confirm(f"Delete {count(found.ready + found.delayed)} of queue {queue} for good?", yes=yes)
-        deleted = run(conn, statements.purge_queue(queue))
+        deleted = run(conn, verbs.purge_queue(queue))
     show(settings, {"queue_name": queue, "messages_deleted": deleted}, f"deleted {count(deleted)} of {queue}.")

@@ -13,7 +13,7 @@ from airflow_provider_pgqueue.cli.connection import connected
 from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.output import count, show, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -61,7 +61,7 @@ def queues(settings: Settings, context: click.Context) -> None:
 def create(settings: Settings, /, name: str, **policy: Any) -> None:
     """Create a queue; change nothing if it exists."""
     with connected(settings) as conn:
-        created = run(conn, statements.create_queue(name, **_given(policy)))
+        created = run(conn, verbs.create_queue(name, **_given(policy)))
     text = f"created queue {name}." if created else f"queue {name} exists; its policy was not changed (queues alter)."
     show(settings, {"queue_name": name, "created": created}, text)
 
@@ -77,7 +77,7 @@ def alter(settings: Settings, /, name: str, **policy: Any) -> None:
     if not changed:
         raise click.UsageError("name at least one option to change.")
     with connected(settings) as conn:
-        run(conn, statements.alter_queue(name, **changed))
+        run(conn, verbs.alter_queue(name, **changed))
     show(settings, {"queue_name": name, "changed": changed}, f"changed {', '.join(changed)} of queue {name}.")
 
 
@@ -90,9 +90,9 @@ def alter(settings: Settings, /, name: str, **policy: Any) -> None:
 def drop(settings: Settings, name: str, force: bool, yes: bool) -> None:
     """Remove a queue; the archive keeps what was finished."""
     with connected(settings) as conn:
-        (found,) = run(conn, statements.status(name))
+        (found,) = run(conn, verbs.status(name))
         confirm(f"Drop queue {name}, with {count(found.depth)} that are not finished?", yes=yes)
-        deleted = run(conn, statements.drop_queue(name, force=force))
+        deleted = run(conn, verbs.drop_queue(name, force=force))
     show(
         settings,
         {"queue_name": name, "messages_deleted": deleted},
@@ -107,7 +107,7 @@ def drop(settings: Settings, name: str, force: bool, yes: bool) -> None:
 def pause(settings: Settings, name: str) -> None:
     """Let nothing be leased from a queue; publishing goes on."""
     with connected(settings) as conn:
-        run(conn, statements.pause_queue(name))
+        run(conn, verbs.pause_queue(name))
     show(settings, {"queue_name": name, "paused": True}, f"paused queue {name}.")
 
 
@@ -118,7 +118,7 @@ def pause(settings: Settings, name: str) -> None:
 def resume(settings: Settings, name: str) -> None:
     """Let messages be leased again from a paused queue."""
     with connected(settings) as conn:
-        run(conn, statements.resume_queue(name))
+        run(conn, verbs.resume_queue(name))
     show(settings, {"queue_name": name, "paused": False}, f"resumed queue {name}.")
 
 

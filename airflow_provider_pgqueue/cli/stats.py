@@ -13,7 +13,7 @@ from airflow_provider_pgqueue.cli.connection import Connection, connected
 from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.output import Row, console, records, show_line, show_rows, table
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 
 # Only the window: the view result_count reads the whole archive.
@@ -49,7 +49,7 @@ def _numbers(conn: Connection, queue: str | None, window: timedelta) -> list[Row
     seconds = max(window.total_seconds(), 0.001)
     finished = {name: (done, dead) for name, done, dead in conn.execute(_FINISHED, [window]).fetchall()}
     rows: list[Row] = []
-    numbers = run(conn, statements.status(queue))
+    numbers = run(conn, verbs.status(queue))
     for row in records(numbers):
         done, dead = finished.get(row["queue_name"], (0, 0))
         rows.append({**row, "success_rate": done / seconds, "dead_rate": dead / seconds})

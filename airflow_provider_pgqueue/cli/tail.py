@@ -14,7 +14,7 @@ from airflow_provider_pgqueue.cli.connection import Connection, connected
 from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.output import Row, cell, show_line
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 
 _LATEST = timedelta(seconds=30)  # a transaction may commit so long after it archived
@@ -49,7 +49,7 @@ def tail(
     """
     with connected(settings) as conn:
         if queue is not None:
-            run(conn, statements.status(queue))
+            run(conn, verbs.status(queue))
         for number, row in enumerate(_finished(conn, queue, since, poll_interval if follow else None), 1):
             show_line(settings, row, _line(row))
             if number == stop_after:

@@ -7,7 +7,7 @@ import click
 from airflow_provider_pgqueue.cli.connection import connected
 from airflow_provider_pgqueue.cli.output import show
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 
 
@@ -20,5 +20,5 @@ def upkeep(settings: Settings) -> None:
     Archives what expired, rings for what waits, makes partitions. Any number may run at once.
     """
     with connected(settings) as conn:
-        counts = run(conn, statements.upkeep())
+        counts = run(conn, verbs.upkeep())
     show(settings, counts, "did the upkeep: " + ", ".join(f"{key} {value}" for key, value in counts.items()) + ".")

@@ -19,7 +19,7 @@ from airflow_provider_pgqueue.cli.connection import connected, conninfo
 from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.output import show
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.consumer import Consumer
@@ -61,7 +61,7 @@ def worker(
     logging.basicConfig(level="INFO", stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     handler = load(function, settings)
     with connected(settings) as conn:
-        run(conn, statements.status(queue))  # an unknown queue is an error now, not in each process
+        run(conn, verbs.status(queue))  # an unknown queue is an error now, not in each process
 
     def serve() -> Counter[str]:
         selection: dict[str, Any] = {} if topic is None else {"topic": topic}

@@ -12,7 +12,7 @@ from typing import Any, Self, overload
 
 import psycopg
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import LeaseLost, PgQueueError
 from airflow_provider_pgqueue.core.message import Message
@@ -25,7 +25,7 @@ from airflow_provider_pgqueue.core.outcome import (
     describe,
 )
 from airflow_provider_pgqueue.core.renewal import Renewal
-from airflow_provider_pgqueue.core.statements import Statement
+from airflow_provider_pgqueue.core.verbs import Statement
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ class Lease(Sequence[Message]):
         """Make the leases that are held last `lease_for` from now; LeaseLost names those that were lost."""
         with self._calling:
             if held := frozenset(self._held):
-                statement = statements.extend(self._require_token(), held, lease_for=lease_for or self._lease_for)
+                statement = verbs.extend(self._require_token(), held, lease_for=lease_for or self._lease_for)
                 self._run(statement, ())
 
     def archive(
@@ -138,7 +138,7 @@ class Lease(Sequence[Message]):
     ) -> None:
         """Finish messages with one result; LeaseLost names those that were lost, the others are archived."""
         if ids := _ids(messages):
-            statement = statements.archive(
+            statement = verbs.archive(
                 self._require_token(),
                 ids,
                 result=result,
@@ -166,7 +166,7 @@ class Lease(Sequence[Message]):
         A counted last attempt is archived as failed.
         """
         if ids := _ids(messages):
-            statement = statements.release(
+            statement = verbs.release(
                 self._require_token(),
                 ids,
                 delay=delay,
@@ -193,7 +193,7 @@ class Lease(Sequence[Message]):
         try:
             if finals:
                 special = {id_: outcome for id_, outcome in finals.items() if outcome != Success()}
-                statement = statements.archive(
+                statement = verbs.archive(
                     self._require_token(),
                     list(finals),
                     outcomes=special,

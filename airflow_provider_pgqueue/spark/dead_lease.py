@@ -9,11 +9,11 @@ from typing import Any
 
 import psycopg
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidMessage, LeaseLost, PgQueueError
 from airflow_provider_pgqueue.core.message import DeadMessage
-from airflow_provider_pgqueue.core.statements import Statement
+from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark.remedy import KEEP, Verdict
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class DeadLease:
     def renew(self) -> None:
         """Extend what is held; say in the log what was lost or went wrong."""
         try:
-            run(self._conn, statements.extend_dead(self._token, self._ids, lease_for=self._lease_for))
+            run(self._conn, verbs.extend_dead(self._token, self._ids, lease_for=self._lease_for))
         except LeaseLost as error:
             log.warning("%s", error)
         except PgQueueError as error:
@@ -53,14 +53,14 @@ class DeadLease:
             if bodies:
                 outcomes |= self._requeue(bodies, delay, remedied_by)
             for reason, ids in reasons.items():
-                outcomes |= self._run(statements.dismiss(self._token, ids, reason, remedied_by=remedied_by))
+                outcomes |= self._run(verbs.dismiss(self._token, ids, reason, remedied_by=remedied_by))
             if back := [id_ for id_, outcome in outcomes.items() if outcome in ("left", "invalid", "raised")]:
-                self._run(statements.release_dead(self._token, back))
+                self._run(verbs.release_dead(self._token, back))
         return outcomes
 
     def _requeue(self, bodies: Mapping[int, Any], delay: timedelta, remedied_by: str) -> dict[int, str]:
         repaired = {id_: body for id_, body in bodies.items() if body is not KEEP}
-        statement = statements.requeue(self._token, list(bodies), bodies=repaired, delay=delay, remedied_by=remedied_by)
+        statement = verbs.requeue(self._token, list(bodies), bodies=repaired, delay=delay, remedied_by=remedied_by)
         try:
             with self._conn.transaction():
                 return dict.fromkeys(bodies, "requeued") | self._run(statement)

@@ -87,7 +87,7 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Forget what the claims of this batch and of those before it took: the batch is done."""
         self._session.ask(
-            "SELECT messages.forget_claims(%(stream)s, %(queue_name)s, %(before_batch)s)",
+            "SELECT messages.end_named_leases(%(stream)s, %(queue_name)s, %(before_batch)s)",
             {"stream": self._stream, "queue_name": self._queue_name, "before_batch": end["batch"] + 1},
         )
 
@@ -118,7 +118,7 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _lease(self, claim: str) -> list[dict[str, Any]]:
         columns = LEASED.selected(self._schema.names)
         query = (
-            f"SELECT {columns} FROM messages.lease_claimed(%(claim)s, %(queue_name)s, %(max_messages)s,"  # noqa: S608 own names
+            f"SELECT {columns} FROM messages.lease_named(%(claim)s, %(queue_name)s, %(max_messages)s,"  # noqa: S608 own names
             " %(lease_for)s, %(locked_by)s)"
         )
         arguments = {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.message import DeadMessage
 from airflow_provider_pgqueue.core.renewal import Renewal
@@ -102,7 +102,7 @@ class Repairs:
         with conn.transaction(force_rollback=self.dry_run):
             return run(
                 conn,
-                statements.lease_dead(
+                verbs.lease_dead(
                     self.queue_name,
                     ids=ids,
                     max_messages=len(ids),

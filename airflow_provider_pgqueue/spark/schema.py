@@ -134,10 +134,10 @@ QUEUE: Final = Table(
         Column("message", JSON),
     ),
 )
-# What lease_claimed() returns, with the token: whoever is given a message has to finish it.
+# What lease_named() returns, with the token: whoever is given a message has to finish it.
 LEASED: Final = Table(
     "lease",
-    sql.Identifier("messages", "lease_claimed"),
+    sql.Identifier("messages", "lease_named"),
     "created_at",
     (
         Column("id", BIGINT),

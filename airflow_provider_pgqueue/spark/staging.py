@@ -20,7 +20,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
 from airflow_provider_pgqueue.core.migrations import check_version
-from airflow_provider_pgqueue.core.statements.statement import Statement, one
+from airflow_provider_pgqueue.core.verbs.statement import Statement, one
 from airflow_provider_pgqueue.spark.copy_text import lines
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.refusal import refusal

@@ -24,7 +24,7 @@ import pytest
 from psycopg import sql
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import (
     BeforeArchive,
@@ -36,8 +36,8 @@ from airflow_provider_pgqueue.core.errors import (
     PermissionDenied,
     UndecidedMessages,
 )
-from airflow_provider_pgqueue.core.statements import Statement
-from airflow_provider_pgqueue.core.statements.statement import one
+from airflow_provider_pgqueue.core.verbs import Statement
+from airflow_provider_pgqueue.core.verbs.statement import one
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.pipelines import succession
 from airflow_provider_pgqueue.spark.pipelines.export import ExportOptions, _Export, export
@@ -215,8 +215,8 @@ def test_a_decision_after_the_export_is_exported_again(
     queue("orders")
     dead = die(conn, name)
     do()
-    (leased,) = run(conn, statements.lease_dead("orders"))
-    run(conn, statements.dismiss(leased.lock_token, [dead], "known"))
+    (leased,) = run(conn, verbs.lease_dead("orders"))
+    run(conn, verbs.dismiss(leased.lock_token, [dead], "known"))
     assert do()["exported"] == [name]
     assert rows_in_export(session, target) == rows_in_archive(conn, name)
     assert len(ids_in_data(target)) == 1001
@@ -409,10 +409,10 @@ def test_a_compared_partition_is_dropped_and_the_archive_goes_on(
     assert (exists(conn, old), exists(conn, young)) == (False, True)
     assert rows_in_export(session, target) == expected
     with pytest.raises(BeforeArchive):
-        run(conn, statements.search_archive(archived_from=datetime.now(UTC) - timedelta(days=39)))
-    run(conn, statements.publish(queue("orders"), 1))
-    (message,) = run(conn, statements.consume("orders"))
-    assert [found.id for found in run(conn, statements.search_archive("orders", id=message.id))] == [message.id]
+        run(conn, verbs.search_archive(archived_from=datetime.now(UTC) - timedelta(days=39)))
+    run(conn, verbs.publish(queue("orders"), 1))
+    (message,) = run(conn, verbs.consume("orders"))
+    assert [found.id for found in run(conn, verbs.search_archive("orders", id=message.id))] == [message.id]
     again = do(partitions=(old,), drop=True)
     assert (again["skipped"], again["dropped"]) == ([old], [])
     assert rows_in_export(session, target) == expected
@@ -446,8 +446,8 @@ def test_a_dead_message_that_waits_for_a_decision_keeps_the_partition(
     assert "Requeue or dismiss them" in done["kept"][name]
     with pytest.raises(UndecidedMessages, match="about which nothing was decided"):
         drop(conn, name, manifest_of(target, name))
-    (leased,) = run(conn, statements.lease_dead("orders"))
-    run(conn, statements.dismiss(leased.lock_token, [dead], "known"))
+    (leased,) = run(conn, verbs.lease_dead("orders"))
+    run(conn, verbs.dismiss(leased.lock_token, [dead], "known"))
     done = do(drop=True)
     assert (done["exported"], done["dropped"]) == ([name], [name])
 

@@ -22,7 +22,7 @@ from airflow_provider_pgqueue.core import errors
 from airflow_provider_pgqueue.core.client import run as run_statement
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.function import load_function
-from airflow_provider_pgqueue.core.statements import Statement
+from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.pipelines.batches import BatchFunction, Form
 from airflow_provider_pgqueue.spark.pipelines.command import duration, new_run_id, on_spark

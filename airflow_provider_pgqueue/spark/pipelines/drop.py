@@ -11,8 +11,8 @@ import psycopg
 
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import ExportDiffers, ForeignPartition, UndecidedMessages
-from airflow_provider_pgqueue.core.statements import Statement
-from airflow_provider_pgqueue.core.statements.statement import one
+from airflow_provider_pgqueue.core.verbs import Statement
+from airflow_provider_pgqueue.core.verbs.statement import one
 from airflow_provider_pgqueue.spark.pipelines.manifest import Manifest
 from airflow_provider_pgqueue.spark.pipelines.watch import watching
 

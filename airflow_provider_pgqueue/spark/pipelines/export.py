@@ -26,7 +26,7 @@ from airflow_provider_pgqueue.core.errors import (
     InvalidArgument,
     PgQueueError,
 )
-from airflow_provider_pgqueue.core.statements import Statement
+from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.failure import raised_in_spark
 from airflow_provider_pgqueue.spark.pipelines.chunk_files import are_readable, export_chunk

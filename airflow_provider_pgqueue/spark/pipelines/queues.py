@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.statements import Statement
-from airflow_provider_pgqueue.core.statements.statement import nothing
+from airflow_provider_pgqueue.core.verbs import Statement
+from airflow_provider_pgqueue.core.verbs.statement import nothing
 from airflow_provider_pgqueue.spark.database import Database
 
 

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F
 from airflow_provider_pgqueue.core.body import to_json
 from airflow_provider_pgqueue.core.client import run as run_statement
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
-from airflow_provider_pgqueue.core.statements import Statement
-from airflow_provider_pgqueue.core.statements.statement import one
+from airflow_provider_pgqueue.core.verbs import Statement
+from airflow_provider_pgqueue.core.verbs.statement import one
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.pipelines.command import new_run_id, on_spark
 from airflow_provider_pgqueue.spark.pipelines.moment import moment, now

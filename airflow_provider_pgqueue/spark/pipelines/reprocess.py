@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run as run_statement
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.statements import Statement
+from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.pipelines.command import duration, new_run_id, on_spark
 from airflow_provider_pgqueue.spark.pipelines.run import Progress, Summary, run
@@ -51,7 +51,8 @@ SELECT count(*), count(again.id), count(again.id) FILTER (WHERE again.result <> 
 class ReprocessOptions:
     """Which dead messages, and what to do with them.
 
-    `cause` names one that `messages.causes()` has; or give `queue_name`, `results`, `fingerprints`, each None for any.
+    `cause` names one that `messages.triage_causes()` has; or give `queue_name`, `results`, `fingerprints`, each None
+    for any.
     `repair` is `module:function` or a function: it gets a DeadMessage (`body`, `failure`, `reference`, `attempts`, …)
     and returns a new body, KEEP, LEAVE or Dismiss(reason). `validator` checks each body that would be published:
     `module:function`, which returns what is wrong or None, or the `.json` file of a JSON Schema.
@@ -137,7 +138,7 @@ class _Work:
         most = self._options.max_messages
         if most is not None and (most := most - sum(self.done().values())) <= 0:
             return []
-        return self._ask(statements.dead_ids(**self._selection, max_messages=most))
+        return self._ask(verbs.dead_ids(**self._selection, max_messages=most))
 
     def done(self) -> Counter[str]:
         """Count what this run decided so far, whichever try of it."""
@@ -199,9 +200,11 @@ class _Work:
         given = {"queue_name": options.queue_name, "results": options.results, "fingerprints": options.fingerprints}
         if options.cause is None:
             return given
-        causes = self._ask(Statement("causes", {"cause": options.cause}, list))
+        causes = self._ask(Statement("triage_causes", {"cause": options.cause}, list))
         if not causes:
-            raise InvalidArgument(f"the last triage found no cause {options.cause!r}. Look in messages.causes().")
+            raise InvalidArgument(
+                f"the last triage found no cause {options.cause!r}. Look in messages.triage_causes()."
+            )
         (cause,) = causes
         return {
             "queue_name": cause["queue_name"],
@@ -242,7 +245,7 @@ def _summary(options: ReprocessOptions, found: dict[int, str], done: Counter[str
 @click.option(
     "--validator", metavar="MODULE:FUNCTION", help="Checks each new body; or the .json file of a JSON Schema."
 )
-@click.option("--cause", help="All of one cause of messages.causes().")
+@click.option("--cause", help="All of one cause of messages.triage_causes().")
 @click.option("--queue", "queue_name", help="Only of this queue.")
 @click.option("--result", "results", multiple=True, type=click.Choice(_RESULTS), help="Only these; may be repeated.")
 @click.option("--fingerprint", "fingerprints", multiple=True, help="Only of this cause; may be repeated.")

@@ -14,8 +14,8 @@ import click
 from airflow_provider_pgqueue.core.body import to_json
 from airflow_provider_pgqueue.core.client import run as run_statement
 from airflow_provider_pgqueue.core.migrations import check_version
-from airflow_provider_pgqueue.core.statements import Statement
-from airflow_provider_pgqueue.core.statements.statement import one
+from airflow_provider_pgqueue.core.verbs import Statement
+from airflow_provider_pgqueue.core.verbs.statement import one
 from airflow_provider_pgqueue.spark.database import Database
 
 log = logging.getLogger(__name__)

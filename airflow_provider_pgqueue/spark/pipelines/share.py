@@ -18,7 +18,7 @@ from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.consumer import Consumer
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.function import load_function
-from airflow_provider_pgqueue.core.statements import Statement
+from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.pipelines.batches import Batches, BatchFunction, Form
 

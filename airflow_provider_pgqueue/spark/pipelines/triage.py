@@ -17,8 +17,8 @@ import click
 from airflow_provider_pgqueue.core.body import to_json
 from airflow_provider_pgqueue.core.client import run as run_statement
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.statements import Statement
-from airflow_provider_pgqueue.core.statements.statement import one
+from airflow_provider_pgqueue.core.verbs import Statement
+from airflow_provider_pgqueue.core.verbs.statement import one
 from airflow_provider_pgqueue.spark.causes import SUMS, Cause, Causes, find_causes
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.pipelines.command import new_run_id, on_spark
@@ -85,7 +85,7 @@ def _record(database: Database, run_id: str, causes: list[Cause]) -> None:
     given = [{name: _plain(value) for name, value in cause.items()} for cause in causes]
     arguments = {"run_id": run_id, "causes": to_json(given)}
     with database.connect("pgqueue triage") as conn:
-        recorded = run_statement(conn, Statement("record_causes", arguments, one, {"causes": "jsonb"}))
+        recorded = run_statement(conn, Statement("record_triage_causes", arguments, one, {"causes": "jsonb"}))
     log.info("run %s recorded %s cause(s) of death", run_id, recorded)
 
 
@@ -136,7 +136,7 @@ def command(
 ) -> Summary:
     """Find out what messages died of.
 
-    The causes are in messages.causes() afterwards.
+    The causes are in messages.triage_causes() afterwards.
     """
     run_id = run_id or new_run_id("triage", *queue_names)
     return triage(spark, TriageOptions(run_id=run_id, queue_names=queue_names, **options), database)
