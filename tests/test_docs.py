@@ -17,7 +17,7 @@ import pytest
 from tools import ROOT
 
 Connection = psycopg.Connection[Any]
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "sql" / "README.md", *ROOT.glob("docs/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), ROOT / "sql" / "README.md", *ROOT.glob("docs/**/*.md")])
 
 _FENCE = re.compile(r"(?:^<!-- (?P<mark>[^\n]*) -->\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.M | re.S)
 _LINK = re.compile(r"\[(?P<label>[^\]]+)\]\((?P<target>[^)\s]+)\)")
