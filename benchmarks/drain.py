@@ -9,7 +9,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from benchmarks.bench import Bench, case
 from benchmarks.client import run_clients
@@ -71,7 +71,7 @@ def _repeat(bench: Bench, database: str, peer: Peer, publish: Callable[[], Any])
 
 def _publish(conn: Any) -> None:
     # What PgQueueHook.publish_batch runs on its connection.
-    run(conn, statements.publish_batch("bench", _BODIES))
+    run(conn, verbs.publish_batch("bench", _BODIES))
 
 
 def _copy(conn: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import quantiles
 from typing import Any, Final
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from benchmarks.bench import Bench, case
 from benchmarks.client import clients
@@ -55,7 +55,7 @@ def latency(bench: Bench) -> list[Line]:
 
 
 def _publish_ours(conn: Connection, number: int) -> None:
-    run(conn, statements.publish("bench", {"number": number}))
+    run(conn, verbs.publish("bench", {"number": number}))
 
 
 def _publish_pgmq(conn: Connection, number: int) -> None:

@@ -180,11 +180,11 @@ def listen_pgqueue(dsn: str, options: Options) -> dict[int, float]:
     """One session: LISTEN, then lease what is there; when each message was leased."""
     import psycopg
 
-    from airflow_provider_pgqueue.core import statements
+    from airflow_provider_pgqueue.core import verbs
     from airflow_provider_pgqueue.core.client import run
 
     seen: dict[int, float] = {}
-    lease = statements.lease("bench", max_messages=100)
+    lease = verbs.lease("bench", max_messages=100)
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("LISTEN new_message")
         run(conn, lease)

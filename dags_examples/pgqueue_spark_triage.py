@@ -23,7 +23,9 @@ HERE = {"PYTHONPATH": str(Path(__file__).parent)}
 def choose_causes() -> list[dict[str, str]]:
     """Return the causes of the triage that have a repair, as arguments of `reprocess`; none: the rest is skipped."""
     with PgQueueHook().connect() as conn:
-        found = conn.execute("SELECT cause, pattern FROM messages.causes(%s) WHERE undecided > 0", [QUEUE]).fetchall()
+        found = conn.execute(
+            "SELECT cause, pattern FROM messages.triage_causes(%s) WHERE undecided > 0", [QUEUE]
+        ).fetchall()
     return [{"cause": cause, "repair": REPAIRS[pattern]} for cause, pattern in found if pattern in REPAIRS]
 
 

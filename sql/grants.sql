@@ -13,7 +13,7 @@ BEGIN
         WITH listed (groups, functions) AS (VALUES
             ('publisher', 'publish publish_batch publish_deduplicated publish_topic route_topic'),
             ('publisher', 'stage_publish publish_staged drop_stage'),
-            ('consumer', 'lease extend archive release consume once lease_claimed forget_claims'),
+            ('consumer', 'lease extend archive release consume once lease_named end_named_leases'),
             ('consumer', 'dead_ids lease_dead extend_dead release_dead requeue dismiss requeue_dead'),
             ('consumer observer', 'status ready_queues dead_queues dead_causes'),
             ('observer', 'search_archive schedules traffic_report'),
@@ -24,10 +24,10 @@ BEGIN
             ('reader', 'archive_log_end archive_log_steps'),
             ('pipeline', 'begin_run finish_run run_summary run_backlog run_archived'),
             ('pipeline', 'archive_checksums drop_archive_partition'),
-            ('pipeline', 'record_causes fingerprint'),
-            ('consumer observer pipeline', 'causes'),
+            ('pipeline', 'record_triage_causes fingerprint'),
+            ('consumer observer pipeline', 'triage_causes'),
             ('pipeline', 'record_traffic replay traffic_windows require_queues'),
-            ('publisher consumer observer upkeep', 'limited granted_queues'),
+            ('publisher consumer observer upkeep', 'session_is_limited granted_queues'),
             ('publisher consumer observer upkeep raw reader pipeline', 'schema_version latest_migration compatible_version upkeep_mode')),
         function AS (
             SELECT p.oid, p.proname, p.proowner, p.proacl, coalesce(obj_description(p.oid, 'pg_proc'), '') LIKE 'Internal.%'

@@ -39,152 +39,187 @@ SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 5) AS p
 INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \endif
 
-\ir functions/add_band.sql
-\ir functions/add_room.sql
-\ir functions/adopt_archive_default.sql
-\ir functions/alter_queue.sql
-\ir functions/apply_retention.sql
-\ir functions/archive.sql
-\ir functions/archive_checksums.sql
-\ir functions/archive_log_end.sql
-\ir functions/archive_log_steps.sql
-\ir functions/archive_partitions.sql
-\ir functions/begin_archive.sql
-\ir functions/begin_run.sql
-\ir functions/bind_topic.sql
-\ir functions/causes.sql
-\ir functions/check_access.sql
-\ir functions/check_batch.sql
-\ir functions/check_dead_lease.sql
-\ir functions/check_duration.sql
-\ir functions/check_isolation.sql
-\ir functions/check_key.sql
-\ir functions/check_lease.sql
-\ir functions/check_number.sql
-\ir functions/check_outcomes.sql
-\ir functions/check_policy.sql
-\ir functions/check_publish.sql
-\ir functions/check_queue.sql
-\ir functions/check_queue_name.sql
-\ir functions/check_run.sql
-\ir functions/check_run_owner.sql
-\ir functions/check_schedule.sql
-\ir functions/check_topic.sql
-\ir functions/closed_archive_partition.sql
-\ir functions/consume.sql
-\ir functions/count_leases.sql
-\ir functions/create_queue.sql
-\ir functions/cron_field.sql
-\ir functions/cron_matches.sql
-\ir functions/cron_ticks.sql
-\ir functions/dead_causes.sql
-\ir functions/dead_ids.sql
-\ir functions/dead_queues.sql
-\ir functions/dismiss.sql
-\ir functions/drop_archive_partition.sql
-\ir functions/drop_queue.sql
-\ir functions/drop_stage.sql
-\ir functions/extend.sql
-\ir functions/extend_dead.sql
-\ir functions/fingerprint.sql
-\ir functions/finish_run.sql
-\ir functions/forget.sql
-\ir functions/forget_claims.sql
-\ir functions/free_leases.sql
-\ir functions/grant_queue.sql
-\ir functions/granted_queues.sql
-\ir functions/grantee.sql
-\ir functions/group_lock.sql
-\ir functions/heal_groups.sql
-\ir functions/health.sql
-\ir functions/health_archive_partitions.sql
-\ir functions/health_cron_history.sql
-\ir functions/health_cron_home.sql
-\ir functions/health_cron_jobs.sql
-\ir functions/health_dead_messages.sql
-\ir functions/health_dead_tuples.sql
-\ir functions/health_held_snapshot.sql
-\ir functions/health_history.sql
-\ir functions/health_index_bloat.sql
-\ir functions/health_notify_queue.sql
-\ir functions/health_prepared_transaction.sql
-\ir functions/health_replication.sql
-\ir functions/health_schedules.sql
-\ir functions/health_settings.sql
-\ir functions/health_upkeep_lag.sql
-\ir functions/health_waiting_messages.sql
-\ir functions/health_wraparound.sql
-\ir functions/is_quiet.sql
-\ir functions/latest_migration.sql
-\ir functions/lease.sql
-\ir functions/lease_claimed.sql
-\ir functions/lease_dead.sql
-\ir functions/lease_taken_over.sql
-\ir functions/limited.sql
-\ir functions/line_up.sql
-\ir functions/make_archive_partitions.sql
-\ir functions/mark.sql
-\ir functions/message_archived.sql
-\ir functions/new_message.sql
-\ir functions/next_tick.sql
-\ir functions/note_gone.sql
-\ir functions/once.sql
-\ir functions/parse_cron.sql
-\ir functions/partition_archive.sql
-\ir functions/pause_queue.sql
-\ir functions/pause_schedule.sql
-\ir functions/promote.sql
-\ir functions/promote_missed.sql
-\ir functions/publish.sql
-\ir functions/publish_batch.sql
-\ir functions/publish_deduplicated.sql
-\ir functions/publish_run.sql
-\ir functions/publish_staged.sql
-\ir functions/publish_topic.sql
-\ir functions/purge_cron_history.sql
-\ir functions/purge_queue.sql
-\ir functions/queue_grants.sql
-\ir functions/raise_unknown_queue.sql
-\ir functions/raise_unknown_schedule.sql
-\ir functions/ready_queues.sql
-\ir functions/record_causes.sql
-\ir functions/record_traffic.sql
-\ir functions/release.sql
-\ir functions/release_dead.sql
-\ir functions/remove_archive_partition.sql
-\ir functions/remove_stage.sql
-\ir functions/replay.sql
-\ir functions/requeue.sql
-\ir functions/requeue_dead.sql
-\ir functions/require_queues.sql
-\ir functions/rest_vacuum.sql
-\ir functions/resume_queue.sql
-\ir functions/resume_schedule.sql
-\ir functions/revoke_queue.sql
-\ir functions/ring.sql
-\ir functions/route_topic.sql
-\ir functions/run_archived.sql
-\ir functions/run_backlog.sql
-\ir functions/run_schedules.sql
-\ir functions/run_schedules_at.sql
-\ir functions/run_summary.sql
-\ir functions/schedule.sql
-\ir functions/schedules.sql
-\ir functions/schema_version.sql
-\ir functions/set_mark.sql
-\ir functions/stage_publish.sql
-\ir functions/status.sql
-\ir functions/sweep.sql
-\ir functions/sweep_all.sql
-\ir functions/sweep_band.sql
-\ir functions/take_room.sql
-\ir functions/topic_regex.sql
-\ir functions/traffic_kept.sql
-\ir functions/traffic_report.sql
-\ir functions/traffic_windows.sql
-\ir functions/unbind_topic.sql
-\ir functions/unschedule.sql
-\ir functions/upkeep.sql
+-- Publish
+\ir functions/publish/publish.sql
+\ir functions/publish/publish_batch.sql
+\ir functions/publish/publish_deduplicated.sql
+\ir functions/publish/check_publish.sql
+\ir functions/publish/new_message.sql
+\ir functions/publish/ring.sql
+\ir functions/publish/check_max_depth.sql
+\ir functions/publish/create_depth_sequences.sql
+
+-- Publish by topic
+\ir functions/topics/publish_topic.sql
+\ir functions/topics/route_topic.sql
+\ir functions/topics/bind_topic.sql
+\ir functions/topics/unbind_topic.sql
+\ir functions/topics/check_topic.sql
+\ir functions/topics/topic_regex.sql
+
+-- Lease, renew, give back
+\ir functions/lease/lease.sql
+\ir functions/lease/extend.sql
+\ir functions/lease/release.sql
+\ir functions/lease/consume.sql
+\ir functions/lease/once.sql
+\ir functions/lease/lease_named.sql
+\ir functions/lease/end_named_leases.sql
+\ir functions/lease/check_lease.sql
+\ir functions/lease/count_leasable.sql
+\ir functions/lease/record_counted_leases.sql
+\ir functions/lease/lease_taken_over.sql
+
+-- Archive
+\ir functions/archive/archive.sql
+\ir functions/archive/check_outcomes.sql
+\ir functions/archive/message_archived.sql
+\ir functions/archive/fingerprint.sql
+
+-- Dead messages: requeue or dismiss
+\ir functions/dead/lease_dead.sql
+\ir functions/dead/extend_dead.sql
+\ir functions/dead/release_dead.sql
+\ir functions/dead/requeue.sql
+\ir functions/dead/dismiss.sql
+\ir functions/dead/requeue_dead.sql
+\ir functions/dead/dead_ids.sql
+\ir functions/dead/dead_queues.sql
+\ir functions/dead/dead_causes.sql
+\ir functions/dead/check_dead_lease.sql
+
+-- Groups: one message at a time, in order
+\ir functions/groups/group_lock.sql
+\ir functions/groups/queue_up_in_groups.sql
+\ir functions/groups/make_next_of_group_ready.sql
+\ir functions/groups/make_next_of_missed_groups_ready.sql
+\ir functions/groups/repair_stuck_groups.sql
+
+-- Queues and their policy
+\ir functions/queues/create_queue.sql
+\ir functions/queues/alter_queue.sql
+\ir functions/queues/pause_queue.sql
+\ir functions/queues/resume_queue.sql
+\ir functions/queues/purge_queue.sql
+\ir functions/queues/drop_queue.sql
+\ir functions/queues/status.sql
+\ir functions/queues/ready_queues.sql
+\ir functions/queues/check_policy.sql
+\ir functions/queues/check_queue.sql
+\ir functions/queues/check_queue_name.sql
+\ir functions/queues/raise_unknown_queue.sql
+
+-- Schedules
+\ir functions/schedules/schedule.sql
+\ir functions/schedules/unschedule.sql
+\ir functions/schedules/pause_schedule.sql
+\ir functions/schedules/resume_schedule.sql
+\ir functions/schedules/schedules.sql
+\ir functions/schedules/run_schedules.sql
+\ir functions/schedules/run_schedules_at.sql
+\ir functions/schedules/check_schedule.sql
+\ir functions/schedules/raise_unknown_schedule.sql
+\ir functions/schedules/next_tick.sql
+\ir functions/schedules/cron_ticks.sql
+\ir functions/schedules/cron_matches.sql
+\ir functions/schedules/parse_cron.sql
+\ir functions/schedules/cron_field.sql
+
+-- Roles and teams
+\ir functions/roles/grant_queue.sql
+\ir functions/roles/revoke_queue.sql
+\ir functions/roles/queue_grants.sql
+\ir functions/roles/granted_queues.sql
+\ir functions/roles/grantee.sql
+\ir functions/roles/session_is_limited.sql
+\ir functions/roles/check_access.sql
+
+-- Upkeep: sweeps, marks, what is kept for a while only
+\ir functions/upkeep/upkeep.sql
+\ir functions/upkeep/sweep_all.sql
+\ir functions/upkeep/sweep_band.sql
+\ir functions/upkeep/sweep.sql
+\ir functions/upkeep/create_priority_sequences.sql
+\ir functions/upkeep/stored_moment.sql
+\ir functions/upkeep/store_moment.sql
+\ir functions/upkeep/delete_expired_records.sql
+\ir functions/upkeep/suspend_futile_autovacuum.sql
+\ir functions/upkeep/notify_queue_is_filling.sql
+\ir functions/upkeep/purge_cron_history.sql
+
+-- The archive's partitions and their retention
+\ir functions/partitions/partition_archive.sql
+\ir functions/partitions/archive_partitions.sql
+\ir functions/partitions/make_archive_partitions.sql
+\ir functions/partitions/adopt_archive_default.sql
+\ir functions/partitions/apply_retention.sql
+\ir functions/partitions/remove_archive_partition.sql
+\ir functions/partitions/begin_archive.sql
+\ir functions/partitions/record_archive_removal.sql
+\ir functions/partitions/closed_archive_partition.sql
+\ir functions/partitions/drop_archive_partition.sql
+\ir functions/partitions/archive_checksums.sql
+
+-- Health: one function for each check
+\ir functions/health/health.sql
+\ir functions/health/health_archive_partitions.sql
+\ir functions/health/health_cron_history.sql
+\ir functions/health/health_cron_home.sql
+\ir functions/health/health_cron_jobs.sql
+\ir functions/health/health_dead_messages.sql
+\ir functions/health/health_dead_tuples.sql
+\ir functions/health/health_held_snapshot.sql
+\ir functions/health/health_history.sql
+\ir functions/health/health_index_bloat.sql
+\ir functions/health/health_notify_queue.sql
+\ir functions/health/health_prepared_transaction.sql
+\ir functions/health/health_replication.sql
+\ir functions/health/health_schedules.sql
+\ir functions/health/health_settings.sql
+\ir functions/health/health_upkeep_lag.sql
+\ir functions/health/health_waiting_messages.sql
+\ir functions/health/health_wraparound.sql
+
+-- Runs of the pipelines
+\ir functions/runs/begin_run.sql
+\ir functions/runs/finish_run.sql
+\ir functions/runs/run_summary.sql
+\ir functions/runs/run_backlog.sql
+\ir functions/runs/run_archived.sql
+\ir functions/runs/publish_run.sql
+\ir functions/runs/check_run.sql
+\ir functions/runs/check_run_owner.sql
+\ir functions/runs/require_queues.sql
+\ir functions/runs/replay.sql
+
+-- Staged publishing
+\ir functions/stages/stage_publish.sql
+\ir functions/stages/publish_staged.sql
+\ir functions/stages/drop_stage.sql
+\ir functions/stages/remove_stage.sql
+
+-- The archive as a log
+\ir functions/log/archive_log_end.sql
+\ir functions/log/archive_log_steps.sql
+
+-- Traffic and causes of death
+\ir functions/traffic/record_traffic.sql
+\ir functions/traffic/traffic_report.sql
+\ir functions/traffic/traffic_windows.sql
+\ir functions/traffic/traffic_kept.sql
+\ir functions/traffic/record_triage_causes.sql
+\ir functions/traffic/triage_causes.sql
+
+-- Checks of arguments
+\ir functions/checks/check_batch.sql
+\ir functions/checks/check_duration.sql
+\ir functions/checks/check_isolation.sql
+\ir functions/checks/check_key.sql
+\ir functions/checks/check_number.sql
+
+-- Versions
+\ir functions/version/schema_version.sql
+\ir functions/version/latest_migration.sql
 
 \ir cron/install_cron.sql
 \ir cron/open_cron.sql
@@ -200,7 +235,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir views/message_overview.sql
 \ir views/result_count.sql
 
-\ir functions/search_archive.sql
+-- Returns rows of a view
+\ir functions/archive/search_archive.sql
 
 \ir superseded.sql
 \ir owner.sql

@@ -19,7 +19,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer import Consumer
 from airflow_provider_pgqueue.core.errors import LeaseLost
@@ -39,14 +39,14 @@ CONSUMER = """
 import sys
 from datetime import timedelta
 import psycopg
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 conn = psycopg.connect(sys.argv[1], autocommit=True)
-(message,) = run(conn, statements.lease("orders", lease_for=timedelta(seconds=float(sys.argv[2]))))
+(message,) = run(conn, verbs.lease("orders", lease_for=timedelta(seconds=float(sys.argv[2]))))
 print(message.id, message.lock_token, flush=True)
 sys.stdin.readline()
 try:
-    print(run(conn, statements.archive(message.lock_token, [message.id], handled_by="stopped")), flush=True)
+    print(run(conn, verbs.archive(message.lock_token, [message.id], handled_by="stopped")), flush=True)
 except Exception as error:
     print(type(error).__name__, flush=True)
 """
@@ -88,7 +88,7 @@ def depth(conn: Connection) -> int:
 
 
 def lease(conn: Connection, number: int = 1, lease_for: timedelta = LONG) -> list[Message]:
-    return run(conn, statements.lease("orders", max_messages=number, lease_for=lease_for))
+    return run(conn, verbs.lease("orders", max_messages=number, lease_for=lease_for))
 
 
 # 1. Acknowledged at commit; in the queue or in the archive, with one result ------------------------------------------
@@ -96,23 +96,23 @@ def lease(conn: Connection, number: int = 1, lease_for: timedelta = LONG) -> lis
 
 def test_an_aborted_publish_leaves_nothing(connect: Connect, queue: Queue) -> None:
     publisher, other = connect(autocommit=False), connect()
-    run(publisher, statements.publish(queue("orders"), {"n": 1}))
+    run(publisher, verbs.publish(queue("orders"), {"n": 1}))
     assert lease(other) == []
     publisher.rollback()
     assert depth(other) == 0
-    run(publisher, statements.publish("orders", {"n": 2}))
+    run(publisher, verbs.publish("orders", {"n": 2}))
     publisher.commit()
     assert [message.body for message in lease(other)] == [{"n": 2}]
 
 
 def test_a_publisher_that_commits_late_is_not_overtaken_for_ever(connect: Connect, queue: Queue) -> None:
     late, quick, consumer = connect(autocommit=False), connect(), connect()
-    run(late, statements.publish(queue("orders"), "late"))
+    run(late, verbs.publish(queue("orders"), "late"))
     for number in range(50):
-        run(quick, statements.publish("orders", number))
+        run(quick, verbs.publish("orders", number))
     for _ in range(10):
         messages = lease(consumer, 5)
-        run(consumer, statements.archive(messages[0].lock_token, [message.id for message in messages]))
+        run(consumer, verbs.archive(messages[0].lock_token, [message.id for message in messages]))
     late.commit()
     assert until(lambda: lease(consumer))[0].body == "late"
 
@@ -125,7 +125,7 @@ def test_a_message_is_in_exactly_one_place_with_one_final_result(connect: Connec
     def work(number: int) -> None:
         conn = connect()
         for turn in range(60):
-            published.update(run(conn, statements.publish_batch("orders", [number] * 5)))
+            published.update(run(conn, verbs.publish_batch("orders", [number] * 5)))
             messages = lease(conn, 7, timedelta(milliseconds=30))
             ids = [message.id for message in messages]
             if not ids:
@@ -134,9 +134,9 @@ def test_a_message_is_in_exactly_one_place_with_one_final_result(connect: Connec
             try:
                 match (turn + number) % 4:
                     case 0 | 1:
-                        run(conn, statements.archive(token, ids, outcomes={ids[0]: Rejected("bad")}))
+                        run(conn, verbs.archive(token, ids, outcomes={ids[0]: Rejected("bad")}))
                     case 2:
-                        run(conn, statements.release(token, ids))
+                        run(conn, verbs.release(token, ids))
                     case 3:
                         pass
             except LeaseLost:
@@ -159,7 +159,7 @@ def test_a_message_is_in_exactly_one_place_with_one_final_result(connect: Connec
     stop.set()
     watcher.join()
     conn = connect()
-    until(lambda: (lease(conn, 1000, timedelta(milliseconds=1)), run(conn, statements.upkeep()), depth(conn) == 0)[-1])
+    until(lambda: (lease(conn, 1000, timedelta(milliseconds=1)), run(conn, verbs.upkeep()), depth(conn) == 0)[-1])
     assert wrong == []
     assert sorted(row[0] for row in archived(conn)) == sorted(published)
     assert all(row[2] <= 3 for row in archived(conn))
@@ -178,7 +178,7 @@ def test_an_immediate_restart_under_load_loses_nothing(cluster: Cluster, dsn: st
                 with psycopg.connect(dsn, autocommit=True) as conn:
                     while not stop.is_set():
                         attempted.add(number)
-                        run(conn, statements.publish("orders", number))
+                        run(conn, verbs.publish("orders", number))
                         acknowledged.add(number)
                         number += 4
             except Exception:
@@ -222,7 +222,7 @@ def test_an_immediate_restart_under_load_loses_nothing(cluster: Cluster, dsn: st
 
 def test_a_message_is_delivered_at_most_max_attempts_times(connect: Connect, queue: Queue) -> None:
     conn, other = connect(), connect()
-    run(conn, statements.publish(queue("orders", max_attempts=3), 1))
+    run(conn, verbs.publish(queue("orders", max_attempts=3), 1))
     deliveries: list[int] = []
 
     def deliver() -> bool:
@@ -237,7 +237,7 @@ def test_a_message_is_delivered_at_most_max_attempts_times(connect: Connect, que
 
 def test_an_expired_lease_is_a_dead_message_where_max_attempts_is_one(connect: Connect, queue: Queue) -> None:
     conn = connect()
-    run(conn, statements.publish(queue("orders", max_attempts=1), 1))
+    run(conn, verbs.publish(queue("orders", max_attempts=1), 1))
     lease(conn, lease_for=timedelta(milliseconds=1))
     other = connect()
     assert until(lambda: (lease(other), archived(conn))[1])[0][1] == "lock_expired"
@@ -246,7 +246,7 @@ def test_an_expired_lease_is_a_dead_message_where_max_attempts_is_one(connect: C
 
 def test_kill_9_of_a_consumer_loses_nothing_and_counts_an_attempt(dsn: str, connect: Connect, queue: Queue) -> None:
     conn = connect()
-    run(conn, statements.publish(queue("orders"), 1))
+    run(conn, verbs.publish(queue("orders"), 1))
     with consumer_process(dsn, lease_for=0.5) as process:
         assert lease(conn) == []
         os.kill(process.pid, signal.SIGKILL)
@@ -257,7 +257,7 @@ def test_kill_9_of_a_consumer_loses_nothing_and_counts_an_attempt(dsn: str, conn
 
 def test_an_expired_lease_is_found_without_any_upkeep(connect: Connect, queue: Queue) -> None:
     conn, other = connect(), connect()
-    run(conn, statements.publish_batch(queue("orders"), [1, 2, 3]))
+    run(conn, verbs.publish_batch(queue("orders"), [1, 2, 3]))
     first = lease(conn, 3, SHORT)
     started = time.monotonic()
     again = until(lambda: lease(other, 3))
@@ -268,7 +268,7 @@ def test_an_expired_lease_is_found_without_any_upkeep(connect: Connect, queue: Q
 
 def test_an_expired_lease_is_found_while_a_busy_queue_never_runs_short(connect: Connect, queue: Queue) -> None:
     conn, other = connect(), connect()
-    run(conn, statements.publish_batch(queue("orders"), list(range(20_000))))
+    run(conn, verbs.publish_batch(queue("orders"), list(range(20_000))))
     (lost,) = lease(conn, 1, timedelta(milliseconds=1))
     deadline, seen = time.monotonic() + 15, set[int]()
     while lost.id not in seen:
@@ -276,14 +276,14 @@ def test_an_expired_lease_is_found_while_a_busy_queue_never_runs_short(connect: 
         messages = lease(other, 5)
         assert messages, "the queue ran short before the expired lease was found"
         seen |= {message.id for message in messages}
-        run(other, statements.archive(messages[0].lock_token, [message.id for message in messages]))
+        run(other, verbs.archive(messages[0].lock_token, [message.id for message in messages]))
 
 
 # 3. One unexpired lease, and the token is the fence ------------------------------------------------------------------
 
 
 def test_two_consumers_never_hold_the_same_message(connect: Connect, queue: Queue) -> None:
-    run(connect(), statements.publish_batch(queue("orders"), list(range(2000))))
+    run(connect(), verbs.publish_batch(queue("orders"), list(range(2000))))
 
     def take(number: int) -> list[int]:
         conn, mine = connect(), []
@@ -300,14 +300,14 @@ def test_two_consumers_never_hold_the_same_message(connect: Connect, queue: Queu
 @pytest.mark.parametrize("verb", ["archive", "extend", "release"])
 def test_a_stale_token_is_refused_and_changes_nothing(connect: Connect, queue: Queue, verb: str) -> None:
     slow, quick = connect(), connect()
-    run(slow, statements.publish(queue("orders"), 1))
+    run(slow, verbs.publish(queue("orders"), 1))
     (before,) = lease(slow, lease_for=timedelta(milliseconds=1))
     (now,) = until(lambda: lease(quick))
     assert before.lock_token
     stale = {
-        "archive": statements.archive(before.lock_token, [before.id]),
-        "extend": statements.extend(before.lock_token, [before.id], lease_for=LONG),
-        "release": statements.release(before.lock_token, [before.id]),
+        "archive": verbs.archive(before.lock_token, [before.id]),
+        "extend": verbs.extend(before.lock_token, [before.id], lease_for=LONG),
+        "release": verbs.release(before.lock_token, [before.id]),
     }[verb]
     state = "SELECT lock_token, lock_expires_at, attempts FROM messages.message"
     held = quick.execute(state).fetchall()
@@ -316,20 +316,20 @@ def test_a_stale_token_is_refused_and_changes_nothing(connect: Connect, queue: Q
     assert lost.value.ids == (before.id,)
     assert quick.execute(state).fetchall() == held
     assert now.lock_token
-    run(quick, statements.archive(now.lock_token, [now.id], handled_by="quick"))
+    run(quick, verbs.archive(now.lock_token, [now.id], handled_by="quick"))
     assert [row[1:] for row in archived(quick)] == [("success", 2, "quick")]
 
 
 @pytest.mark.parametrize("verb", ["archive", "extend", "release"])
 def test_a_call_that_waited_for_a_row_lock_past_its_lease_is_refused(connect: Connect, queue: Queue, verb: str) -> None:
     conn, blocker = connect(), connect(autocommit=False)
-    run(conn, statements.publish(queue("orders"), 1))
+    run(conn, verbs.publish(queue("orders"), 1))
     (message,) = lease(conn)
     assert message.lock_token
     late = {
-        "archive": statements.archive(message.lock_token, [message.id]),
-        "extend": statements.extend(message.lock_token, [message.id], lease_for=LONG),
-        "release": statements.release(message.lock_token, [message.id]),
+        "archive": verbs.archive(message.lock_token, [message.id]),
+        "extend": verbs.extend(message.lock_token, [message.id], lease_for=LONG),
+        "release": verbs.release(message.lock_token, [message.id]),
     }[verb]
     blocker.execute("SELECT FROM messages.message FOR UPDATE")
     with ThreadPoolExecutor(1) as pool:
@@ -344,12 +344,12 @@ def test_a_call_that_waited_for_a_row_lock_past_its_lease_is_refused(connect: Co
 
 def test_a_worker_stopped_past_its_lease_changes_nothing(dsn: str, connect: Connect, queue: Queue) -> None:
     conn = connect()
-    run(conn, statements.publish(queue("orders"), 1))
+    run(conn, verbs.publish(queue("orders"), 1))
     with consumer_process(dsn, lease_for=0.3) as process:
         os.kill(process.pid, signal.SIGSTOP)
         (message,) = until(lambda: lease(conn))
         assert message.lock_token
-        run(conn, statements.archive(message.lock_token, [message.id], handled_by="the other"))
+        run(conn, verbs.archive(message.lock_token, [message.id], handled_by="the other"))
         os.kill(process.pid, signal.SIGCONT)
         assert process.stdin
         assert process.stdout
@@ -361,12 +361,12 @@ def test_a_worker_stopped_past_its_lease_changes_nothing(dsn: str, connect: Conn
 
 def test_a_lease_that_expired_is_lost_even_if_nobody_took_over(connect: Connect, queue: Queue) -> None:
     conn = connect()
-    run(conn, statements.publish(queue("orders"), 1))
+    run(conn, verbs.publish(queue("orders"), 1))
     (message,) = lease(conn, lease_for=timedelta(milliseconds=1))
     assert message.lock_token
     time.sleep(0.02)
     with pytest.raises(LeaseLost):
-        run(conn, statements.archive(message.lock_token, [message.id]))
+        run(conn, verbs.archive(message.lock_token, [message.id]))
     assert depth(conn) == 1
 
 
@@ -376,14 +376,14 @@ def test_a_lease_that_expired_is_lost_even_if_nobody_took_over(connect: Connect,
 def test_consume_has_its_effect_exactly_once_in_the_callers_transaction(connect: Connect, queue: Queue) -> None:
     conn, other, mine = connect(), connect(), connect(autocommit=False)
     conn.execute("CREATE TABLE effect (id bigint)")
-    run(conn, statements.publish_batch(queue("orders"), list(range(10))))
+    run(conn, verbs.publish_batch(queue("orders"), list(range(10))))
 
     def effect() -> None:
-        for message in run(mine, statements.consume("orders", max_messages=10)):
+        for message in run(mine, verbs.consume("orders", max_messages=10)):
             mine.execute("INSERT INTO effect VALUES (%s)", [message.id])
 
     effect()
-    assert run(other, statements.consume("orders", max_messages=10)) == []
+    assert run(other, verbs.consume("orders", max_messages=10)) == []
     mine.rollback()
     assert conn.execute("SELECT count(*) FROM effect").fetchone() == (0,)
     effect()
@@ -398,7 +398,7 @@ def test_consume_has_its_effect_exactly_once_in_the_callers_transaction(connect:
 def test_messages_come_by_priority_then_oldest_first(connect: Connect, queue: Queue) -> None:
     conn, other = connect(), connect()
     for body, priority in (("a", 0), ("b", 5), ("c", 0), ("d", -1), ("e", 5)):
-        run(conn, statements.publish(queue("orders"), body, priority=priority))
+        run(conn, verbs.publish(queue("orders"), body, priority=priority))
     assert [message.body for message in lease(conn, 2) + lease(other, 5)] == ["b", "e", "a", "c", "d"]
 
 
@@ -414,7 +414,7 @@ def test_a_worker_needs_neither_notify_nor_upkeep(dsn: str, connect: Connect, qu
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
-        run(conn, statements.publish("orders", 1))
+        run(conn, verbs.publish("orders", 1))
         until(lambda: len(archived(conn)) == 1, timeout=5)
     finally:
         worker.stop()
@@ -423,7 +423,7 @@ def test_a_worker_needs_neither_notify_nor_upkeep(dsn: str, connect: Connect, qu
 
 def test_eight_upkeeps_at_once_archive_each_message_once(connect: Connect, queue: Queue) -> None:
     conn = connect()
-    run(conn, statements.publish_batch(queue("orders", max_attempts=1), list(range(2000))))
+    run(conn, verbs.publish_batch(queue("orders", max_attempts=1), list(range(2000))))
     lease(conn, 2000, timedelta(milliseconds=1))
     time.sleep(0.02)
     sessions = [connect() for _ in range(8)]
@@ -434,7 +434,7 @@ def test_eight_upkeeps_at_once_archive_each_message_once(connect: Connect, queue
     ]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda pair: pair[0].execute(pair[1]), zip(sessions, calls, strict=True)))
-    run(conn, statements.upkeep())
+    run(conn, verbs.upkeep())
     rows = archived(conn)
     assert depth(conn) == 0
     assert len(rows) == len({row[0] for row in rows}) == 2000
@@ -447,8 +447,8 @@ def test_eight_upkeeps_at_once_archive_each_message_once(connect: Connect, queue
 def test_each_outcome_has_its_result(connect: Connect, queue: Queue) -> None:
     conn = connect()
     bodies = ["success", "rejected", "failed", "raises"]
-    run(conn, statements.publish_batch(queue("orders", max_attempts=2), bodies))
-    run(conn, statements.publish("orders", "expired", expires_in=timedelta(milliseconds=1)))
+    run(conn, verbs.publish_batch(queue("orders", max_attempts=2), bodies))
+    run(conn, verbs.publish("orders", "expired", expires_in=timedelta(milliseconds=1)))
     time.sleep(0.02)
 
     def handle(message: Message) -> Failed | None:
@@ -476,16 +476,16 @@ def test_each_outcome_has_its_result(connect: Connect, queue: Queue) -> None:
 
 def test_an_error_at_the_last_attempt_is_archived_as_failed(connect: Connect, queue: Queue) -> None:
     conn = connect()
-    run(conn, statements.publish(queue("orders", max_attempts=1), 1))
+    run(conn, verbs.publish(queue("orders", max_attempts=1), 1))
     (message,) = lease(conn)
     assert message.lock_token
-    run(conn, statements.release(message.lock_token, [message.id], details="boom"))
+    run(conn, verbs.release(message.lock_token, [message.id], details="boom"))
     assert conn.execute("SELECT result, details FROM messages.message_archive").fetchone() == ("failed", "boom")
 
 
 def test_come_back_later_is_no_attempt(connect: Connect, queue: Queue) -> None:
     conn = connect()
-    run(conn, statements.publish(queue("orders", max_attempts=1), 1))
+    run(conn, verbs.publish(queue("orders", max_attempts=1), 1))
     now = timedelta(0)
     turns = iter([Retry(now, count_attempt=False), Retry(now, count_attempt=False), None])
     counts = Consumer(queue_name="orders", handle=lambda message: next(turns)).drain(conn)

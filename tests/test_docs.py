@@ -91,7 +91,7 @@ def test_tests_that_are_named_exist_where_the_link_says(page: Path) -> None:
 
 def test_each_guarantee_and_each_answer_names_its_test() -> None:
     rows = re.findall(r"^\| \d+ \|.*$", (ROOT / "README.md").read_text(), re.M)
-    answers = re.split(r"^### ", (ROOT / "docs" / "faq.md").read_text(), flags=re.M)[1:]
+    answers = re.split(r"^### ", (ROOT / "docs" / "explanation" / "faq.md").read_text(), flags=re.M)[1:]
     assert len(rows) > 10
     assert len(answers) > 10
     assert [text for text in rows + answers if not _TEST.search(text)] == []
@@ -104,7 +104,7 @@ def test_python_blocks_run_as_dag_files(block: Block) -> None:
 
 @pytest.mark.parametrize("page", sorted({block.page for block in blocks("sql") if block.mark == "runnable"}))
 def test_sql_blocks_marked_runnable_run_in_their_order(page: str, conn: Connection) -> None:
-    if page == "docs/quickstart.md":  # its setup task has created the queues
+    if page == "docs/tutorial/quickstart.md":  # its setup task has created the queues
         conn.execute("SELECT messages.create_queue('orders')")
     for code in of_page(page, "sql", "runnable"):
         for statement in _STATEMENT.findall(code):

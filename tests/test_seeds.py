@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer import Consumer
 from airflow_provider_pgqueue.core.errors import CronUnavailable, LeaseLost
@@ -102,10 +102,10 @@ def test_s0_a_dead_message_notifies_and_warns_without_its_body(connect: Connect,
 
 def test_s0_the_warning_is_in_the_server_log(cluster: Cluster, conn: Connection) -> None:
     conn.execute("SELECT messages.create_queue('s0_log')")
-    run(conn, statements.publish("s0_log", "SECRET-BODY-OF-S0"))
-    (message,) = run(conn, statements.lease("s0_log"))
+    run(conn, verbs.publish("s0_log", "SECRET-BODY-OF-S0"))
+    (message,) = run(conn, verbs.lease("s0_log"))
     assert message.lock_token
-    run(conn, statements.archive(message.lock_token, [message.id], result="failed"))
+    run(conn, verbs.archive(message.lock_token, [message.id], result="failed"))
     log = (cluster.directory / "server.log").read_text()
     assert f"WARNING:  dead message: archive id {message.id}, queue s0_log, result failed" in log
     assert "SECRET-BODY-OF-S0" not in log
@@ -115,7 +115,7 @@ def test_s0_without_workers_messages_wait_and_upkeep_notifies_again(connect: Con
     conn, worker = connect(), connect()
     ids = [raw_publish(conn, n) for n in range(3)]
     worker.execute("LISTEN new_message")
-    assert run(conn, statements.upkeep())["rung"] == 3
+    assert run(conn, verbs.upkeep())["rung"] == 3
     again = [notify.payload for notify in worker.notifies(timeout=5, stop_after=3)]
     assert again == [str(id_) for id_ in ids]
     assert depth(conn) == 3
@@ -127,7 +127,7 @@ def test_s0_a_worker_that_dies_leaves_a_lock_that_upkeep_archives_as_lock_expire
     id_ = raw_publish(conn, 1)
     assert raw_lock(connect(), id_, "1 millisecond")
     time.sleep(0.01)
-    assert run(conn, statements.upkeep())["archived"] == 1
+    assert run(conn, verbs.upkeep())["archived"] == 1
     assert (depth(conn), results(conn)) == (0, ["lock_expired"])
 
 
@@ -163,12 +163,12 @@ def test_s0_raw_workers_beside_our_consumers_deliver_each_message_once(dsn: str,
 def test_s0_a_raw_worker_that_takes_over_an_expired_lease_ends_the_old_token(connect: Connect) -> None:
     ours, raw = connect(), connect()
     id_ = raw_publish(ours, 1)
-    (message,) = run(ours, statements.lease("default", lease_for=timedelta(milliseconds=1)))
+    (message,) = run(ours, verbs.lease("default", lease_for=timedelta(milliseconds=1)))
     time.sleep(0.01)
     assert raw_lock(raw, id_)
     assert message.lock_token
     with pytest.raises(LeaseLost):
-        run(ours, statements.archive(message.lock_token, [id_]))
+        run(ours, verbs.archive(message.lock_token, [id_]))
     raw_finish(raw, id_)
     assert results(ours) == ["success"]
 
@@ -177,10 +177,10 @@ def test_s0_a_raw_worker_that_takes_over_an_expired_lease_ends_the_old_token(con
 def test_s0_pg_cron_archives_notifies_and_publishes_scheduled_messages(cron_dsn: str) -> None:
     with psycopg.connect(cron_dsn, autocommit=True) as conn:
         conn.execute("SELECT messages.alter_queue('default', max_attempts => 1)")
-        assert run(conn, statements.install_cron()) == "messages:upkeep"
-        assert run(conn, statements.install_cron()) == "messages:upkeep"
+        assert run(conn, verbs.install_cron()) == "messages:upkeep"
+        assert run(conn, verbs.install_cron()) == "messages:upkeep"
         assert conn.execute("SELECT count(*) FROM cron.job").fetchone() == (2,)
-        assert run(conn, statements.upkeep_mode()) == "pg_cron"
+        assert run(conn, verbs.upkeep_mode()) == "pg_cron"
         conn.execute(
             "SELECT cron.schedule('every minute', '* * * * *',"
             " $$ INSERT INTO messages.message (message) VALUES ('\"scheduled\"') $$)"
@@ -198,13 +198,13 @@ def test_s0_pg_cron_archives_notifies_and_publishes_scheduled_messages(cron_dsn:
                 " AND EXISTS (SELECT FROM messages.message_archive WHERE result = 'lock_expired')"
             ).fetchone() == (True,)
         assert conn.execute("SELECT done_by FROM messages.upkeep_run").fetchone() == ("pg_cron",)
-        assert run(conn, statements.uninstall_cron()) == 2
-        assert run(conn, statements.upkeep_mode()) == "airflow"
+        assert run(conn, verbs.uninstall_cron()) == 2
+        assert run(conn, verbs.upkeep_mode()) == "airflow"
 
 
 def test_s0_where_there_is_no_pg_cron_in_the_database_the_error_says_what_to_do(conn: Connection) -> None:
     with pytest.raises(CronUnavailable, match=r"pg_cron (lives in database|is not loaded).*(Run there|Set shared)"):
-        run(conn, statements.install_cron())
+        run(conn, verbs.install_cron())
 
 
 # S1, "Self-regulating queues": FOR UPDATE, SKIP LOCKED and a visibility timeout --------------------------------------
@@ -214,17 +214,17 @@ def test_s1_a_message_that_was_read_is_invisible_until_its_timeout_and_then_come
     connect: Connect, queue: Queue
 ) -> None:
     conn, other = connect(), connect()
-    run(conn, statements.publish(queue("task_queue"), 1))
-    assert len(run(conn, statements.lease("task_queue", lease_for=timedelta(seconds=0.3)))) == 1
-    assert run(other, statements.lease("task_queue")) == []
+    run(conn, verbs.publish(queue("task_queue"), 1))
+    assert len(run(conn, verbs.lease("task_queue", lease_for=timedelta(seconds=0.3)))) == 1
+    assert run(other, verbs.lease("task_queue")) == []
     time.sleep(0.35)
-    assert len(run(other, statements.lease("task_queue"))) == 1
+    assert len(run(other, verbs.lease("task_queue"))) == 1
 
 
 def test_s1_a_consumer_sets_the_timeout_anew_and_comes_back_later(connect: Connect, queue: Queue) -> None:
     """The EC2 example: start the server, look again in a while, archive when it is there."""
     conn, servers, calls = connect(), set[int](), []
-    run(conn, statements.publish(queue("task_queue", max_attempts=1), {"create": 7}))
+    run(conn, verbs.publish(queue("task_queue", max_attempts=1), {"create": 7}))
 
     def handle(message: Any) -> Retry | None:
         calls.append(message.id)
@@ -243,14 +243,14 @@ def test_s1_a_consumer_sets_the_timeout_anew_and_comes_back_later(connect: Conne
 
 def test_s1_a_lease_can_be_extended_while_the_work_goes_on(connect: Connect, queue: Queue) -> None:
     conn, other = connect(), connect()
-    run(conn, statements.publish(queue("task_queue"), 1))
-    (message,) = run(conn, statements.lease("task_queue", lease_for=timedelta(seconds=0.4)))
+    run(conn, verbs.publish(queue("task_queue"), 1))
+    (message,) = run(conn, verbs.lease("task_queue", lease_for=timedelta(seconds=0.4)))
     assert message.lock_token
     for _ in range(3):
         time.sleep(0.25)
-        run(conn, statements.extend(message.lock_token, [message.id], lease_for=timedelta(seconds=0.4)))
-        assert run(other, statements.lease("task_queue")) == []
-    run(conn, statements.archive(message.lock_token, [message.id]))
+        run(conn, verbs.extend(message.lock_token, [message.id], lease_for=timedelta(seconds=0.4)))
+        assert run(other, verbs.lease("task_queue")) == []
+    run(conn, verbs.archive(message.lock_token, [message.id]))
     assert results(conn) == ["success"]
 
 
@@ -259,35 +259,35 @@ def test_s1_a_lease_can_be_extended_while_the_work_goes_on(connect: Connect, que
 
 def test_s2_a_job_has_a_reference_a_later_visibility_and_an_expiry(connect: Connect, queue: Queue) -> None:
     conn = connect()
-    run(conn, statements.publish(queue("jobs"), 1, reference="invoice-7", delay=timedelta(milliseconds=150)))
-    run(conn, statements.publish("jobs", 2, expires_in=timedelta(milliseconds=50)))
+    run(conn, verbs.publish(queue("jobs"), 1, reference="invoice-7", delay=timedelta(milliseconds=150)))
+    run(conn, verbs.publish("jobs", 2, expires_in=timedelta(milliseconds=50)))
     time.sleep(0.1)
-    assert run(conn, statements.lease("jobs", max_messages=10)) == []
+    assert run(conn, verbs.lease("jobs", max_messages=10)) == []
     time.sleep(0.1)
-    (message,) = run(conn, statements.lease("jobs", max_messages=10))
+    (message,) = run(conn, verbs.lease("jobs", max_messages=10))
     assert (message.body, message.reference) == (1, "invoice-7")
-    run(conn, statements.upkeep())
+    run(conn, verbs.upkeep())
     assert results(conn) == ["expired"]
 
 
 def test_s2_ack_archives_and_nack_gives_back_at_most_three_times(connect: Connect, queue: Queue) -> None:
     conn = connect()
-    run(conn, statements.publish_batch(queue("jobs", max_attempts=3), ["good", "bad"]))
+    run(conn, verbs.publish_batch(queue("jobs", max_attempts=3), ["good", "bad"]))
     for _ in range(3):
-        for message in run(conn, statements.lease("jobs", max_messages=2)):
+        for message in run(conn, verbs.lease("jobs", max_messages=2)):
             assert message.lock_token
-            ack = statements.archive(message.lock_token, [message.id])
-            run(conn, ack if message.body == "good" else statements.release(message.lock_token, [message.id]))
-    assert run(conn, statements.lease("jobs")) == []
+            ack = verbs.archive(message.lock_token, [message.id])
+            run(conn, ack if message.body == "good" else verbs.release(message.lock_token, [message.id]))
+    assert run(conn, verbs.lease("jobs")) == []
     rows = conn.execute("SELECT message, result, attempts FROM messages.message_archive ORDER BY id").fetchall()
     assert rows == [("good", "success", 1), ("bad", "failed", 3)]
 
 
 def test_s2_queues_are_apart(connect: Connect, queue: Queue) -> None:
     conn = connect()
-    run(conn, statements.publish(queue("jobs"), 1))
-    run(conn, statements.publish(queue("mails"), 2))
-    assert [message.body for message in run(conn, statements.lease("mails", max_messages=10))] == [2]
+    run(conn, verbs.publish(queue("jobs"), 1))
+    run(conn, verbs.publish(queue("mails"), 2))
+    assert [message.body for message in run(conn, verbs.lease("mails", max_messages=10))] == [2]
 
 
 # S3, SGQueue: NOTIFY is a signal, polling the fallback ---------------------------------------------------------------
@@ -296,7 +296,7 @@ def test_s2_queues_are_apart(connect: Connect, queue: Queue) -> None:
 def test_s3_a_body_larger_than_a_notification_is_signalled_by_its_id(connect: Connect, queue: Queue) -> None:
     conn, listener = connect(), connect()
     listener.execute("LISTEN new_message")
-    id_ = run(conn, statements.publish(queue("orders"), "x" * 100_000))
+    id_ = run(conn, verbs.publish(queue("orders"), "x" * 100_000))
     assert heard(listener) == [("new_message", str(id_))]
 
 
@@ -306,7 +306,7 @@ def test_s3_a_worker_polls_when_no_notification_comes(dsn: str, connect: Connect
     worker = Worker(conninfo=dsn, consumer=Consumer(queue_name="orders", handle=lambda m: None), poll_interval=0.1)
     thread = threading.Thread(target=worker.run)
     thread.start()
-    run(conn, statements.publish("orders", 1))
+    run(conn, verbs.publish("orders", 1))
     deadline = time.monotonic() + 10
     while not results(conn):
         assert time.monotonic() < deadline
@@ -321,9 +321,9 @@ def test_s3_a_worker_polls_when_no_notification_comes(dsn: str, connect: Connect
 
 def test_s4_two_backends_get_different_batches_and_a_rollback_gives_one_back(connect: Connect, queue: Queue) -> None:
     conn, first, second = connect(), connect(autocommit=False), connect(autocommit=False)
-    run(conn, statements.publish_batch(queue("queue_table"), [f"data-{n}" for n in range(1, 31)]))
-    one = run(first, statements.consume("queue_table", max_messages=10))
-    two = run(second, statements.consume("queue_table", max_messages=10))
+    run(conn, verbs.publish_batch(queue("queue_table"), [f"data-{n}" for n in range(1, 31)]))
+    one = run(first, verbs.consume("queue_table", max_messages=10))
+    two = run(second, verbs.consume("queue_table", max_messages=10))
     assert [message.body for message in one] == [f"data-{n}" for n in range(1, 11)]
     assert [message.body for message in two] == [f"data-{n}" for n in range(11, 21)]
     second.commit()
@@ -332,14 +332,14 @@ def test_s4_two_backends_get_different_batches_and_a_rollback_gives_one_back(con
     deadline = time.monotonic() + 10
     # What a rollback gives back lies below the low-water mark; the next sweep finds it (docs/decisions/0002).
     while len(again) < 20 and time.monotonic() < deadline:
-        again += [message.id for message in run(conn, statements.consume("queue_table", max_messages=30))]
+        again += [message.id for message in run(conn, verbs.consume("queue_table", max_messages=30))]
     assert sorted(again) == sorted([message.id for message in one] + [two[-1].id + n for n in range(1, 11)])
     assert (depth(conn), len(results(conn))) == (0, 30)
 
 
 def test_s4_the_statement_of_the_article_works_on_our_table(connect: Connect, queue: Queue) -> None:
     conn = connect()
-    run(conn, statements.publish_batch(queue("queue_table"), list(range(20))))
+    run(conn, verbs.publish_batch(queue("queue_table"), list(range(20))))
     rows = conn.execute(
         """
         DELETE FROM messages.message USING (
@@ -370,22 +370,22 @@ def test_a_session_in_another_time_zone_does_not_steal_a_live_lease(connect: Con
 def test_ids_are_bigint_and_the_archive_keeps_them(connect: Connect, queue: Queue) -> None:
     conn = connect()
     conn.execute("SELECT setval('messages.message_id_seq', 3000000000)")
-    id_ = run(conn, statements.publish(queue("orders"), 1))
+    id_ = run(conn, verbs.publish(queue("orders"), 1))
     assert id_ == 3000000001
-    run(conn, statements.consume("orders"))
+    run(conn, verbs.consume("orders"))
     assert conn.execute("SELECT id FROM messages.message_archive").fetchone() == (id_,)
 
 
 def test_a_backlog_is_notified_a_bounded_number_of_times(connect: Connect, queue: Queue) -> None:
     conn = connect()
-    run(conn, statements.publish_batch(queue("orders"), list(range(500))))
-    assert run(conn, statements.upkeep())["rung"] == 100
+    run(conn, verbs.publish_batch(queue("orders"), list(range(500))))
+    assert run(conn, verbs.upkeep())["rung"] == 100
 
 
 def test_a_batch_is_one_notification(connect: Connect, queue: Queue) -> None:
     conn, listener = connect(), connect()
     listener.execute("LISTEN new_message")
-    ids = run(conn, statements.publish_batch(queue("orders"), list(range(100))))
+    ids = run(conn, verbs.publish_batch(queue("orders"), list(range(100))))
     assert [notify.payload for notify in listener.notifies(timeout=0.3)] == [str(ids[0])]
 
 

@@ -212,7 +212,7 @@ class Demo:
             f"published {account.published:,} + requeued {account.requeued:,} {sign} "
             + " + ".join(f"{result} {number:,}" for result, number in sorted(account.results.items()))
         )
-        console.print("Next: `make up` starts the same stack and prints where the Airflow UI is; docs/quickstart.md.")
+        console.print("Next: `make up` starts the stack and prints the URL of Airflow; docs/tutorial/quickstart.md.")
 
 
 if __name__ == "__main__":

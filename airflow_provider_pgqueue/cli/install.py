@@ -11,21 +11,26 @@ from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
 from airflow_provider_pgqueue.cli.connection import Connection, connected
 from airflow_provider_pgqueue.cli.output import show
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import CronUnavailable, PermissionDenied
 from airflow_provider_pgqueue.core.migrations import current_version, migrate, scripts, sql_folder
+from airflow_provider_pgqueue.core.quantity import quantity
 
 
 @click.command()
-@click.option("--cron/--no-cron", default=None, help="Insist on pg_cron for the upkeep, or remove its job.")
-@click.option("--print-sql", is_flag=True, help="Print the SQL as one script for psql -f, and do nothing.")
+@click.option(
+    "--cron/--no-cron",
+    default=None,
+    help="Fail unless pg_cron can do the upkeep, or remove its jobs. Default: use pg_cron where it is available.",
+)
+@click.option("--print-sql", is_flag=True, help="Print the SQL as one script for psql -f instead of running it.")
 @shared_options
 @pass_settings
 def install(settings: Settings, cron: bool | None, print_sql: bool) -> None:
-    """Install or upgrade the schema, and let pg_cron do the upkeep where there is one.
+    """Install or upgrade the schema; let pg_cron do the upkeep where it is available.
 
-    Twice does no harm; run it after every upgrade of the package.
+    Run it after every upgrade of the package; running it twice does no harm.
     """
     if print_sql:
         script = install_script(cron)
@@ -38,7 +43,7 @@ def install(settings: Settings, cron: bool | None, print_sql: bool) -> None:
             "database": conn.info.dbname,
             "schema_version": current_version(conn),
             "migrations_applied": applied,
-            "upkeep_mode": run(conn, statements.upkeep_mode()),
+            "upkeep_mode": run(conn, verbs.upkeep_mode()),
             "no_cron_because": no_cron,
         }
     show(settings, found, _installed(found))
@@ -54,11 +59,11 @@ def _installed(found: dict[str, Any]) -> str:
 def _schedule_upkeep(conn: Connection, wanted: bool | None) -> str | None:
     """Install or remove the job of pg_cron; return why there is none, if nobody insisted on it."""
     if wanted is False:
-        run(conn, statements.uninstall_cron())
+        run(conn, verbs.uninstall_cron())
         return "--no-cron"
     try:
         with conn.transaction():
-            run(conn, statements.install_cron())
+            run(conn, verbs.install_cron())
     except (CronUnavailable, PermissionDenied) as error:
         if wanted:
             raise
@@ -92,7 +97,7 @@ def uninstall(settings: Settings, yes: bool) -> None:
         waiting, archived = row or (0, 0)
         question = (
             f"Remove schema messages from database {conn.info.dbname} on {_server(conn)}, "
-            f"with {waiting:,} messages and {archived:,} archived ones?"
+            f"with {quantity(waiting)} and {quantity(archived, 'archived message')}?"
         )
         confirm(question, yes=yes)
         conn.execute((sql_folder() / "uninstall.sql").read_bytes())

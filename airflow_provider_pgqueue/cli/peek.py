@@ -9,7 +9,7 @@ from psycopg.rows import dict_row
 from airflow_provider_pgqueue.cli.connection import Connection, connected
 from airflow_provider_pgqueue.cli.output import Row, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import PermissionDenied
 
@@ -28,19 +28,22 @@ _SHOWN = ("id", "state", "priority", "attempts", "age", "locked_by", "reference"
 
 @click.command()
 @click.argument("queue")
-@click.option("-n", "--number", type=click.IntRange(1), default=10, show_default=True, help="How many.")
+@click.option(
+    "-n", "--number", type=click.IntRange(1), default=10, show_default=True, help="How many messages to show."
+)
 @click.option("--headers-only", is_flag=True, help="Leave out the bodies.")
 @shared_options
 @pass_settings
 def peek(settings: Settings, queue: str, number: int, headers_only: bool) -> None:
-    """Show messages that are not finished, without leasing them.
+    """Show unfinished messages without leasing them.
 
-    In the order in which they will be leased. A message is ready, leased, delayed, or behind another of its group.
+    They appear in the order in which they will be leased. The state is ready, leased, delayed, or behind: an earlier
+    message of the group goes first.
     """
     with connected(settings) as conn:
         rows = _look(conn, _HEADERS if headers_only else _BODIES, queue, number)
         if not rows:
-            run(conn, statements.status(queue))  # an unknown queue is an error, an empty one is not
+            run(conn, verbs.status(queue))  # an unknown queue is an error, an empty one is not
     show_rows(settings, "messages", rows, (*_SHOWN, "body_bytes" if headers_only else "message"))
 
 

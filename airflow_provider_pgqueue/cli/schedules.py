@@ -7,7 +7,7 @@ import click
 from airflow_provider_pgqueue.cli.connection import connected
 from airflow_provider_pgqueue.cli.output import records, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 
 _SHOWN = ("schedule_name", "cron", "time_zone", "queue_name", "paused", "last_tick", "next_at", "last_error")
@@ -17,7 +17,7 @@ _SHOWN = ("schedule_name", "cron", "time_zone", "queue_name", "paused", "last_ti
 @shared_options
 @pass_settings
 def schedules(settings: Settings) -> None:
-    """List the schedules that publish by themselves."""
+    """List the schedules, which publish messages at set times."""
     with connected(settings) as conn:
-        found = run(conn, statements.schedules())
+        found = run(conn, verbs.schedules())
     show_rows(settings, "schedules", records(found), _SHOWN)

@@ -13,7 +13,7 @@ from airflow_provider_pgqueue.cli.connection import Connection, connected
 from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.output import Row, console, records, show_line, show_rows, table
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 
 # Only the window: the view result_count reads the whole archive.
@@ -25,18 +25,22 @@ SELECT queue_name, count(*) FILTER (WHERE result = 'success'), count(*) FILTER (
 
 @click.command()
 @click.argument("queue", required=False)
-@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
-@click.option("--interval", type=duration, default="2s", show_default=True, help="Between two looks of --watch.")
-@click.option("--window", type=duration, default="10s", show_default=True, help="The time over which rates are taken.")
-@click.option("--looks", type=click.IntRange(1), help="End --watch after so many.")
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
+@click.option(
+    "--interval", type=duration, default="2s", show_default=True, help="Time between two refreshes of --watch."
+)
+@click.option(
+    "--window", type=duration, default="10s", show_default=True, help="Time over which the rates are averaged."
+)
+@click.option("--looks", type=click.IntRange(1), help="End --watch after this many refreshes.")
 @shared_options
 @pass_settings
 def stats(
     settings: Settings, queue: str | None, watch: bool, interval: timedelta, window: timedelta, looks: int | None
 ) -> None:
-    """Each queue in numbers, once or live.
+    """Show depth, ages and rates of each queue, once or live.
 
-    success_rate and dead_rate are messages a second that were archived with success or another result.
+    success_rate counts messages per second that were archived as success, dead_rate those with any other result.
     """
     with connected(settings) as conn:
         if not watch:
@@ -49,7 +53,7 @@ def _numbers(conn: Connection, queue: str | None, window: timedelta) -> list[Row
     seconds = max(window.total_seconds(), 0.001)
     finished = {name: (done, dead) for name, done, dead in conn.execute(_FINISHED, [window]).fetchall()}
     rows: list[Row] = []
-    numbers = run(conn, statements.status(queue))
+    numbers = run(conn, verbs.status(queue))
     for row in records(numbers):
         done, dead = finished.get(row["queue_name"], (0, 0))
         rows.append({**row, "success_rate": done / seconds, "dead_rate": dead / seconds})

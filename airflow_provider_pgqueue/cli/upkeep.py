@@ -7,7 +7,7 @@ import click
 from airflow_provider_pgqueue.cli.connection import connected
 from airflow_provider_pgqueue.cli.output import show
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 
 
@@ -15,10 +15,11 @@ from airflow_provider_pgqueue.core.client import run
 @shared_options
 @pass_settings
 def upkeep(settings: Settings) -> None:
-    """Do the upkeep once, as pg_cron does every minute.
+    """Do one round of the upkeep, which pg_cron or Airflow does every minute.
 
-    Archives what expired, rings for what waits, makes partitions. Any number may run at once.
+    It ends expired leases, archives expired messages, notifies consumers of waiting ones and makes partitions of the
+    archive. Running it at the same time as another upkeep does no harm.
     """
     with connected(settings) as conn:
-        counts = run(conn, statements.upkeep())
+        counts = run(conn, verbs.upkeep())
     show(settings, counts, "did the upkeep: " + ", ".join(f"{key} {value}" for key, value in counts.items()) + ".")

@@ -9,7 +9,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import dict_row
 
 from airflow_provider_pgqueue.core.errors import translate
-from airflow_provider_pgqueue.core.statements import Statement
+from airflow_provider_pgqueue.core.verbs import Statement
 
 T = TypeVar("T")
 

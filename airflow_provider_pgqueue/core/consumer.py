@@ -12,7 +12,7 @@ from typing import Any
 
 import psycopg
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument, LeaseLost
 from airflow_provider_pgqueue.core.lease import Lease
@@ -90,7 +90,7 @@ class Consumer:
         return counts
 
     def _lease(self, conn: psycopg.Connection[Any], wanted: int, renewal: Renewal) -> Lease:
-        statement = statements.lease(
+        statement = verbs.lease(
             self.queue_name,
             max_messages=wanted,
             lease_for=self.lease_for,

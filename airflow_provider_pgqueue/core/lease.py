@@ -12,7 +12,7 @@ from typing import Any, Self, overload
 
 import psycopg
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import LeaseLost, PgQueueError
 from airflow_provider_pgqueue.core.message import Message
@@ -24,8 +24,9 @@ from airflow_provider_pgqueue.core.outcome import (
     Success,
     describe,
 )
+from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.renewal import Renewal
-from airflow_provider_pgqueue.core.statements import Statement
+from airflow_provider_pgqueue.core.verbs import Statement
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class Lease(Sequence[Message]):
         return len(self._messages)
 
     def __repr__(self) -> str:
-        return f"<Lease of {len(self)} messages, {len(self._held)} held>"
+        return f"<Lease of {quantity(len(self))}, {len(self._held)} held>"
 
     @property
     def held(self) -> list[Message]:
@@ -107,8 +108,8 @@ class Lease(Sequence[Message]):
         except PgQueueError:
             # The error of the caller matters more; the leases expire by themselves.
             log.warning(
-                "could not release %s message(s) after %s",
-                len(self._held),
+                "could not release %s after %s",
+                quantity(len(self._held)),
                 kind.__name__,
                 exc_info=True,
             )
@@ -120,13 +121,13 @@ class Lease(Sequence[Message]):
         except LeaseLost as error:
             log.warning("%s", error)
         except PgQueueError as error:
-            log.warning("could not extend the lease of %s message(s): %s", len(self._held), type(error).__name__)
+            log.warning("could not extend the lease of %s: %s", quantity(len(self._held)), type(error).__name__)
 
     def extend(self, lease_for: timedelta | None = None) -> None:
         """Make the leases that are held last `lease_for` from now; LeaseLost names those that were lost."""
         with self._calling:
             if held := frozenset(self._held):
-                statement = statements.extend(self._require_token(), held, lease_for=lease_for or self._lease_for)
+                statement = verbs.extend(self._require_token(), held, lease_for=lease_for or self._lease_for)
                 self._run(statement, ())
 
     def archive(
@@ -138,7 +139,7 @@ class Lease(Sequence[Message]):
     ) -> None:
         """Finish messages with one result; LeaseLost names those that were lost, the others are archived."""
         if ids := _ids(messages):
-            statement = statements.archive(
+            statement = verbs.archive(
                 self._require_token(),
                 ids,
                 result=result,
@@ -166,7 +167,7 @@ class Lease(Sequence[Message]):
         A counted last attempt is archived as failed.
         """
         if ids := _ids(messages):
-            statement = statements.release(
+            statement = verbs.release(
                 self._require_token(),
                 ids,
                 delay=delay,
@@ -193,7 +194,7 @@ class Lease(Sequence[Message]):
         try:
             if finals:
                 special = {id_: outcome for id_, outcome in finals.items() if outcome != Success()}
-                statement = statements.archive(
+                statement = verbs.archive(
                     self._require_token(),
                     list(finals),
                     outcomes=special,

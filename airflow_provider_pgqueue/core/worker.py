@@ -17,7 +17,7 @@ from typing import Any
 
 import psycopg
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run_async
 from airflow_provider_pgqueue.core.connection import connect, connect_async
 from airflow_provider_pgqueue.core.consumer import Consumer
@@ -131,7 +131,7 @@ class Worker:
         return await connect_async(self.conninfo, application_name="pgqueue listener")
 
     async def _look(self, conn: AsyncConnection) -> timedelta | None:
-        found = await run_async(conn, statements.ready_queues([self.consumer.queue_name], count_up_to=1))
+        found = await run_async(conn, verbs.ready_queues([self.consumer.queue_name], count_up_to=1))
         if any(queue.ready for queue in found):
             self._wake.set()
         return min(

@@ -13,7 +13,7 @@ from airflow.providers.postgres.hooks.postgres import PostgresHook
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import tuple_row
 
-from airflow_provider_pgqueue.core import connection, statements
+from airflow_provider_pgqueue.core import connection, verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import CronUnavailable, InvalidArgument, PermissionDenied, PgQueueError
 from airflow_provider_pgqueue.core.migrations import check_version, current_version, migrate
@@ -109,7 +109,7 @@ class PgQueueHook(QueueVerbs, PostgresHook):
         """Connect, check the schema, and say who does the upkeep."""
         try:
             with self.connect() as conn:
-                version, mode = current_version(conn), run(conn, statements.upkeep_mode())
+                version, mode = current_version(conn), run(conn, verbs.upkeep_mode())
         except (PgQueueError, psycopg.Error) as error:
             return False, str(error)
         return True, f"Connected. Schema messages has version {version}; upkeep by {mode}."
@@ -147,18 +147,18 @@ class PgQueueHook(QueueVerbs, PostgresHook):
                 "schema_version": current_version(session),
                 "migrations_applied": applied,
                 "queues_created": created,
-                "upkeep_mode": run(session, statements.upkeep_mode()),
+                "upkeep_mode": run(session, verbs.upkeep_mode()),
             }
         self.log.info("the queue is installed: %s", summary)
         return summary
 
     def _install_cron(self, session: Connection, wanted: bool | None) -> None:
         if wanted is False:
-            run(session, statements.uninstall_cron())
+            run(session, verbs.uninstall_cron())
             return
         try:
             with session.transaction():
-                run(session, statements.install_cron())
+                run(session, verbs.install_cron())
         except (CronUnavailable, PermissionDenied) as error:
             if wanted:
                 raise
@@ -199,10 +199,10 @@ def _name(queue: str | Mapping[str, Any]) -> str:
 
 def _create(session: Connection, queue: str | Mapping[str, Any]) -> bool:
     policy = {} if isinstance(queue, str) else {key: value for key, value in queue.items() if key != "queue_name"}
-    if run(session, statements.create_queue(_name(queue), **policy)):
+    if run(session, verbs.create_queue(_name(queue), **policy)):
         return True
     if policy:
-        run(session, statements.alter_queue(_name(queue), **policy))
+        run(session, verbs.alter_queue(_name(queue), **policy))
     return False
 
 
@@ -226,7 +226,7 @@ def _grant(
     for queue_name, privileges in queue_grants.items():
         for privilege, users in privileges.items():
             for user in [users] if isinstance(users, str) else users:
-                run(session, statements.grant_queue(queue_name, user, privilege))
+                run(session, verbs.grant_queue(queue_name, user, privilege))
 
 
 def _application_name() -> str:

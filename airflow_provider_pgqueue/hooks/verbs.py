@@ -12,7 +12,7 @@ from uuid import UUID
 
 import psycopg
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.message import (
@@ -26,7 +26,7 @@ from airflow_provider_pgqueue.core.message import (
     Schedule,
 )
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
-from airflow_provider_pgqueue.core.statements import BatchOptions, Options, Policy, Statement, TopicOptions
+from airflow_provider_pgqueue.core.verbs import BatchOptions, Options, Policy, Statement, TopicOptions
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Any]
@@ -34,7 +34,7 @@ _ZERO = timedelta(0)
 
 
 class QueueVerbs(ABC):
-    """What can be done with the queue; the meaning and the errors of each verb are in `core.statements`.
+    """What can be done with the queue; the meaning and the errors of each verb are in `core.verbs`.
 
     Each verb takes `conn`: with it the verb runs on that connection, inside its transaction if one is open, so that it
     takes effect or not together with the caller's own statements. Without it the verb has taken effect when it returns.
@@ -44,61 +44,61 @@ class QueueVerbs(ABC):
     def _session(self, conn: Connection | None) -> AbstractContextManager[Connection]: ...
 
     def perform(self, statement: Statement[T], *, conn: Connection | None = None) -> T:
-        """Run any statement of `core.statements`."""
+        """Run any statement of `core.verbs`."""
         with self._session(conn) as session:
             return run(session, statement)
 
     def create_queue(self, queue_name: str, *, conn: Connection | None = None, **policy: Unpack[Policy]) -> bool:
         """Create a queue: True if it is new, False (and nothing changed) if it exists."""
-        return self.perform(statements.create_queue(queue_name, **policy), conn=conn)
+        return self.perform(verbs.create_queue(queue_name, **policy), conn=conn)
 
     def alter_queue(self, queue_name: str, *, conn: Connection | None = None, **policy: Unpack[Policy]) -> None:
         """Change the policy of a queue, for waiting messages too; None keeps a value."""
-        self.perform(statements.alter_queue(queue_name, **policy), conn=conn)
+        self.perform(verbs.alter_queue(queue_name, **policy), conn=conn)
 
     def pause_queue(self, queue_name: str, *, conn: Connection | None = None) -> None:
         """Let nothing be leased any more; publishing goes on."""
-        self.perform(statements.pause_queue(queue_name), conn=conn)
+        self.perform(verbs.pause_queue(queue_name), conn=conn)
 
     def resume_queue(self, queue_name: str, *, conn: Connection | None = None) -> None:
         """End a pause and wake the consumers."""
-        self.perform(statements.resume_queue(queue_name), conn=conn)
+        self.perform(verbs.resume_queue(queue_name), conn=conn)
 
     def purge_queue(self, queue_name: str, *, conn: Connection | None = None) -> int:
         """Delete the messages that nobody holds, without archiving them, and return how many there were."""
-        return self.perform(statements.purge_queue(queue_name), conn=conn)
+        return self.perform(verbs.purge_queue(queue_name), conn=conn)
 
     def drop_queue(self, queue_name: str, *, force: bool = False, conn: Connection | None = None) -> int:
         """Remove a queue; with `force` its unfinished messages too, and return how many there were."""
-        return self.perform(statements.drop_queue(queue_name, force=force), conn=conn)
+        return self.perform(verbs.drop_queue(queue_name, force=force), conn=conn)
 
     def publish(self, queue_name: str, body: Any, *, conn: Connection | None = None, **options: Unpack[Options]) -> int:
         """Publish one message and return its id, as a Duplicate if its dedup key is remembered."""
-        return self.perform(statements.publish(queue_name, body, **options), conn=conn)
+        return self.perform(verbs.publish(queue_name, body, **options), conn=conn)
 
     def publish_batch(
         self, queue_name: str, bodies: Iterable[Any], *, conn: Connection | None = None, **options: Unpack[BatchOptions]
     ) -> list[int]:
         """Publish many messages in one statement, all or none; their ids in order."""
-        return self.perform(statements.publish_batch(queue_name, bodies, **options), conn=conn)
+        return self.perform(verbs.publish_batch(queue_name, bodies, **options), conn=conn)
 
     def publish_topic(
         self, topic: str, body: Any, *, conn: Connection | None = None, **options: Unpack[TopicOptions]
     ) -> dict[str, int]:
         """Publish one message to each queue that the topic reaches; the ids by queue."""
-        return self.perform(statements.publish_topic(topic, body, **options), conn=conn)
+        return self.perform(verbs.publish_topic(topic, body, **options), conn=conn)
 
     def route_topic(self, topic: str, *, conn: Connection | None = None) -> list[str]:
         """Say which queues a topic reaches, without publishing anything."""
-        return self.perform(statements.route_topic(topic), conn=conn)
+        return self.perform(verbs.route_topic(topic), conn=conn)
 
     def bind_topic(self, queue_name: str, pattern: str, *, conn: Connection | None = None) -> bool:
         """Let a queue get a copy of what is published under topics that the pattern matches; True if that is new."""
-        return self.perform(statements.bind_topic(queue_name, pattern), conn=conn)
+        return self.perform(verbs.bind_topic(queue_name, pattern), conn=conn)
 
     def unbind_topic(self, queue_name: str, pattern: str, *, conn: Connection | None = None) -> bool:
         """End a binding; True if there was one."""
-        return self.perform(statements.unbind_topic(queue_name, pattern), conn=conn)
+        return self.perform(verbs.unbind_topic(queue_name, pattern), conn=conn)
 
     def lease(
         self,
@@ -118,7 +118,7 @@ class QueueVerbs(ABC):
         """
         with ExitStack() as stack:
             session = stack.enter_context(self._session(conn))
-            statement = statements.lease(
+            statement = verbs.lease(
                 queue_name,
                 max_messages=max_messages,
                 lease_for=lease_for,
@@ -135,7 +135,7 @@ class QueueVerbs(ABC):
         self, lock_token: UUID, ids: Collection[int], *, lease_for: timedelta, conn: Connection | None = None
     ) -> list[int]:
         """Make leases last `lease_for` from now."""
-        return self.perform(statements.extend(lock_token, ids, lease_for=lease_for), conn=conn)
+        return self.perform(verbs.extend(lock_token, ids, lease_for=lease_for), conn=conn)
 
     def archive(
         self,
@@ -151,7 +151,7 @@ class QueueVerbs(ABC):
         conn: Connection | None = None,
     ) -> list[int]:
         """Finish leased messages; `outcomes` overrides the rest for single ids."""
-        statement = statements.archive(
+        statement = verbs.archive(
             lock_token,
             ids,
             result=result,
@@ -176,7 +176,7 @@ class QueueVerbs(ABC):
         conn: Connection | None = None,
     ) -> list[int]:
         """Give leased messages back, now, after `delay` or after the back-off of the queue."""
-        statement = statements.release(
+        statement = verbs.release(
             lock_token,
             ids,
             delay=delay,
@@ -191,12 +191,12 @@ class QueueVerbs(ABC):
         self, queue_name: str, *, max_messages: int = 1, handled_by: str | None = None, conn: Connection
     ) -> list[Message]:
         """Take messages out and archive them as success in the caller's transaction; a rollback gives them back."""
-        statement = statements.consume(queue_name, max_messages=max_messages, handled_by=handled_by)
+        statement = verbs.consume(queue_name, max_messages=max_messages, handled_by=handled_by)
         return self.perform(statement, conn=conn)
 
     def once(self, consumer: str, message: Message | int, *, conn: Connection) -> bool:
         """Say whether this is the first time for a consumer and message, in the transaction of the effect."""
-        return self.perform(statements.once(consumer, message if isinstance(message, int) else message.id), conn=conn)
+        return self.perform(verbs.once(consumer, message if isinstance(message, int) else message.id), conn=conn)
 
     def lease_dead(
         self,
@@ -210,7 +210,7 @@ class QueueVerbs(ABC):
         conn: Connection | None = None,
     ) -> list[DeadMessage]:
         """Take dead messages that nobody decided about under one token, oldest first; then requeue or dismiss them."""
-        statement = statements.lease_dead(
+        statement = verbs.lease_dead(
             queue_name,
             max_messages=max_messages,
             lease_for=lease_for,
@@ -231,7 +231,7 @@ class QueueVerbs(ABC):
         conn: Connection | None = None,
     ) -> list[Requeued]:
         """Publish leased dead messages again, with a repaired body where `bodies` has one."""
-        statement = statements.requeue(lock_token, ids, bodies=bodies, delay=delay, remedied_by=remedied_by)
+        statement = verbs.requeue(lock_token, ids, bodies=bodies, delay=delay, remedied_by=remedied_by)
         return self.perform(statement, conn=conn)
 
     def requeue_dead(
@@ -247,7 +247,7 @@ class QueueVerbs(ABC):
         conn: Connection | None = None,
     ) -> list[Requeued]:
         """Lease dead messages (by default failed and lock_expired ones) and requeue them in one call."""
-        statement = statements.requeue_dead(
+        statement = verbs.requeue_dead(
             queue_name,
             max_messages=max_messages,
             results=results,
@@ -268,11 +268,11 @@ class QueueVerbs(ABC):
         conn: Connection | None = None,
     ) -> list[int]:
         """Decide that nothing more is done about leased dead messages."""
-        return self.perform(statements.dismiss(lock_token, ids, reason, remedied_by=remedied_by), conn=conn)
+        return self.perform(verbs.dismiss(lock_token, ids, reason, remedied_by=remedied_by), conn=conn)
 
     def dead_causes(self, queue_name: str | None = None, *, conn: Connection | None = None) -> list[DeadCause]:
         """Return why messages died about which nothing was decided yet; most frequent cause first."""
-        return self.perform(statements.dead_causes(queue_name), conn=conn)
+        return self.perform(verbs.dead_causes(queue_name), conn=conn)
 
     def search_archive(
         self,
@@ -288,7 +288,7 @@ class QueueVerbs(ABC):
         conn: Connection | None = None,
     ) -> list[Archived]:
         """Return finished messages, newest first, without their bodies."""
-        statement = statements.search_archive(
+        statement = verbs.search_archive(
             queue_name,
             id=id,
             reference=reference,
@@ -302,21 +302,21 @@ class QueueVerbs(ABC):
 
     def status(self, queue_name: str | None = None, *, conn: Connection | None = None) -> list[QueueStatus]:
         """Return each queue in numbers; counts every message."""
-        return self.perform(statements.status(queue_name), conn=conn)
+        return self.perform(verbs.status(queue_name), conn=conn)
 
     def grant_queue(self, queue_name: str, role_name: str, privilege: str, *, conn: Connection | None = None) -> bool:
         """Let a role `publish`, `consume` or `observe` this queue, and from now on only queues granted to it."""
-        return self.perform(statements.grant_queue(queue_name, role_name, privilege), conn=conn)
+        return self.perform(verbs.grant_queue(queue_name, role_name, privilege), conn=conn)
 
     def revoke_queue(
         self, queue_name: str, role_name: str, privilege: str | None = None, *, conn: Connection | None = None
     ) -> int:
         """Take back one privilege or all of a role; it stays limited to its queues."""
-        return self.perform(statements.revoke_queue(queue_name, role_name, privilege), conn=conn)
+        return self.perform(verbs.revoke_queue(queue_name, role_name, privilege), conn=conn)
 
     def upkeep(self, *, conn: Connection | None = None) -> dict[str, Any]:
         """Archive what expired, ring for what waits; counts of each."""
-        return self.perform(statements.upkeep(), conn=conn)
+        return self.perform(verbs.upkeep(), conn=conn)
 
     def health(
         self,
@@ -326,11 +326,11 @@ class QueueVerbs(ABC):
         conn: Connection | None = None,
     ) -> list[Finding]:
         """Check everything that may go wrong: a finding for each check, with the SQL that cures it; only reads."""
-        return self.perform(statements.health(held_for=held_for, waiting_for=waiting_for), conn=conn)
+        return self.perform(verbs.health(held_for=held_for, waiting_for=waiting_for), conn=conn)
 
     def upkeep_mode(self, *, conn: Connection | None = None) -> str:
         """Say who does the upkeep: `pg_cron` or `airflow`."""
-        return self.perform(statements.upkeep_mode(), conn=conn)
+        return self.perform(verbs.upkeep_mode(), conn=conn)
 
     def schedule(
         self,
@@ -346,7 +346,7 @@ class QueueVerbs(ABC):
         conn: Connection | None = None,
     ) -> bool:
         """Publish a message at each tick of a cron expression: True if the schedule is new, False if it exists."""
-        statement = statements.schedule(
+        statement = verbs.schedule(
             schedule_name,
             cron,
             queue_name,
@@ -360,23 +360,23 @@ class QueueVerbs(ABC):
 
     def unschedule(self, schedule_name: str, *, conn: Connection | None = None) -> None:
         """End a schedule; what it published stays."""
-        self.perform(statements.unschedule(schedule_name), conn=conn)
+        self.perform(verbs.unschedule(schedule_name), conn=conn)
 
     def pause_schedule(self, schedule_name: str, *, conn: Connection | None = None) -> None:
         """Let a schedule publish nothing until it is resumed."""
-        self.perform(statements.pause_schedule(schedule_name), conn=conn)
+        self.perform(verbs.pause_schedule(schedule_name), conn=conn)
 
     def resume_schedule(self, schedule_name: str, *, conn: Connection | None = None) -> None:
         """Let a paused schedule go on with its next tick; what it missed is not made up for."""
-        self.perform(statements.resume_schedule(schedule_name), conn=conn)
+        self.perform(verbs.resume_schedule(schedule_name), conn=conn)
 
     def schedules(self, *, conn: Connection | None = None) -> list[Schedule]:
         """List the schedules, without their bodies, with the next tick of each."""
-        return self.perform(statements.schedules(), conn=conn)
+        return self.perform(verbs.schedules(), conn=conn)
 
     def run_schedules(self, *, conn: Connection | None = None) -> int:
         """Publish what is due; how many messages. Where there is pg_cron, it does so every minute."""
-        return self.perform(statements.run_schedules(), conn=conn)
+        return self.perform(verbs.run_schedules(), conn=conn)
 
 
 class _HookLease(Lease):

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 import psycopg
 from airflow.providers.common.compat.sdk import BaseOperator
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.body import to_json
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Duplicate
-from airflow_provider_pgqueue.core.statements import BatchOptions, Statement
+from airflow_provider_pgqueue.core.verbs import BatchOptions, Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.identity import task_of
 from airflow_provider_pgqueue.operators.progress import Progress
@@ -214,7 +214,7 @@ class PgQueuePublishOperator(BaseOperator):
                 options[name] = [value] * len(texts)  # type: ignore[literal-required]
         if key is not None:
             options |= {"dedup_keys": [key], "dedup_window": self.dedup_window, "on_conflict": self.on_conflict}
-        return statements.publish_texts(self.queue_name, texts, **options)
+        return verbs.publish_texts(self.queue_name, texts, **options)
 
 
 @dataclasses.dataclass(slots=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.statements.statement import Statement, one
+from airflow_provider_pgqueue.core.verbs.statement import Statement, one
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 
 try:

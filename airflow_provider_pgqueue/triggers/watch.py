@@ -12,9 +12,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.message import DeadQueue, ReadyQueue
-from airflow_provider_pgqueue.core.statements import Statement
+from airflow_provider_pgqueue.core.verbs import Statement
 
 Doorbell = dict[str, Any]
 _GAP: Final = 2.0  # seconds between two rings: what arrives meanwhile is one burst
@@ -81,7 +81,7 @@ class MessageWatch(Watch):
 
     @classmethod
     def ask(cls, watches: Collection[Self]) -> Statement[list[ReadyQueue]]:
-        return statements.ready_queues(
+        return verbs.ready_queues(
             sorted({watch.queue_name for watch in watches}),
             count_up_to=max(_COUNT_UP_TO, *(watch.min_messages for watch in watches)),
         )
@@ -106,7 +106,7 @@ class DeadMessageWatch(Watch):
 
     @classmethod
     def ask(cls, watches: Collection[Self]) -> Statement[list[DeadQueue]]:
-        return statements.dead_queues(sorted({watch.queue_name for watch in watches}))
+        return verbs.dead_queues(sorted({watch.queue_name for watch in watches}))
 
     def _judge(self, rows: Sequence[DeadQueue], since_ring: float) -> tuple[Doorbell | None, bool]:
         rows = [row for row in rows if self.results is None or row.result in self.results]

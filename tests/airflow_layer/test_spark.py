@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run as perform
 from airflow_provider_pgqueue.operators.spark import PgQueueSparkOperator, _shortened
 from tools import ROOT
@@ -61,7 +61,7 @@ def test_a_pipeline_runs_once_and_its_summary_is_the_result(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     airflow_connection(dsn, password="secret")
-    perform(conn, statements.publish_batch(queue("orders"), [{"body": "confidential"}] * 30))
+    perform(conn, verbs.publish_batch(queue("orders"), [{"body": "confidential"}] * 30))
     operator = drain(tmp_path)
     summary = run(operator)
     log = "".join(capfd.readouterr())
@@ -71,7 +71,7 @@ def test_a_pipeline_runs_once_and_its_summary_is_the_result(
     assert "confidential" not in log
     assert "PGQUEUE_DSN" not in repr({name: getattr(operator, name) for name in operator.template_fields})
     assert operator.env_vars == {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    perform(conn, statements.publish("orders", 1))
+    perform(conn, verbs.publish("orders", 1))
     assert run(drain(tmp_path)) == summary  # the next try of a run that finished
     assert "Spark-Submit cmd" not in "".join(capfd.readouterr())
     assert conn.execute("SELECT count(*) FROM messages.message").fetchone() == (1,)
@@ -80,7 +80,7 @@ def test_a_pipeline_runs_once_and_its_summary_is_the_result(
 def test_a_dry_run_returns_its_summary_and_is_no_run(
     conn_id: str, spark_default: None, conn: psycopg.Connection[Any], queue: Queue, run: Run, tmp_path: Path
 ) -> None:
-    perform(conn, statements.publish_batch(queue("orders"), [{"body": "confidential"}] * 3))
+    perform(conn, verbs.publish_batch(queue("orders"), [{"body": "confidential"}] * 3))
     conn.execute("SELECT messages.archive(lock_token, ARRAY[id]) FROM messages.lease('orders', 3)")
     summary = run(drain(tmp_path, pipeline="replay", arguments={"queue": "orders", "dry_run": True}))
     assert (summary["dry_run"], summary["chosen"]) == (True, 3)

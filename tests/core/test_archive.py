@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 
@@ -49,60 +49,60 @@ def kept(conn: Connection) -> list[str]:
 def test_partitions_of_three_months_are_made_ahead(conn: Connection) -> None:
     names = [name for name, _, _ in partitions(conn)]
     assert len(names) == 4
-    assert run(conn, statements.upkeep())["partitions_made"] == 0
+    assert run(conn, verbs.upkeep())["partitions_made"] == 0
 
 
 def test_partitions_by_day_begin_when_the_months_that_have_messages_end(conn: Connection, queue: Queue) -> None:
-    run(conn, statements.publish(queue("orders"), 1))
-    run(conn, statements.consume("orders"))
-    run(conn, statements.partition_archive("day"))
+    run(conn, verbs.publish(queue("orders"), 1))
+    run(conn, verbs.consume("orders"))
+    run(conn, verbs.partition_archive("day"))
     month, *days = partitions(conn)
     assert month[2] - month[1] > timedelta(days=27)
     assert all(end - first == timedelta(days=1) for _, first, end in days)
-    run(conn, statements.partition_archive("month"))
+    run(conn, verbs.partition_archive("month"))
     assert len(partitions(conn)) >= 4
     with pytest.raises(InvalidArgument, match="partition_by is 'year'"):
-        run(conn, statements.partition_archive("year"))
+        run(conn, verbs.partition_archive("year"))
 
 
 def test_retention_drops_a_partition_of_which_nothing_has_to_be_kept(conn: Connection, queue: Queue) -> None:
     conn.execute("TRUNCATE messages.message_archive")
     for name, days in (("orders", 10), ("returns", 40)):
-        run(conn, statements.create_queue(name, retention=timedelta(days=days)))
+        run(conn, verbs.create_queue(name, retention=timedelta(days=days)))
     age(conn, 60, "orders", "returns")
     age(conn, 50, "orders", "returns")
     before = len(partitions(conn))
-    done = run(conn, statements.upkeep())
+    done = run(conn, verbs.upkeep())
     assert (done["partitions_dropped"], done["archive_deleted"]) == (2, 0)
     assert len(partitions(conn)) == before - 2
     assert kept(conn) == []
 
 
 def test_retention_deletes_by_queue_where_another_queue_keeps_longer(conn: Connection, queue: Queue) -> None:
-    run(conn, statements.create_queue("orders", retention=timedelta(days=70)))
-    run(conn, statements.create_queue("returns"))
+    run(conn, verbs.create_queue("orders", retention=timedelta(days=70)))
+    run(conn, verbs.create_queue("returns"))
     age(conn, 80, "orders", "returns", "gone")
     age(conn, 75, "orders")
     age(conn, 65, "orders")
-    done = run(conn, statements.upkeep())
+    done = run(conn, verbs.upkeep())
     assert (done["partitions_dropped"], done["archive_deleted"]) == (1, 1)
     assert kept(conn) == ["gone", "orders", "returns"]
 
 
 def test_retention_waits_for_a_decision_about_a_dead_message(conn: Connection, queue: Queue) -> None:
-    run(conn, statements.create_queue("orders", retention=timedelta(days=70)))
+    run(conn, verbs.create_queue("orders", retention=timedelta(days=70)))
     age(conn, 80, "orders", result="failed")
-    assert run(conn, statements.upkeep())["partitions_dropped"] == 0
+    assert run(conn, verbs.upkeep())["partitions_dropped"] == 0
     assert kept(conn) == ["orders"]
-    (dead,) = run(conn, statements.lease_dead("orders"))
-    run(conn, statements.dismiss(dead.lock_token, [dead.id], "too old"))
+    (dead,) = run(conn, verbs.lease_dead("orders"))
+    run(conn, verbs.dismiss(dead.lock_token, [dead.id], "too old"))
     assert conn.execute("SELECT partitions_dropped FROM messages.apply_retention()").fetchone() == (1,)
 
 
 def test_what_is_older_than_the_oldest_partition_is_refused_after_retention(conn: Connection, queue: Queue) -> None:
-    run(conn, statements.create_queue("orders", retention=timedelta(days=70)))
+    run(conn, verbs.create_queue("orders", retention=timedelta(days=70)))
     age(conn, 80, "orders")
-    run(conn, statements.upkeep())
+    run(conn, verbs.upkeep())
     with pytest.raises(psycopg.errors.CheckViolation, match="archived_before_the_archive_begins"):
         conn.execute(
             "INSERT INTO messages.message_archive (created_at, archived_at, result, message)"
@@ -112,10 +112,10 @@ def test_what_is_older_than_the_oldest_partition_is_refused_after_retention(conn
 
 def test_retention_does_not_wait_for_somebody_who_reads_the_partition(connect: Connect, queue: Queue) -> None:
     conn, reader = connect(), connect(autocommit=False)
-    run(conn, statements.create_queue("orders", retention=timedelta(days=70)))
+    run(conn, verbs.create_queue("orders", retention=timedelta(days=70)))
     age(conn, 80, "orders")
     reader.execute("SELECT count(*) FROM messages.message_archive")
-    assert run(conn, statements.upkeep())["partitions_dropped"] == 0
+    assert run(conn, verbs.upkeep())["partitions_dropped"] == 0
     reader.rollback()
     assert conn.execute("SELECT partitions_dropped FROM messages.apply_retention()").fetchone() == (1,)
 
@@ -124,7 +124,7 @@ def test_autovacuum_rests_while_a_snapshot_makes_it_futile_and_not_longer(connec
     conn, holder = connect(), connect(autocommit=False)
 
     def rests() -> Any:
-        return conn.execute("SELECT messages.rest_vacuum('0', -1)").fetchone()
+        return conn.execute("SELECT messages.suspend_futile_autovacuum('0', -1)").fetchone()
 
     def resting() -> set[str]:
         rows = conn.execute("SELECT relname FROM pg_class WHERE 'autovacuum_enabled=false' = ANY (reloptions)")
@@ -136,7 +136,7 @@ def test_autovacuum_rests_while_a_snapshot_makes_it_futile_and_not_longer(connec
     holder.execute("SELECT count(*) FROM messages.message")
     assert rests() == (True,)
     assert resting() == {"message", current}
-    assert conn.execute("SELECT messages.rest_vacuum()").fetchone() == (False,)  # not held for long enough
+    assert conn.execute("SELECT messages.suspend_futile_autovacuum()").fetchone() == (False,)  # held too briefly
     assert rests() == (True,)
     conn.execute("ALTER TABLE messages.message_archive_default SET (autovacuum_enabled = false)")  # of a month before
     holder.rollback()

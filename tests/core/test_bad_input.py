@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.body import to_json
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import connect as open_connection
@@ -26,7 +26,7 @@ from airflow_provider_pgqueue.core.errors import (
     QueueNotFound,
     QueuePaused,
 )
-from airflow_provider_pgqueue.core.statements import Statement
+from airflow_provider_pgqueue.core.verbs import Statement
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -44,24 +44,24 @@ def usable(conn: Connection) -> bool:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_queue_name_is_refused_everywhere(conn: Connection, name: str) -> None:
     with pytest.raises(InvalidQueueName, match="lower-case letter"):
-        run(conn, statements.create_queue(name))
-    for statement in (statements.publish(name, 1), statements.lease(name), statements.consume(name)):
+        run(conn, verbs.create_queue(name))
+    for statement in (verbs.publish(name, 1), verbs.lease(name), verbs.consume(name)):
         with pytest.raises(QueueNotFound, match="Create it"):
             run(conn, statement)
     assert usable(conn)
 
 
 def test_an_unknown_queue_is_an_error_in_every_verb(conn: Connection) -> None:
-    verbs: list[Statement[Any]] = [
-        statements.publish("nope", 1),
-        statements.publish_batch("nope", [1]),
-        statements.lease("nope"),
-        statements.consume("nope"),
-        statements.lease_dead("nope"),
-        statements.status("nope"),
-        statements.alter_queue("nope", paused=True),
+    calls: list[Statement[Any]] = [
+        verbs.publish("nope", 1),
+        verbs.publish_batch("nope", [1]),
+        verbs.lease("nope"),
+        verbs.consume("nope"),
+        verbs.lease_dead("nope"),
+        verbs.status("nope"),
+        verbs.alter_queue("nope", paused=True),
     ]
-    for verb in verbs:
+    for verb in calls:
         with pytest.raises(QueueNotFound, match=r"queue 'nope' does not exist.*messages\.create_queue"):
             run(conn, verb)
     with pytest.raises(psycopg.Error, match="queue 'nope' does not exist"):
@@ -70,18 +70,18 @@ def test_an_unknown_queue_is_an_error_in_every_verb(conn: Connection) -> None:
 
 
 def test_a_paused_queue_takes_messages_and_gives_none(conn: Connection, queue: Queue) -> None:
-    run(conn, statements.publish(queue("orders", paused=True), 1))
-    for verb in (statements.lease("orders"), statements.consume("orders")):
+    run(conn, verbs.publish(queue("orders", paused=True), 1))
+    for verb in (verbs.lease("orders"), verbs.consume("orders")):
         with pytest.raises(QueuePaused, match=r"queue 'orders' is paused\. Resume it"):
             run(conn, verb)
-    run(conn, statements.alter_queue("orders", paused=False))
-    assert len(run(conn, statements.lease("orders"))) == 1
+    run(conn, verbs.alter_queue("orders", paused=False))
+    assert len(run(conn, verbs.lease("orders"))) == 1
 
 
 @pytest.mark.parametrize("body", ["x" * 2000, {"a": ["y" * 500] * 10}], ids=["text", "object"])
 def test_a_body_that_is_too_large_is_refused_by_every_way_in(conn: Connection, queue: Queue, body: Any) -> None:
     queue("orders", max_body_bytes=1000)
-    for verb in (statements.publish("orders", body), statements.publish_batch("orders", [1, body])):
+    for verb in (verbs.publish("orders", body), verbs.publish_batch("orders", [1, body])):
         with pytest.raises(MessageTooLarge, match=r"queue 'orders'.*takes 1000") as refused:
             run(conn, verb)
         assert "xxx" not in str(refused.value)
@@ -95,15 +95,15 @@ def test_a_body_that_is_too_large_is_refused_by_every_way_in(conn: Connection, q
 )
 def test_what_json_cannot_say_is_refused_before_it_is_sent(body: Any) -> None:
     with pytest.raises(InvalidMessage):
-        statements.publish("orders", body)
+        verbs.publish("orders", body)
     with pytest.raises(InvalidMessage):
-        statements.publish_batch("orders", [1, body])
+        verbs.publish_batch("orders", [1, body])
 
 
 @pytest.mark.parametrize("body", ["SECRET\u0000", {"SECRET\u0000": 1}], ids=["text", "key"])
 def test_what_jsonb_cannot_store_is_refused_without_quoting_it(conn: Connection, queue: Queue, body: Any) -> None:
     with pytest.raises(InvalidMessage, match="Publish JSON without") as refused:
-        run(conn, statements.publish(queue("orders"), body))
+        run(conn, verbs.publish(queue("orders"), body))
     assert "SECRET" not in str(refused.value)
     assert usable(conn)
 
@@ -113,7 +113,7 @@ def test_a_body_nested_too_deep_is_refused(conn: Connection, queue: Queue) -> No
     for _ in range(100_000):
         deep = [deep]
     with pytest.raises(InvalidMessage):
-        run(conn, statements.publish(queue("orders"), deep))
+        run(conn, verbs.publish(queue("orders"), deep))
     assert usable(conn)
 
 
@@ -121,7 +121,7 @@ def test_a_body_nested_too_deep_is_refused(conn: Connection, queue: Queue) -> No
 def test_an_absurd_duration_of_a_lease_is_refused(conn: Connection, queue: Queue, seconds: float) -> None:
     queue("orders")
     with pytest.raises(InvalidArgument, match=r"lease_for is .* Give a duration from"):
-        run(conn, statements.lease("orders", lease_for=timedelta(seconds=seconds)))
+        run(conn, verbs.lease("orders", lease_for=timedelta(seconds=seconds)))
     assert usable(conn)
 
 
@@ -140,38 +140,38 @@ def test_an_absurd_duration_of_a_lease_is_refused(conn: Connection, queue: Queue
 def test_an_absurd_argument_of_publish_is_refused(conn: Connection, queue: Queue, arguments: dict[str, Any]) -> None:
     queue("orders")
     with pytest.raises(InvalidArgument, match=f"{next(iter(arguments))} is .* Give a"):
-        run(conn, statements.publish("orders", 1, **arguments))
+        run(conn, verbs.publish("orders", 1, **arguments))
     assert usable(conn)
 
 
 def test_an_empty_batch_is_refused(conn: Connection, queue: Queue) -> None:
     with pytest.raises(InvalidArgument, match="empty"):
-        statements.publish_batch("orders", [])
+        verbs.publish_batch("orders", [])
     with pytest.raises(psycopg.Error, match="empty or not a JSON array"):
         conn.execute("SELECT messages.publish_batch(%s, '{}')", [queue("orders")])
     with pytest.raises(InvalidArgument, match="2 bodies and 1 references"):
-        run(conn, statements.publish_batch("orders", [1, 2], references=["a"]))
+        run(conn, verbs.publish_batch("orders", [1, 2], references=["a"]))
 
 
 @pytest.mark.parametrize("number", [0, -1, 10_001])
 def test_an_absurd_number_of_messages_is_refused(conn: Connection, queue: Queue, number: int) -> None:
     queue("orders")
     for verb in (
-        statements.lease("orders", max_messages=number),
-        statements.consume("orders", max_messages=number),
-        statements.lease_dead("orders", max_messages=number),
+        verbs.lease("orders", max_messages=number),
+        verbs.consume("orders", max_messages=number),
+        verbs.lease_dead("orders", max_messages=number),
     ):
         with pytest.raises(InvalidArgument, match=f"max_messages is {number}. Give a number from 1 to 10000"):
             run(conn, verb)
 
 
 def test_a_result_that_is_none_is_refused_and_the_lease_stays(conn: Connection, queue: Queue) -> None:
-    run(conn, statements.publish(queue("orders"), 1))
-    (message,) = run(conn, statements.lease("orders"))
+    run(conn, verbs.publish(queue("orders"), 1))
+    (message,) = run(conn, verbs.lease("orders"))
     assert message.lock_token
     with pytest.raises(InvalidArgument, match=r"result is 'done'. Give success"):
-        run(conn, statements.archive(message.lock_token, [message.id], result="done"))
-    run(conn, statements.archive(message.lock_token, [message.id]))
+        run(conn, verbs.archive(message.lock_token, [message.id], result="done"))
+    run(conn, verbs.archive(message.lock_token, [message.id]))
 
 
 def test_a_wrong_password_a_server_that_is_down_and_an_unknown_database_are_connection_errors(dsn: str) -> None:
@@ -187,7 +187,7 @@ def test_a_role_without_privilege_is_told_to_ask_for_it(conn: Connection, queue:
     try:
         conn.execute("SET ROLE pgqueue_nobody")
         with pytest.raises(PermissionDenied, match="Ask an admin"):
-            run(conn, statements.publish("orders", 1))
+            run(conn, verbs.publish("orders", 1))
         conn.execute("RESET ROLE")
         assert usable(conn)
     finally:
@@ -211,8 +211,8 @@ def test_a_role_without_privilege_is_told_to_ask_for_it(conn: Connection, queue:
     ids=str,
 )
 def test_a_body_comes_out_as_it_went_in(conn: Connection, queue: Queue, body: Any) -> None:
-    run(conn, statements.publish(queue("orders"), body))
-    (message,) = run(conn, statements.lease("orders"))
+    run(conn, verbs.publish(queue("orders"), body))
+    (message,) = run(conn, verbs.lease("orders"))
     assert message.body == body
     assert type(message.body) is type(body)
     assert "DROP" not in repr(message)

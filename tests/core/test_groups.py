@@ -11,7 +11,7 @@ from typing import Any
 
 import psycopg
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.message import Message
 
@@ -22,15 +22,15 @@ Queue = Callable[..., str]
 
 def publish(conn: Connection, *bodies: str) -> list[int]:
     """Publish texts such as `a1`, whose first letter is the group."""
-    return run(conn, statements.publish_batch("orders", bodies, group_keys=[body[0] for body in bodies]))
+    return run(conn, verbs.publish_batch("orders", bodies, group_keys=[body[0] for body in bodies]))
 
 
 def lease(conn: Connection, **arguments: Any) -> list[Message]:
-    return run(conn, statements.lease("orders", **({"max_messages": 100} | arguments)))
+    return run(conn, verbs.lease("orders", **({"max_messages": 100} | arguments)))
 
 
 def finish(conn: Connection, message: Message, result: str = "success") -> None:
-    run(conn, statements.archive(message.lock_token, [message.id], result=result))
+    run(conn, verbs.archive(message.lock_token, [message.id], result=result))
 
 
 def bodies(messages: list[Message]) -> list[Any]:
@@ -40,7 +40,7 @@ def bodies(messages: list[Message]) -> list[Any]:
 def test_one_message_of_a_group_is_leased_at_a_time_in_the_order_of_publishing(conn: Connection, queue: Queue) -> None:
     queue("orders")
     publish(conn, "a1", "a2", "b1", "a3")
-    run(conn, statements.publish("orders", "free"))
+    run(conn, verbs.publish("orders", "free"))
     first = lease(conn)
     assert sorted(bodies(first)) == ["a1", "b1", "free"]
     assert first[0].group_key == "a"
@@ -56,7 +56,7 @@ def test_a_released_head_keeps_its_group_waiting(conn: Connection, queue: Queue)
     queue("orders")
     publish(conn, "a1", "a2")
     (head,) = lease(conn)
-    run(conn, statements.release(head.lock_token, [head.id], delay=timedelta(hours=1)))
+    run(conn, verbs.release(head.lock_token, [head.id], delay=timedelta(hours=1)))
     assert lease(conn) == []
 
 
@@ -64,7 +64,7 @@ def test_an_expired_head_comes_back_before_the_rest_of_its_group(conn: Connectio
     queue("orders")
     publish(conn, "a1", "a2")
     lease(conn, lease_for=timedelta(milliseconds=1))
-    conn.execute("SELECT pg_sleep(0.01), messages.set_mark(sweep_due, 'epoch') FROM messages.band")
+    conn.execute("SELECT pg_sleep(0.01), messages.store_moment(sweep_due, 'epoch') FROM messages.band")
     assert bodies(lease(conn)) == ["a1"]
 
 
@@ -75,8 +75,8 @@ def test_a_dead_head_blocks_its_group_until_it_is_dismissed(conn: Connection, qu
     finish(conn, dead, "rejected")
     publish(conn, "a3")
     assert lease(conn) == []
-    (leased,) = run(conn, statements.lease_dead("orders"))
-    run(conn, statements.dismiss(leased.lock_token, [leased.id], "an order of a test"))
+    (leased,) = run(conn, verbs.lease_dead("orders"))
+    run(conn, verbs.dismiss(leased.lock_token, [leased.id], "an order of a test"))
     assert bodies(lease(conn)) == ["a2"]
 
 
@@ -84,7 +84,7 @@ def test_a_requeued_head_goes_before_the_rest_of_its_group(conn: Connection, que
     queue("orders")
     publish(conn, "a1", "a2")
     finish(conn, lease(conn)[0], "failed")
-    (requeued,) = run(conn, statements.requeue_dead("orders"))
+    (requeued,) = run(conn, verbs.requeue_dead("orders"))
     (again,) = lease(conn)
     assert (again.body, again.id) == ("a1", requeued.new_id)
     finish(conn, again)
@@ -97,7 +97,7 @@ def test_a_dead_head_is_skipped_where_the_queue_says_so_and_goes_to_the_end_when
     queue("orders", on_dead_head="skip")
     publish(conn, "a1", "a2", "a3")
     finish(conn, lease(conn)[0], "failed")
-    run(conn, statements.requeue_dead("orders"))
+    run(conn, verbs.requeue_dead("orders"))
     seen = []
     for _ in range(3):
         (message,) = lease(conn)
@@ -110,7 +110,7 @@ def test_changing_the_policy_to_skip_frees_the_blocked_groups(conn: Connection, 
     queue("orders")
     publish(conn, "a1", "a2")
     finish(conn, lease(conn)[0], "failed")
-    run(conn, statements.alter_queue("orders", on_dead_head="skip"))
+    run(conn, verbs.alter_queue("orders", on_dead_head="skip"))
     assert bodies(lease(conn)) == ["a2"]
 
 
@@ -118,11 +118,11 @@ def test_a_head_that_dies_of_an_expired_lease_blocks_too(conn: Connection, queue
     queue("orders", max_attempts=1)
     publish(conn, "a1", "a2")
     lease(conn, lease_for=timedelta(milliseconds=1))
-    conn.execute("SELECT pg_sleep(0.01), messages.set_mark(sweep_due, 'epoch') FROM messages.band")
+    conn.execute("SELECT pg_sleep(0.01), messages.store_moment(sweep_due, 'epoch') FROM messages.band")
     assert lease(conn) == []
     row = conn.execute("SELECT result FROM messages.message_archive").fetchone()
     assert row == ("lock_expired",)
-    run(conn, statements.requeue_dead("orders"))
+    run(conn, verbs.requeue_dead("orders"))
     assert bodies(lease(conn)) == ["a1"]
 
 
@@ -136,9 +136,9 @@ def test_a_group_is_taken_over_by_a_publisher_that_commits_after_its_head_was_fi
     publish(publisher, "a2")  # waits behind a1, and holds the lock of the group
     finish(conn, head)  # cannot see a2, and does not wait for it
     publisher.commit()
-    conn.execute("SELECT messages.set_mark(sweep_due, 'epoch') FROM messages.band WHERE queue_name = 'orders'")
+    conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.band WHERE queue_name = 'orders'")
     lease(conn)
-    conn.execute("SELECT messages.set_mark(sweep_due, 'epoch') FROM messages.band WHERE queue_name = 'orders'")
+    conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.band WHERE queue_name = 'orders'")
     held = conn.execute("SELECT message FROM messages.message WHERE lock_expires_at IS NOT NULL").fetchall()
     assert [*bodies(lease(conn)), *[row[0] for row in held]] == ["a2"]
 
@@ -148,7 +148,7 @@ def test_plain_sql_that_deletes_a_head_blocks_nobody_after_the_next_upkeep(conn:
     first, _ = publish(conn, "a1", "a2")
     conn.execute("DELETE FROM messages.message WHERE id = %s", [first])
     assert lease(conn) == []
-    assert run(conn, statements.upkeep())["groups_healed"] == 1
+    assert run(conn, verbs.upkeep())["groups_healed"] == 1
     assert bodies(lease(conn)) == ["a2"]
 
 
@@ -168,7 +168,7 @@ def test_two_publishers_of_one_group_wait_for_each_other_and_keep_their_order(co
 def test_a_batch_with_dedup_keys_keeps_the_order_of_its_bodies(conn: Connection, queue: Queue) -> None:
     queue()
     keys = ["key-9", "key-10", "key-2"]
-    run(conn, statements.publish_batch("orders", keys, dedup_keys=keys, group_keys=["seven"] * 3))
+    run(conn, verbs.publish_batch("orders", keys, dedup_keys=keys, group_keys=["seven"] * 3))
     seen = []
     while messages := lease(conn):
         seen += bodies(messages)
@@ -210,7 +210,7 @@ def test_eight_consumers_see_each_group_in_order_and_one_at_a_time(connect: Conn
                     seen[group].append(place)
                 flying[group] -= 1
                 if fails:
-                    run(session, statements.release(message.lock_token, [message.id]))
+                    run(session, verbs.release(message.lock_token, [message.id]))
                 else:
                     finish(session, message)
 

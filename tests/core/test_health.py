@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg import pq, sql
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Finding
@@ -46,7 +46,7 @@ CHECKS = [
 
 def check(conn: Connection, check_name: str, **limits: timedelta) -> Finding:
     """What health() says about one thing."""
-    (found,) = [one for one in run(conn, statements.health(**limits)) if one.check_name == check_name]
+    (found,) = [one for one in run(conn, verbs.health(**limits)) if one.check_name == check_name]
     return found
 
 
@@ -80,7 +80,7 @@ def gone(conn: Connection, pid: int) -> None:
 
 
 def test_each_check_has_one_row_and_a_cure_unless_it_is_ok(conn: Connection) -> None:
-    found = run(conn, statements.health())
+    found = run(conn, verbs.health())
     assert [one.check_name for one in found] == CHECKS
     assert [one for one in found if one.finding.startswith("not checked")] == []
     assert {one.severity for one in found} <= {"ok", "warning", "critical"}
@@ -90,7 +90,7 @@ def test_each_check_has_one_row_and_a_cure_unless_it_is_ok(conn: Connection) -> 
 def test_health_only_reads_and_runs_in_a_read_only_transaction(conn: Connection) -> None:
     with conn.transaction():
         conn.execute("SET TRANSACTION READ ONLY")
-        assert len(run(conn, statements.health())) == len(CHECKS)
+        assert len(run(conn, verbs.health())) == len(CHECKS)
         assert conn.execute("SELECT pg_current_xact_id_if_assigned()").fetchone() == (None,)
 
 
@@ -103,7 +103,7 @@ def test_health_reads_a_bounded_number_of_messages_whatever_waits(
     conn.execute("SELECT messages.publish('default', '1'), messages.alter_queue('default', paused => true)")
     fresh = connect()
     with fresh.transaction():
-        run(fresh, statements.health())
+        run(fresh, verbs.health())
         row = fresh.execute(
             "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::integer FROM pg_stat_xact_user_tables"
             " WHERE relname ~ '^message(_archive.*)?$'"
@@ -117,7 +117,7 @@ def test_a_check_that_cannot_run_is_a_row_and_the_others_are_there(
 ) -> None:
     holder = connect(autocommit=False, application_name="rewriter")
     holder.execute("LOCK TABLE messages.dead_message IN ACCESS EXCLUSIVE MODE")
-    found = {one.check_name: one for one in run(conn, statements.health())}
+    found = {one.check_name: one for one in run(conn, verbs.health())}
     assert list(found) == CHECKS
     locked = found["dead_messages"]
     assert locked.severity == "warning"
@@ -132,7 +132,7 @@ def test_a_limit_that_is_no_duration_is_refused(conn: Connection, arguments: str
         conn.execute(f"SELECT messages.health({arguments})".encode())
     assert raised.value.sqlstate == "PQ004"
     with pytest.raises(InvalidArgument):
-        run(conn, statements.health(held_for=timedelta(seconds=-1)))
+        run(conn, verbs.health(held_for=timedelta(seconds=-1)))
 
 
 # Upkeep ---------------------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def test_upkeep_that_is_late_names_its_age_and_who_did_it(
     connect: Callable[..., Connection], minutes: int, severity: str
 ) -> None:
     conn = connect(application_name="dag pgqueue_upkeep")
-    run(conn, statements.upkeep())
+    run(conn, verbs.upkeep())
     conn.execute("UPDATE messages.upkeep_run SET finished_at = finished_at - make_interval(mins => %s)", [minutes])
     late = check(conn, "upkeep_lag")
     assert late.severity == severity
@@ -201,14 +201,14 @@ def test_pg_cron_without_a_job_is_a_finding_while_nobody_does_the_upkeep(cron_co
 
 @pytest.mark.cron
 def test_moving_from_pg_cron_to_airflow_and_back_shows_in_mode_lag_and_jobs(cron_conn: Connection) -> None:
-    run(cron_conn, statements.install_cron())
-    assert run(cron_conn, statements.upkeep_mode()) == "pg_cron"
+    run(cron_conn, verbs.install_cron())
+    assert run(cron_conn, verbs.upkeep_mode()) == "pg_cron"
     assert "does the upkeep as postgres" in check(cron_conn, "cron_jobs").finding
 
-    run(cron_conn, statements.uninstall_cron())
-    assert run(cron_conn, statements.upkeep_mode()) == "airflow"
+    run(cron_conn, verbs.uninstall_cron())
+    assert run(cron_conn, verbs.upkeep_mode()) == "airflow"
     assert "nobody else does it" in check(cron_conn, "cron_jobs").finding
-    run(cron_conn, statements.upkeep())
+    run(cron_conn, verbs.upkeep())
     assert check(cron_conn, "upkeep_lag").finding.endswith("by by hand; it is due every minute")
     moved = check(cron_conn, "cron_jobs")
     assert (moved.severity, moved.finding) == ("ok", "pg_cron has no job for the upkeep; by hand does it")
@@ -216,7 +216,7 @@ def test_moving_from_pg_cron_to_airflow_and_back_shows_in_mode_lag_and_jobs(cron
     cron_conn.execute("UPDATE messages.upkeep_run SET finished_at = finished_at - interval '4 minutes'")
     assert check(cron_conn, "upkeep_lag").cure == "SELECT messages.install_cron(), messages.upkeep()"
     cure(cron_conn, check(cron_conn, "cron_jobs").cure)
-    assert run(cron_conn, statements.upkeep_mode()) == "pg_cron"
+    assert run(cron_conn, verbs.upkeep_mode()) == "pg_cron"
     assert check(cron_conn, "cron_jobs").severity == "ok"
 
 
@@ -233,19 +233,19 @@ def test_moving_from_pg_cron_to_airflow_and_back_shows_in_mode_lag_and_jobs(cron
     ],
 )
 def test_a_job_that_is_missing_or_inactive_is_named_and_cured(cron_conn: Connection, damage: str, finding: str) -> None:
-    run(cron_conn, statements.install_cron())
+    run(cron_conn, verbs.install_cron())
     cron_conn.execute(damage.encode())
     found = check(cron_conn, "cron_jobs")
     assert found.severity == "warning"
     assert re.fullmatch(finding, found.finding)
     cure(cron_conn, found.cure)
     assert check(cron_conn, "cron_jobs").severity == "ok"
-    assert run(cron_conn, statements.upkeep_mode()) == "pg_cron"
+    assert run(cron_conn, verbs.upkeep_mode()) == "pg_cron"
 
 
 @pytest.mark.cron
 def test_a_job_that_fails_is_critical_with_what_postgresql_said(cron_conn: Connection) -> None:
-    run(cron_conn, statements.install_cron())
+    run(cron_conn, verbs.install_cron())
     cron_conn.execute("SELECT cron.schedule('messages:upkeep', '* * * * *', 'SELECT messages.upkeep(), 1/0')")
     # pg_cron may miss the first minute.
     deadline = time.monotonic() + 150
@@ -261,7 +261,7 @@ def test_a_job_that_fails_is_critical_with_what_postgresql_said(cron_conn: Conne
 
 @pytest.mark.cron
 def test_a_second_job_for_the_upkeep_is_named_and_removed(cron_conn: Connection, role: str) -> None:
-    run(cron_conn, statements.install_cron())
+    run(cron_conn, verbs.install_cron())
     cron_conn.execute(
         "SELECT cron.schedule_in_database("
         " 'messages:upkeep', '* * * * *', 'SELECT messages.upkeep()', current_database(), %s)",
@@ -275,8 +275,8 @@ def test_a_second_job_for_the_upkeep_is_named_and_removed(cron_conn: Connection,
 
 @pytest.mark.cron
 def test_a_job_of_another_name_is_well_as_long_as_it_runs(cron_conn: Connection) -> None:
-    run(cron_conn, statements.install_cron())
-    run(cron_conn, statements.uninstall_cron())
+    run(cron_conn, verbs.install_cron())
+    run(cron_conn, verbs.uninstall_cron())
     cron_conn.execute("SELECT cron.schedule('mine', '* * * * *', 'SELECT messages.upkeep()')")
     cron_conn.execute("SELECT cron.schedule('mine too', '* * * * *', 'SELECT messages.run_schedules()')")
     own_name = check(cron_conn, "cron_jobs")
@@ -286,7 +286,7 @@ def test_a_job_of_another_name_is_well_as_long_as_it_runs(cron_conn: Connection)
 
 @pytest.mark.cron
 def test_run_history_of_our_jobs_is_purged_even_after_they_were_made_anew(cron_conn: Connection) -> None:
-    run(cron_conn, statements.install_cron())
+    run(cron_conn, verbs.install_cron())
     cron_conn.execute(
         """
         INSERT INTO cron.job_run_details (jobid, runid, database, username, command, status, start_time, end_time)
@@ -300,7 +300,7 @@ def test_run_history_of_our_jobs_is_purged_even_after_they_were_made_anew(cron_c
          WHERE j.jobname = 'messages:upkeep'
         """
     )
-    run(cron_conn, statements.install_cron())
+    run(cron_conn, verbs.install_cron())
     old = check(cron_conn, "cron_history")
     assert old.severity == "warning"
     assert old.finding.startswith("1 run of ours older than 7 days")
@@ -314,13 +314,13 @@ def test_run_history_of_our_jobs_is_purged_even_after_they_were_made_anew(cron_c
 def test_a_job_of_a_superuser_is_given_to_the_owner_of_the_functions(cron_dsn: str, role: str) -> None:
     with psycopg.connect(cron_dsn, autocommit=True) as admin:
         own(admin, role)
-        run(admin, statements.install_cron())
+        run(admin, verbs.install_cron())
         hidden = check(admin, "cron_jobs")
         assert hidden.finding == f"role {role} may not look at the jobs of pg_cron"
         cure(admin, hidden.cure)
         # The row that the upkeep of that job would leave.
         admin.execute("SET application_name = 'pg_cron'")
-        run(admin, statements.upkeep())
+        run(admin, verbs.upkeep())
         foreign = check(admin, "cron_jobs")
         assert foreign.severity == "warning"
         assert foreign.finding == f"pg_cron does the upkeep in a job that role {role} cannot see"
@@ -420,7 +420,7 @@ def test_an_owner_who_may_not_see_other_sessions_says_so_and_what_to_grant(
     reader = connect(autocommit=False, application_name="nightly report")
     reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     reader.execute("SELECT 1")
-    assert [one.check_name for one in run(conn, statements.health()) if "not checked" in one.finding] == []
+    assert [one.check_name for one in run(conn, verbs.health()) if "not checked" in one.finding] == []
     blind = check(conn, "held_snapshot", held_for=AT_ONCE)
     assert blind.severity == "warning"
     assert f"session {pid_of(reader)} (application nightly report" in blind.finding
@@ -456,8 +456,8 @@ def wide(wide_dsn: str) -> Iterator[Connection]:
 
 
 def test_a_durable_server_with_its_upkeep_done_is_healthy(wide: Connection) -> None:
-    run(wide, statements.upkeep())
-    assert [one for one in run(wide, statements.health()) if one.severity != "ok"] == []
+    run(wide, verbs.upkeep())
+    assert [one for one in run(wide, verbs.health()) if one.severity != "ok"] == []
 
 
 def test_a_prepared_transaction_that_was_forgotten_is_named_and_cured(wide: Connection) -> None:
@@ -610,8 +610,8 @@ def test_messages_in_the_default_partition_get_a_partition_of_their_own(conn: Co
     drop_partitions(conn, "past")
     conn.execute("SELECT messages.publish('default', '1'), messages.publish('default', '2')")
     conn.execute("SELECT messages.consume('default')")
-    (leased,) = run(conn, statements.lease("default"))
-    run(conn, statements.archive(leased.lock_token, [leased.id], result="rejected"))
+    (leased,) = run(conn, verbs.lease("default"))
+    run(conn, verbs.archive(leased.lock_token, [leased.id], result="rejected"))
     before = conn.execute("SELECT * FROM messages.message_archive ORDER BY id").fetchall()
     conn.execute("SELECT messages.upkeep()")
     stray = check(conn, "archive_partitions")
@@ -624,11 +624,11 @@ def test_messages_in_the_default_partition_get_a_partition_of_their_own(conn: Co
     assert conn.execute("SELECT * FROM messages.message_archive ORDER BY id").fetchall() == before
     assert conn.execute("SELECT id FROM messages.dead_message").fetchall() == [(leased.id,)]
     conn.execute("SELECT messages.publish('default', '3')")
-    (leased,) = run(conn, statements.lease("default"))
-    run(conn, statements.archive(leased.lock_token, [leased.id], result="failed"))
+    (leased,) = run(conn, verbs.lease("default"))
+    run(conn, verbs.archive(leased.lock_token, [leased.id], result="failed"))
     assert conn.execute("SELECT count(*) FROM messages.dead_message").fetchone() == (2,)
     assert conn.execute("SELECT messages.adopt_archive_default()").fetchone() == (None,)
-    assert run(conn, statements.upkeep())["partitions_made"] == 0
+    assert run(conn, verbs.upkeep())["partitions_made"] == 0
 
 
 def test_the_new_default_partition_is_like_the_old_one(conn: Connection) -> None:
@@ -751,9 +751,9 @@ def _after_reload(conn: Connection, *, severity: str) -> Finding:
 def test_dead_messages_that_nobody_decides_about_are_named_and_the_cure_decides(
     conn: Connection, queue: Callable[..., str], result: str
 ) -> None:
-    run(conn, statements.publish(queue("orders"), {"secret": 1}))
-    (leased,) = run(conn, statements.lease("orders"))
-    run(conn, statements.archive(leased.lock_token, [leased.id], result=result, details="no"))
+    run(conn, verbs.publish(queue("orders"), {"secret": 1}))
+    (leased,) = run(conn, verbs.lease("orders"))
+    run(conn, verbs.archive(leased.lock_token, [leased.id], result=result, details="no"))
     assert check(conn, "dead_messages").severity == "ok"
     found = check(conn, "dead_messages", waiting_for=AT_ONCE)
     assert found.severity == "warning"
@@ -766,7 +766,7 @@ def test_dead_messages_that_nobody_decides_about_are_named_and_the_cure_decides(
 
 def test_a_queue_that_nobody_consumes_is_named(conn: Connection, queue: Callable[..., str]) -> None:
     for queue_name in ("orders", "returns"):
-        run(conn, statements.publish(queue(queue_name), 1))
+        run(conn, verbs.publish(queue(queue_name), 1))
     conn.execute("SELECT messages.lease('orders', lease_for => '1 millisecond')")
     assert check(conn, "waiting_messages").severity == "ok"
     found = check(conn, "waiting_messages", waiting_for=AT_ONCE)
@@ -780,11 +780,11 @@ def test_a_queue_that_nobody_consumes_is_named(conn: Connection, queue: Callable
 
 
 def test_a_queue_that_was_left_paused_is_named_and_resumed(conn: Connection, queue: Callable[..., str]) -> None:
-    run(conn, statements.publish(queue("orders", paused=True), 1))
+    run(conn, verbs.publish(queue("orders", paused=True), 1))
     found = check(conn, "waiting_messages", waiting_for=AT_ONCE)
     assert found.severity == "warning"
     assert "of queue orders" in found.finding
     assert "the queue is paused" in found.finding
     cure(conn, found.cure)
-    assert run(conn, statements.lease("orders"))
+    assert run(conn, verbs.lease("orders"))
     assert check(conn, "waiting_messages", waiting_for=AT_ONCE).severity == "ok"

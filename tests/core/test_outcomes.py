@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer import Consumer
 from airflow_provider_pgqueue.core.errors import BeforeArchive, InvalidArgument
@@ -23,11 +23,11 @@ Queue = Callable[..., str]
 
 
 def archived(conn: Connection, **search: Any) -> list[Archived]:
-    return run(conn, statements.search_archive("orders", **search))
+    return run(conn, verbs.search_archive("orders", **search))
 
 
 def test_what_a_handler_returns_is_kept_with_the_message(conn: Connection, queue: Queue) -> None:
-    run(conn, statements.publish_batch(queue("orders"), [1, 2], references=["one", "two"]))
+    run(conn, verbs.publish_batch(queue("orders"), [1, 2], references=["one", "two"]))
     consumer = Consumer(queue_name="orders", handle=lambda message: Success(output={"twice": message.body * 2}))
     assert consumer.drain(conn) == {"success": 2}
     (one,) = archived(conn, reference="one")
@@ -39,9 +39,9 @@ def test_a_failure_is_kept_with_its_class_its_text_and_its_traceback(conn: Conne
     def handle(message: Message) -> Outcome | None:
         raise KeyError(message.body)
 
-    run(conn, statements.publish(queue("orders", max_attempts=1), "no such key"))
+    run(conn, verbs.publish(queue("orders", max_attempts=1), "no such key"))
     assert Consumer(queue_name="orders", handle=handle).drain(conn) == {"failed": 1}
-    (dead,) = run(conn, statements.lease_dead("orders"))
+    (dead,) = run(conn, verbs.lease_dead("orders"))
     assert dead.failure is not None
     assert (dead.failure["error"], dead.failure["message"]) == ("KeyError", "'no such key'")
     assert "in handle" in dead.failure["traceback"]
@@ -62,10 +62,10 @@ def test_a_traceback_is_cut_at_its_beginning_and_odd_characters_do_no_harm(conn:
         failure = describe(error)
     assert len(failure["message"]) == 2000
     assert len(failure["traceback"]) == 8000
-    run(conn, statements.publish(queue("orders"), 1))
-    (message,) = run(conn, statements.lease("orders"))
+    run(conn, verbs.publish(queue("orders"), 1))
+    (message,) = run(conn, verbs.lease("orders"))
     outcomes = {message.id: Failed("odd", failure)}
-    assert run(conn, statements.archive(message.lock_token, [message.id], outcomes=outcomes)) == [message.id]
+    assert run(conn, verbs.archive(message.lock_token, [message.id], outcomes=outcomes)) == [message.id]
 
 
 def test_messages_that_died_of_one_cause_share_a_fingerprint(conn: Connection, queue: Queue) -> None:
@@ -75,11 +75,11 @@ def test_messages_that_died_of_one_cause_share_a_fingerprint(conn: Connection, q
         "order 6f1c2b3a-0d4e-4f5a-8b9c-001122334455 of 'x' not found",
         "connection refused",
     ]
-    run(conn, statements.publish_batch(queue("orders"), reasons))
-    messages = run(conn, statements.lease("orders", max_messages=10))
+    run(conn, verbs.publish_batch(queue("orders"), reasons))
+    messages = run(conn, verbs.lease("orders", max_messages=10))
     outcomes = {message.id: Failed(message.body) for message in messages}
-    run(conn, statements.archive(messages[0].lock_token, list(outcomes), outcomes=outcomes))
-    causes = run(conn, statements.dead_causes("orders"))
+    run(conn, verbs.archive(messages[0].lock_token, list(outcomes), outcomes=outcomes))
+    causes = run(conn, verbs.dead_causes("orders"))
     assert [cause.waiting for cause in causes] == [3, 1]
     assert causes[1].example == "connection refused"
     assert len(archived(conn, fingerprint=causes[0].fingerprint)) == 3
@@ -95,19 +95,19 @@ def test_messages_that_died_of_one_cause_share_a_fingerprint(conn: Connection, q
 def test_an_output_or_failure_that_cannot_be_kept_is_refused_and_the_lease_goes_on(
     conn: Connection, queue: Queue, arguments: dict[str, Any], says: str
 ) -> None:
-    run(conn, statements.publish(queue("orders"), 1))
-    (message,) = run(conn, statements.lease("orders"))
+    run(conn, verbs.publish(queue("orders"), 1))
+    (message,) = run(conn, verbs.lease("orders"))
     with pytest.raises(InvalidArgument, match=says):
-        run(conn, statements.archive(message.lock_token, [message.id], **arguments))
-    assert run(conn, statements.archive(message.lock_token, [message.id])) == [message.id]
+        run(conn, verbs.archive(message.lock_token, [message.id], **arguments))
+    assert run(conn, verbs.archive(message.lock_token, [message.id])) == [message.id]
 
 
 def test_the_archive_is_searched_by_id_reference_result_and_time(conn: Connection, queue: Queue) -> None:
     begin = datetime.now(UTC)
-    ids = run(conn, statements.publish_batch(queue("orders"), [1, 2, 3], references=["a", "b", None]))
-    messages = run(conn, statements.lease("orders", max_messages=3))
-    run(conn, statements.archive(messages[0].lock_token, ids[:2]))
-    run(conn, statements.archive(messages[0].lock_token, ids[2:], result="rejected", details="no"))
+    ids = run(conn, verbs.publish_batch(queue("orders"), [1, 2, 3], references=["a", "b", None]))
+    messages = run(conn, verbs.lease("orders", max_messages=3))
+    run(conn, verbs.archive(messages[0].lock_token, ids[:2]))
+    run(conn, verbs.archive(messages[0].lock_token, ids[2:], result="rejected", details="no"))
     assert [one.id for one in archived(conn)] == [ids[2], *reversed(ids[:2])]
     assert [one.id for one in archived(conn, id=ids[0])] == [ids[0]]
     assert [one.id for one in archived(conn, reference="b")] == [ids[1]]
@@ -131,47 +131,47 @@ def test_a_time_before_the_archive_is_refused(conn: Connection, queue: Queue) ->
 def test_an_effect_happens_once_however_often_its_message_is_delivered(connect: Connect, queue: Queue) -> None:
     conn, mine = connect(), connect(autocommit=False)
     conn.execute("CREATE TABLE effect (id bigint)")
-    run(conn, statements.publish(queue("orders"), 1))
+    run(conn, verbs.publish(queue("orders"), 1))
     for turn in ("commit", "deliver again"):
-        (message,) = run(conn, statements.lease("orders"))
-        if run(mine, statements.once("billing", message.id)):
+        (message,) = run(conn, verbs.lease("orders"))
+        if run(mine, verbs.once("billing", message.id)):
             mine.execute("INSERT INTO effect VALUES (%s)", [message.id])
         mine.commit()
         if turn == "commit":
-            run(conn, statements.release(message.lock_token, [message.id]))
+            run(conn, verbs.release(message.lock_token, [message.id]))
     assert conn.execute("SELECT count(*) FROM effect").fetchone() == (1,)
-    assert run(conn, statements.once("another consumer", message.id))
+    assert run(conn, verbs.once("another consumer", message.id))
 
 
 def test_the_second_of_two_at_once_waits_and_has_no_effect(connect: Connect) -> None:
     first, second = connect(autocommit=False), connect()
-    assert run(first, statements.once("billing", 1))
+    assert run(first, verbs.once("billing", 1))
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(run, second, statements.once("billing", 1))
+        other = pool.submit(run, second, verbs.once("billing", 1))
         first.commit()
         assert other.result(timeout=20) is False
 
 
 def test_a_rolled_back_effect_may_happen_again(connect: Connect) -> None:
     first = connect(autocommit=False)
-    assert run(first, statements.once("billing", 1))
+    assert run(first, verbs.once("billing", 1))
     first.rollback()
-    assert run(first, statements.once("billing", 1))
+    assert run(first, verbs.once("billing", 1))
 
 
 def test_the_inbox_forgets_after_thirty_days(conn: Connection) -> None:
-    assert run(conn, statements.once("billing", 1))
-    assert run(conn, statements.once("billing", 2))
+    assert run(conn, verbs.once("billing", 1))
+    assert run(conn, verbs.once("billing", 2))
     conn.execute("UPDATE messages.inbox SET handled_at = handled_at - interval '31 days' WHERE message_id = 1")
-    run(conn, statements.upkeep())
+    run(conn, verbs.upkeep())
     assert conn.execute("SELECT message_id FROM messages.inbox").fetchall() == [(2,)]
 
 
 def test_come_back_in_a_while_needs_no_attempt(conn: Connection, queue: Queue) -> None:
-    run(conn, statements.publish(queue("orders", max_attempts=1), 1))
+    run(conn, verbs.publish(queue("orders", max_attempts=1), 1))
     for _ in range(3):
-        (message,) = run(conn, statements.lease("orders"))
+        (message,) = run(conn, verbs.lease("orders"))
         assert message.attempts == 1
-        run(conn, statements.release(message.lock_token, [message.id], delay=timedelta(hours=1), count_attempt=False))
-        assert run(conn, statements.lease("orders")) == []
+        run(conn, verbs.release(message.lock_token, [message.id], delay=timedelta(hours=1), count_attempt=False))
+        assert run(conn, verbs.lease("orders")) == []
         conn.execute("UPDATE messages.message SET visible_at = clock_timestamp()")

@@ -74,7 +74,7 @@ def test_the_claims_of_done_batches_are_found_among_those_that_still_hold_messag
     conn.execute("INSERT INTO messages.claim (claim, queue_name, expires_at) VALUES ('packer/0/0', 'orders', now())")
     conn.execute("ANALYZE messages.claim")
     for _ in range(10):  # from the sixth on it keeps the plan
-        conn.execute("SELECT messages.forget_claims('packer', 'orders', 1)")
+        conn.execute("SELECT messages.end_named_leases('packer', 'orders', 1)")
     conn.execute(
         "INSERT INTO messages.claim (claim, queue_name, lock_token, expires_at)"
         " SELECT format('packer/%s/0', n), 'orders', CASE WHEN n > 4990 THEN gen_random_uuid() END, now()"
@@ -82,7 +82,7 @@ def test_the_claims_of_done_batches_are_found_among_those_that_still_hold_messag
     )
     if analysed:
         conn.execute("ANALYZE messages.claim")
-    plan = only(plans("SELECT messages.forget_claims('packer', 'orders', 4996)"), "Update on claim")
+    plan = only(plans("SELECT messages.end_named_leases('packer', 'orders', 4996)"), "Update on claim")
     assert re.search(r"Index Scan (using|on) claim_held_idx", plan)
     assert "Index Cond: ((split_part(claim" in plan
     assert "Seq Scan" not in plan

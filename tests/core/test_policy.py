@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import (
     InvalidArgument,
@@ -50,16 +50,16 @@ def test_a_policy_that_cannot_be_is_refused_with_its_name_and_the_cure(
     conn: Connection, queue: Queue, policy: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=says):
-        run(conn, statements.create_queue("orders", **policy))
-    assert run(conn, statements.create_queue("orders"))
+        run(conn, verbs.create_queue("orders", **policy))
+    assert run(conn, verbs.create_queue("orders"))
     with pytest.raises(InvalidArgument, match=says):
-        run(conn, statements.alter_queue("orders", **policy))
+        run(conn, verbs.alter_queue("orders", **policy))
 
 
 def test_alter_changes_what_is_given_and_nothing_else(conn: Connection, queue: Queue) -> None:
-    run(conn, statements.create_queue("orders", max_attempts=7, retention=timedelta(days=3), max_leased=5))
-    run(conn, statements.alter_queue("orders", notify="gated"))
-    run(conn, statements.alter_queue("orders", retention=timedelta(0), max_leased=0))
+    run(conn, verbs.create_queue("orders", max_attempts=7, retention=timedelta(days=3), max_leased=5))
+    run(conn, verbs.alter_queue("orders", notify="gated"))
+    run(conn, verbs.alter_queue("orders", retention=timedelta(0), max_leased=0))
     row = conn.execute(
         "SELECT max_attempts, notify, retention, max_leased FROM messages.queue WHERE queue_name = 'orders'"
     )
@@ -67,34 +67,34 @@ def test_alter_changes_what_is_given_and_nothing_else(conn: Connection, queue: Q
 
 
 def test_a_paused_queue_takes_messages_and_leases_none_until_it_is_resumed(conn: Connection, queue: Queue) -> None:
-    run(conn, statements.pause_queue(queue("orders")))
-    run(conn, statements.publish("orders", 1))
+    run(conn, verbs.pause_queue(queue("orders")))
+    run(conn, verbs.publish("orders", 1))
     with pytest.raises(QueuePaused, match=r"resume_queue\('orders'\)"):
-        run(conn, statements.lease("orders"))
-    run(conn, statements.resume_queue("orders"))
-    assert len(run(conn, statements.lease("orders"))) == 1
+        run(conn, verbs.lease("orders"))
+    run(conn, verbs.resume_queue("orders"))
+    assert len(run(conn, verbs.lease("orders"))) == 1
 
 
 def test_a_queue_with_messages_is_dropped_only_by_force(conn: Connection, queue: Queue) -> None:
-    run(conn, statements.publish_batch(queue("orders", max_depth=10), [1, 2, 3], group_keys=["a", "a", None]))
-    run(conn, statements.publish("orders", 4, priority=7, dedup_key="once"))
+    run(conn, verbs.publish_batch(queue("orders", max_depth=10), [1, 2, 3], group_keys=["a", "a", None]))
+    run(conn, verbs.publish("orders", 4, priority=7, dedup_key="once"))
     with pytest.raises(QueueNotEmpty, match="force => true"):
-        run(conn, statements.drop_queue("orders"))
-    assert run(conn, statements.drop_queue("orders", force=True)) == 4
+        run(conn, verbs.drop_queue("orders"))
+    assert run(conn, verbs.drop_queue("orders", force=True)) == 4
     with pytest.raises(QueueNotFound):
-        run(conn, statements.drop_queue("orders"))
+        run(conn, verbs.drop_queue("orders"))
     for table in ("message", "group_member", "dedup"):
         assert value(conn, f"SELECT count(*) FROM messages.{table}") == 0, table  # noqa: S608
     sequences = "SELECT count(*) FROM pg_sequences WHERE schemaname = 'messages' AND sequencename ~ '(_[0-9]+)$'"
     assert value(conn, sequences) == 2  # those of the queue default
-    assert run(conn, statements.create_queue("orders"))
+    assert run(conn, verbs.create_queue("orders"))
 
 
 def test_a_drop_waits_for_publishers_so_that_no_message_is_left_without_a_queue(connect: Connect, queue: Queue) -> None:
     conn, publisher = connect(), connect(autocommit=False)
-    run(publisher, statements.publish(queue("orders"), 1))
+    run(publisher, verbs.publish(queue("orders"), 1))
     with ThreadPoolExecutor(1) as pool:
-        drop = pool.submit(run, conn, statements.drop_queue("orders"))
+        drop = pool.submit(run, conn, verbs.drop_queue("orders"))
         waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
         while not value(watcher := connect(), waits):
             watcher.close()
@@ -110,29 +110,29 @@ def test_a_drop_that_would_not_see_what_publishers_commit_meanwhile_is_refused(
     queue("orders")
     conn.execute(f"SET default_transaction_isolation = '{level}'".encode())
     with pytest.raises(InvalidArgument, match=f"is {level}. Nothing was dropped. .* READ COMMITTED"):
-        run(conn, statements.drop_queue("orders"))
+        run(conn, verbs.drop_queue("orders"))
     conn.execute("SET default_transaction_isolation = 'read uncommitted'")
-    assert run(conn, statements.drop_queue("orders")) == 0
+    assert run(conn, verbs.drop_queue("orders")) == 0
 
 
 def test_a_purge_deletes_what_nobody_holds_and_frees_its_dedup_keys(conn: Connection, queue: Queue) -> None:
-    run(conn, statements.publish_batch(queue("orders"), [1, 2, 3], dedup_keys=["a", "b", "c"]))
-    run(conn, statements.publish("orders", 4, delay=timedelta(hours=1)))
-    (held,) = run(conn, statements.lease("orders"))
-    assert run(conn, statements.purge_queue("orders")) == 3
-    assert run(conn, statements.archive(held.lock_token, [held.id])) == [held.id]
-    again = run(conn, statements.publish_batch("orders", [1, 2, 3], dedup_keys=["a", "b", "c"]))
+    run(conn, verbs.publish_batch(queue("orders"), [1, 2, 3], dedup_keys=["a", "b", "c"]))
+    run(conn, verbs.publish("orders", 4, delay=timedelta(hours=1)))
+    (held,) = run(conn, verbs.lease("orders"))
+    assert run(conn, verbs.purge_queue("orders")) == 3
+    assert run(conn, verbs.archive(held.lock_token, [held.id])) == [held.id]
+    again = run(conn, verbs.publish_batch("orders", [1, 2, 3], dedup_keys=["a", "b", "c"]))
     assert [isinstance(id_, Duplicate) for id_ in again] == [True, False, False]
 
 
 def test_a_full_queue_refuses_a_publish_and_takes_the_next_when_there_is_room(conn: Connection, queue: Queue) -> None:
-    run(conn, statements.publish_batch(queue("orders", max_depth=10), range(8)))
+    run(conn, verbs.publish_batch(queue("orders", max_depth=10), range(8)))
     with pytest.raises(QueueFull, match="queue 'orders' is full: it takes 10"):
-        run(conn, statements.publish_batch("orders", range(3)))
-    conn.execute("SELECT messages.set_mark(room_due, 'epoch') FROM messages.queue WHERE queue_name = 'orders'")
-    run(conn, statements.publish_batch("orders", range(2)))
+        run(conn, verbs.publish_batch("orders", range(3)))
+    conn.execute("SELECT messages.store_moment(room_due, 'epoch') FROM messages.queue WHERE queue_name = 'orders'")
+    run(conn, verbs.publish_batch("orders", range(2)))
     with pytest.raises(QueueFull):
-        run(conn, statements.publish("orders", 1))
+        run(conn, verbs.publish("orders", 1))
     assert value(conn, "SELECT count(*) FROM messages.message") == 10
 
 
@@ -145,40 +145,40 @@ def test_a_full_queue_refuses_plain_sql_too_and_lets_publishers_in_after_consume
         conn.execute("INSERT INTO messages.message (queue_name, message) VALUES ('orders', '1')")
     assert refused.value.sqlstate == "PQ007"
     with conn.transaction():
-        run(conn, statements.consume("orders", max_messages=3))
-    conn.execute("SELECT messages.set_mark(room_due, 'epoch') FROM messages.queue WHERE queue_name = 'orders'")
-    assert len(run(conn, statements.publish_batch("orders", [1, 2, 3]))) == 3
+        run(conn, verbs.consume("orders", max_messages=3))
+    conn.execute("SELECT messages.store_moment(room_due, 'epoch') FROM messages.queue WHERE queue_name = 'orders'")
+    assert len(run(conn, verbs.publish_batch("orders", [1, 2, 3]))) == 3
 
 
 def test_no_more_are_leased_at_once_than_the_queue_allows_however_many_ask(connect: Connect, queue: Queue) -> None:
     conn = connect()
-    run(conn, statements.publish_batch(queue("orders", max_leased=7), range(100)))
+    run(conn, verbs.publish_batch(queue("orders", max_leased=7), range(100)))
     sessions = [connect() for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        taken = list(pool.map(lambda session: run(session, statements.lease("orders", max_messages=3)), sessions))
+        taken = list(pool.map(lambda session: run(session, verbs.lease("orders", max_messages=3)), sessions))
     assert sum(map(len, taken)) == 7
-    assert run(conn, statements.lease("orders")) == []
+    assert run(conn, verbs.lease("orders")) == []
     some = next(lease for lease in taken if len(lease) == 3)
-    run(conn, statements.archive(some[0].lock_token, [some[0].id]))
-    run(conn, statements.release(some[0].lock_token, [some[1].id]))
-    assert len(run(conn, statements.lease("orders", max_messages=10))) == 2
+    run(conn, verbs.archive(some[0].lock_token, [some[0].id]))
+    run(conn, verbs.release(some[0].lock_token, [some[1].id]))
+    assert len(run(conn, verbs.lease("orders", max_messages=10))) == 2
 
 
 def test_an_expired_lease_no_longer_counts(conn: Connection, queue: Queue) -> None:
-    run(conn, statements.publish_batch(queue("orders", max_leased=1), [1, 2]))
-    run(conn, statements.lease("orders", lease_for=timedelta(milliseconds=1)))
-    conn.execute("SELECT pg_sleep(0.01), messages.set_mark(sweep_due, 'epoch') FROM messages.band")
-    assert len(run(conn, statements.lease("orders"))) == 1
+    run(conn, verbs.publish_batch(queue("orders", max_leased=1), [1, 2]))
+    run(conn, verbs.lease("orders", lease_for=timedelta(milliseconds=1)))
+    conn.execute("SELECT pg_sleep(0.01), messages.store_moment(sweep_due, 'epoch') FROM messages.band")
+    assert len(run(conn, verbs.lease("orders"))) == 1
 
 
 def test_the_back_off_of_a_queue_doubles_to_its_cap_with_jitter(conn: Connection, queue: Queue) -> None:
     policy = {"max_attempts": 100, "backoff_first": timedelta(seconds=8), "backoff_max": timedelta(seconds=20)}
-    run(conn, statements.create_queue("orders", **policy))
-    run(conn, statements.publish("orders", 1))
+    run(conn, verbs.create_queue("orders", **policy))
+    run(conn, verbs.publish("orders", 1))
     pauses = []
     for _ in range(4):
-        (message,) = run(conn, statements.lease("orders"))
-        run(conn, statements.release(message.lock_token, [message.id], back_off=True))
+        (message,) = run(conn, verbs.lease("orders"))
+        run(conn, verbs.release(message.lock_token, [message.id], back_off=True))
         pauses.append(
             value(conn, "SELECT extract(epoch FROM visible_at - clock_timestamp())::float FROM messages.message")
         )

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument, QueueNotFound, Unroutable
 from airflow_provider_pgqueue.core.message import Duplicate
@@ -22,7 +22,7 @@ HOUR = timedelta(hours=1)
 
 
 def lease(conn: Connection, **arguments: Any) -> list[Any]:
-    return [message.body for message in run(conn, statements.lease("orders", max_messages=100, **arguments))]
+    return [message.body for message in run(conn, verbs.lease("orders", max_messages=100, **arguments))]
 
 
 @pytest.mark.parametrize(
@@ -46,20 +46,20 @@ def test_an_option_that_cannot_be_is_refused_and_nothing_is_published(
 ) -> None:
     queue("orders")
     with pytest.raises(InvalidArgument, match=says):
-        run(conn, statements.publish("orders", 1, **options))
+        run(conn, verbs.publish("orders", 1, **options))
     assert lease(conn) == []
 
 
 def test_a_moment_makes_a_message_wait_and_one_in_the_past_does_not(conn: Connection, queue: Queue) -> None:
     queue("orders")
-    run(conn, statements.publish("orders", "later", visible_at=datetime.now(UTC) + HOUR))
-    run(conn, statements.publish("orders", "now", visible_at=datetime.now(UTC) - HOUR))
+    run(conn, verbs.publish("orders", "later", visible_at=datetime.now(UTC) + HOUR))
+    run(conn, verbs.publish("orders", "now", visible_at=datetime.now(UTC) - HOUR))
     assert lease(conn) == ["now"]
 
 
 def test_a_batch_keeps_its_order_under_one_moment(conn: Connection, queue: Queue) -> None:
     moment = datetime.now(UTC) + HOUR
-    run(conn, statements.publish_batch(queue("orders"), range(100), visible_at=moment))
+    run(conn, verbs.publish_batch(queue("orders"), range(100), visible_at=moment))
     rows = conn.execute("SELECT message FROM messages.message ORDER BY visible_at").fetchall()
     assert [row[0] for row in rows] == list(range(100))
 
@@ -67,8 +67,8 @@ def test_a_batch_keeps_its_order_under_one_moment(conn: Connection, queue: Queue
 def test_a_key_that_is_remembered_publishes_nothing_and_says_which_message_it_duplicates(
     conn: Connection, queue: Queue
 ) -> None:
-    first = run(conn, statements.publish(queue("orders"), 1, dedup_key="order 7"))
-    again = run(conn, statements.publish("orders", 2, dedup_key="order 7"))
+    first = run(conn, verbs.publish(queue("orders"), 1, dedup_key="order 7"))
+    again = run(conn, verbs.publish("orders", 2, dedup_key="order 7"))
     assert not isinstance(first, Duplicate)
     assert isinstance(again, Duplicate)
     assert again == first
@@ -77,27 +77,27 @@ def test_a_key_that_is_remembered_publishes_nothing_and_says_which_message_it_du
 
 
 def test_a_key_is_of_its_queue_and_outlives_the_message_until_its_window_ends(conn: Connection, queue: Queue) -> None:
-    run(conn, statements.publish(queue("orders"), 1, dedup_key="k"))
-    assert not isinstance(run(conn, statements.publish(queue("returns"), 1, dedup_key="k")), Duplicate)
-    run(conn, statements.consume("orders"))
-    assert isinstance(run(conn, statements.publish("orders", 2, dedup_key="k")), Duplicate)
+    run(conn, verbs.publish(queue("orders"), 1, dedup_key="k"))
+    assert not isinstance(run(conn, verbs.publish(queue("returns"), 1, dedup_key="k")), Duplicate)
+    run(conn, verbs.consume("orders"))
+    assert isinstance(run(conn, verbs.publish("orders", 2, dedup_key="k")), Duplicate)
     conn.execute("UPDATE messages.dedup SET expires_at = clock_timestamp()")
-    assert not isinstance(run(conn, statements.publish("orders", 3, dedup_key="k")), Duplicate)
+    assert not isinstance(run(conn, verbs.publish("orders", 3, dedup_key="k")), Duplicate)
     assert lease(conn) == [3]
 
 
 def test_a_rolled_back_publish_leaves_its_key_free(connect: Connect, queue: Queue) -> None:
     conn, other = connect(), connect(autocommit=False)
-    run(other, statements.publish(queue("orders"), 1, dedup_key="k"))
+    run(other, verbs.publish(queue("orders"), 1, dedup_key="k"))
     other.rollback()
-    assert not isinstance(run(conn, statements.publish("orders", 2, dedup_key="k")), Duplicate)
+    assert not isinstance(run(conn, verbs.publish("orders", 2, dedup_key="k")), Duplicate)
 
 
 def test_twenty_sessions_that_publish_one_key_publish_one_message(connect: Connect, queue: Queue) -> None:
     queue("orders")
     sessions = [connect() for _ in range(20)]
     with ThreadPoolExecutor(20) as pool:
-        ids = list(pool.map(lambda conn: run(conn, statements.publish("orders", 1, dedup_key="k")), sessions))
+        ids = list(pool.map(lambda conn: run(conn, verbs.publish("orders", 1, dedup_key="k")), sessions))
     assert len(set(ids)) == 1
     assert sum(isinstance(id_, Duplicate) for id_ in ids) == 19
     assert lease(connect()) == [1]
@@ -109,7 +109,7 @@ def test_batches_with_the_same_keys_in_another_order_do_not_deadlock(connect: Co
 
     def publish(number: int) -> int:
         mine = keys if number % 2 else keys[::-1]
-        ids = run(connect(), statements.publish_batch("orders", mine, dedup_keys=mine))
+        ids = run(connect(), verbs.publish_batch("orders", mine, dedup_keys=mine))
         return sum(not isinstance(id_, Duplicate) for id_ in ids)
 
     with ThreadPoolExecutor(4) as pool:
@@ -117,33 +117,33 @@ def test_batches_with_the_same_keys_in_another_order_do_not_deadlock(connect: Co
 
 
 def test_a_batch_publishes_what_is_new_in_its_order(conn: Connection, queue: Queue) -> None:
-    run(conn, statements.publish(queue("orders"), "b", dedup_key="b"))
-    ids = run(conn, statements.publish_batch("orders", list("abcca"), dedup_keys=["a", "b", "c", "c", None]))
+    run(conn, verbs.publish(queue("orders"), "b", dedup_key="b"))
+    ids = run(conn, verbs.publish_batch("orders", list("abcca"), dedup_keys=["a", "b", "c", "c", None]))
     assert [isinstance(id_, Duplicate) for id_ in ids] == [False, True, False, True, False]
     assert ids[2] == ids[3]
     assert lease(conn) == ["b", "a", "c", "a"]
 
 
 def test_replace_puts_the_new_body_in_the_place_of_one_that_waits(conn: Connection, queue: Queue) -> None:
-    first = run(conn, statements.publish(queue("orders"), "old", dedup_key="k", delay=HOUR))
-    assert run(conn, statements.publish("orders", "new", dedup_key="k", on_conflict="replace")) == first
+    first = run(conn, verbs.publish(queue("orders"), "old", dedup_key="k", delay=HOUR))
+    assert run(conn, verbs.publish("orders", "new", dedup_key="k", on_conflict="replace")) == first
     assert lease(conn) == ["new"]
 
 
 def test_replace_publishes_anew_when_the_first_was_leased_already(conn: Connection, queue: Queue) -> None:
-    first = run(conn, statements.publish(queue("orders"), "old", dedup_key="k"))
+    first = run(conn, verbs.publish(queue("orders"), "old", dedup_key="k"))
     assert lease(conn) == ["old"]
-    second = run(conn, statements.publish("orders", "new", dedup_key="k", on_conflict="replace"))
+    second = run(conn, verbs.publish("orders", "new", dedup_key="k", on_conflict="replace"))
     assert second != first
     assert not isinstance(second, Duplicate)
     assert lease(conn) == ["new"]
 
 
 def test_the_upkeep_forgets_keys_whose_window_ended(conn: Connection, queue: Queue) -> None:
-    run(conn, statements.publish(queue("orders"), 1, dedup_key="old"))
+    run(conn, verbs.publish(queue("orders"), 1, dedup_key="old"))
     conn.execute("UPDATE messages.dedup SET expires_at = clock_timestamp()")
-    run(conn, statements.publish("orders", 1, dedup_key="young"))
-    run(conn, statements.upkeep())
+    run(conn, verbs.publish("orders", 1, dedup_key="young"))
+    run(conn, verbs.upkeep())
     assert conn.execute("SELECT dedup_key FROM messages.dedup").fetchall() == [("young",)]
 
 
@@ -170,24 +170,24 @@ def test_the_upkeep_forgets_keys_whose_window_ended(conn: Connection, queue: Que
 def test_a_pattern_leases_the_topics_that_it_matches(
     conn: Connection, queue: Queue, pattern: str, topic: str, matches: bool
 ) -> None:
-    run(conn, statements.publish(queue("orders"), 1, topic=topic))
-    run(conn, statements.publish("orders", 2))
+    run(conn, verbs.publish(queue("orders"), 1, topic=topic))
+    run(conn, verbs.publish("orders", 2))
     assert lease(conn, topic=pattern) == ([1] if matches else [])
 
 
 def test_what_does_not_match_is_not_leased_and_stays_for_others(connect: Connect, queue: Queue) -> None:
     conn = connect()
     topics = ["a.x", "b.x", "a.y", None]
-    run(conn, statements.publish_batch(queue("orders"), [1, 2, 3, 4], topics=topics))
-    run(conn, statements.publish("orders", 5, headers={"kind": "slow", "size": 3}))
+    run(conn, verbs.publish_batch(queue("orders"), [1, 2, 3, 4], topics=topics))
+    run(conn, verbs.publish("orders", 5, headers={"kind": "slow", "size": 3}))
     assert lease(conn, topic="a.#") == [1, 3]
     assert lease(conn, headers={"kind": "slow"}) == [5]
     assert lease(conn) == [2, 4]
 
 
 def test_a_leased_message_says_its_topic_and_keeps_its_headers(conn: Connection, queue: Queue) -> None:
-    run(conn, statements.publish(queue("orders"), 1, topic="a.b", headers={"kind": "slow"}))
-    (message,) = run(conn, statements.lease("orders"))
+    run(conn, verbs.publish(queue("orders"), 1, topic="a.b", headers={"kind": "slow"}))
+    (message,) = run(conn, verbs.lease("orders"))
     assert message.topic == "a.b"
     assert message.headers == {"kind": "slow", "topic": "a.b"}
 
@@ -198,29 +198,29 @@ def test_a_pattern_that_cannot_be_is_refused(conn: Connection, queue: Queue) -> 
         with pytest.raises(InvalidArgument, match="topic pattern"):
             lease(conn, topic=pattern)
         with pytest.raises(InvalidArgument, match="topic pattern"):
-            run(conn, statements.bind_topic("orders", pattern))
+            run(conn, verbs.bind_topic("orders", pattern))
 
 
 def test_a_topic_reaches_the_queues_that_are_bound_to_it(conn: Connection, queue: Queue) -> None:
     for name, pattern in (("orders", "shop.#"), ("audit", "#"), ("audit", "shop.*"), ("returns", "shop.returns")):
         queue(name)
-        assert run(conn, statements.bind_topic(name, pattern))
-        assert not run(conn, statements.bind_topic(name, pattern))
-    assert run(conn, statements.route_topic("shop.order")) == ["audit", "orders"]
+        assert run(conn, verbs.bind_topic(name, pattern))
+        assert not run(conn, verbs.bind_topic(name, pattern))
+    assert run(conn, verbs.route_topic("shop.order")) == ["audit", "orders"]
     assert lease(conn) == []  # a dry run
-    ids = run(conn, statements.publish_topic("shop.order", {"n": 7}, dedup_key="7"))
+    ids = run(conn, verbs.publish_topic("shop.order", {"n": 7}, dedup_key="7"))
     assert set(ids) == {"audit", "orders"}
-    assert run(conn, statements.publish_topic("shop.order", {"n": 7}, dedup_key="7")) == ids
+    assert run(conn, verbs.publish_topic("shop.order", {"n": 7}, dedup_key="7")) == ids
     assert lease(conn) == [{"n": 7}]
-    assert run(conn, statements.unbind_topic("audit", "#"))
-    assert not run(conn, statements.unbind_topic("audit", "#"))
-    assert run(conn, statements.route_topic("else")) == []
+    assert run(conn, verbs.unbind_topic("audit", "#"))
+    assert not run(conn, verbs.unbind_topic("audit", "#"))
+    assert run(conn, verbs.route_topic("else")) == []
 
 
 def test_a_topic_that_reaches_no_queue_is_an_error(conn: Connection) -> None:
     with pytest.raises(Unroutable, match=r"topic 'shop\.order' reaches no queue.*bind_topic"):
-        run(conn, statements.publish_topic("shop.order", 1))
+        run(conn, verbs.publish_topic("shop.order", 1))
     with pytest.raises(QueueNotFound):
-        run(conn, statements.bind_topic("nowhere", "#"))
+        run(conn, verbs.bind_topic("nowhere", "#"))
     with pytest.raises(QueueNotFound):
-        run(conn, statements.publish("nowhere", 1, dedup_key="k"))
+        run(conn, verbs.publish("nowhere", 1, dedup_key="k"))

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, QueueNotFound
 from airflow_provider_pgqueue.core.migrations import migrate, scripts
@@ -45,8 +45,8 @@ VERBS = {
     "release": (f"SELECT messages.release({TOKEN})", "consumer admin"),
     "consume": ("SELECT messages.consume('orders')", "consumer admin"),
     "once": ("SELECT messages.once('packer', 1)", "consumer admin"),
-    "lease_claimed": ("SELECT messages.lease_claimed('packer/0/0', 'orders')", "consumer admin"),
-    "forget_claims": ("SELECT messages.forget_claims('packer', 'orders', 1)", "consumer admin"),
+    "lease_named": ("SELECT messages.lease_named('packer/0/0', 'orders')", "consumer admin"),
+    "end_named_leases": ("SELECT messages.end_named_leases('packer', 'orders', 1)", "consumer admin"),
     "lease_dead": ("SELECT messages.lease_dead('orders')", "consumer admin"),
     "dead_ids": ("SELECT messages.dead_ids('orders')", "consumer admin"),
     "extend_dead": (f"SELECT messages.extend_dead({TOKEN}, '1 minute')", "consumer admin"),
@@ -90,7 +90,7 @@ VERBS = {
     "revoke_queue": ("SELECT messages.revoke_queue('orders', 'nobody_at_all')", "admin"),
     "queue_grants": ("SELECT messages.queue_grants()", "admin"),
     "fingerprint": ("SELECT messages.fingerprint('failed', 'why', NULL)", "pipeline admin"),
-    "limited": ("SELECT messages.limited()", "publisher consumer observer upkeep admin"),
+    "session_is_limited": ("SELECT messages.session_is_limited()", "publisher consumer observer upkeep admin"),
     "granted_queues": ("SELECT messages.granted_queues()", "publisher consumer observer upkeep admin"),
     "schema_version": ("SELECT messages.schema_version()", EVERYBODY),
     "latest_migration": ("SELECT messages.latest_migration()", EVERYBODY),
@@ -107,8 +107,8 @@ VERBS = {
     "drop_archive_partition": ("SELECT messages.drop_archive_partition('none', '{}')", "pipeline admin"),
     "archive_log_end": ("SELECT messages.archive_log_end()", "reader pipeline admin"),
     "archive_log_steps": ("SELECT messages.archive_log_steps(0, 10)", "reader pipeline admin"),
-    "record_causes": ("SELECT messages.record_causes('nightly', '[]')", "pipeline admin"),
-    "causes": ("SELECT messages.causes()", "consumer observer pipeline admin"),
+    "record_triage_causes": ("SELECT messages.record_triage_causes('nightly', '[]')", "pipeline admin"),
+    "triage_causes": ("SELECT messages.triage_causes()", "consumer observer pipeline admin"),
     "record_traffic": ("SELECT messages.record_traffic('nightly', '[]')", "pipeline admin"),
     "replay": ("SELECT messages.replay('nightly', 'orders', '[]')", "pipeline admin"),
     "traffic_windows": ("SELECT messages.traffic_windows()", "pipeline admin"),
@@ -122,7 +122,7 @@ VERBS = {
     "truncate": ("TRUNCATE messages.message", ""),
     "read queue": ("SELECT FROM messages.queue", ""),
     "grant oneself": ("INSERT INTO messages.queue_grant VALUES ('orders', 'pg_monitor', 'consume')", ""),
-    "set_mark": ("SELECT messages.set_mark('messages.band_seq', now())", ""),
+    "store_moment": ("SELECT messages.store_moment('messages.band_seq', now())", ""),
     "make_archive_partitions": ("SELECT messages.make_archive_partitions()", ""),
     "sweep_all": ("SELECT messages.sweep_all('orders', 0::smallint, 1)", ""),
     "create in the schema": ("CREATE TABLE messages.mine ()", ""),
@@ -272,7 +272,7 @@ def test_observers_read_no_body_and_no_token(conn: Connection, login: Login) -> 
 
 def test_a_refused_verb_is_permission_denied_with_the_cure(conn: Connection, login: Login) -> None:
     with pytest.raises(PermissionDenied, match=r"function publish\. Ask an admin"):
-        run(login("packer", "messages_consumer"), statements.publish("default", 1))
+        run(login("packer", "messages_consumer"), verbs.publish("default", 1))
 
 
 # Teams ----------------------------------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def bob(conn: Connection, login: Login) -> Connection:
             conn.execute("SELECT messages.publish(%s, to_jsonb(%s))", [queue_name, number])
         conn.execute("SELECT messages.archive(lock_token, ARRAY[id], 'failed') FROM messages.lease(%s)", [queue_name])
     for privilege in ("publish", "consume", "observe"):
-        run(conn, statements.grant_queue("orders", "bob", privilege))
+        run(conn, verbs.grant_queue("orders", "bob", privilege))
     return session
 
 
@@ -354,7 +354,7 @@ def test_a_topic_that_reaches_another_queue_is_refused(conn: Connection, bob: Co
 
 def test_the_refusal_names_queue_privilege_and_cure(bob: Connection) -> None:
     with pytest.raises(PermissionDenied, match=r"'bob'.* publish .*'bills'.*grant_queue\('bills', 'bob', 'publish'\)"):
-        run(bob, statements.publish("bills", 1))
+        run(bob, verbs.publish("bills", 1))
 
 
 def test_each_privilege_is_a_separate_one_and_a_consumer_may_look(
@@ -421,20 +421,20 @@ def test_a_leaky_condition_on_a_view_sees_no_foreign_row(conn: Connection, bob: 
 
 
 def test_what_was_revoked_is_refused_and_the_role_stays_limited(conn: Connection, bob: Connection) -> None:
-    assert run(conn, statements.revoke_queue("orders", "bob", "publish")) == 1
+    assert run(conn, verbs.revoke_queue("orders", "bob", "publish")) == 1
     with pytest.raises(PermissionDenied):
-        run(bob, statements.publish("orders", 1))
-    assert run(bob, statements.lease("orders"))
-    assert run(conn, statements.revoke_queue("orders", "bob")) == 2
-    assert run(conn, statements.revoke_queue("orders", "bob")) == 0
+        run(bob, verbs.publish("orders", 1))
+    assert run(bob, verbs.lease("orders"))
+    assert run(conn, verbs.revoke_queue("orders", "bob")) == 2
+    assert run(conn, verbs.revoke_queue("orders", "bob")) == 0
     assert names(bob, "SELECT queue_name FROM messages.status()") == set()
-    assert bob.execute("SELECT messages.limited()").fetchone() == (True,)
+    assert bob.execute("SELECT messages.session_is_limited()").fetchone() == (True,)
 
 
 def test_granting_twice_changes_nothing_and_a_dropped_queue_takes_its_grants_along(
     conn: Connection, bob: Connection
 ) -> None:
-    assert run(conn, statements.grant_queue("orders", "bob", "publish")) is False
+    assert run(conn, verbs.grant_queue("orders", "bob", "publish")) is False
     grants = conn.execute("SELECT queue_name, role_name, privilege, granted_by FROM messages.queue_grants()").fetchall()
     assert grants == [("orders", "bob", privilege, "postgres") for privilege in ("consume", "observe", "publish")]
     conn.execute("SELECT messages.drop_queue('orders', force => true)")
@@ -445,7 +445,7 @@ def test_an_admin_grants_without_being_a_superuser(conn: Connection, login: Logi
     login("dora")
     conn.execute("SELECT messages.create_queue('orders')")
     admin = login("boss", "messages_admin")
-    assert run(admin, statements.grant_queue("orders", "dora", "consume"))
+    assert run(admin, verbs.grant_queue("orders", "dora", "consume"))
     assert names(login("dora"), "SELECT queue_name FROM messages.status()") == {"orders"}
     assert admin.execute("SELECT granted_by FROM messages.queue_grants()").fetchall() == [("boss",)]
 
@@ -453,21 +453,21 @@ def test_an_admin_grants_without_being_a_superuser(conn: Connection, login: Logi
 def test_admins_and_superusers_are_never_limited(conn: Connection, login: Login) -> None:
     boss = login("boss", "messages_admin", "messages_limited")
     for session in (boss, conn):
-        assert session.execute("SELECT messages.limited()").fetchone() == (False,)
+        assert session.execute("SELECT messages.session_is_limited()").fetchone() == (False,)
         session.execute("SELECT messages.publish('default', '1'), messages.lease_dead()")
     for name in ("boss", "postgres", "messages_publisher"):
         with pytest.raises(InvalidArgument, match="cannot be limited"):
-            run(conn, statements.grant_queue("default", name, "publish"))
+            run(conn, verbs.grant_queue("default", name, "publish"))
 
 
 def test_a_grant_that_cannot_be_names_the_value(conn: Connection, login: Login) -> None:
     login("bob")
     with pytest.raises(InvalidArgument, match=r"role 'niemand' does not exist.*CREATE ROLE niemand LOGIN"):
-        run(conn, statements.grant_queue("default", "niemand", "publish"))
+        run(conn, verbs.grant_queue("default", "niemand", "publish"))
     with pytest.raises(InvalidArgument, match=r"privilege is 'own'\. Give publish"):
-        run(conn, statements.grant_queue("default", "bob", "own"))
+        run(conn, verbs.grant_queue("default", "bob", "own"))
     with pytest.raises(QueueNotFound, match="'nowhere'"):
-        run(conn, statements.grant_queue("nowhere", "bob", "publish"))
+        run(conn, verbs.grant_queue("nowhere", "bob", "publish"))
     with pytest.raises(InvalidArgument, match="'boss' does not exist"):
         grant_group(conn, "boss", ["bob"])
     with pytest.raises(InvalidArgument, match='"niemand" does not exist'):
@@ -528,7 +528,7 @@ def test_shadows_of_a_hostile_session_change_nothing(conn: Connection, login: Lo
         "search_archive()",
         "lease_dead()",
         "upkeep()",
-        "limited()",
+        "session_is_limited()",
     ):
         eve.execute(f"SELECT messages.{call}".encode())
     eve.execute("SELECT FROM messages.archive_overview")
@@ -612,7 +612,7 @@ def owners(conn: Connection) -> set[str]:
 def works(conn: Connection) -> None:
     conn.execute("SELECT messages.publish('default', '1', priority => 3)")
     assert conn.execute("SELECT messages.archive(lock_token, ARRAY[id]) FROM messages.lease('default')").rowcount == 1
-    assert "archived" in run(conn, statements.upkeep())
+    assert "archived" in run(conn, verbs.upkeep())
 
 
 def test_who_may_not_create_roles_installs_without_them(on_bare: Callable[..., Connection]) -> None:
@@ -623,7 +623,7 @@ def test_who_may_not_create_roles_installs_without_them(on_bare: Callable[..., C
     assert said == ["role plain may not create role messages_owner: installed without the group roles"]
     assert (group_roles(plain), owners(plain)) == (0, {"plain"})
     works(plain)
-    assert plain.execute("SELECT messages.limited()").fetchone() == (False,)
+    assert plain.execute("SELECT messages.session_is_limited()").fetchone() == (False,)
     with pytest.raises(psycopg.errors.UndefinedObject, match="no role messages_limited"):
         plain.execute("SELECT messages.grant_queue('default', 'pg_monitor', 'observe')")
     with pytest.raises(PermissionDenied, match="Install as a superuser"):
@@ -645,7 +645,7 @@ def test_a_role_with_createrole_installs_and_grants_and_a_member_of_the_owner_up
     assert owners(maker) == {"messages_owner"}
     works(maker)
     packer = on_bare("shop", "packer")
-    run(maker, statements.grant_queue("default", "packer", "consume"))
+    run(maker, verbs.grant_queue("default", "packer", "consume"))
     packer.execute("SELECT messages.lease('default')")
     grant_group(maker, "publisher", "packer")
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match="no privilege to publish"):
@@ -698,7 +698,7 @@ def test_grants_by_hand_outlive_functions_that_are_created_again(conn: Connectio
         conn.execute(kept.encode())
         conn.execute("DROP FUNCTION messages.publish")
         for script in first:
-            if script.path in ("functions/publish.sql", "owner.sql", "grants.sql"):
+            if script.path in ("functions/publish/publish.sql", "owner.sql", "grants.sql"):
                 conn.execute(script.text.encode())
     shop.execute("SELECT messages.publish('default', '1'), messages.latest_migration()")
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -724,7 +724,7 @@ def test_uninstall_takes_the_roles_along_with_the_last_database(on_bare: Callabl
     for conn in (first, last):
         migrate(conn)
     on_bare("last", "bob")
-    run(last, statements.grant_queue("default", "bob", "consume"))
+    run(last, verbs.grant_queue("default", "bob", "consume"))
     assert len(uninstall(first)) == 10
     assert group_roles(last) == 10
     works(last)
@@ -763,20 +763,20 @@ def test_pg_cron_is_seen_by_everybody_whoever_owns_the_job_and_leaves_no_trace(c
         conn.execute("SELECT cron.schedule('somebody else''s', '0 3 * * *', 'SELECT 1')")
         keeper = login("keeper", "messages_upkeep")
         with pytest.raises(PermissionDenied):
-            run(keeper, statements.install_cron())
+            run(keeper, verbs.install_cron())
         conn.execute("GRANT USAGE ON SCHEMA cron TO keeper")
-        run(keeper, statements.install_cron())
+        run(keeper, verbs.install_cron())
         assert conn.execute("SELECT DISTINCT username FROM cron.job WHERE jobname LIKE 'messages:%'").fetchall() == [
             ("keeper",)
         ]
         for session in (conn, keeper, login("shop", "messages_publisher")):
-            assert run(session, statements.upkeep_mode()) == "pg_cron"
+            assert run(session, verbs.upkeep_mode()) == "pg_cron"
         conn.execute(
             "INSERT INTO cron.job_run_details (jobid, runid, database, command, status, start_time, end_time)"
             " SELECT jobid, 1000 + jobid, database, command, 'succeeded', past, past"
             " FROM cron.job, (VALUES (now() - interval '9 days')) AS at (past)"
         )
-        assert run(keeper, statements.upkeep())["cron_history_purged"] == 2
+        assert run(keeper, verbs.upkeep())["cron_history_purged"] == 2
         assert conn.execute("SELECT count(*) FROM cron.job_run_details WHERE runid > 1000").fetchone() == (1,)
         uninstall(conn)
         assert conn.execute("SELECT jobname FROM cron.job").fetchall() == [("somebody else's",)]
@@ -795,6 +795,6 @@ def test_upkeep_works_where_pg_cron_came_after_the_installation(cron_dsn: str) -
     with psycopg.connect(cron_dsn, autocommit=True) as conn:
         conn.execute("CREATE EXTENSION IF NOT EXISTS pg_cron")
         works(conn)
-        assert run(conn, statements.upkeep_mode()) == "airflow"
-        run(conn, statements.install_cron())
-        assert run(conn, statements.upkeep_mode()) == "pg_cron"
+        assert run(conn, verbs.upkeep_mode()) == "airflow"
+        run(conn, verbs.install_cron())
+        assert run(conn, verbs.upkeep_mode()) == "pg_cron"

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.statements.statement import Statement, one
+from airflow_provider_pgqueue.core.verbs.statement import Statement, one
 from tests.core.test_roles import Login, logins
 
 Connection = psycopg.Connection[Any]

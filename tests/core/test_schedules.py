@@ -15,7 +15,7 @@ from croniter import CroniterBadDateError, croniter
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument, QueueNotFound, ScheduleNotFound
 from airflow_provider_pgqueue.core.message import Schedule
@@ -38,7 +38,7 @@ def noon(conn: Connection) -> datetime:
 @pytest.fixture
 def nightly(conn: Connection, queue: Queue, noon: datetime) -> str:
     """A schedule at noon, created an hour before it."""
-    run(conn, statements.schedule("nightly", "0 12 * * *", queue("orders"), {"n": 1}))
+    run(conn, verbs.schedule("nightly", "0 12 * * *", queue("orders"), {"n": 1}))
     settle(conn, noon - timedelta(hours=1))
     return "nightly"
 
@@ -63,7 +63,7 @@ def text(moment: datetime) -> str:
 
 
 def only(conn: Connection) -> Schedule:
-    (schedule,) = run(conn, statements.schedules())
+    (schedule,) = run(conn, verbs.schedules())
     return schedule
 
 
@@ -202,8 +202,8 @@ def test_seconds_do_not_matter_to_a_minute(conn: Connection) -> None:
 )
 def test_what_is_no_expression_is_refused_with_its_field(conn: Connection, queue: Queue, cron: str, named: str) -> None:
     with pytest.raises(InvalidArgument, match=rf"{named}.*Give "):
-        run(conn, statements.schedule("s", cron, queue("orders"), 1))
-    assert run(conn, statements.schedules()) == []
+        run(conn, verbs.schedule("s", cron, queue("orders"), 1))
+    assert run(conn, verbs.schedules()) == []
 
 
 # The change of the clock ----------------------------------------------------------------------------------------------
@@ -290,9 +290,7 @@ def test_a_year_asked_for_in_pieces_is_the_year_asked_for_at_once(
 
 def test_a_schedule_is_listed_with_its_next_tick(conn: Connection, queue: Queue) -> None:
     queue("orders")
-    assert run(
-        conn, statements.schedule("nightly", "0 3 * * *", "orders", {"a": 1}, time_zone="Europe/Berlin", priority=7)
-    )
+    assert run(conn, verbs.schedule("nightly", "0 3 * * *", "orders", {"a": 1}, time_zone="Europe/Berlin", priority=7))
     schedule = only(conn)
     assert (schedule.schedule_name, schedule.cron, schedule.time_zone) == ("nightly", "0 3 * * *", "Europe/Berlin")
     assert (schedule.queue_name, schedule.priority, schedule.paused) == ("orders", 7, False)
@@ -304,12 +302,12 @@ def test_a_schedule_is_listed_with_its_next_tick(conn: Connection, queue: Queue)
 
 def test_the_same_schedule_again_changes_nothing(conn: Connection, nightly: str) -> None:
     before = conn.execute("SELECT xmin::text, s.* FROM messages.schedule s").fetchall()
-    assert run(conn, statements.schedule(nightly, "0 12 * * *", "orders", {"n": 1})) is False
+    assert run(conn, verbs.schedule(nightly, "0 12 * * *", "orders", {"n": 1})) is False
     assert conn.execute("SELECT xmin::text, s.* FROM messages.schedule s").fetchall() == before
 
 
 def test_a_schedule_that_exists_is_then_as_given(conn: Connection, nightly: str, noon: datetime) -> None:
-    changed = statements.schedule(nightly, "0 12 * * *", "orders", [2], priority=3, headers={"by": "test"})
+    changed = verbs.schedule(nightly, "0 12 * * *", "orders", [2], priority=3, headers={"by": "test"})
     assert run(conn, changed) is False
     assert run_at(conn, noon) == 1
     row = conn.execute("SELECT message, priority, headers ->> 'by' FROM messages.message").fetchone()
@@ -317,9 +315,9 @@ def test_a_schedule_that_exists_is_then_as_given(conn: Connection, nightly: str,
 
 
 def test_a_changed_expression_brings_nothing_of_the_past(conn: Connection, queue: Queue) -> None:
-    run(conn, statements.schedule("s", "0 0 1 1 *", queue("orders"), 1))
+    run(conn, verbs.schedule("s", "0 0 1 1 *", queue("orders"), 1))
     conn.execute("UPDATE messages.schedule SET checked_until = clock_timestamp() - interval '20 hours'")
-    run(conn, statements.schedule("s", "* * * * *", "orders", 1))
+    run(conn, verbs.schedule("s", "* * * * *", "orders", 1))
     row = conn.execute("SELECT clock_timestamp() - checked_until < '10 seconds' FROM messages.schedule").fetchone()
     assert row == (True,)
 
@@ -328,14 +326,14 @@ def test_eight_sessions_that_declare_a_schedule_make_one(connect: Connect, queue
     queue("orders")
     sessions = [connect() for _ in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        new = list(pool.map(lambda c: run(c, statements.schedule("s", "* * * * *", "orders", 1)), sessions))
+        new = list(pool.map(lambda c: run(c, verbs.schedule("s", "* * * * *", "orders", 1)), sessions))
     assert sorted(new) == [False] * 7 + [True]
 
 
 def test_an_ended_schedule_publishes_nothing(conn: Connection, nightly: str, noon: datetime) -> None:
-    run(conn, statements.unschedule(nightly))
+    run(conn, verbs.unschedule(nightly))
     assert run_at(conn, noon) == 0
-    assert run(conn, statements.schedules()) == []
+    assert run(conn, verbs.schedules()) == []
 
 
 # Ticks ----------------------------------------------------------------------------------------------------------------
@@ -350,7 +348,7 @@ def test_a_tick_publishes_one_message_that_says_which(conn: Connection, nightly:
 
 
 def test_the_headers_of_the_user_stay_beside_ours(conn: Connection, queue: Queue, noon: datetime) -> None:
-    run(conn, statements.schedule("s", "0 12 * * *", queue("orders"), 1, headers={"team": "a", "tick": "mine"}))
+    run(conn, verbs.schedule("s", "0 12 * * *", queue("orders"), 1, headers={"team": "a", "tick": "mine"}))
     settle(conn, noon - MINUTE)
     run_at(conn, noon)
     assert published(conn) == [{"team": "a", "schedule": "s", "tick": text(noon)}]
@@ -370,14 +368,14 @@ def test_a_late_run_still_publishes(conn: Connection, nightly: str, noon: dateti
 
 
 def test_several_missed_ticks_make_one_message_of_the_last(conn: Connection, queue: Queue, noon: datetime) -> None:
-    run(conn, statements.schedule("often", "*/10 * * * *", queue("orders"), 1))
+    run(conn, verbs.schedule("often", "*/10 * * * *", queue("orders"), 1))
     settle(conn, noon - timedelta(hours=3))
     assert [run_at(conn, noon + offset * MINUTE) for offset in (5, 9, 10, 11)] == [1, 0, 1, 0]
     assert [headers["tick"] for headers in published(conn)] == [text(noon), text(noon + 10 * MINUTE)]
 
 
 def test_what_was_missed_more_than_a_day_ago_is_gone(conn: Connection, queue: Queue, noon: datetime) -> None:
-    run(conn, statements.schedule("yearly", noon.strftime("0 12 %d %m *"), queue("orders"), 1))
+    run(conn, verbs.schedule("yearly", noon.strftime("0 12 %d %m *"), queue("orders"), 1))
     settle(conn, noon - MINUTE)
     assert run_at(conn, noon + DAY + MINUTE) == 0
     assert run_at(conn, noon + DAY - MINUTE) == 1
@@ -389,7 +387,7 @@ def test_sessions_that_run_at_once_publish_one_message_a_tick(
 ) -> None:
     queue("orders")
     for number in range(5):
-        run(conn, statements.schedule(f"s{number}", "* * * * *", "orders", number))
+        run(conn, verbs.schedule(f"s{number}", "* * * * *", "orders", number))
     settle(conn, noon)
     opened = [connect() for _ in range(sessions)]
     together = threading.Barrier(sessions)
@@ -426,7 +424,7 @@ def test_a_session_that_planned_before_another_committed_publishes_nothing_again
     connect: Connect, conn: Connection, nightly: str, noon: datetime
 ) -> None:
     """The loser has seen the schedule due, then waits at another one until the winner has committed."""
-    run(conn, statements.schedule("a_first", "0 12 * * *", "orders", 1))
+    run(conn, verbs.schedule("a_first", "0 12 * * *", "orders", 1))
     settle(conn, noon - MINUTE)
     loser, blocker = connect(), connect()
     conn.execute(
@@ -453,13 +451,13 @@ def test_a_session_that_planned_before_another_committed_publishes_nothing_again
 def test_a_paused_schedule_publishes_nothing_and_makes_nothing_up(
     conn: Connection, nightly: str, noon: datetime
 ) -> None:
-    run(conn, statements.pause_schedule(nightly))
-    run(conn, statements.pause_schedule(nightly))
+    run(conn, verbs.pause_schedule(nightly))
+    run(conn, verbs.pause_schedule(nightly))
     assert (only(conn).paused, only(conn).next_at) == (True, None)
     conn.execute("UPDATE messages.schedule SET checked_until = clock_timestamp() - interval '20 hours'")
     assert run_at(conn, noon) == 0
 
-    run(conn, statements.resume_schedule(nightly))
+    run(conn, verbs.resume_schedule(nightly))
     row = conn.execute("SELECT clock_timestamp() - checked_until < '10 seconds' FROM messages.schedule").fetchone()
     assert (only(conn).paused, row) == (False, (True,))
     assert run_at(conn, noon) == 1
@@ -468,16 +466,16 @@ def test_a_paused_schedule_publishes_nothing_and_makes_nothing_up(
 def test_resuming_what_is_not_paused_loses_no_tick(conn: Connection, nightly: str, noon: datetime) -> None:
     conn.execute("UPDATE messages.schedule SET checked_until = clock_timestamp() - interval '24 hours'")
     overdue = only(conn).next_at
-    run(conn, statements.resume_schedule(nightly))
+    run(conn, verbs.resume_schedule(nightly))
     assert only(conn).next_at == overdue
 
 
 def test_declaring_a_paused_schedule_again_leaves_it_paused_unless_told(conn: Connection, nightly: str) -> None:
-    run(conn, statements.pause_schedule(nightly))
-    run(conn, statements.schedule(nightly, "0 12 * * *", "orders", {"n": 1}))
+    run(conn, verbs.pause_schedule(nightly))
+    run(conn, verbs.schedule(nightly, "0 12 * * *", "orders", {"n": 1}))
     assert only(conn).paused
     conn.execute("UPDATE messages.schedule SET checked_until = clock_timestamp() - interval '24 hours'")
-    run(conn, statements.schedule(nightly, "0 12 * * *", "orders", {"n": 1}, paused=False))
+    run(conn, verbs.schedule(nightly, "0 12 * * *", "orders", {"n": 1}, paused=False))
     schedule = only(conn)
     assert not schedule.paused
     assert schedule.next_at is not None
@@ -487,7 +485,7 @@ def test_declaring_a_paused_schedule_again_leaves_it_paused_unless_told(conn: Co
 def test_a_schedule_without_its_queue_says_so_once_and_stops_no_other(
     conn: Connection, nightly: str, noon: datetime
 ) -> None:
-    run(conn, statements.schedule("a_broken", "0 12 * * *", "orders", {"secret": "SECRET"}))
+    run(conn, verbs.schedule("a_broken", "0 12 * * *", "orders", {"secret": "SECRET"}))
     settle(conn, noon - MINUTE)
     conn.execute("UPDATE messages.schedule SET queue_name = 'gone' WHERE schedule_name = 'a_broken'")
     warnings: list[str] = []
@@ -496,24 +494,24 @@ def test_a_schedule_without_its_queue_says_so_once_and_stops_no_other(
     assert [run_at(conn, noon), run_at(conn, noon + MINUTE)] == [1, 0]
     assert published(conn) == [{"schedule": nightly, "tick": text(noon)}]
     assert warnings == ["schedule a_broken could not publish: queue 'gone' does not exist"]
-    broken = run(conn, statements.schedules())[0]
+    broken = run(conn, verbs.schedules())[0]
     assert (broken.last_error, broken.last_tick, broken.next_at) == ("queue 'gone' does not exist", None, noon)
 
     conn.execute("SELECT messages.create_queue('gone')")
     assert run_at(conn, noon + 2 * MINUTE) == 1
-    mended = run(conn, statements.schedules())[0]
+    mended = run(conn, verbs.schedules())[0]
     assert (mended.last_error, mended.last_tick) == (None, noon)
 
 
 def test_a_queue_that_another_session_holds_up_holds_up_no_other_schedule(
     connect: Connect, conn: Connection, nightly: str, noon: datetime, queue: Queue
 ) -> None:
-    run(conn, statements.schedule("a_blocked", "0 12 * * *", queue("busy"), 1, priority=9))
+    run(conn, verbs.schedule("a_blocked", "0 12 * * *", queue("busy"), 1, priority=9))
     settle(conn, noon - MINUTE)
     publisher = connect()
     with publisher.transaction():
         # The first message of a priority, not committed: who publishes with the same priority waits for it.
-        run(publisher, statements.publish("busy", "first", priority=9))
+        run(publisher, verbs.publish("busy", "first", priority=9))
         assert run_at(conn, noon) == 1
     assert run_at(conn, noon) == 1
     assert published(conn) == [
@@ -524,7 +522,7 @@ def test_a_queue_that_another_session_holds_up_holds_up_no_other_schedule(
 
 
 def test_a_body_that_the_queue_does_not_take_is_not_quoted(conn: Connection, queue: Queue, noon: datetime) -> None:
-    run(conn, statements.schedule("s", "0 12 * * *", queue("orders", max_body_bytes=100), "SECRET" * 50))
+    run(conn, verbs.schedule("s", "0 12 * * *", queue("orders", max_body_bytes=100), "SECRET" * 50))
     settle(conn, noon - MINUTE)
     assert run_at(conn, noon) == 0
     error = only(conn).last_error
@@ -534,12 +532,12 @@ def test_a_body_that_the_queue_does_not_take_is_not_quoted(conn: Connection, que
 
 
 def test_a_paused_queue_takes_its_scheduled_messages(conn: Connection, nightly: str, noon: datetime) -> None:
-    run(conn, statements.alter_queue("orders", paused=True))
+    run(conn, verbs.alter_queue("orders", paused=True))
     assert run_at(conn, noon) == 1
 
 
 def test_a_zone_that_the_server_no_longer_knows_stops_no_other(conn: Connection, nightly: str, noon: datetime) -> None:
-    run(conn, statements.schedule("a_broken", "0 12 * * *", "orders", 1))
+    run(conn, verbs.schedule("a_broken", "0 12 * * *", "orders", 1))
     settle(conn, noon - MINUTE)
     conn.execute("UPDATE messages.schedule SET time_zone = 'Atlantis' WHERE schedule_name = 'a_broken'")
     assert run_at(conn, noon) == 1
@@ -552,32 +550,32 @@ def test_a_zone_that_the_server_no_longer_knows_stops_no_other(conn: Connection,
 
 
 def test_an_unknown_schedule_is_an_error_in_every_verb(conn: Connection) -> None:
-    for verb in (statements.unschedule, statements.pause_schedule, statements.resume_schedule):
+    for verb in (verbs.unschedule, verbs.pause_schedule, verbs.resume_schedule):
         with pytest.raises(ScheduleNotFound, match=r"schedule 'nope' does not exist\..*messages\.schedules"):
             run(conn, verb("nope"))
 
 
 def test_a_schedule_needs_a_queue_that_exists(conn: Connection) -> None:
     with pytest.raises(QueueNotFound, match="queue 'nope' does not exist"):
-        run(conn, statements.schedule("s", "* * * * *", "nope", 1))
+        run(conn, verbs.schedule("s", "* * * * *", "nope", 1))
 
 
 @pytest.mark.parametrize("name", ["", "Nightly", "1s", "a" * 49, "a b", "x'; --", "größe", "a\n"])
 def test_a_bad_name_is_refused(conn: Connection, queue: Queue, name: str) -> None:
     with pytest.raises(InvalidArgument, match=r"(?s)schedule_name is '.*lower-case letter"):
-        run(conn, statements.schedule(name, "* * * * *", queue("orders"), 1))
+        run(conn, verbs.schedule(name, "* * * * *", queue("orders"), 1))
 
 
 @pytest.mark.parametrize("zone", ["", "Mars/Olympus", "UTC+3", "Foo3", "Europe/Berlin; --", "Europe/Berlin3"])
 def test_a_bad_time_zone_is_refused(conn: Connection, queue: Queue, zone: str) -> None:
     with pytest.raises(InvalidArgument, match=r"time_zone is '.*pg_timezone_names"):
-        run(conn, statements.schedule("s", "* * * * *", queue("orders"), 1, time_zone=zone))
+        run(conn, verbs.schedule("s", "* * * * *", queue("orders"), 1, time_zone=zone))
 
 
 @pytest.mark.parametrize("priority", [-101, 101, 40000])
 def test_a_bad_priority_is_refused(conn: Connection, queue: Queue, priority: int) -> None:
     with pytest.raises(InvalidArgument, match=rf"priority is {priority}\. Give"):
-        run(conn, statements.schedule("s", "* * * * *", queue("orders"), 1, priority=priority))
+        run(conn, verbs.schedule("s", "* * * * *", queue("orders"), 1, priority=priority))
 
 
 @pytest.mark.parametrize(
@@ -602,34 +600,34 @@ def test_bad_sql_arguments_are_refused(conn: Connection, queue: Queue, arguments
 @pytest.mark.cron
 def test_install_cron_gives_the_schedules_to_pg_cron(cron_dsn: str) -> None:
     with psycopg.connect(cron_dsn, autocommit=True) as conn:
-        run(conn, statements.install_cron())
-        run(conn, statements.install_cron())
+        run(conn, verbs.install_cron())
+        run(conn, verbs.install_cron())
         jobs = dict(conn.execute("SELECT jobname, command FROM cron.job WHERE schedule = '* * * * *'").fetchall())
         assert jobs == {
             "messages:upkeep": "SELECT messages.upkeep()",
             "messages:schedules": "SELECT messages.run_schedules()",
         }
-        run(conn, statements.schedule("s", "* * * * *", "default", 1))
+        run(conn, verbs.schedule("s", "* * * * *", "default", 1))
         settle(conn, datetime.now(UTC) - DAY)
         assert conn.execute(jobs["messages:schedules"].encode()).fetchone() == (1,)
-        assert run(conn, statements.uninstall_cron()) == 2
+        assert run(conn, verbs.uninstall_cron()) == 2
 
 
 @pytest.mark.cron
 def test_a_pg_cron_job_from_before_the_schedules_leaves_the_upkeep_to_airflow(cron_dsn: str) -> None:
     with psycopg.connect(cron_dsn, autocommit=True) as conn:
-        run(conn, statements.install_cron())
+        run(conn, verbs.install_cron())
         conn.execute("SELECT cron.unschedule('messages:schedules')")
-        assert run(conn, statements.upkeep_mode()) == "airflow"
-        run(conn, statements.install_cron())
-        assert run(conn, statements.upkeep_mode()) == "pg_cron"
+        assert run(conn, verbs.upkeep_mode()) == "airflow"
+        run(conn, verbs.install_cron())
+        assert run(conn, verbs.upkeep_mode()) == "pg_cron"
 
 
 @pytest.mark.cron
 def test_pg_cron_publishes_at_a_real_tick(cron_dsn: str) -> None:
     with psycopg.connect(cron_dsn, autocommit=True) as conn:
-        run(conn, statements.install_cron())
-        run(conn, statements.schedule("s", "* * * * *", "default", 1))
+        run(conn, verbs.install_cron())
+        run(conn, verbs.schedule("s", "* * * * *", "default", 1))
         due = only(conn).next_at
         conn.execute("LISTEN new_message")
         (rung,) = conn.notifies(timeout=75, stop_after=1)

@@ -223,7 +223,8 @@ def test_the_plugin_can_be_turned_off(run_pytest: RunPytest) -> None:
 
 
 def test_the_examples_of_the_documentation_run(run_pytest: RunPytest, cluster: Cluster) -> None:
-    (tests,), (conftest,) = (of_page("docs/testing.md", "python", file) for file in ("test_orders.py", "conftest.py"))
+    page = "docs/how-to/testing.md"
+    (tests,), (conftest,) = (of_page(page, "python", file) for file in ("test_orders.py", "conftest.py"))
     tests += "\ndef test_template(pgqueue):\n    assert pgqueue.conn.execute('TABLE shipment').fetchall() == []\n"
     tests += "    pgqueue.publish('invoices', 1)\n"
     # What Airflow warns about is not ours.

@@ -16,7 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer import Consumer
 from airflow_provider_pgqueue.core.errors import LeaseLost, QueueNotFound
@@ -76,12 +76,12 @@ def listeners(conn: Connection) -> list[int]:
 
 
 def held_lease(conn: Connection, lease_for: timedelta, number: int = 1) -> Lease:
-    messages = run(conn, statements.lease("orders", max_messages=number, lease_for=lease_for))
+    messages = run(conn, verbs.lease("orders", max_messages=number, lease_for=lease_for))
     return Lease(conn, messages, lease_for=lease_for)
 
 
 def test_sigterm_finishes_the_message_in_hand_and_releases_the_rest(dsn: str, conn: Connection, queue: Queue) -> None:
-    run(conn, statements.publish_batch(queue("orders"), list(range(5))))
+    run(conn, verbs.publish_batch(queue("orders"), list(range(5))))
     process = subprocess.Popen([sys.executable, "-c", SLOW_WORKER, dsn], stdout=subprocess.PIPE, text=True)
     assert process.stdout
     with process.stdout:
@@ -98,9 +98,9 @@ def test_a_notify_wakes_a_worker_long_before_its_next_poll(dsn: str, conn: Conne
     consumer = Consumer(queue_name="orders", handle=lambda message: None)
     with working(Worker(conninfo=dsn, consumer=consumer, poll_interval=60)):
         until(lambda: listeners(conn))
-        run(conn, statements.publish("orders", 1))
+        run(conn, verbs.publish("orders", 1))
         until(lambda: count(conn, "message_archive") == 1, timeout=5)
-        run(conn, statements.publish("orders", 2, delay=timedelta(milliseconds=300)))
+        run(conn, verbs.publish("orders", 2, delay=timedelta(milliseconds=300)))
         until(lambda: count(conn, "message_archive") == 2, timeout=5)
 
 
@@ -114,7 +114,7 @@ def test_a_worker_whose_connections_are_cut_works_on(dsn: str, conn: Connection,
             " WHERE datname = current_database() AND application_name LIKE 'pgqueue%'"
         )
         until(lambda: listeners(conn) not in ([], [first]))
-        run(conn, statements.publish("orders", 1))
+        run(conn, verbs.publish("orders", 1))
         until(lambda: count(conn, "message_archive") == 1, timeout=5)
 
 
@@ -126,30 +126,30 @@ def test_a_worker_of_an_unknown_queue_ends_with_the_error(dsn: str) -> None:
 
 def test_an_open_lease_is_renewed(connect: Connect, queue: Queue) -> None:
     conn, other = connect(), connect()
-    run(conn, statements.publish(queue("orders"), 1))
+    run(conn, verbs.publish(queue("orders"), 1))
     with held_lease(conn, timedelta(seconds=0.3)):
         time.sleep(0.8)
-        assert run(other, statements.lease("orders")) == []
+        assert run(other, verbs.lease("orders")) == []
     assert count(conn, "message_archive") == 1
 
 
 def test_each_lease_of_a_drain_is_renewed(connect: Connect, queue: Queue) -> None:
     conn, other = connect(), connect()
-    run(conn, statements.publish_batch(queue("orders"), [1, 2]))
+    run(conn, verbs.publish_batch(queue("orders"), [1, 2]))
 
     def slow(message: Message) -> None:
         time.sleep(0.8)
-        others = run(other, statements.lease("orders", max_messages=2))
+        others = run(other, verbs.lease("orders", max_messages=2))
         assert message.id not in [taken.id for taken in others]
         for taken in others:
-            run(other, statements.release(taken.lock_token, [taken.id], count_attempt=False))
+            run(other, verbs.release(taken.lock_token, [taken.id], count_attempt=False))
 
     consumer = Consumer(queue_name="orders", handle=slow, batch_size=1, lease_for=timedelta(seconds=0.3))
     assert consumer.drain(conn) == {"success": 2}
 
 
 def test_a_renewal_does_not_take_what_is_settled_meanwhile_for_lost(conn: Connection, queue: Queue) -> None:
-    run(conn, statements.publish_batch(queue("orders"), list(range(200))))
+    run(conn, verbs.publish_batch(queue("orders"), list(range(200))))
     lease = held_lease(conn, timedelta(minutes=1), 200)
     done = threading.Event()
 
@@ -175,29 +175,29 @@ def test_only_a_lease_in_a_transaction_of_its_own_does_not_wait_for_the_disk(con
     )
     conn.execute("CREATE TRIGGER see AFTER UPDATE OR DELETE ON messages.message EXECUTE FUNCTION see()")
     conn.execute("SET synchronous_commit = on")
-    run(conn, statements.publish_batch(queue("orders"), [1, 2, 3]))
+    run(conn, verbs.publish_batch(queue("orders"), [1, 2, 3]))
 
     def settings(session: Connection) -> set[str]:
         return {setting for (setting,) in session.execute("DELETE FROM seen RETURNING setting")}
 
-    (message,) = run(conn, statements.lease("orders"))
+    (message,) = run(conn, verbs.lease("orders"))
     assert settings(conn) == {"off"}
     held = (message.lock_token, [message.id])
-    run(conn, statements.extend(*held, lease_for=timedelta(minutes=1)))
+    run(conn, verbs.extend(*held, lease_for=timedelta(minutes=1)))
     assert settings(conn) == {"off"}
-    run(conn, statements.archive(*held))
+    run(conn, verbs.archive(*held))
     assert settings(conn) == {"on"}
     assert conn.execute("SHOW synchronous_commit").fetchone() == ("on",)
     with conn.transaction():
-        run(conn, statements.lease("orders"))
+        run(conn, verbs.lease("orders"))
         assert settings(conn) == {"on"}
-    run(mine, statements.lease("orders"))
+    run(mine, verbs.lease("orders"))
     assert settings(mine) == {"on"}
 
 
 def test_a_lease_that_ends_in_an_error_is_released_and_counts_an_attempt(connect: Connect, queue: Queue) -> None:
     conn, other = connect(), connect()
-    run(conn, statements.publish_batch(queue("orders"), [1, 2]))
+    run(conn, verbs.publish_batch(queue("orders"), [1, 2]))
 
     def work() -> None:
         with held_lease(conn, timedelta(minutes=1), 2) as lease:
@@ -206,13 +206,13 @@ def test_a_lease_that_ends_in_an_error_is_released_and_counts_an_attempt(connect
 
     with pytest.raises(KeyError):
         work()
-    (message,) = run(other, statements.lease("orders", max_messages=10))
+    (message,) = run(other, verbs.lease("orders", max_messages=10))
     assert (message.body, message.attempts) == (2, 2)
 
 
 def test_a_lease_that_was_lost_says_so_and_settles_the_others(connect: Connect, queue: Queue) -> None:
     conn = connect()
-    run(conn, statements.publish_batch(queue("orders"), [1, 2]))
+    run(conn, verbs.publish_batch(queue("orders"), [1, 2]))
     lease = held_lease(conn, timedelta(minutes=1), 2)
     conn.execute("UPDATE messages.message SET lock_expires_at = now() WHERE id = %s", [lease[0].id])
     with pytest.raises(LeaseLost) as lost:
@@ -223,7 +223,7 @@ def test_a_lease_that_was_lost_says_so_and_settles_the_others(connect: Connect, 
 
 def test_a_batch_handler_gives_an_outcome_for_each_message(connect: Connect, queue: Queue) -> None:
     conn = connect()
-    run(conn, statements.publish_batch(queue("orders"), [1, 2, 3]))
+    run(conn, verbs.publish_batch(queue("orders"), [1, 2, 3]))
 
     def handle(messages: Any) -> dict[int, Outcome | None]:
         return {message.id: Rejected("even") for message in messages if message.body % 2 == 0}
@@ -233,7 +233,7 @@ def test_a_batch_handler_gives_an_outcome_for_each_message(connect: Connect, que
 
 def test_a_worker_stops_taking_after_max_messages(connect: Connect, queue: Queue) -> None:
     conn, seen = connect(), list[int]()
-    run(conn, statements.publish_batch(queue("orders"), list(range(10))))
+    run(conn, verbs.publish_batch(queue("orders"), list(range(10))))
 
     def handle(message: Message) -> None:
         seen.append(message.body)
@@ -246,7 +246,7 @@ def test_a_worker_stops_taking_after_max_messages(connect: Connect, queue: Queue
 def test_no_body_reaches_the_log(connect: Connect, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
     conn = connect()
     caplog.set_level("DEBUG")
-    run(conn, statements.publish(queue("orders", max_attempts=1), "SECRET"))
+    run(conn, verbs.publish(queue("orders", max_attempts=1), "SECRET"))
 
     def handle(message: Message) -> None:
         raise ValueError(f"cannot read {message.body}")

@@ -162,7 +162,7 @@ def test_the_causes_of_the_triage_are_repaired_and_worked_off_once_however_often
 
     run_id = unpause(stack, TRIAGE)
 
-    causes = queue_conn.execute("SELECT pattern, undecided FROM messages.causes('spark_flights')").fetchall()
+    causes = queue_conn.execute("SELECT pattern, undecided FROM messages.triage_causes('spark_flights')").fetchall()
     assert dict(causes) == {"no arrival report yet": dead["failed"], "no departure time": dead["rejected"]}
     assert "no arrival report yet" in (stack.directory / "triage.html").read_text()
     assert undecided(queue_conn) == {"rejected": dead["rejected"]}

@@ -23,14 +23,14 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError, QueueNotFound, QueuePaused
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.jobs.drain.batches import outcomes_of
+from airflow_provider_pgqueue.spark.jobs.drain.drain import DrainOptions, drain
 from airflow_provider_pgqueue.spark.package import package
-from airflow_provider_pgqueue.spark.pipelines.batches import outcomes_of
-from airflow_provider_pgqueue.spark.pipelines.drain import DrainOptions, drain
 from tests.core.test_worker import until
 
 Connection = psycopg.Connection[Any]
@@ -90,7 +90,7 @@ def noting(dsn: str) -> Callable[[pa.Table], None]:
 
 
 def publish(conn: Connection, *bodies: Any, **options: Any) -> list[int]:
-    return run(conn, statements.publish_batch("orders", bodies, **options))
+    return run(conn, verbs.publish_batch("orders", bodies, **options))
 
 
 def archive(conn: Connection) -> dict[Any, Any]:
@@ -272,7 +272,7 @@ def test_what_a_killed_try_of_the_run_held_comes_back_to_it_and_what_others_hold
     publish(conn, "ours", "theirs")
     for holder in ("spark nightly 0.0:1@gone", "spark nightly 2 0.0:1@busy"):
         lease_for = timedelta(seconds=2) if "gone" in holder else timedelta(minutes=5)
-        assert run(conn, statements.lease("orders", lease_for=lease_for, locked_by=holder))
+        assert run(conn, verbs.lease("orders", lease_for=lease_for, locked_by=holder))
     summary = draining(lambda messages: None)
     assert list(archive(conn)) == ["ours"]
     assert (summary["archived"], summary["held"], summary["waiting"]) == (1, 0, 1)
@@ -310,14 +310,14 @@ def test_what_a_dying_try_of_the_run_archives_yet_is_not_taken_again(
     queue("orders")
     publish(conn, *range(20))
     holder = "spark nightly 0.0:1@dying"
-    held = run(conn, statements.lease("orders", max_messages=6, locked_by=holder))
+    held = run(conn, verbs.lease("orders", max_messages=6, locked_by=holder))
 
     def archive_late() -> None:
         own = connect()
         until(lambda: own.execute("SELECT FROM messages.pipeline_run").rowcount, 60)
         time.sleep(1)  # so that the drain has looked by now
         ids = [message.id for message in held]
-        run(own, statements.archive(held[0].lock_token, ids, handled_by=holder))
+        run(own, verbs.archive(held[0].lock_token, ids, handled_by=holder))
 
     thread = threading.Thread(target=archive_late)
     thread.start()
@@ -479,7 +479,7 @@ def test_the_zip_has_what_a_worker_needs_and_the_same_bytes_every_time(tmp_path:
     first, second = package(tmp_path / "a.zip"), package(tmp_path / "b.zip")
     assert first.read_bytes() == second.read_bytes()
     look = (
-        "import airflow_provider_pgqueue.spark.pipelines.share as share;"
+        "import airflow_provider_pgqueue.spark.jobs.drain.task as share;"
         "from airflow_provider_pgqueue.core.migrations import code_version;"
         "print(share.__file__, code_version())"
     )

@@ -24,7 +24,7 @@ import pytest
 from psycopg import sql
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import (
     BeforeArchive,
@@ -36,13 +36,13 @@ from airflow_provider_pgqueue.core.errors import (
     PermissionDenied,
     UndecidedMessages,
 )
-from airflow_provider_pgqueue.core.statements import Statement
-from airflow_provider_pgqueue.core.statements.statement import one
+from airflow_provider_pgqueue.core.verbs import Statement
+from airflow_provider_pgqueue.core.verbs.statement import one
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines import succession
-from airflow_provider_pgqueue.spark.pipelines.export import ExportOptions, _Export, export
-from airflow_provider_pgqueue.spark.pipelines.exported import export_files, read_export
-from airflow_provider_pgqueue.spark.pipelines.target import shown
+from airflow_provider_pgqueue.spark.jobs.export import replace as succession
+from airflow_provider_pgqueue.spark.jobs.export.export import ExportOptions, _Export, export
+from airflow_provider_pgqueue.spark.jobs.export.read_export import export_files, read_export
+from airflow_provider_pgqueue.spark.jobs.export.target import shown
 from tests.test_docs import of_page
 from tools.partitions import make_empty_partition
 
@@ -215,8 +215,8 @@ def test_a_decision_after_the_export_is_exported_again(
     queue("orders")
     dead = die(conn, name)
     do()
-    (leased,) = run(conn, statements.lease_dead("orders"))
-    run(conn, statements.dismiss(leased.lock_token, [dead], "known"))
+    (leased,) = run(conn, verbs.lease_dead("orders"))
+    run(conn, verbs.dismiss(leased.lock_token, [dead], "known"))
     assert do()["exported"] == [name]
     assert rows_in_export(session, target) == rows_in_archive(conn, name)
     assert len(ids_in_data(target)) == 1001
@@ -280,7 +280,7 @@ def test_the_files_of_an_export_can_be_handed_to_another_program(
     paths = export_files(str(target))
     assert paths == export_files(f"file://{target}/")
     assert len(paths) == len(ds.dataset(target / "data").files) - 1
-    (example,) = of_page("docs/spark-pipelines.md", "py", "export files")
+    (example,) = of_page("docs/how-to/spark-pipelines.md", "py", "export files")
     documented: dict[str, Any] = {}
     exec(example.replace("/data/messages", str(target)), documented)
     table = documented["messages"].to_table()
@@ -409,10 +409,10 @@ def test_a_compared_partition_is_dropped_and_the_archive_goes_on(
     assert (exists(conn, old), exists(conn, young)) == (False, True)
     assert rows_in_export(session, target) == expected
     with pytest.raises(BeforeArchive):
-        run(conn, statements.search_archive(archived_from=datetime.now(UTC) - timedelta(days=39)))
-    run(conn, statements.publish(queue("orders"), 1))
-    (message,) = run(conn, statements.consume("orders"))
-    assert [found.id for found in run(conn, statements.search_archive("orders", id=message.id))] == [message.id]
+        run(conn, verbs.search_archive(archived_from=datetime.now(UTC) - timedelta(days=39)))
+    run(conn, verbs.publish(queue("orders"), 1))
+    (message,) = run(conn, verbs.consume("orders"))
+    assert [found.id for found in run(conn, verbs.search_archive("orders", id=message.id))] == [message.id]
     again = do(partitions=(old,), drop=True)
     assert (again["skipped"], again["dropped"]) == ([old], [])
     assert rows_in_export(session, target) == expected
@@ -446,8 +446,8 @@ def test_a_dead_message_that_waits_for_a_decision_keeps_the_partition(
     assert "Requeue or dismiss them" in done["kept"][name]
     with pytest.raises(UndecidedMessages, match="about which nothing was decided"):
         drop(conn, name, manifest_of(target, name))
-    (leased,) = run(conn, statements.lease_dead("orders"))
-    run(conn, statements.dismiss(leased.lock_token, [dead], "known"))
+    (leased,) = run(conn, verbs.lease_dead("orders"))
+    run(conn, verbs.dismiss(leased.lock_token, [dead], "known"))
     done = do(drop=True)
     assert (done["exported"], done["dropped"]) == ([name], [name])
 
@@ -650,7 +650,7 @@ def test_options_out_of_range_are_refused(do: Export, options: dict[str, Any]) -
 DRIVER = """
 import os, shutil, signal, sys
 sys.path[:0] = {path!r}
-from airflow_provider_pgqueue.spark.pipelines import target as module
+from airflow_provider_pgqueue.spark.jobs.export import target as module
 
 target, moments = {target!r}, []
 
@@ -669,7 +669,7 @@ for act in (module.move, module.remove_file, module.remove_folder):
 
 from pyspark.sql import SparkSession
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines.export import ExportOptions, export
+from airflow_provider_pgqueue.spark.jobs.export.export import ExportOptions, export
 
 spark = SparkSession.builder.getOrCreate()
 export(spark, ExportOptions(target=target), Database())

@@ -19,11 +19,11 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines.drain import DrainOptions, drain
+from airflow_provider_pgqueue.spark.jobs.drain.drain import DrainOptions, drain
 from tests.core.test_worker import until
 from tests.spark.test_export import make_partition, rows_in_archive
 from tools.standalone import Standalone
@@ -71,8 +71,8 @@ SLOW_WRITER = """
 import time
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
-from airflow_provider_pgqueue.spark.source import data_source
-from airflow_provider_pgqueue.spark.writer import PublishOptions, PublishWriter
+from airflow_provider_pgqueue.spark.source.data_source import data_source
+from airflow_provider_pgqueue.spark.source.publish.writer import PublishOptions, PublishWriter
 
 class SlowWriter(PublishWriter):
     def write(self, iterator):
@@ -126,7 +126,7 @@ def submit(standalone: Standalone, dsn: str, tmp_path: Path) -> Iterator[Callabl
 
 
 def publish(conn: Connection, number: int) -> list[int]:
-    return run(conn, statements.publish_batch("orders", range(number)))
+    return run(conn, verbs.publish_batch("orders", range(number)))
 
 
 def succeeded(conn: Connection) -> list[int]:
@@ -325,7 +325,7 @@ def test_a_task_frozen_past_its_lease_changes_nothing_when_it_goes_on(
         os.kill(pid, signal.SIGSTOP)
         try:
             (taken,) = until(lambda: leased(conn), 20)
-            run(conn, statements.archive(taken.lock_token, [taken.id], handled_by="another"))
+            run(conn, verbs.archive(taken.lock_token, [taken.id], handled_by="another"))
             conn.execute("INSERT INTO effect VALUES (0)")
         finally:
             os.kill(pid, signal.SIGCONT)
@@ -345,4 +345,4 @@ def test_a_task_frozen_past_its_lease_changes_nothing_when_it_goes_on(
 
 
 def leased(conn: Connection) -> list[Message]:
-    return run(conn, statements.lease("orders"))
+    return run(conn, verbs.lease("orders"))

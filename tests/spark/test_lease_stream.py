@@ -19,10 +19,10 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, PgQueueError, QueueNotFound
-from airflow_provider_pgqueue.spark.archive_sink import ArchiveSink
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.lease_stream import LeaseStream
-from airflow_provider_pgqueue.spark.schema import LEASED, spark_schema
+from airflow_provider_pgqueue.spark.source.lease.archive_sink import ArchiveSink
+from airflow_provider_pgqueue.spark.source.lease.lease_stream import LeaseStream
+from airflow_provider_pgqueue.spark.source.schema import LEASED, spark_schema
 from tests.core.test_roles import logins
 
 Connection = psycopg.Connection[Any]
@@ -173,7 +173,7 @@ def test_claims_are_forgotten_a_day_after_they_ended(
     ids(stream(), "packer/1/0")
     ids(stream(), "packer/2/0")
     conn.execute("UPDATE messages.claim SET expires_at = expires_at - interval '25 hours' WHERE claim = 'packer/1/0'")
-    conn.execute("SELECT messages.forget()")
+    conn.execute("SELECT messages.delete_expired_records()")
     assert conn.execute("SELECT claim FROM messages.claim").fetchall() == [("packer/2/0",)]
 
 
@@ -207,13 +207,13 @@ def test_a_limited_team_reaches_no_claim_of_another_team(
         packer.stop()
         with psycopg.connect(dsn, user="mailers", autocommit=True) as mailers:
             for statement in (
-                "SELECT messages.lease_claimed(%s, 'orders')",
-                "SELECT messages.forget_claims(%s, 'orders', 9)",
+                "SELECT messages.lease_named(%s, 'orders')",
+                "SELECT messages.end_named_leases(%s, 'orders', 9)",
             ):
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):
                     mailers.execute(statement.encode(), [first.value])
             with pytest.raises(psycopg.Error, match="is of queue 'orders'"):
-                mailers.execute("SELECT messages.lease_claimed(%s, 'mail')", [first.value])
+                mailers.execute("SELECT messages.lease_named(%s, 'mail')", [first.value])
     assert conn.execute("SELECT count(*) FROM messages.claim WHERE lock_token IS NOT NULL").fetchone() == (1,)
 
 

@@ -21,14 +21,14 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines import reprocess as module
-from airflow_provider_pgqueue.spark.pipelines.reprocess import ReprocessOptions, reprocess
-from airflow_provider_pgqueue.spark.remedy import KEEP, LEAVE, Dismiss, MatchesSchema
-from airflow_provider_pgqueue.spark.repairs import Repairs
+from airflow_provider_pgqueue.spark.jobs.dead import reprocess as module
+from airflow_provider_pgqueue.spark.jobs.dead.remedy import KEEP, LEAVE, Dismiss, MatchesSchema
+from airflow_provider_pgqueue.spark.jobs.dead.reprocess import ReprocessOptions, reprocess
+from airflow_provider_pgqueue.spark.jobs.dead.task import Repairs
 from tools import ROOT
 
 Connection = psycopg.Connection[Any]
@@ -143,7 +143,7 @@ def test_each_decision_has_its_outcome_and_what_is_left_is_free_for_others(
         "raised": [ids[3], ids[6], ids[8]],
     }
     assert waiting(conn)[:2] == [{"n": 0, "secret": "canary"}, {"n": 9, "new": True}]
-    assert {one.id for one in run(conn, statements.lease_dead("orders"))} == {ids[n] for n in (1, 3, 4, 5, 6, 7, 8)}
+    assert {one.id for one in run(conn, verbs.lease_dead("orders"))} == {ids[n] for n in (1, 3, 4, 5, 6, 7, 8)}
     assert "canary" not in caplog.text + json.dumps(summary)
 
 
@@ -184,7 +184,7 @@ def test_only_what_was_chosen_is_reprocessed_oldest_first(
 def test_a_cause_of_the_last_triage_is_reprocessed(
     spark: SparkSession, database: Database, conn: Connection, dead: Callable[..., list[int]]
 ) -> None:
-    from airflow_provider_pgqueue.spark.pipelines.triage import TriageOptions, triage
+    from airflow_provider_pgqueue.spark.jobs.dead.triage import TriageOptions, triage
 
     ids = dead(2, details="no address in Athens for order 1") + dead(1, details="no address in Bern for order 2")
     dead(1, details="disk full")
@@ -192,7 +192,7 @@ def test_a_cause_of_the_last_triage_is_reprocessed(
     given = {"queue_name": None, "cause": cause["cause"]}
     done = reprocess(spark, options(lambda m: KEEP, **given), database)
     assert done["ids"] == {"requeued": ids}
-    conn.execute("SELECT messages.record_causes('a later triage, in which nothing died of it', '[]')")
+    conn.execute("SELECT messages.record_triage_causes('a later triage, in which nothing died of it', '[]')")
     assert reprocess(spark, options(lambda m: KEEP, **given), database) == done
     with pytest.raises(InvalidArgument, match="no cause 'nope'"):
         reprocess(spark, options(lambda m: KEEP, "night 2", queue_name=None, cause="nope"), database)
@@ -204,13 +204,13 @@ def test_a_dry_run_changes_nothing_and_says_what_would_be(
     spark: SparkSession, database: Database, conn: Connection, dead: Callable[..., list[int]]
 ) -> None:
     ids = dead(4)
-    leased = run(conn, statements.lease_dead("orders", max_messages=1))
+    leased = run(conn, verbs.lease_dead("orders", max_messages=1))
     before = [conn.execute(f"TABLE messages.{table}".encode()).fetchall() for table in TABLES]
     summary = reprocess(spark, options(lambda m: KEEP if m.body["n"] % 2 else LEAVE, dry_run=True), database)
     assert [conn.execute(f"TABLE messages.{table}".encode()).fetchall() for table in TABLES] == before
     assert summary["dry_run"]
     assert summary["ids"] == {"requeued": [ids[1], ids[3]], "left": [ids[2]], "held": [leased[0].id]}
-    run(conn, statements.release_dead(leased[0].lock_token, [leased[0].id]))
+    run(conn, verbs.release_dead(leased[0].lock_token, [leased[0].id]))
     assert reprocess(spark, options(lambda m: KEEP), database)["requeued"] == 4
 
 
@@ -310,7 +310,7 @@ def test_a_task_waits_for_what_somebody_else_holds(
     database: Database, conn: Connection, dead: Callable[..., list[int]]
 ) -> None:
     ids = dead(3)
-    given_back, dismissed = run(conn, statements.lease_dead("orders", ids=ids[:2]))
+    given_back, dismissed = run(conn, verbs.lease_dead("orders", ids=ids[:2]))
     repairs = Repairs(
         database=database,
         ids=ids,
@@ -332,8 +332,8 @@ def test_a_task_waits_for_what_somebody_else_holds(
     while "requeued" not in remedies(conn):
         time.sleep(0.02)
     time.sleep(0.3)  # long enough for a task that does not wait to end
-    run(conn, statements.release_dead(given_back.lock_token, [given_back.id]))
-    run(conn, statements.dismiss(dismissed.lock_token, [dismissed.id], "not ours"))
+    run(conn, verbs.release_dead(given_back.lock_token, [given_back.id]))
+    run(conn, verbs.dismiss(dismissed.lock_token, [dismissed.id], "not ours"))
     task.join()
     assert outcomes == {given_back.id: "requeued", dismissed.id: "decided", ids[2]: "requeued"}
 
@@ -355,7 +355,7 @@ def test_killed_in_the_middle_and_run_again_each_message_has_one_remedy(
         """
         from datetime import timedelta
         from pyspark.sql import SparkSession
-        from airflow_provider_pgqueue.spark.pipelines.reprocess import ReprocessOptions, reprocess
+        from airflow_provider_pgqueue.spark.jobs.dead.reprocess import ReprocessOptions, reprocess
 
         spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
         options = ReprocessOptions(run_id="night 1", repair="slow_repair:keep", queue_name="orders", tasks=2,

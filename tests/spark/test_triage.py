@@ -18,16 +18,16 @@ from click.testing import CliRunner
 from psycopg.rows import dict_row
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.spark.causes import Causes
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pattern import group, normalise
-from airflow_provider_pgqueue.spark.pipelines import triage as module
-from airflow_provider_pgqueue.spark.pipelines.triage import TriageOptions, triage
-from airflow_provider_pgqueue.spark.pipelines.triage_report import render
-from airflow_provider_pgqueue.spark.trend import Window, verdict
+from airflow_provider_pgqueue.spark.jobs.dead import triage as module
+from airflow_provider_pgqueue.spark.jobs.dead.causes import Causes
+from airflow_provider_pgqueue.spark.jobs.dead.error_pattern import group, normalise
+from airflow_provider_pgqueue.spark.jobs.dead.trend import Window, verdict
+from airflow_provider_pgqueue.spark.jobs.dead.triage import TriageOptions, triage
+from airflow_provider_pgqueue.spark.jobs.dead.triage_report import render
 
 Connection = psycopg.Connection[Any]
 BODY = "the body, which nobody may see"
@@ -216,7 +216,7 @@ def database(dsn: str) -> Database:
 def causes(conn: Connection, **arguments: Any) -> list[dict[str, Any]]:
     given = ", ".join(f"{name} => %({name})s" for name in arguments)
     with conn.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(f"SELECT * FROM messages.causes({given})".encode(), arguments).fetchall()  # noqa: S608
+        return cursor.execute(f"SELECT * FROM messages.triage_causes({given})".encode(), arguments).fetchall()  # noqa: S608
 
 
 def test_the_causes_are_the_ones_that_were_made_and_the_numbers_those_of_sql(
@@ -231,7 +231,7 @@ def test_the_causes_are_the_ones_that_were_made_and_the_numbers_those_of_sql(
     refused = deaths.add("connection reset", 4, error="OSError", after=timedelta(days=6))
     deaths.add("at the beginning of the window", after=timedelta(0))
     deaths.add("at the end of the window", after=timedelta(days=7))
-    run(conn, statements.requeue_dead("orders", fingerprint=fingerprint(conn, refused[0]), max_messages=3))
+    run(conn, verbs.requeue_dead("orders", fingerprint=fingerprint(conn, refused[0]), max_messages=3))
     deaths.add("another cause altogether kills it", requeued_from=refused[0], after=timedelta(days=8))
     dismiss(conn, refused[3])
 
@@ -297,8 +297,8 @@ def fingerprint(conn: Connection, id_: int) -> str:
 
 
 def dismiss(conn: Connection, id_: int) -> None:
-    (leased,) = run(conn, statements.lease_dead("orders", ids=[id_]))
-    run(conn, statements.dismiss(leased.lock_token, [id_], "no more"))
+    (leased,) = run(conn, verbs.lease_dead("orders", ids=[id_]))
+    run(conn, verbs.dismiss(leased.lock_token, [id_], "no more"))
 
 
 def test_a_run_that_finished_is_not_done_again_and_a_new_one_replaces_the_causes(
@@ -368,13 +368,13 @@ def test_the_line_of_the_page_requeues_the_cause(
         html.unescape(line) for line in re.findall(r"<pre>(SELECT.*?)</pre>", (tmp_path / "page.html").read_text())
     ]
     assert conn.execute(lines[1].encode()).rowcount == 20
-    assert run(conn, statements.dead_ids()) == kept
+    assert run(conn, verbs.dead_ids()) == kept
     assert conn.execute(lines[5].replace("REASON", "disk is larger now").encode()).fetchall() == [(kept[0],)]
 
 
 def test_the_history_is_bounded_and_a_record_is_whole_or_nothing(conn: Connection) -> None:
     for number in range(33):
-        conn.execute("SELECT messages.record_causes(%s, %s)", [f"night {number}", json.dumps([example("a")])])
+        conn.execute("SELECT messages.record_triage_causes(%s, %s)", [f"night {number}", json.dumps([example("a")])])
     assert conn.execute("SELECT count(*), min(recorded_at) FROM messages.dead_cause").fetchone()[0] == 30  # type: ignore[index]
     for wrong in (
         [example("b"), example("c", dead=7)],
@@ -383,7 +383,7 @@ def test_the_history_is_bounded_and_a_record_is_whole_or_nothing(conn: Connectio
         [example("d")] * 1001,
     ):
         with pytest.raises(psycopg.Error):
-            conn.execute("SELECT messages.record_causes('night 32', %s)", [json.dumps(wrong)])
+            conn.execute("SELECT messages.record_triage_causes('night 32', %s)", [json.dumps(wrong)])
     assert [one["cause"] for one in causes(conn)] == ["a"]
 
 
@@ -416,14 +416,14 @@ def test_a_limited_role_sees_the_causes_of_its_queues_and_records_none(
     conn: Connection, connect: Callable[..., Connection], deaths: Deaths
 ) -> None:
     given = json.dumps([example("a"), example("b", queue_name="bills")])
-    conn.execute("SELECT messages.record_causes('night 1', %s)", [given])
+    conn.execute("SELECT messages.record_triage_causes('night 1', %s)", [given])
     conn.execute("CREATE ROLE triage_bob LOGIN")
     try:
         conn.execute("SELECT messages.grant_queue('orders', 'triage_bob', 'observe')")
         bob = connect(user="triage_bob")
         assert [one["queue_name"] for one in causes(bob)] == ["orders"]
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            bob.execute("SELECT messages.record_causes('night 2', '[]')")
+            bob.execute("SELECT messages.record_triage_causes('night 2', '[]')")
     finally:
         bob.close()
         conn.execute("DROP OWNED BY triage_bob; DROP ROLE triage_bob")

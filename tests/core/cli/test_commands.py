@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -13,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from tests.core.cli.conftest import Pgqueue, Program
 
@@ -28,10 +29,10 @@ def bodies(conn: Connection) -> list[Any]:
 
 def kill(conn: Connection, queue: str, *reasons: str, result: str = "failed") -> None:
     for reason in reasons:
-        run(conn, statements.publish(queue, {"reason": reason}))
-        (message,) = run(conn, statements.lease(queue))
+        run(conn, verbs.publish(queue, {"reason": reason}))
+        (message,) = run(conn, verbs.lease(queue))
         assert message.lock_token
-        run(conn, statements.archive(message.lock_token, [message.id], result=result, details=reason))
+        run(conn, verbs.archive(message.lock_token, [message.id], result=result, details=reason))
 
 
 # queues ---------------------------------------------------------------------------------------------------------------
@@ -51,10 +52,10 @@ def test_queues_are_created_listed_altered_and_dropped(pgqueue: Pgqueue) -> None
 
 
 def test_a_queue_with_messages_is_dropped_by_force_only(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
-    run(conn, statements.publish_batch(queue("orders"), [1, 2]))
+    run(conn, verbs.publish_batch(queue("orders"), [1, 2]))
     refused = pgqueue("queues", "drop", "orders")
     assert refused.status == 2
-    assert "Drop queue orders, with 2 messages that are not finished?" in refused.err
+    assert "Drop queue orders, with 2 unfinished messages?" in refused.err
     refused = pgqueue("queues", "drop", "orders", "--yes")
     assert (refused.status, len(bodies(conn))) == (1, 2)
     assert pgqueue("queues", "drop", "orders", "--yes", "--force", "--json").json["messages_deleted"] == 2
@@ -90,8 +91,15 @@ def test_an_unknown_queue_is_one_line_that_names_it(pgqueue: Pgqueue, arguments:
     ended = pgqueue(*arguments)
     assert (ended.status, ended.out) == (1, "")
     assert ended.err.startswith("error: ")
-    assert "nope" in ended.err
+    assert "Create it: pgqueue queues create nope; " in ended.err
     assert len(ended.err.splitlines()) == 1
+
+
+def test_a_refusal_names_the_command_that_helps(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
+    queue("orders", max_depth=1)
+    run(conn, verbs.publish("orders", 1))
+    assert "raise the limit: pgqueue queues alter orders --max-depth N" in pgqueue("publish", "orders", stdin="2").err
+    assert "delete them with it: pgqueue queues drop orders --force" in pgqueue("queues", "drop", "orders", "-y").err
 
 
 def test_a_bad_policy_is_one_line_with_the_cure(pgqueue: Pgqueue) -> None:
@@ -215,10 +223,10 @@ def test_somebody_who_watches_sees_a_progress_bar_on_stderr(program: Program, ds
 def test_peek_shows_what_waits_in_the_order_of_leasing_and_takes_nothing(
     pgqueue: Pgqueue, conn: Connection, queue: Queue
 ) -> None:
-    run(conn, statements.publish_batch(queue("orders"), [{"order_id": 1}, {"order_id": 2}, {"order_id": 3}]))
-    run(conn, statements.publish("orders", "first", priority=9))
-    run(conn, statements.publish("orders", "later", delay=timedelta(hours=1)))
-    run(conn, statements.lease("orders"))
+    run(conn, verbs.publish_batch(queue("orders"), [{"order_id": 1}, {"order_id": 2}, {"order_id": 3}]))
+    run(conn, verbs.publish("orders", "first", priority=9))
+    run(conn, verbs.publish("orders", "later", delay=timedelta(hours=1)))
+    run(conn, verbs.lease("orders"))
     found = pgqueue("peek", "orders", "--json").json["messages"]
     assert [one["message"] for one in found] == ["first", {"order_id": 1}, {"order_id": 2}, {"order_id": 3}, "later"]
     assert [one["state"] for one in found] == ["leased", "ready", "ready", "ready", "delayed"]
@@ -228,7 +236,7 @@ def test_peek_shows_what_waits_in_the_order_of_leasing_and_takes_nothing(
 
 
 def test_peek_says_what_waits_behind_another_of_its_group(pgqueue: Pgqueue, conn: Connection) -> None:
-    run(conn, statements.publish_batch("default", ["head", "next"], group_keys=["a", "a"]))
+    run(conn, verbs.publish_batch("default", ["head", "next"], group_keys=["a", "a"]))
     for options in ([], ["--headers-only"]):
         found = pgqueue("peek", "default", "--json", *options).json["messages"]
         assert [(one["state"], one["group_key"]) for one in found] == [("ready", "a"), ("behind", "a")]
@@ -236,7 +244,7 @@ def test_peek_says_what_waits_behind_another_of_its_group(pgqueue: Pgqueue, conn
 
 
 def test_peek_without_bodies_shows_none(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
-    run(conn, statements.publish(queue("orders"), "SECRET"))
+    run(conn, verbs.publish(queue("orders"), "SECRET"))
     for options in ([], ["--json"]):
         ended = pgqueue("peek", "orders", "--headers-only", *options)
         assert ended.status == 0
@@ -264,7 +272,7 @@ def test_peek_names_the_privilege_that_is_missing(pgqueue: Pgqueue, conn: Connec
 
 
 def test_a_hostile_body_is_shown_escaped(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
-    run(conn, statements.publish(queue("orders"), "\x1b[2J\x9b[red]x"))
+    run(conn, verbs.publish(queue("orders"), "\x1b[2J\x9b[red]x"))
     out = pgqueue("peek", "orders").out
     assert "\x1b" not in out
     assert "\x9b" not in out
@@ -301,14 +309,15 @@ def test_tail_follows_and_shows_what_is_committed_late(program: Program, dsn: st
 
 
 def test_stats_are_numbers_and_rates(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
-    run(conn, statements.publish_batch(queue("orders"), [1, 2, 3]))
-    run(conn, statements.consume("orders", max_messages=2))
+    run(conn, verbs.publish_batch(queue("orders"), [1, 2, 3]))
+    run(conn, verbs.consume("orders", max_messages=2))
     kill(conn, "default", "no")
     found = {one["queue_name"]: one for one in pgqueue("stats", "--window", "1h", "--json").json["queues"]}
     assert (found["orders"]["ready"], found["orders"]["success_rate"] > 0, found["orders"]["dead_rate"]) == (1, True, 0)
     assert (found["default"]["dead"], found["default"]["dead_rate"] >= 0) == (1, True)
     assert pgqueue("stats", "orders", "--window", "1s", "--json").json["queues"][0]["queue_name"] == "orders"
     assert "success_rate" in pgqueue("stats").out
+    assert re.search(r" 0\.00028/s +0/s$", pgqueue("stats", "orders", "--window", "2h").out, re.M)
 
 
 def test_stats_watch_prints_a_line_for_each_look(pgqueue: Pgqueue, queue: Queue) -> None:
@@ -352,8 +361,8 @@ def test_dismiss_asks_and_keeps_the_reason(pgqueue: Pgqueue, conn: Connection, q
 
 
 def test_purge_without_yes_refuses_where_nobody_can_answer(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
-    run(conn, statements.publish_batch(queue("orders"), [1, 2, 3]))
-    run(conn, statements.lease("orders"))
+    run(conn, verbs.publish_batch(queue("orders"), [1, 2, 3]))
+    run(conn, verbs.lease("orders"))
     refused = pgqueue("purge", "orders")
     assert refused.status == 2
     assert "Delete 2 messages of queue orders for good? Nobody can answer here" in refused.err
@@ -366,7 +375,7 @@ def test_purge_without_yes_refuses_where_nobody_can_answer(pgqueue: Pgqueue, con
 def test_purge_asks_at_a_terminal(
     program: Program, dsn: str, conn: Connection, answer: str, status: int, left: int
 ) -> None:
-    run(conn, statements.publish("default", 1))
+    run(conn, verbs.publish("default", 1))
     ours, theirs = pty.openpty()
     with program("purge", "default", dsn=dsn, stdin=theirs) as process:
         os.write(ours, f"{answer}\n".encode())
@@ -401,11 +410,11 @@ def test_bench_measures_and_leaves_nothing(pgqueue: Pgqueue, conn: Connection) -
     for table in ("message", "message_archive"):
         assert conn.execute(f"SELECT count(*) FROM messages.{table}".encode()).fetchone() == (0,)  # noqa: S608
     assert conn.execute("SELECT queue_name FROM messages.queue").fetchall() == [("default",)]
-    assert "a second on one connection" in pgqueue("bench", "--messages", "10").out
+    assert " messages/s on 1 connection, consumed " in pgqueue("bench", "--messages", "10").out
 
 
 def test_doctor_looks_at_everything_in_a_kept_database(pgqueue: Pgqueue, conn: Connection) -> None:
-    run(conn, statements.upkeep())
+    run(conn, verbs.upkeep())
     ended = pgqueue("doctor", "--json")
     severities = {finding["check_name"]: finding["severity"] for finding in ended.json["findings"]}
     ours = ("connection", "server", "pooler", "schema", "privileges", "upkeep_mode", "upkeep_lag")
@@ -417,17 +426,30 @@ def test_doctor_looks_at_everything_in_a_kept_database(pgqueue: Pgqueue, conn: C
     assert pgqueue("doctor", "--fail-on", "critical").status == 0
 
 
+def test_doctor_shows_problems_first_and_counts_the_rest(pgqueue: Pgqueue) -> None:
+    lines = pgqueue("doctor").out.splitlines()
+    assert lines[0] == "critical  upkeep_lag: no upkeep ever ran"
+    assert lines[1].startswith("          cure: SELECT messages.upkeep()")
+    assert re.fullmatch(r"\d problems?; \d+ checks ok, listed by --all\.", lines[-1])
+    assert not any(line.startswith("ok ") for line in lines)
+    severities = [finding["severity"] for finding in pgqueue("doctor", "--json").json["findings"]]
+    assert severities == sorted(severities, key=["critical", "warning", "ok"].index)
+    everything = pgqueue("doctor", "--all").out.splitlines()
+    assert sum(line.startswith("ok ") for line in everything) == severities.count("ok")
+    assert everything[: len(lines) - 1] == lines[:-1]
+
+
 def test_doctor_finds_a_role_that_may_do_nothing(pgqueue: Pgqueue, guest: str) -> None:
     ended = pgqueue("doctor", "--json", "--dsn", guest)
     assert ended.status == 1
-    assert ended.json["findings"][-1]["severity"] == "critical"
-    assert "permission denied" in ended.json["findings"][-1]["finding"]
+    assert ended.json["findings"][0]["severity"] == "critical"
+    assert "permission denied" in ended.json["findings"][0]["finding"]
 
 
 def test_doctor_is_status_1_when_something_is_wrong(run_pgqueue: Pgqueue, empty_dsn: str) -> None:
     ended = run_pgqueue("doctor", "--json", "--dsn", empty_dsn)
     assert (ended.status, ended.json["sound"]) == (1, False)
-    assert {"check_name": "schema", "severity": "critical"}.items() <= ended.json["findings"][-1].items()
+    assert {"check_name": "schema", "severity": "critical"}.items() <= ended.json["findings"][0].items()
     ended = run_pgqueue("doctor", "--json", "--dsn", "postgresql://u:geheim@127.0.0.1:1/db")
     assert [finding["check_name"] for finding in ended.json["findings"]] == ["connection"]
     assert "geheim" not in ended.out

@@ -19,7 +19,7 @@ from tests.core.cli.conftest import killed_on_failure
 from tools import ROOT
 from tools.postgres import Cluster
 
-PAGE = (ROOT / "docs" / "command-line.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "command-line.md").read_text()
 README = (ROOT / "README.md").read_text()
 Shell = Callable[..., subprocess.Popen[str]]
 

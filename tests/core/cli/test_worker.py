@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import statements
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from tests.core.cli.conftest import Pgqueue, Program
 
@@ -54,7 +54,7 @@ def results(conn: Connection) -> list[tuple[Any, ...]]:
 def test_a_function_of_the_current_directory_handles_the_messages(
     program: Program, dsn: str, conn: Connection, folder: Path
 ) -> None:
-    run(conn, statements.publish_batch("default", [1, "bad"]))
+    run(conn, verbs.publish_batch("default", [1, "bad"]))
     with program(
         "worker", "handlers:pack", "--queue", "default", "--until-empty", "--json", dsn=dsn, cwd=folder
     ) as process:
@@ -66,7 +66,7 @@ def test_a_function_of_the_current_directory_handles_the_messages(
 
 
 def test_a_batch_function_gets_a_lease_at_a_time(program: Program, dsn: str, conn: Connection, folder: Path) -> None:
-    run(conn, statements.publish_batch("default", [1, 2, 3]))
+    run(conn, verbs.publish_batch("default", [1, 2, 3]))
     options = ["--queue", "default", "--batch", "--batch-size", "2", "--until-empty"]
     with program("worker", "handlers:pack_all", *options, dsn=dsn, cwd=folder) as process:
         out, _ = process.communicate(timeout=30)
@@ -76,7 +76,7 @@ def test_a_batch_function_gets_a_lease_at_a_time(program: Program, dsn: str, con
 
 def test_a_topic_pattern_leaves_other_topics_alone(program: Program, dsn: str, conn: Connection, folder: Path) -> None:
     for topic in ("orders.new", "orders.old"):
-        run(conn, statements.publish("default", topic, topic=topic))
+        run(conn, verbs.publish("default", topic, topic=topic))
     options = ["--queue", "default", "--topic", "orders.new", "--until-empty"]
     with program("worker", "handlers:Packer.pack", *options, dsn=dsn, cwd=folder) as process:
         process.communicate(timeout=30)
@@ -87,7 +87,7 @@ def test_a_topic_pattern_leaves_other_topics_alone(program: Program, dsn: str, c
 def test_a_signal_ends_the_worker_after_the_message_in_hand(
     program: Program, dsn: str, conn: Connection, folder: Path, number: signal.Signals
 ) -> None:
-    run(conn, statements.publish_batch("default", [1, 2, 3]))
+    run(conn, verbs.publish_batch("default", [1, 2, 3]))
     with program("worker", "handlers:slow", "--queue", "default", dsn=dsn, cwd=folder) as process:
         assert process.stdout
         process.stdout.readline()
@@ -101,7 +101,7 @@ def test_a_signal_ends_the_worker_after_the_message_in_hand(
 def test_several_processes_share_the_work_and_stop_together(
     program: Program, dsn: str, conn: Connection, folder: Path
 ) -> None:
-    run(conn, statements.publish_batch("default", list(range(10))))
+    run(conn, verbs.publish_batch("default", list(range(10))))
     options = ["--queue", "default", "--batch-size", "1", "--processes", "2"]
     with program("worker", "handlers:slow", *options, dsn=dsn, cwd=folder) as process:
         assert process.stdout

@@ -1,0 +1,129 @@
+"""Dead messages: leased, then requeued or dismissed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from airflow_provider_pgqueue.core.body import to_json
+from airflow_provider_pgqueue.core.errors import LeaseLost
+from airflow_provider_pgqueue.core.message import DeadCause, DeadMessage, Requeued, Row
+from airflow_provider_pgqueue.core.verbs.statement import ZERO, Statement, ids_of, list_of, unless_lost
+
+
+def lease_dead(
+    queue_name: str | None = None,
+    *,
+    max_messages: int = 100,
+    lease_for: timedelta | None = None,
+    locked_by: str | None = None,
+    results: Collection[str] | None = None,
+    fingerprint: str | None = None,
+    ids: Collection[int] | None = None,
+) -> Statement[list[DeadMessage]]:
+    """Take dead messages that nobody decided about under one fresh token, oldest first; of one cause, if wanted."""
+    arguments = dict(locals()) | {
+        "results": None if results is None else list(results),
+        "ids": None if ids is None else list(ids),
+    }
+    return Statement("lease_dead", arguments, list_of(DeadMessage.from_row), {"results": "text[]", "ids": "bigint[]"})
+
+
+def dead_ids(
+    queue_name: str | None = None,
+    *,
+    results: Collection[str] | None = None,
+    fingerprints: Collection[str] | None = None,
+    max_messages: int | None = None,
+) -> Statement[list[int]]:
+    """Ask which dead messages nobody decided about, oldest first, leased ones too."""
+    arguments = {
+        "queue_name": queue_name,
+        "results": None if results is None else list(results),
+        "fingerprints": None if fingerprints is None else list(fingerprints),
+        "max_messages": max_messages,
+    }
+    return Statement("dead_ids", arguments, ids_of, {"results": "text[]", "fingerprints": "text[]"})
+
+
+def extend_dead(lock_token: UUID, ids: Collection[int], *, lease_for: timedelta) -> Statement[list[int]]:
+    """Make leases of dead messages last `lease_for` from now. LeaseLost names those that were lost."""
+    arguments = {"lock_token": lock_token, "ids": list(ids), "lease_for": lease_for}
+    return Statement("extend_dead", arguments, unless_lost(ids), {"ids": "bigint[]"})
+
+
+def release_dead(lock_token: UUID, ids: Collection[int]) -> Statement[list[int]]:
+    """Give leased dead messages back undecided. LeaseLost names those that were lost."""
+    arguments = {"lock_token": lock_token, "ids": list(ids)}
+    return Statement("release_dead", arguments, unless_lost(ids), {"ids": "bigint[]"})
+
+
+def requeue(
+    lock_token: UUID,
+    ids: Collection[int],
+    *,
+    bodies: Mapping[int, Any] | None = None,
+    delay: timedelta = ZERO,
+    remedied_by: str | None = None,
+) -> Statement[list[Requeued]]:
+    """Publish leased dead messages again under new ids, with a repaired body where `bodies` has one.
+
+    LeaseLost names those that were lost; the others are requeued.
+    """
+    arguments = {
+        "lock_token": lock_token,
+        "ids": list(ids),
+        "messages": to_json({str(id_): body for id_, body in bodies.items()}) if bodies else None,
+        "delay": delay,
+        "remedied_by": remedied_by,
+    }
+
+    def decode(rows: list[Row]) -> list[Requeued]:
+        requeued = [Requeued.from_row(row) for row in rows]
+        if lost := set(ids) - {one.id for one in requeued}:
+            raise LeaseLost(lost)
+        return requeued
+
+    return Statement("requeue", arguments, decode, {"ids": "bigint[]", "messages": "jsonb"})
+
+
+def dismiss(
+    lock_token: UUID,
+    ids: Collection[int],
+    reason: str,
+    *,
+    remedied_by: str | None = None,
+) -> Statement[list[int]]:
+    """Decide that nothing more is done about leased dead messages. LeaseLost names those that were lost."""
+    arguments = {
+        "lock_token": lock_token,
+        "ids": list(ids),
+        "reason": reason,
+        "remedied_by": remedied_by,
+    }
+    return Statement("dismiss", arguments, unless_lost(ids), {"ids": "bigint[]"})
+
+
+def requeue_dead(
+    queue_name: str | None = None,
+    *,
+    max_messages: int = 1000,
+    results: Collection[str] | None = None,
+    max_requeues: int | None = None,
+    delay: timedelta = ZERO,
+    remedied_by: str | None = None,
+    fingerprint: str | None = None,
+) -> Statement[list[Requeued]]:
+    """Lease dead messages (by default failed and lock_expired ones) and requeue them in one call.
+
+    Messages that were requeued `max_requeues` times before are left on the work list.
+    """
+    arguments = dict(locals()) | {"results": None if results is None else list(results)}
+    return Statement("requeue_dead", arguments, list_of(Requeued.from_row), {"results": "text[]"})
+
+
+def dead_causes(queue_name: str | None = None) -> Statement[list[DeadCause]]:
+    """Ask why messages died about which nothing was decided yet; most frequent cause first."""
+    return Statement("dead_causes", dict(locals()), list_of(DeadCause.from_row))

@@ -1,0 +1,107 @@
+"""Publishing to a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, TypedDict, Unpack, cast
+
+from airflow_provider_pgqueue.core.body import to_json
+from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.message import Duplicate, Row
+from airflow_provider_pgqueue.core.verbs.statement import Statement, ids_of, one, optional_json
+
+
+class Options(TypedDict, total=False):
+    """What can be said about a message beside its body.
+
+    `priority` from -100 to 100, higher first; `delay` or `visible_at`, not leased before; `expires_in`, archived as
+    `expired` if nobody handled it by then; `headers`, an object; `reference`, a text to find it by; `topic`, words
+    with dots; `group_key`, one at a time and in order; `dedup_key`, published once in `dedup_window` (the queue's if
+    not given), where `on_conflict` `replace` puts the new body in the place of one that still waits.
+    """
+
+    priority: int
+    delay: timedelta
+    expires_in: timedelta | None
+    headers: Mapping[str, Any] | None
+    reference: str | None
+    visible_at: datetime | None
+    topic: str | None
+    group_key: str | None
+    dedup_key: str | None
+    dedup_window: timedelta | None
+    on_conflict: str
+
+
+class BatchOptions(TypedDict, total=False):
+    """What can be said about the messages of a batch: as Options, and sequences with a value or None for each body."""
+
+    priority: int
+    delay: timedelta
+    expires_in: timedelta | None
+    headers: Mapping[str, Any] | None
+    visible_at: datetime | None
+    references: Sequence[str | None] | None
+    topics: Sequence[str | None] | None
+    group_keys: Sequence[str | None] | None
+    dedup_keys: Sequence[str | None] | None
+    dedup_window: timedelta | None
+    on_conflict: str
+
+
+_BATCH_TYPES: Final = {
+    "messages": "jsonb",
+    "headers": "jsonb",
+    "references": "text[]",
+    "topics": "text[]",
+    "group_keys": "text[]",
+    "dedup_keys": "text[]",
+}
+
+
+def publish(queue_name: str, body: Any, **options: Unpack[Options]) -> Statement[int]:
+    """Publish one message; its id, as a Duplicate if its dedup key is remembered. Acknowledged at the commit."""
+    if options.get("dedup_key") is not None:
+        batch = publish_batch(queue_name, [body], **_as_batch(options))
+        return Statement(batch.function, batch.arguments, lambda rows: batch.decode(rows)[0], batch.types)
+    arguments = {
+        **options,
+        "queue_name": queue_name,
+        "message": to_json(body),
+        "headers": optional_json(options.get("headers")),
+    }
+    return Statement("publish", arguments, one, {"message": "jsonb", "headers": "jsonb"})
+
+
+def publish_batch(queue_name: str, bodies: Iterable[Any], **options: Unpack[BatchOptions]) -> Statement[list[int]]:
+    """Publish many messages in one statement, all or none; their ids in order, of duplicates as a Duplicate."""
+    return publish_texts(queue_name, [to_json(body) for body in bodies], **options)
+
+
+def publish_texts(queue_name: str, texts: Sequence[str], **options: Unpack[BatchOptions]) -> Statement[list[int]]:
+    """Do the same for bodies that are JSON texts already."""
+    if not texts:
+        raise InvalidArgument("the batch is empty. Give at least one body.")
+    # One JSON parameter: three times faster through the driver than an array of texts.
+    arguments = {**options, "queue_name": queue_name, "messages": f"[{','.join(texts)}]"}
+    arguments["headers"] = optional_json(options.get("headers"))
+    for name in ("references", "topics", "group_keys", "dedup_keys"):
+        if (values := arguments.get(name)) is not None:
+            arguments[name] = list(values)  # type: ignore[call-overload]
+    if arguments.get("dedup_keys") is None:
+        return Statement("publish_batch", arguments, ids_of, _BATCH_TYPES)
+    return Statement("publish_deduplicated", arguments, _ids_or_duplicates, _BATCH_TYPES)
+
+
+def _as_batch(options: Options) -> BatchOptions:
+    """Give options of one message as those of a batch of one."""
+    many = {"reference": "references", "topic": "topics", "group_key": "group_keys", "dedup_key": "dedup_keys"}
+    return cast(
+        "BatchOptions",
+        {many.get(name, name): [value] if name in many else value for name, value in options.items()},
+    )
+
+
+def _ids_or_duplicates(rows: list[Row]) -> list[int]:
+    return [Duplicate(row["id"]) if row["duplicate"] else row["id"] for row in rows]

@@ -1,0 +1,56 @@
+"""Messages at the ticks of a cron expression."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_provider_pgqueue.core.body import to_json
+from airflow_provider_pgqueue.core.message import Schedule
+from airflow_provider_pgqueue.core.verbs.statement import Statement, list_of, one
+
+
+def schedule(
+    schedule_name: str,
+    cron: str,
+    queue_name: str,
+    body: Any,
+    *,
+    time_zone: str = "UTC",
+    priority: int = 0,
+    headers: Mapping[str, Any] | None = None,
+    paused: bool | None = None,
+) -> Statement[bool]:
+    """Publish a message at each tick of a cron expression: True if the schedule is new, False if it exists.
+
+    One that exists is then as given; the same again changes nothing. `paused=None` leaves that as it is.
+    """
+    arguments = dict(locals())
+    arguments["message"] = to_json(arguments.pop("body"))
+    arguments["headers"] = None if headers is None else to_json(headers)
+    return Statement("schedule", arguments, one, {"message": "jsonb", "headers": "jsonb"})
+
+
+def unschedule(schedule_name: str) -> Statement[None]:
+    """End a schedule; what it published stays."""
+    return Statement("unschedule", dict(locals()), lambda rows: None)
+
+
+def pause_schedule(schedule_name: str) -> Statement[None]:
+    """Let a schedule publish nothing until it is resumed; twice does no harm."""
+    return Statement("pause_schedule", dict(locals()), lambda rows: None)
+
+
+def resume_schedule(schedule_name: str) -> Statement[None]:
+    """Let a paused schedule go on with its next tick; what it missed is not made up for."""
+    return Statement("resume_schedule", dict(locals()), lambda rows: None)
+
+
+def schedules() -> Statement[list[Schedule]]:
+    """List the schedules, without their bodies, with the next tick of each."""
+    return Statement("schedules", {}, list_of(Schedule.from_row))
+
+
+def run_schedules() -> Statement[int]:
+    """Publish what is due; how many messages. Any number may run at once: each tick is published once."""
+    return Statement("run_schedules", {}, one)

@@ -1,9 +1,0 @@
-CREATE OR REPLACE FUNCTION messages.count_leases(queue_name text, lock_token uuid) RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-    INSERT INTO messages.counted_lease (queue_name, id, lock_token)
-    SELECT m.queue_name, m.id, m.lock_token FROM messages.message m
-     WHERE m.queue_name = count_leases.queue_name AND m.lock_token = count_leases.lock_token
-    ON CONFLICT (queue_name, id) DO UPDATE SET lock_token = excluded.lock_token
-$$;
-COMMENT ON FUNCTION messages.count_leases(text, uuid) IS 'Internal. Counts what was just leased from a queue with a max_leased.';

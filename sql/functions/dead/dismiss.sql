@@ -1,0 +1,31 @@
+CREATE OR REPLACE FUNCTION messages.dismiss(lock_token uuid, ids bigint[], reason text, remedied_by text DEFAULT NULL)
+RETURNS SETOF bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    dismissed record;
+BEGIN
+    IF coalesce(btrim(dismiss.reason), '') = '' THEN
+        RAISE EXCEPTION 'reason is empty' USING ERRCODE = 'PQ004', HINT = 'Say why nothing more will be done.';
+    END IF;
+    FOR dismissed IN
+    WITH mine AS (
+        DELETE FROM messages.dead_message d
+         WHERE d.id = ANY (dismiss.ids) AND d.lock_token = dismiss.lock_token AND d.lock_expires_at > clock_timestamp()
+        RETURNING d.id, d.archived_at, d.locked_by)
+    UPDATE messages.message_archive a
+       SET remedy = 'dismissed', remedied_at = clock_timestamp(), dismissed_for = left(dismiss.reason, 4000),
+           remedied_by = coalesce(dismiss.remedied_by, mine.locked_by)
+      FROM mine WHERE a.id = mine.id AND a.archived_at = mine.archived_at
+    RETURNING a.id, a.queue_name, a.group_key
+    LOOP
+        IF dismissed.group_key IS NOT NULL THEN                    -- it no longer blocks its group
+            DELETE FROM messages.group_member g WHERE g.id = dismissed.id;
+            PERFORM messages.make_next_of_group_ready(dismissed.queue_name, dismissed.group_key);
+        END IF;
+        RETURN NEXT dismissed.id;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION messages.dismiss(uuid, bigint[], text, text) IS
+    'Decides that nothing more is done about leased dead messages, notes why in the archive, returns the ids; an id that is missing was lost. PQ004: no reason.';

@@ -1,0 +1,16 @@
+CREATE OR REPLACE FUNCTION messages.count_leasable(queue_name text, max_leased integer) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+BEGIN
+    -- Until the commit, nobody else leases from this queue, so that the count is exact.
+    PERFORM pg_advisory_xact_lock(hashtextextended('messages.counted_lease.' || count_leasable.queue_name, 0));
+    DELETE FROM messages.counted_lease c
+     WHERE c.queue_name = count_leasable.queue_name
+       AND NOT EXISTS (SELECT FROM messages.message m
+                        WHERE m.id = c.id AND m.lock_token = c.lock_token AND m.lock_expires_at > clock_timestamp());
+    RETURN greatest(0, count_leasable.max_leased - (
+        SELECT count(*) FROM messages.counted_lease c WHERE c.queue_name = count_leasable.queue_name));
+END $$;
+COMMENT ON FUNCTION messages.count_leasable(text, integer) IS
+    'Internal. How many messages of a queue with a max_leased may be leased now; keeps other leases of it out until the commit.';

@@ -1,0 +1,16 @@
+CREATE OR REPLACE FUNCTION messages.once(consumer text, message_id bigint) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM messages.check_key('consumer', coalesce(once.consumer, ''));
+    -- Whoever is limited speaks of its own messages only, or it could keep another team from its effect.
+    IF messages.session_is_limited() THEN
+        PERFORM messages.check_access(
+            (SELECT m.queue_name FROM messages.message m WHERE m.id = once.message_id), 'consume');
+    END IF;
+    INSERT INTO messages.inbox (consumer, message_id) VALUES (once.consumer, once.message_id) ON CONFLICT DO NOTHING;
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION messages.once(text, bigint) IS
+    'True the first time for a consumer and message, in the transaction of the effect: if both commit, the effect happened once, however often the message is delivered. Remembered for 30 days. Two at once: the second waits for the first. PQ004: bad consumer.';

@@ -1,0 +1,53 @@
+CREATE OR REPLACE FUNCTION messages.release(
+    lock_token    uuid,
+    ids           bigint[],
+    delay         interval DEFAULT '0',
+    count_attempt boolean  DEFAULT true,
+    details       text     DEFAULT NULL,
+    failure       jsonb    DEFAULT NULL,
+    back_off      boolean  DEFAULT false
+) RETURNS SETOF bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment   timestamptz := clock_timestamp();
+    released record;
+BEGIN
+    PERFORM messages.check_duration('delay', release.delay, '0', '366 days');
+    PERFORM messages.check_outcomes(NULL, NULL, release.failure);
+    -- Back where it was in the order, unless a delay moves it; whoever looks next has to start low enough to see it.
+    FOR released IN
+        WITH freed AS (
+            UPDATE messages.message m
+               SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL,
+                   -- Each pause between half and all of it, so that what failed together does not come back together.
+                   visible_at = CASE
+                       WHEN release.back_off THEN moment + least(q.backoff_max, q.backoff_first * (2 ^ least(greatest(m.attempts, 1) - 1, 30)))
+                                                           * (0.5 + random() / 2)
+                       WHEN release.delay > '0' THEN moment + release.delay
+                       ELSE m.visible_at END,
+                   attempts = m.attempts - (NOT release.count_attempt)::integer
+              FROM messages.queue q
+             WHERE m.id = ANY (release.ids) AND m.lock_token = release.lock_token AND m.lock_expires_at > clock_timestamp()
+               AND q.queue_name = m.queue_name AND (NOT release.count_attempt OR m.attempts < q.max_attempts)
+            RETURNING m.id, m.queue_name, m.priority, m.visible_at)
+        SELECT f.queue_name, f.priority, array_agg(f.id) AS ids, min(f.visible_at) AS lowest, b.low_water, q.notify
+          FROM freed f JOIN messages.band b USING (queue_name, priority) JOIN messages.queue q USING (queue_name)
+         GROUP BY f.queue_name, f.priority, b.low_water, q.notify
+    LOOP
+        IF released.lowest < messages.stored_moment(released.low_water) THEN
+            PERFORM messages.store_moment(released.low_water, released.lowest);
+        END IF;
+        IF released.lowest <= moment AND released.notify <> 'off' AND NOT messages.notify_queue_is_filling() THEN
+            PERFORM pg_notify('new_message', released.ids[1]::text);
+        END IF;
+        RETURN QUERY SELECT unnest(released.ids);
+    END LOOP;
+    -- What is left under this token had its last attempt.
+    RETURN QUERY SELECT messages.archive(release.lock_token, release.ids, 'failed',
+                                         coalesce(release.details, 'released after its last attempt'), failure => release.failure);
+END $$;
+COMMENT ON FUNCTION messages.release(uuid, bigint[], interval, boolean, text, jsonb, boolean) IS
+    'Gives leased messages back, now or after a delay or the back-off of the queue, and returns the ids; an id that is missing was lost. A counted last attempt is archived as failed with details and failure; without count_attempt it is "come back later". PQ004: bad delay or failure.';

@@ -1,6 +1,0 @@
-CREATE OR REPLACE FUNCTION messages.mark(sequence regclass) RETURNS timestamptz
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$
-    SELECT coalesce('epoch'::timestamptz + pg_sequence_last_value(sequence) * interval '1 microsecond', '-infinity')
-$$;
-COMMENT ON FUNCTION messages.mark(regclass) IS 'Internal. Reads a mark of a band; -infinity before it was ever set.';

@@ -1,0 +1,64 @@
+CREATE OR REPLACE FUNCTION messages.apply_retention(
+    max_messages integer DEFAULT 50000, OUT partitions_dropped integer, OUT messages_deleted bigint
+)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms'
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment timestamptz := clock_timestamp();
+    old    record;
+    kept   boolean;
+    gone   record;
+BEGIN
+    partitions_dropped := 0;
+    messages_deleted := 0;
+    FOR old IN
+        SELECT p.* FROM messages.archive_partitions() p
+         WHERE p.end_at < moment - (SELECT min(q.retention) FROM messages.queue q)
+           AND has_table_privilege(p.partition, 'DELETE')          -- not of somebody who made it by hand
+    LOOP
+        -- One row that has to be kept keeps all: of a queue that keeps longer, or a dead message that waits for a decision.
+        EXECUTE format($keep$
+            SELECT EXISTS (SELECT FROM messages.dead_message d WHERE d.archived_at >= $3 AND d.archived_at < $1)
+                OR EXISTS (SELECT FROM %1$s a LEFT JOIN messages.queue q ON q.queue_name = a.queue_name
+                            WHERE q.retention IS NULL OR $1 > $2 - q.retention)
+            $keep$, old.partition) INTO kept USING old.end_at, moment, old.first_at;
+        CONTINUE WHEN kept;
+        BEGIN
+            PERFORM messages.remove_archive_partition(old.partition);
+            partitions_dropped := partitions_dropped + 1;
+        EXCEPTION
+            WHEN lock_not_available THEN
+                RAISE WARNING 'partition % is being read: retention drops it next time', old.partition;
+            WHEN insufficient_privilege THEN
+                RAISE WARNING 'partition % belongs to somebody else: retention cannot drop it', old.partition;
+        END;
+    END LOOP;
+    IF partitions_dropped > 0 THEN
+        PERFORM messages.begin_archive();
+    END IF;
+    FOR old IN
+        SELECT q.queue_name, moment - q.retention AS before, p.partition
+          FROM messages.queue q
+          JOIN (SELECT a.partition, a.first_at FROM messages.archive_partitions() a
+                UNION ALL SELECT 'messages.message_archive_default'::regclass, '-infinity') p ON p.first_at < moment - q.retention
+         WHERE q.retention IS NOT NULL AND has_table_privilege(p.partition, 'DELETE')
+    LOOP
+        EXIT WHEN messages_deleted >= max_messages;
+        EXECUTE format($delete$
+            WITH gone AS (
+                DELETE FROM %1$s old WHERE old.ctid = ANY (ARRAY(
+                    SELECT a.ctid FROM %1$s a
+                     WHERE a.queue_name = $1 AND a.archived_at < $2
+                       AND NOT EXISTS (SELECT FROM messages.dead_message d WHERE d.id = a.id AND d.archived_at = a.archived_at)
+                     LIMIT $3))
+                RETURNING old.xid, old.id)
+            SELECT count(*) AS number, max(g.xid) AS last_xid, max(g.id) FILTER (WHERE g.xid IS NULL) AS last_id FROM gone g
+            $delete$, old.partition) INTO gone USING old.queue_name, old.before, max_messages - messages_deleted;
+        PERFORM messages.record_archive_removal(gone.last_xid, gone.last_id);
+        messages_deleted := messages_deleted + gone.number;
+    END LOOP;
+    UPDATE messages.archive_policy SET retained_at = moment WHERE messages_deleted < max_messages;
+END $$;
+COMMENT ON FUNCTION messages.apply_retention(integer) IS
+    'Removes finished messages that are older than the retention of their queue: by dropping partitions of which nothing has to be kept, else by deleting up to max_messages. Dead messages wait for a decision first. The upkeep does it every hour.';

@@ -1,0 +1,29 @@
+CREATE OR REPLACE FUNCTION messages.check_max_depth(queue_name text, arrived bigint) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment timestamptz := clock_timestamp();
+    queue  messages.queue;
+    free   bigint;
+BEGIN
+    SELECT * INTO queue FROM messages.queue q WHERE q.queue_name = check_max_depth.queue_name;
+    free := coalesce(pg_sequence_last_value(queue.room), 0) - arrived;
+    -- Counting costs as much as the queue is deep: once in as many publishes as were free, and 2 % of the time when full.
+    IF free < 0 AND moment >= messages.stored_moment(queue.room_due) THEN
+        free := queue.max_depth - (
+            SELECT count(*) FROM (
+                SELECT FROM messages.message m WHERE m.queue_name = check_max_depth.queue_name
+                 ORDER BY m.priority DESC, m.visible_at LIMIT queue.max_depth + 1) AS counted);
+        PERFORM messages.store_moment(queue.room_due, clock_timestamp() + 50 * (clock_timestamp() - moment));
+    END IF;
+    IF free < 0 THEN
+        RAISE EXCEPTION 'queue % is full: it takes %', quote_literal(queue.queue_name), queue.max_depth
+            USING ERRCODE = 'PQ007',
+                  HINT = format('Publish later, or raise it: SELECT messages.alter_queue(%L, max_depth => …)', queue.queue_name);
+    END IF;
+    PERFORM setval(queue.room, free);
+END $$;
+COMMENT ON FUNCTION messages.check_max_depth(text, bigint) IS
+    'Internal. Lets messages that were just inserted into a queue with a max_depth stay, or raises PQ007.';

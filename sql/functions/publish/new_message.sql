@@ -1,0 +1,64 @@
+CREATE OR REPLACE FUNCTION messages.new_message() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    arrival record;
+    policy  record;
+    started boolean := false;
+    mixed   boolean;
+    grouped boolean;
+BEGIN
+    -- One queue and priority a statement is the rule, and costs half of what grouping costs.
+    SELECT min(a.queue_name) AS queue_name, min(a.priority) AS priority, min(a.id) AS first_id, count(*) AS number,
+           max(pg_column_size(a.message)) AS largest, max(a.queue_name) AS last_queue, max(a.priority) AS last_priority,
+           count(a.group_key) AS grouped
+      INTO arrival FROM arrived a;
+    mixed := arrival.queue_name <> arrival.last_queue OR arrival.priority <> arrival.last_priority;
+    grouped := arrival.grouped > 0;
+    LOOP
+        IF mixed THEN
+            SELECT a.queue_name, a.priority, min(a.id) AS first_id, count(*) AS number, max(pg_column_size(a.message)) AS largest
+              INTO arrival FROM arrived a
+             WHERE NOT started OR (a.queue_name, a.priority) > (arrival.queue_name, arrival.priority)
+             GROUP BY a.queue_name, a.priority ORDER BY a.queue_name, a.priority LIMIT 1;
+        END IF;
+        EXIT WHEN arrival.first_id IS NULL;
+        started := true;
+        SELECT q.max_body_bytes, q.notify, q.max_depth, b.priority IS NULL AS new_band INTO policy
+          FROM messages.queue q LEFT JOIN messages.band b ON b.queue_name = q.queue_name AND b.priority = arrival.priority
+         WHERE q.queue_name = arrival.queue_name;
+        IF NOT FOUND THEN
+            PERFORM messages.raise_unknown_queue(arrival.queue_name);
+        END IF;
+        IF arrival.largest > policy.max_body_bytes THEN
+            RAISE EXCEPTION 'a body of % bytes is too large for queue %: it takes %',
+                arrival.largest, quote_literal(arrival.queue_name), policy.max_body_bytes
+                USING ERRCODE = 'PQ005',
+                      HINT = 'Keep large data elsewhere and publish where it is, or raise max_body_bytes with messages.alter_queue.';
+        END IF;
+        IF policy.new_band THEN
+            PERFORM messages.create_priority_sequences(arrival.queue_name, arrival.priority);
+        END IF;
+        IF policy.max_depth IS NOT NULL THEN
+            PERFORM messages.check_max_depth(arrival.queue_name, arrival.number);
+        END IF;
+        -- A full notification queue would make publishers fail at commit, so stop ringing long before. To ask how full it is
+        -- takes two locks of the whole server, so only now and then.
+        IF policy.notify <> 'off'
+           AND coalesce(pg_sequence_last_value('messages.quiet_until') < extract(epoch FROM clock_timestamp()) * 1000000, true)
+           AND (random() > 0.01 OR NOT messages.notify_queue_is_filling())
+           AND (policy.notify = 'always'
+                OR pg_try_advisory_xact_lock(hashtextextended('messages.new_message.' || arrival.queue_name, 0))) THEN
+            PERFORM pg_notify('new_message', arrival.first_id::text);
+        END IF;
+        EXIT WHEN NOT mixed;
+    END LOOP;
+    IF grouped THEN
+        PERFORM messages.queue_up_in_groups(g.queue_name, array_agg(g.id ORDER BY g.id), array_agg(g.group_key ORDER BY g.id),
+                                 array_agg(g.requeued_from ORDER BY g.id))
+           FROM arrived g WHERE g.group_key IS NOT NULL GROUP BY g.queue_name ORDER BY g.queue_name;
+    END IF;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION messages.new_message() IS
+    'Internal, trigger. Checks what a statement inserted, lines up the groups, and rings new_message once per queue and priority with the first id.';

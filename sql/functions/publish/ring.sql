@@ -1,0 +1,25 @@
+CREATE OR REPLACE FUNCTION messages.ring(queue_name text, max_rings integer) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment timestamptz := clock_timestamp();
+    rung   integer := 0;
+    band   record;
+BEGIN
+    FOR band IN
+        SELECT b.priority, messages.stored_moment(b.low_water) AS lowest
+          FROM messages.band b WHERE b.queue_name = ring.queue_name ORDER BY b.priority DESC
+    LOOP
+        rung := rung + (
+            SELECT count(pg_notify('new_message', waiting.id::text)) FROM (
+                SELECT m.id FROM messages.message m
+                 WHERE m.queue_name = ring.queue_name AND m.priority = band.priority
+                   AND m.visible_at >= band.lowest AND m.visible_at <= moment AND m.lock_expires_at IS NULL
+                 ORDER BY m.visible_at LIMIT greatest(max_rings - rung, 0)) waiting);
+    END LOOP;
+    RETURN rung;
+END $$;
+COMMENT ON FUNCTION messages.ring(text, integer) IS
+    'Internal. Sends new_message again for the oldest ready messages of a queue and returns for how many.';

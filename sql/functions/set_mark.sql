@@ -1,5 +1,0 @@
-CREATE OR REPLACE FUNCTION messages.set_mark(sequence regclass, moment timestamptz) RETURNS void
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-AS $$ SELECT setval(sequence, greatest((extract(epoch FROM moment) * 1000000)::bigint, 1)) $$;
-COMMENT ON FUNCTION messages.set_mark(regclass, timestamptz) IS
-    'Internal. Sets a mark of a band, at once and for everybody, whatever becomes of the transaction.';

@@ -1,0 +1,35 @@
+CREATE OR REPLACE FUNCTION messages.record_triage_causes(run_id text, causes jsonb) RETURNS integer
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment   timestamptz;
+    recorded integer;
+BEGIN
+    IF jsonb_typeof(record_triage_causes.causes) IS DISTINCT FROM 'array' THEN
+        RAISE EXCEPTION 'causes are of type %', coalesce(jsonb_typeof(record_triage_causes.causes), 'NULL')
+            USING ERRCODE = 'PQ004', HINT = 'Give a JSON array of objects.';
+    END IF;
+    PERFORM messages.check_number('the number of causes', jsonb_array_length(record_triage_causes.causes), 0, 1000);
+    PERFORM pg_advisory_xact_lock(hashtextextended('messages.record_triage_causes', 0));
+    moment := clock_timestamp();
+    DELETE FROM messages.triage_run t WHERE t.run_id = record_triage_causes.run_id;
+    INSERT INTO messages.triage_run (run_id, recorded_at) VALUES (record_triage_causes.run_id, moment);
+    INSERT INTO messages.dead_cause (run_id, recorded_at, cause, queue_name, result, error, pattern, verdict, dead, undecided,
+                                     requeued, dismissed, died_again, first_at, last_at, series_from, series_step, series,
+                                     fingerprints, sample_ids, sample_references)
+    SELECT record_triage_causes.run_id, moment, cause, queue_name, result, left(error, 200), left(pattern, 500), verdict, dead,
+           undecided, requeued, dismissed, died_again, first_at, last_at, series_from, series_step, series,
+           fingerprints[:1000], sample_ids[:5], ARRAY(SELECT left(r, 200) FROM unnest(sample_references[:5]) AS r)
+      FROM jsonb_to_recordset(record_triage_causes.causes) AS given (
+               cause text, queue_name text, result text, error text, pattern text, verdict text, dead bigint, undecided bigint,
+               requeued bigint, dismissed bigint, died_again bigint, first_at timestamptz, last_at timestamptz,
+               series_from timestamptz, series_step interval, series bigint[], fingerprints text[], sample_ids bigint[],
+               sample_references text[]);
+    GET DIAGNOSTICS recorded = ROW_COUNT;
+    DELETE FROM messages.triage_run WHERE run_id = ANY (ARRAY(
+        SELECT t.run_id FROM messages.triage_run t ORDER BY t.recorded_at DESC, t.run_id OFFSET 30));
+    RETURN recorded;
+END $$;
+COMMENT ON FUNCTION messages.record_triage_causes(text, jsonb) IS
+    'Records what a triage found, in the place of what the same run recorded before; keeps the last 30 runs. Returns the number of causes. PQ004: not an array, or more than 1000.';

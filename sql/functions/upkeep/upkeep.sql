@@ -1,0 +1,52 @@
+CREATE OR REPLACE FUNCTION messages.upkeep() RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    band     record;
+    swept    record;
+    retained record;
+    freed    bigint := 0;
+    archived bigint := 0;
+    rung     bigint := 0;
+    healed   bigint;
+    purged   bigint := 0;
+    made     integer;
+BEGIN
+    -- One at a time is enough; the others find nothing to do.
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('messages.upkeep', 0)) THEN
+        RETURN jsonb_build_object('skipped', 'another upkeep is running');
+    END IF;
+    FOR band IN
+        SELECT b.queue_name, b.priority, b.low_water, q.max_attempts
+          FROM messages.band b JOIN messages.queue q USING (queue_name)
+         ORDER BY b.queue_name, b.priority DESC
+    LOOP
+        SELECT * INTO swept FROM messages.sweep_all(band.queue_name, band.priority, band.max_attempts);
+        freed := freed + swept.freed;
+        archived := archived + swept.archived;
+        IF swept.lowest < messages.stored_moment(band.low_water) THEN
+            PERFORM messages.store_moment(band.low_water, swept.lowest);
+        END IF;
+    END LOOP;
+    SELECT coalesce(sum(messages.repair_stuck_groups(q.queue_name)), 0) INTO healed
+      FROM messages.queue q WHERE EXISTS (SELECT FROM messages.group_member g WHERE g.queue_name = q.queue_name);
+    IF pg_notification_queue_usage() <= 0.5 THEN
+        SELECT coalesce(sum(messages.ring(q.queue_name, 100)), 0) INTO rung
+          FROM messages.queue q WHERE q.notify <> 'off' AND NOT q.paused;
+    END IF;
+    made := messages.make_archive_partitions();
+    SELECT r.* INTO retained FROM messages.archive_policy p CROSS JOIN LATERAL messages.apply_retention() r
+     WHERE p.retained_at < clock_timestamp() - interval '1 hour' OR p.retained_at IS NULL;
+    purged := messages.purge_cron_history('3 days');
+    PERFORM messages.delete_expired_records();
+    PERFORM messages.suspend_futile_autovacuum();
+    INSERT INTO messages.upkeep_run AS u (finished_at, done_by)
+    VALUES (clock_timestamp(), coalesce(nullif(current_setting('application_name'), ''), session_user))
+    ON CONFLICT (only_row) DO UPDATE SET finished_at = excluded.finished_at, done_by = excluded.done_by;
+    RETURN jsonb_build_object('freed', freed, 'archived', archived, 'rung', rung, 'groups_healed', healed,
+                              'partitions_made', made, 'partitions_dropped', coalesce(retained.partitions_dropped, 0),
+                              'archive_deleted', coalesce(retained.messages_deleted, 0), 'cron_history_purged', purged);
+END $$;
+COMMENT ON FUNCTION messages.upkeep() IS
+    'Archives what expired, rings again for what waits, makes partitions, applies retention, forgets old dedup keys, purges its own pg_cron history. Idempotent; safe to run any number of times at once. Adds speed, never correctness.';
