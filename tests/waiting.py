@@ -44,4 +44,4 @@ def until_waiting(conn: psycopg.Connection[Any], condition: str = "wait_event_ty
 
 
 def _none(conn: psycopg.Connection[Any], condition: str) -> bool:
-    return conn.execute(f"SELECT FROM messages.message WHERE {condition}".encode()).rowcount == 0  # noqa: S608
+    return conn.execute(f"SELECT FROM messages.message WHERE {condition}".encode()).rowcount == 0
