@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core.errors import ConnectionFailed
+from airflow_provider_pgqueue.core import ConnectionFailed
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.triggers import hub
 from airflow_provider_pgqueue.triggers.watch import DeadMessageWatch, Doorbell, MessageWatch

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.body import to_json
 from airflow_provider_pgqueue.core.client import run as run_statement
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.core.verbs.statement import one
 from airflow_provider_pgqueue.spark.causes import SUMS, Cause, Causes, find_causes
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.pipelines.command import new_run_id, on_spark
@@ -83,9 +82,8 @@ def triage(spark: SparkSession, options: TriageOptions, database: Database | Non
 
 def _record(database: Database, run_id: str, causes: list[Cause]) -> None:
     given = [{name: _plain(value) for name, value in cause.items()} for cause in causes]
-    arguments = {"run_id": run_id, "causes": to_json(given)}
     with database.connect("pgqueue triage") as conn:
-        recorded = run_statement(conn, Statement("record_triage_causes", arguments, one, {"causes": "jsonb"}))
+        recorded = run_statement(conn, verbs.record_triage_causes(run_id, to_json(given)))
     log.info("run %s recorded %s cause(s) of death", run_id, recorded)
 
 
