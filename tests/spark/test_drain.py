@@ -26,9 +26,9 @@ from pyspark.sql import SparkSession
 from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError, QueueNotFound, QueuePaused, run, verbs
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.jobs.drain.batches import outcomes_of
+from airflow_provider_pgqueue.spark.jobs.drain.drain import DrainOptions, drain
 from airflow_provider_pgqueue.spark.package import package
-from airflow_provider_pgqueue.spark.pipelines.batches import outcomes_of
-from airflow_provider_pgqueue.spark.pipelines.drain import DrainOptions, drain
 from tests.core.test_worker import until
 
 Connection = psycopg.Connection[Any]
@@ -477,7 +477,7 @@ def test_the_zip_has_what_a_worker_needs_and_the_same_bytes_every_time(tmp_path:
     first, second = package(tmp_path / "a.zip"), package(tmp_path / "b.zip")
     assert first.read_bytes() == second.read_bytes()
     look = (
-        "import airflow_provider_pgqueue.spark.pipelines.share as share;"
+        "import airflow_provider_pgqueue.spark.jobs.drain.task as share;"
         "from airflow_provider_pgqueue.core.migrations import code_version;"
         "print(share.__file__, code_version())"
     )
