@@ -104,7 +104,7 @@ def _is_alive(pid: int) -> bool:
 @pytest.fixture(scope="session")
 def template_database(cluster: Cluster) -> str:
     """The name of a database with the schema and no queues, to be cloned."""
-    from airflow_provider_pgqueue.core.migrations import migrate
+    from airflow_provider_pgqueue.core import migrate
 
     with psycopg.connect(cluster.create_database(TEMPLATE), autocommit=True) as conn:
         migrate(conn)
@@ -138,7 +138,7 @@ def cron_dsn(cluster: Cluster, template_database: str) -> Iterator[str]:
 
     The database stays from test to test: the process of pg_cron ends with it and does not always come back.
     """
-    from airflow_provider_pgqueue.core.migrations import migrate
+    from airflow_provider_pgqueue.core import migrate
 
     dsn = cluster.create_database(CRON_DATABASE, template=template_database)
     with psycopg.connect(dsn, autocommit=True) as conn:

@@ -19,13 +19,18 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.consumer import Consumer
-from airflow_provider_pgqueue.core.errors import LeaseLost
-from airflow_provider_pgqueue.core.message import Message
-from airflow_provider_pgqueue.core.outcome import Failed, Rejected, RejectMessage, Retry
-from airflow_provider_pgqueue.core.worker import Worker
+from airflow_provider_pgqueue.core import (
+    Consumer,
+    Failed,
+    LeaseLost,
+    Message,
+    Rejected,
+    RejectMessage,
+    Retry,
+    Worker,
+    run,
+    verbs,
+)
 from tests.waiting import until
 from tools.postgres import Cluster
 
@@ -40,8 +45,7 @@ CONSUMER = """
 import sys
 from datetime import timedelta
 import psycopg
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core import run, verbs
 conn = psycopg.connect(sys.argv[1], autocommit=True)
 (message,) = run(conn, verbs.lease("orders", lease_for=timedelta(seconds=float(sys.argv[2]))))
 print(message.id, message.lock_token, flush=True)

@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core.errors import ConnectionFailed
+from airflow_provider_pgqueue.core import ConnectionFailed
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.triggers import hub
 from airflow_provider_pgqueue.triggers.watch import DeadMessageWatch, Doorbell, MessageWatch
@@ -181,7 +181,7 @@ def test_what_the_hub_logs_does_not_go_to_the_log_of_the_task_that_came_first(
 
 
 def test_a_database_without_the_schema_is_an_error(empty_dsn: str, airflow_connection: Callable[..., str]) -> None:
-    with pytest.raises(Exception, match="Run pgqueue install"):
+    with pytest.raises(Exception, match="pgqueue install"):
         within(20, first(airflow_connection(empty_dsn)))
 
 

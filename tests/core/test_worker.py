@@ -16,14 +16,18 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.consumer import Consumer
-from airflow_provider_pgqueue.core.errors import LeaseLost, QueueNotFound
-from airflow_provider_pgqueue.core.lease import Lease
-from airflow_provider_pgqueue.core.message import Message
-from airflow_provider_pgqueue.core.outcome import Outcome, Rejected
-from airflow_provider_pgqueue.core.worker import Worker
+from airflow_provider_pgqueue.core import (
+    Consumer,
+    Lease,
+    LeaseLost,
+    Message,
+    Outcome,
+    QueueNotFound,
+    Rejected,
+    Worker,
+    run,
+    verbs,
+)
 from tests.waiting import until
 
 Connection = psycopg.Connection[Any]
@@ -32,8 +36,7 @@ Queue = Callable[..., str]
 
 SLOW_WORKER = """
 import sys, time
-from airflow_provider_pgqueue.core.consumer import Consumer
-from airflow_provider_pgqueue.core.worker import Worker
+from airflow_provider_pgqueue.core import Consumer, Worker
 
 def handle(message):
     print(message.id, flush=True)

@@ -23,9 +23,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError, QueueNotFound, QueuePaused
+from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError, QueueNotFound, QueuePaused, run, verbs
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.drain.batches import outcomes_of

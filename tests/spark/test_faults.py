@@ -19,9 +19,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.message import Message
+from airflow_provider_pgqueue.core import Message, run, verbs
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.drain.drain import DrainOptions, drain
 from tests.spark.test_export import make_partition, rows_in_archive

@@ -26,16 +26,15 @@ from psycopg.conninfo import make_conninfo
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from airflow_provider_pgqueue.core.errors import (
+from airflow_provider_pgqueue.core import (
     InvalidArgument,
     InvalidMessage,
-    MessageTooLarge,
     PermissionDenied,
     PgQueueError,
     QueueFull,
     QueueNotFound,
-    StageIncomplete,
 )
+from airflow_provider_pgqueue.core.errors import MessageTooLarge, StageIncomplete
 from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.publish.staging import Stage
