@@ -11,9 +11,7 @@ from typing import Any
 
 import psycopg
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.message import Message
+from airflow_provider_pgqueue.core import Message, run, verbs
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]

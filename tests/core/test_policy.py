@@ -10,16 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import (
-    InvalidArgument,
-    QueueFull,
-    QueueNotEmpty,
-    QueueNotFound,
-    QueuePaused,
-)
-from airflow_provider_pgqueue.core.message import Duplicate
+from airflow_provider_pgqueue.core import Duplicate, InvalidArgument, QueueFull, QueueNotFound, QueuePaused, run, verbs
+from airflow_provider_pgqueue.core.errors import QueueNotEmpty
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]

@@ -13,11 +13,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, QueueNotFound
-from airflow_provider_pgqueue.core.migrations import migrate, scripts
-from airflow_provider_pgqueue.core.roles import check_owner, grant_group, leave_out_roles
+from airflow_provider_pgqueue.core import InvalidArgument, PermissionDenied, QueueNotFound, migrate, run, verbs
+from airflow_provider_pgqueue.core.installation import check_owner, grant_group, leave_out_roles
+from airflow_provider_pgqueue.core.migrations import scripts
 from tools import ROOT
 from tools.postgres import Cluster
 

@@ -14,8 +14,9 @@ import pytest
 import yaml
 from psycopg.rows import dict_row
 
-from tests.e2e.conftest import places_of, until
+from tests.e2e.conftest import places_of
 from tests.test_compose import health_check
+from tests.waiting import until
 from tools import ROOT
 from tools.airflow import Stack
 from tools.postgres import Cluster

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, PgQueueError, QueueNotFound
+from airflow_provider_pgqueue.core import InvalidArgument, InvalidMessage, PgQueueError, QueueNotFound
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.lease.archive_sink import ArchiveSink
 from airflow_provider_pgqueue.spark.source.lease.lease_stream import LeaseStream
