@@ -15,7 +15,7 @@ from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import Outcome
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.identity import name_of
-from airflow_provider_pgqueue.operators.progress import Progress
+from airflow_provider_pgqueue.operators.progress import TaskProgress
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class PgQueueConsumeOperator(BaseOperator):
         self._stopping = True
 
     def _drain(self, context: Context) -> Counter[str]:
-        progress = Progress(self.log.info, f"consumed from queue {self.queue_name}")
+        progress = TaskProgress(self.log.info, f"consumed from queue {self.queue_name}")
         with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
             return self._consumer(name_of(context)).drain(
                 conn,

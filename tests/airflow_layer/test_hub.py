@@ -188,7 +188,7 @@ def test_what_the_hub_logs_does_not_go_to_the_log_of_the_task_that_came_first(
 
 
 def test_a_database_without_the_schema_is_an_error(empty_dsn: str, airflow_connection: Callable[..., str]) -> None:
-    with pytest.raises(Exception, match="Install it"):
+    with pytest.raises(Exception, match="pgqueue install"):
         within(20, first(airflow_connection(empty_dsn)))
 
 

@@ -11,7 +11,7 @@ from tools import ROOT
 
 PACKAGE = ROOT / "airflow_provider_pgqueue"
 # Shared in spark/ today: this list may only get shorter.
-SHARED = {"Column", "Finding", "Policy", "Progress", "Staged", "Window"}
+SHARED = {"Column", "Staged", "Window"}
 
 
 def public_classes() -> Iterator[tuple[str, str]]:

@@ -32,7 +32,7 @@ RunPytest = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def queue_of_the_test(dsn: str) -> Iterator[PgQueueFixture]:
     with PgQueueFixture(dsn) as queue:
-        queue.create_queue("orders", max_attempts=2)
+        queue.run(verbs.create_queue("orders", max_attempts=2))
         yield queue
 
 
