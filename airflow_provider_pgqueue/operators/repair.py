@@ -11,7 +11,7 @@ from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.identity import task_of
-from airflow_provider_pgqueue.operators.progress import Progress
+from airflow_provider_pgqueue.operators.progress import TaskProgress
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -97,7 +97,7 @@ class PgQueueRepairOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Repair what is dead, and return how many ended how."""
-        progress = Progress(self.log.info, f"treated of {self.queue_name or 'all queues'}")
+        progress = TaskProgress(self.log.info, f"treated of {self.queue_name or 'all queues'}")
         with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
             summary = self._repair(task_of(context)).run(
                 conn, stop=lambda: self._stopping, on_batch=lambda outcomes: progress.at(outcomes.total())
