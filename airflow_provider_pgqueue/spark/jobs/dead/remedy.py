@@ -10,7 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
-from airflow_provider_pgqueue.core.body import to_json
+from airflow_provider_pgqueue.core.client import to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.message import DeadMessage

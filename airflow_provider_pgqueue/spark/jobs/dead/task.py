@@ -13,8 +13,8 @@ import psycopg
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.lease import Renewal
 from airflow_provider_pgqueue.core.message import DeadMessage
-from airflow_provider_pgqueue.core.renewal import Renewal
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.dead.dead_lease import DeadLease
 from airflow_provider_pgqueue.spark.jobs.dead.remedy import Repair, Validator, Verdict, judge, load
