@@ -31,6 +31,7 @@ from airflow_provider_pgqueue.core import (
     run,
     verbs,
 )
+from tests.waiting import until
 from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]
@@ -71,14 +72,6 @@ def consumer_process(dsn: str, lease_for: float) -> Iterator[subprocess.Popen[st
         for pipe in (process.stdin, process.stdout):
             if pipe:
                 pipe.close()
-
-
-def until(look: Callable[[], Any], timeout: float = 20.0) -> Any:
-    deadline = time.monotonic() + timeout
-    while not (answer := look()):
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
-    return answer
 
 
 def archived(conn: Connection) -> list[tuple[int, str, int, str | None]]:
@@ -419,7 +412,7 @@ def test_a_worker_needs_neither_notify_nor_upkeep(dsn: str, connect: Connect, qu
     thread.start()
     try:
         run(conn, verbs.publish("orders", 1))
-        until(lambda: len(archived(conn)) == 1, timeout=5)
+        until(lambda: len(archived(conn)) == 1)
     finally:
         worker.stop()
         thread.join()
