@@ -15,6 +15,7 @@ BEGIN
             ('publisher', 'stage_publish publish_staged drop_stage'),
             ('consumer', 'lease extend archive release consume once lease_named end_named_leases'),
             ('consumer', 'dead_ids lease_dead extend_dead release_dead requeue dismiss requeue_dead'),
+            ('consumer', 'remedies count_remedies requeued_results'),
             ('consumer observer', 'status ready_queues dead_queues dead_causes'),
             ('observer', 'search_archive schedules traffic_report'),
             ('observer upkeep', 'health'),
