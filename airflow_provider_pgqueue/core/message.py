@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Any
 from uuid import UUID
 
 Row = dict[str, Any]
@@ -30,10 +30,6 @@ class Message:
     created_at: datetime
     lock_token: UUID | None = None
     lock_expires_at: datetime | None = None
-
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        return cls(body=row.pop("message"), **row)
 
     @property
     def topic(self) -> str | None:
@@ -71,10 +67,6 @@ class DeadMessage:
     lock_token: UUID
     lock_expires_at: datetime
 
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        return cls(body=row.pop("message"), **row)
-
     @property
     def failure(self) -> dict[str, Any] | None:
         """The last failure: `error`, `message` and `traceback`, as far as the consumer gave them."""
@@ -95,10 +87,6 @@ class ReadyQueue:
     oldest_age: timedelta | None
     next_in: timedelta | None
 
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        return cls(**row)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadQueue:
@@ -109,10 +97,6 @@ class DeadQueue:
     waiting: int
     newest_id: int
     oldest_age: timedelta
-
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        return cls(**row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +113,6 @@ class QueueStatus:
     dead: int
     upkeep_age: timedelta | None
 
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        return cls(**row)
-
 
 @dataclass(frozen=True, slots=True)
 class Requeued:
@@ -140,10 +120,6 @@ class Requeued:
 
     id: int
     new_id: int
-
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        return cls(**row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,10 +134,6 @@ class DeadCause:
     last_at: datetime
     newest_id: int
     example: str | None
-
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        return cls(queue_name=row.pop("cause_queue"), **row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,10 +164,6 @@ class ArchivedMessage:
     output: Any
     failure: dict[str, Any] | None
 
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        return cls(**row)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
@@ -215,10 +183,6 @@ class Schedule:
     next_at: datetime | None
     last_error: str | None
 
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        return cls(**row)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
@@ -228,10 +192,6 @@ class Finding:
     severity: str
     finding: str
     cure: str | None
-
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        return cls(**row)
 
 
 def _header(headers: Any, name: str) -> Any:

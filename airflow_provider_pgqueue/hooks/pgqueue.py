@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Final, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 import psycopg
@@ -24,13 +24,16 @@ from airflow_provider_pgqueue.core.migrations import check_version, current_vers
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Options, Statement
 
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
 T = TypeVar("T")
 Connection = psycopg.Connection[Any]
 _LONGEST_NAME: Final = 63  # bytes that PostgreSQL keeps of application_name
 
 
 class PgQueueHook(PostgresHook):
-    """Works with the queue through a connection of type `pgqueue` or `postgres`.
+    """Works with the queue through the connection `pgqueue_conn_id`, of type `pgqueue` or `postgres`.
 
     What `PostgresHook` knows (IAM and Azure tokens, SSL, service files) works here. The extra `listen_conn_id` names a
     direct connection to the same database for those who wait, where this one goes through a pooler. Before its first
@@ -38,8 +41,6 @@ class PgQueueHook(PostgresHook):
 
     The verbs of every day are methods; all of them are values in `core.verbs`, for `run`:
     `hook.run(verbs.requeue_dead("orders"))`.
-
-    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
     conn_name_attr = "pgqueue_conn_id"
@@ -47,10 +48,7 @@ class PgQueueHook(PostgresHook):
     conn_type = "pgqueue"
     hook_name = "PostgreSQL message queue"
     ignored_extra_options = PostgresHook.ignored_extra_options | {"listen_conn_id"}
-
-    def __init__(self, pgqueue_conn_id: str = default_conn_name, **kwargs: Any) -> None:
-        super().__init__(pgqueue_conn_id=pgqueue_conn_id, **kwargs)
-        self._version_checked = False
+    _version_checked = False
 
     # Connections ------------------------------------------------------------------------------------------------------
 
@@ -250,3 +248,14 @@ def _application_name() -> str:
     names = [os.environ.get(f"AIRFLOW_CTX_{part}_ID") for part in ("DAG", "TASK")]
     name = "pgqueue:" + ".".join(filter(None, names)) if any(names) else "pgqueue"
     return name.encode()[:_LONGEST_NAME].decode(errors="ignore")
+
+
+def task_of(context: Context) -> str:
+    """Return `dag/run/task/map_index` of the task instance: the same in each of its tries."""
+    ti = context["ti"]
+    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"
+
+
+def name_of(context: Context) -> str:
+    """Return `dag/run/task/map_index/try` of the task instance and the process that runs it."""
+    return f"{task_of(context)}/{context['ti'].try_number}@{connection.process_name()}"
