@@ -166,7 +166,7 @@ def test_a_schedule_that_is_overdue_is_named_and_running_the_schedules_cures(
     conn: Connection, queue: Callable[..., str]
 ) -> None:
     conn.execute("SELECT messages.schedule('nightly', '* * * * *', %s, '1')", [queue()])
-    assert check(conn, "schedules").finding == "1 schedules are on time"
+    assert check(conn, "schedules").finding == "1 schedule is on time"
     conn.execute("UPDATE messages.schedule SET checked_until = checked_until - interval '10 minutes'")
     late = check(conn, "schedules")
     assert late.severity == "warning"
@@ -668,7 +668,7 @@ def test_the_new_default_partition_is_like_the_old_one(conn: Connection) -> None
         ),
         (
             "WITH q AS (UPDATE messages.queue SET retention = '1 day') UPDATE messages.archive_policy"
-            " SET retained_at = now() - interval '2 days'",
+            " SET retention_applied_at = now() - interval '2 days'",
             "retention was last applied 2 days",
         ),
     ],
@@ -758,10 +758,10 @@ def test_dead_messages_that_nobody_decides_about_are_named_and_the_cure_decides(
     found = check(conn, "dead_messages", waiting_for=AT_ONCE)
     assert found.severity == "warning"
     assert re.fullmatch(
-        rf"1 dead messages wait for a decision, the oldest \({result}, of queue orders\) for 00:00:\d\d", found.finding
+        rf"1 dead message waits for a remedy, the oldest \({result}, of queue orders\) for 00:00:\d\d", found.finding
     )
     cure(conn, found.cure)
-    assert check(conn, "dead_messages", waiting_for=AT_ONCE).finding == "no dead message waits for a decision"
+    assert check(conn, "dead_messages", waiting_for=AT_ONCE).finding == "no dead message waits for a remedy"
 
 
 def test_a_queue_that_nobody_consumes_is_named(conn: Connection, queue: Callable[..., str]) -> None:

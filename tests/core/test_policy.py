@@ -129,7 +129,7 @@ def test_a_full_queue_refuses_a_publish_and_takes_the_next_when_there_is_room(co
     run(conn, verbs.publish_batch(queue("orders", max_depth=10), range(8)))
     with pytest.raises(QueueFull, match="queue 'orders' is full: it takes 10"):
         run(conn, verbs.publish_batch("orders", range(3)))
-    conn.execute("SELECT messages.store_moment(room_due, 'epoch') FROM messages.queue WHERE queue_name = 'orders'")
+    conn.execute("SELECT messages.store_moment(depth_recount_at, 'epoch') FROM messages.queue WHERE queue_name = 'orders'")
     run(conn, verbs.publish_batch("orders", range(2)))
     with pytest.raises(QueueFull):
         run(conn, verbs.publish("orders", 1))
@@ -146,7 +146,7 @@ def test_a_full_queue_refuses_plain_sql_too_and_lets_publishers_in_after_consume
     assert refused.value.sqlstate == "PQ007"
     with conn.transaction():
         run(conn, verbs.consume("orders", max_messages=3))
-    conn.execute("SELECT messages.store_moment(room_due, 'epoch') FROM messages.queue WHERE queue_name = 'orders'")
+    conn.execute("SELECT messages.store_moment(depth_recount_at, 'epoch') FROM messages.queue WHERE queue_name = 'orders'")
     assert len(run(conn, verbs.publish_batch("orders", [1, 2, 3]))) == 3
 
 
@@ -167,7 +167,7 @@ def test_no_more_are_leased_at_once_than_the_queue_allows_however_many_ask(conne
 def test_an_expired_lease_no_longer_counts(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish_batch(queue("orders", max_leased=1), [1, 2]))
     run(conn, verbs.lease("orders", lease_for=timedelta(milliseconds=1)))
-    conn.execute("SELECT pg_sleep(0.01), messages.store_moment(sweep_due, 'epoch') FROM messages.band")
+    conn.execute("SELECT pg_sleep(0.01), messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority")
     assert len(run(conn, verbs.lease("orders"))) == 1
 
 
