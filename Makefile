@@ -1,7 +1,7 @@
 # Everything lives in .venv (packages) and .run (servers, logs, state): `make clean` removes both.
 # PG=debian or PG=embedded chooses the PostgreSQL; without it, Debian's with pg_cron where it can be had.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark up down test bench bench-quick bench-spark check fix golden lock clean
+.PHONY: help setup demo demo-spark up down test bench bench-quick bench-spark docs check fix golden lock clean
 MAKEFLAGS += --no-print-directory
 export PG
 
@@ -56,6 +56,9 @@ $(BENCH)/.installed: pyproject.toml | setup
 	@.run/boot/bin/uv venv --quiet --clear --python $(BIN)/python $(BENCH)
 	@.run/boot/bin/uv pip install --quiet --python $(BENCH)/bin/python --group bench
 	@touch $@
+
+docs: setup ## Build the documentation as a site in .run/site; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m tools.site
 
 check: setup ## Check style, types and layers; writes nothing
 	@$(BIN)/ruff check $(PRESENT)

@@ -20,7 +20,7 @@ def get_provider_info() -> dict[str, Any]:
         "integrations": [
             {
                 "integration-name": _INTEGRATION,
-                "external-doc-url": "https://www.postgresql.org/docs/current/sql-notify.html",
+                "external-doc-url": "https://airflow-provider-pgqueue.github.io/airflow-provider-pgqueue/",
                 "tags": ["software"],
             }
         ],

@@ -17,7 +17,7 @@ import pytest
 from tools import ROOT
 
 Connection = psycopg.Connection[Any]
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "sql" / "README.md", *ROOT.glob("docs/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), ROOT / "sql" / "README.md", *ROOT.glob("docs/**/*.md")])
 
 _FENCE = re.compile(r"(?:^<!-- (?P<mark>[^\n]*) -->\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.M | re.S)
 _LINK = re.compile(r"\[(?P<label>[^\]]+)\]\((?P<target>[^)\s]+)\)")
@@ -89,12 +89,17 @@ def test_tests_that_are_named_exist_where_the_link_says(page: Path) -> None:
     assert set(_TEST.findall(text)) - linked == set()
 
 
-def test_each_guarantee_and_each_answer_names_its_test() -> None:
-    rows = re.findall(r"^\| \d+ \|.*$", (ROOT / "README.md").read_text(), re.M)
+def test_each_guarantee_each_promise_and_each_answer_names_its_test() -> None:
+    guarantees = (ROOT / "docs" / "explanation" / "guarantees.md").read_text()
+    rows = re.findall(r"^\| \d+ \|.*$", guarantees, re.M)
+    promises = re.findall(r"^\d\. .*?\)\.$", (ROOT / "README.md").read_text(), re.M | re.S)
     answers = re.split(r"^### ", (ROOT / "docs" / "explanation" / "faq.md").read_text(), flags=re.M)[1:]
-    assert len(rows) > 10
+    assert [int(row.split()[1]) for row in rows] == list(range(1, len(rows) + 1))
+    assert f"[each of {len(rows)} guarantees]" in (ROOT / "README.md").read_text()
+    assert len(promises) == 5
     assert len(answers) > 10
-    assert [text for text in rows + answers if not _TEST.search(text)] == []
+    assert [text for text in rows + promises + answers if not _TEST.search(text)] == []
+    assert [test for promise in promises for test in _TEST.findall(promise) if test not in guarantees] == []
 
 
 @pytest.mark.parametrize("block", list(blocks("python")), ids=lambda block: block.page)

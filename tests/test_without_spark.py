@@ -42,7 +42,7 @@ def python(code: str, tmp_path: Path, *arguments: str) -> subprocess.CompletedPr
     [
         "from airflow_provider_pgqueue.spark import register",
         "import runpy; runpy.run_module('airflow_provider_pgqueue.spark', run_name='__main__')",
-        "import airflow_provider_pgqueue.spark.pipelines.drain",
+        "import airflow_provider_pgqueue.spark.jobs.drain.drain",
     ],
 )
 def test_what_needs_pyspark_says_how_to_get_it(code: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from airflow_provider_pgqueue.spark import register
-from airflow_provider_pgqueue.spark.pipelines.exported import read_export
+from airflow_provider_pgqueue.spark.jobs.export.read_export import read_export
 
 QUEUE: Final = "spark_flights"
 

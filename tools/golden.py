@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -70,15 +72,22 @@ def describe(conn: psycopg.Connection[Any]) -> str:
     return "".join(line + "\n" if line.startswith(" ") else f"\n{line}\n" for line in lines).lstrip("\n")
 
 
-def main() -> None:
-    cluster = Cluster(STATE / "golden", durable=False)
+@contextmanager
+def new_installation(name: str) -> Iterator[psycopg.Connection[Any]]:
+    """Yield a session in a database where the schema was just installed, on a server of its own."""
+    cluster = Cluster(STATE / name, durable=False)
     try:
         cluster.start()
-        with psycopg.connect(cluster.create_database("golden"), autocommit=True) as conn:
+        with psycopg.connect(cluster.create_database(name), autocommit=True) as conn:
             migrate(conn)
-            GOLDEN.write_text(describe(conn))
+            yield conn
     finally:
         cluster.destroy()
+
+
+def main() -> None:
+    with new_installation("golden") as conn:
+        GOLDEN.write_text(describe(conn))
     print(f"{GOLDEN.relative_to(ROOT)} written: look at the difference before you commit it")
 
 

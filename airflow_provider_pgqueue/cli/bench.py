@@ -17,19 +17,29 @@ from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, share
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer import Consumer
+from airflow_provider_pgqueue.core.quantity import quantity, rate
 
 
 @click.command()
-@click.option("--messages", type=click.IntRange(1), default=10_000, show_default=True)
-@click.option("--consumers", type=click.IntRange(1, 64), default=4, show_default=True, help="Connections at once.")
-@click.option("--batch-size", type=click.IntRange(1), default=100, show_default=True, help="Messages a call.")
-@click.option("--body-bytes", type=click.IntRange(2), default=200, show_default=True)
+@click.option("--messages", type=click.IntRange(1), default=10_000, show_default=True, help="Messages to publish.")
+@click.option(
+    "--consumers",
+    type=click.IntRange(1, 64),
+    default=4,
+    show_default=True,
+    help="Connections that consume at the same time.",
+)
+@click.option("--batch-size", type=click.IntRange(1), default=100, show_default=True, help="Messages in each call.")
+@click.option(
+    "--body-bytes", type=click.IntRange(2), default=200, show_default=True, help="Size of each body in bytes."
+)
 @shared_options
 @pass_settings
 def bench(settings: Settings, messages: int, consumers: int, batch_size: int, body_bytes: int) -> None:
-    """Measure publishing and consuming on a queue made for it.
+    """Measure how fast this database publishes and consumes.
 
-    Publishes, then leases and archives with a function that does nothing, and removes the queue and its archive again.
+    It makes a queue, publishes to it, leases and archives with a function that does nothing, and removes the queue and
+    its archive again.
     """
     bodies = ["x" * (body_bytes - 2)] * batch_size
     with connected(settings) as conn, _queue(conn) as queue:
@@ -48,9 +58,9 @@ def bench(settings: Settings, messages: int, consumers: int, batch_size: int, bo
         "consumed_per_second": round(handled / (drained - published), 1),
     }
     text = (
-        f"published {rates['published_per_second']:,.0f} a second on one connection, "
-        f"consumed {rates['consumed_per_second']:,.0f} a second on {consumers} ({messages:,} messages, "
-        f"{batch_size} a call). Compare ratios: other work on the machine counts."
+        f"published {rate(messages, published - started)} on 1 connection, "
+        f"consumed {rate(handled, drained - published)} on {quantity(consumers, 'connection')} "
+        f"({quantity(messages)}, {batch_size:,} in each call). Compare ratios: other work on the machine counts."
     )
     show(settings, rates, text)
 

@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def yes_option(command: F) -> F:
     """Give a command the option --yes."""
-    return click.option("--yes", "-y", is_flag=True, help="Do not ask.")(command)
+    return click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(command)
 
 
 def confirm(question: str, *, yes: bool) -> None:

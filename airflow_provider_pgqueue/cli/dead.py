@@ -10,11 +10,12 @@ import click
 from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
 from airflow_provider_pgqueue.cli.connection import Connection, connected
 from airflow_provider_pgqueue.cli.duration import duration
-from airflow_provider_pgqueue.cli.output import count, records, show, show_rows
+from airflow_provider_pgqueue.cli.output import records, show, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
+from airflow_provider_pgqueue.core.quantity import quantity
 
 _RESULTS = click.Choice(["failed", "rejected", "lock_expired", "expired"])
 _CAUSE = ("queue_name", "result", "waiting", "first_at", "last_at", "newest_id", "example")
@@ -28,7 +29,8 @@ _LEASE_FOR = timedelta(minutes=5)
 def dead(settings: Settings, queue: str | None) -> None:
     """Count dead messages by cause.
 
-    Those about which nothing was decided yet, with an example of each cause.
+    A message is dead if it was archived without success. Those that were requeued or dismissed are left out. Each cause
+    comes with an example.
     """
     with connected(settings) as conn:
         causes = run(conn, verbs.dead_causes(queue))
@@ -37,13 +39,21 @@ def dead(settings: Settings, queue: str | None) -> None:
 
 @click.command()
 @click.argument("queue")
-@click.option("--result", "results", multiple=True, type=_RESULTS, help="Only these; default: failed, lock_expired.")
 @click.option(
-    "--max", "max_messages", type=click.IntRange(1), default=1000, show_default=True, help="How many at most."
+    "--result",
+    "results",
+    multiple=True,
+    type=_RESULTS,
+    help="Requeue only messages with this result; can be repeated. Default: failed and lock_expired.",
 )
-@click.option("--max-requeues", type=click.IntRange(1), help="Leave those that were requeued so often before.")
-@click.option("--delay", type=duration, default="0", help="Not leased before: 90s, 10m, 2h, 1d.")
-@click.option("--dry-run", is_flag=True, help="Only count.")
+@click.option(
+    "--max", "max_messages", type=click.IntRange(1), default=1000, show_default=True, help="How many messages at most."
+)
+@click.option("--max-requeues", type=click.IntRange(1), help="Leave out messages that were requeued this often before.")
+@click.option(
+    "--delay", type=duration, default="0", help="Keep them from being leased for this long: 90s, 10m, 2h, 1d."
+)
+@click.option("--dry-run", is_flag=True, help="Count the messages and change nothing.")
 @shared_options
 @pass_settings
 def requeue(
@@ -57,7 +67,7 @@ def requeue(
 ) -> None:
     """Publish dead messages again.
 
-    Each gets a new id; the archive keeps the old one and names the new one.
+    Each message gets a new id. The archive keeps the dead one, with a pointer to the new id.
     """
     wanted = results or ("failed", "lock_expired")
     with connected(settings) as conn:
@@ -65,7 +75,7 @@ def requeue(
         if dry_run:
             would = min(sum(waiting.values()), max_messages)
             found = {"queue_name": queue, "would_requeue": would, "waiting": waiting}
-            show(settings, found, f"would requeue up to {count(would)} of {queue}: {_by_result(waiting)}.")
+            show(settings, found, f"would requeue up to {quantity(would)} of {queue}: {_by_result(waiting)}.")
             return
         statement = verbs.requeue_dead(
             queue,
@@ -80,16 +90,22 @@ def requeue(
     show(
         settings,
         {"queue_name": queue, "requeued": len(done), "messages": done},
-        f"requeued {count(len(done))} of {queue}.",
+        f"requeued {quantity(len(done))} of {queue}.",
     )
 
 
 @click.command()
 @click.argument("queue")
-@click.option("--reason", required=True, help="Kept in the archive.")
-@click.option("--result", "results", multiple=True, type=_RESULTS, help="Only these; default: all.")
+@click.option("--reason", required=True, help="Why; kept in the archive.")
 @click.option(
-    "--max", "max_messages", type=click.IntRange(1), default=1000, show_default=True, help="How many at most."
+    "--result",
+    "results",
+    multiple=True,
+    type=_RESULTS,
+    help="Dismiss only messages with this result; can be repeated. Default: all.",
+)
+@click.option(
+    "--max", "max_messages", type=click.IntRange(1), default=1000, show_default=True, help="How many messages at most."
 )
 @yes_option
 @shared_options
@@ -97,16 +113,16 @@ def requeue(
 def dismiss(
     settings: Settings, queue: str, reason: str, results: tuple[str, ...], max_messages: int, yes: bool
 ) -> None:
-    """Decide that nothing more is done about dead messages.
+    """Close dead messages without publishing them again.
 
-    They stay in the archive with the reason.
+    They stay in the archive with the reason, and no longer count as waiting for a decision.
     """
     wanted = results or tuple(_RESULTS.choices)
     done: list[int] = []
     with connected(settings) as conn:
         waiting = _waiting(conn, queue, wanted)
         number = min(sum(waiting.values()), max_messages)
-        confirm(f"Dismiss {count(number)} of {queue}: {_by_result(waiting)}?", yes=yes)
+        confirm(f"Dismiss {quantity(number)} of {queue}: {_by_result(waiting)}?", yes=yes)
         who = f"pgqueue {process_name()}"
         leased = run(
             conn,
@@ -118,7 +134,7 @@ def dismiss(
     show(
         settings,
         {"queue_name": queue, "dismissed": len(done), "ids": done},
-        f"dismissed {count(len(done))} of {queue}.",
+        f"dismissed {quantity(len(done))} of {queue}.",
     )
 
 

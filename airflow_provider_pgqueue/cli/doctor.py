@@ -11,15 +11,17 @@ import psycopg
 from psycopg.rows import dict_row
 
 from airflow_provider_pgqueue.cli.connection import Connection, open_connection
-from airflow_provider_pgqueue.cli.output import console, records, span, table, to_text
+from airflow_provider_pgqueue.cli.output import records, span, to_text
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.cli.text import one_line
+from airflow_provider_pgqueue.cli.text import one_line, printable
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, SchemaError, translate
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, SchemaError, SchemaTooNew, translate
 from airflow_provider_pgqueue.core.migrations import check_version, code_version
+from airflow_provider_pgqueue.core.quantity import quantity
 
 _OLDEST = 15
+_SEVERITIES = ("critical", "warning", "ok")
 _WORKING = ("publish", "publish_batch", "lease", "extend", "archive", "release")
 _MISSING = """
 SELECT array_agg(DISTINCT p.proname ORDER BY p.proname)
@@ -44,23 +46,38 @@ class Finding:
     type=click.Choice(["warning", "critical"]),
     default="warning",
     show_default=True,
-    help="The least severity for exit status 1.",
+    help="The lowest severity that makes the exit status 1.",
 )
+@click.option("--all", "show_all", is_flag=True, help="List also the checks that found no problem.")
 @shared_options
 @pass_settings
-def doctor(settings: Settings, fail_on: str) -> int:
-    """Look for what is wrong: connection, schema, privileges, upkeep, health.
+def doctor(settings: Settings, fail_on: str, show_all: bool) -> int:
+    """Look for problems: connection, schema, privileges, upkeep, health.
 
-    The exit status is 1 if something is.
+    Each problem comes with its cure, the most severe first. The exit status is 1 if there is one.
     """
-    findings = list(_examine(settings))
+    findings = sorted(_examine(settings), key=lambda finding: _SEVERITIES.index(finding.severity))
     bad = {"critical"} if fail_on == "critical" else {"critical", "warning"}
     sound = not any(finding.severity in bad for finding in findings)
     if settings.as_json:
         click.echo(to_text({"sound": sound, "findings": records(findings)}))
-    else:
-        console().print(table(records(findings), ("severity", "check_name", "finding", "cure")))
+        return 0 if sound else 1
+    for finding in findings:
+        if show_all or finding.severity != "ok":
+            click.echo(_line(finding))
+    click.echo(_summary(findings, show_all))
     return 0 if sound else 1
+
+
+def _line(finding: Finding) -> str:
+    text = printable(f"{finding.severity:<8}  {finding.check_name}: {finding.finding}")
+    return text + (f"\n{'':<8}  cure: {printable(finding.cure)}" if finding.cure else "")
+
+
+def _summary(findings: list[Finding], show_all: bool) -> str:
+    ok = sum(finding.severity == "ok" for finding in findings)
+    text = f"{quantity(len(findings) - ok, 'problem')}; {quantity(ok, 'check')} ok"
+    return f"{text}." if show_all or not ok else f"{text}, listed by --all."
 
 
 def _examine(settings: Settings) -> Iterator[Finding]:
@@ -76,7 +93,9 @@ def _examine(settings: Settings) -> Iterator[Finding]:
         try:
             check_version(conn)
         except SchemaError as error:
-            yield Finding("schema", "critical", str(error), "pgqueue install, as a role that may create the schema")
+            install = "pgqueue install, as a role that may create schemas"
+            cure = error.cure if isinstance(error, SchemaTooNew) else install
+            yield Finding("schema", "critical", error.problem, cure)
             return
         except psycopg.Error as error:
             yield Finding("schema", "critical", one_line(str(translate(error))))
@@ -106,7 +125,7 @@ def _pooler(conn: Connection) -> Finding:
     # A pooler in transaction mode makes up the process id that it gives to a client.
     row = conn.execute("SELECT pg_catalog.pg_backend_pid()").fetchone()
     if row and row[0] == conn.info.backend_pid:
-        return Finding("pooler", "ok", "the connection is direct: wake-ups arrive")
+        return Finding("pooler", "ok", "the connection is direct: notifications arrive")
     return Finding(
         "pooler",
         "warning",

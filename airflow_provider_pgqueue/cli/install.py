@@ -15,17 +15,22 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import CronUnavailable, PermissionDenied
 from airflow_provider_pgqueue.core.migrations import current_version, migrate, scripts, sql_folder
+from airflow_provider_pgqueue.core.quantity import quantity
 
 
 @click.command()
-@click.option("--cron/--no-cron", default=None, help="Insist on pg_cron for the upkeep, or remove its job.")
-@click.option("--print-sql", is_flag=True, help="Print the SQL as one script for psql -f, and do nothing.")
+@click.option(
+    "--cron/--no-cron",
+    default=None,
+    help="Fail unless pg_cron can do the upkeep, or remove its jobs. Default: use pg_cron where it is available.",
+)
+@click.option("--print-sql", is_flag=True, help="Print the SQL as one script for psql -f instead of running it.")
 @shared_options
 @pass_settings
 def install(settings: Settings, cron: bool | None, print_sql: bool) -> None:
-    """Install or upgrade the schema, and let pg_cron do the upkeep where there is one.
+    """Install or upgrade the schema; let pg_cron do the upkeep where it is available.
 
-    Twice does no harm; run it after every upgrade of the package.
+    Run it after every upgrade of the package; running it twice does no harm.
     """
     if print_sql:
         script = install_script(cron)
@@ -92,7 +97,7 @@ def uninstall(settings: Settings, yes: bool) -> None:
         waiting, archived = row or (0, 0)
         question = (
             f"Remove schema messages from database {conn.info.dbname} on {_server(conn)}, "
-            f"with {waiting:,} messages and {archived:,} archived ones?"
+            f"with {quantity(waiting)} and {quantity(archived, 'archived message')}?"
         )
         confirm(question, yes=yes)
         conn.execute((sql_folder() / "uninstall.sql").read_bytes())

@@ -13,6 +13,7 @@ import click
 
 from airflow_provider_pgqueue.cli.settings import Settings
 from airflow_provider_pgqueue.cli.text import printable
+from airflow_provider_pgqueue.core.quantity import per_second
 
 Row = Mapping[str, Any]
 _WIDE = 100_000  # no terminal: nothing is cut
@@ -65,8 +66,12 @@ def table(rows: Sequence[Row], columns: Sequence[str] | None = None) -> Any:
         is_number = all(isinstance(row[name], int | float | timedelta | None) for row in rows)
         made.add_column(name, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(Text(cell(row[name])) for name in names))
+        made.add_row(*(Text(_cell(name, row[name])) for name in names))
     return made
+
+
+def _cell(name: str, value: Any) -> str:
+    return per_second(value) if name.endswith("_rate") else cell(value)
 
 
 def cell(value: Any) -> str:
@@ -99,11 +104,6 @@ def span(duration: timedelta) -> str:
         if number:
             parts.append(f"{number}{unit}")
     return sign + " ".join(parts[:2])
-
-
-def count(number: int, noun: str = "message") -> str:
-    """Return `1 message`, `2 messages`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def records(values: Sequence[Any]) -> list[Row]:

@@ -28,14 +28,17 @@ _SHOWN = ("id", "state", "priority", "attempts", "age", "locked_by", "reference"
 
 @click.command()
 @click.argument("queue")
-@click.option("-n", "--number", type=click.IntRange(1), default=10, show_default=True, help="How many.")
+@click.option(
+    "-n", "--number", type=click.IntRange(1), default=10, show_default=True, help="How many messages to show."
+)
 @click.option("--headers-only", is_flag=True, help="Leave out the bodies.")
 @shared_options
 @pass_settings
 def peek(settings: Settings, queue: str, number: int, headers_only: bool) -> None:
-    """Show messages that are not finished, without leasing them.
+    """Show unfinished messages without leasing them.
 
-    In the order in which they will be leased. A message is ready, leased, delayed, or behind another of its group.
+    They appear in the order in which they will be leased. The state is ready, leased, delayed, or behind: an earlier
+    message of the group goes first.
     """
     with connected(settings) as conn:
         rows = _look(conn, _HEADERS if headers_only else _BODIES, queue, number)

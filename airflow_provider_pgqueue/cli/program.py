@@ -11,29 +11,30 @@ import click
 
 from airflow_provider_pgqueue import __version__
 from airflow_provider_pgqueue.cli.settings import Settings, shared_options
+from airflow_provider_pgqueue.cli.suggestion import SuggestingGroup
 
 # The help is repeated here, so that `pgqueue --help` loads no driver.
 COMMANDS: Final[dict[str, tuple[str, str]]] = {
-    "install": ("install", "Install or upgrade the schema, and let pg_cron do the upkeep where there is one."),
+    "install": ("install", "Install or upgrade the schema; let pg_cron do the upkeep where it is available."),
     "uninstall": ("install", "Remove the schema with all queues, messages and archives."),
-    "doctor": ("doctor", "Look for what is wrong: connection, schema, privileges, upkeep, health."),
-    "queues": ("queues", "List the queues and their policy; create, alter, drop, pause, resume."),
+    "doctor": ("doctor", "Look for problems: connection, schema, privileges, upkeep, health."),
+    "queues": ("queues", "List the queues and their policies; create, alter, drop, pause or resume one."),
     "publish": ("publish", "Publish JSON lines from a file or standard input."),
-    "peek": ("peek", "Show messages that are not finished, without leasing them."),
-    "tail": ("tail", "Follow what is archived."),
-    "stats": ("stats", "Each queue in numbers, once or live."),
+    "peek": ("peek", "Show unfinished messages without leasing them."),
+    "tail": ("tail", "Print messages as they are archived."),
+    "stats": ("stats", "Show depth, ages and rates of each queue, once or live."),
     "worker": ("worker", "Handle messages with a Python function."),
     "dead": ("dead", "Count dead messages by cause."),
     "requeue": ("dead", "Publish dead messages again."),
-    "dismiss": ("dead", "Decide that nothing more is done about dead messages."),
+    "dismiss": ("dead", "Close dead messages without publishing them again."),
     "purge": ("purge", "Delete the waiting messages of a queue."),
-    "schedules": ("schedules", "List the schedules that publish by themselves."),
-    "upkeep": ("upkeep", "Do the upkeep once, as pg_cron does every minute."),
-    "bench": ("bench", "Measure publishing and consuming on a queue made for it."),
+    "schedules": ("schedules", "List the schedules, which publish messages at set times."),
+    "upkeep": ("upkeep", "Do one round of the upkeep, which pg_cron or Airflow does every minute."),
+    "bench": ("bench", "Measure how fast this database publishes and consumes."),
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(SuggestingGroup):
     """A group that imports the module of a command when the command is called."""
 
     def list_commands(self, context: click.Context) -> list[str]:
@@ -100,14 +101,15 @@ def _text(error: Exception) -> str | None:
     """Return what may be shown of an error, in one line; None for one that nobody foresaw."""
     import psycopg
 
+    from airflow_provider_pgqueue.cli.cure import with_cure
     from airflow_provider_pgqueue.cli.text import one_line
     from airflow_provider_pgqueue.core.errors import PgQueueError, translate
 
     match error:
         case PgQueueError():
-            return one_line(str(error))
-        case psycopg.Error() if isinstance(translate(error), PgQueueError):
-            return one_line(str(translate(error)))
+            return one_line(with_cure(error))
+        case psycopg.Error() if isinstance(known := translate(error), PgQueueError):
+            return one_line(with_cure(known))
         case psycopg.Error():
             # The driver appends DETAIL and CONTEXT, which may quote a body.
             return one_line(error.diag.message_primary or type(error).__name__)

@@ -17,12 +17,13 @@ import click
 from airflow_provider_pgqueue.cli.connection import Connection, connected
 from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.lines import Line, parse_line, read_lines
-from airflow_provider_pgqueue.cli.output import console, count, show
+from airflow_provider_pgqueue.cli.output import console, show
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidMessage
 from airflow_provider_pgqueue.core.message import Duplicate
+from airflow_provider_pgqueue.core.quantity import quantity, rate
 
 _DEFAULT_BATCH = 1000
 _BAR_STEP = 65_536  # bytes; moving the bar for each line would halve the rate
@@ -46,23 +47,53 @@ class Policy:
 @click.command()
 @click.argument("queue")
 @click.argument("file", type=click.File("rb"), required=False)
-@click.option("--message", help="One JSON body, in place of a file.")
-@click.option("--priority", type=int, default=0, show_default=True, help="Higher first.")
-@click.option("--delay", type=duration, default="0", help="Not leased before: 90s, 10m, 2h, 1d.")
-@click.option("--expires-in", type=duration, help="Archived as expired if it is not finished by then.")
-@click.option("--topic", help="The topic of all messages.")
-@click.option("--reference-field", metavar="NAME", help="Top-level field of each body that is its reference.")
-@click.option("--dedup-key-field", metavar="NAME", help="Field that is its dedup key: a repeated one is skipped.")
-@click.option("--dedup-window", type=duration, help="How long a dedup key is remembered; default: as the queue says.")
-@click.option("--on-conflict", type=click.Choice(["skip", "replace"]), default="skip", help="What a repeated key does.")
-@click.option("--group-key-field", metavar="NAME", help="Field that is its group key: a group keeps its order.")
+@click.option("--message", help="Publish this JSON body instead of a file.")
+@click.option(
+    "--priority", type=int, default=0, show_default=True, help="Messages of a higher priority are leased first."
+)
+@click.option("--delay", type=duration, default="0", help="Keep it from being leased for this long: 90s, 10m, 2h, 1d.")
+@click.option("--expires-in", type=duration, help="Archive it as expired if it is not finished within this time.")
+@click.option("--topic", help="Topic of all messages.")
+@click.option(
+    "--reference-field",
+    metavar="NAME",
+    help="Top-level field of the body to take the reference from, such as an order number.",
+)
+@click.option(
+    "--dedup-key-field",
+    metavar="NAME",
+    help="Field to take the deduplication key from: a message with a known key is not published again.",
+)
+@click.option(
+    "--dedup-window",
+    type=duration,
+    help="How long the deduplication keys are remembered. Default: the policy of the queue.",
+)
+@click.option(
+    "--on-conflict",
+    type=click.Choice(["skip", "replace"]),
+    default="skip",
+    show_default=True,
+    help="Skip a message with a known key, or let it replace one that still waits.",
+)
+@click.option(
+    "--group-key-field",
+    metavar="NAME",
+    help="Field to take the group key from: messages of one group are handled in order.",
+)
 @click.option(
     "--one-transaction/--per-batch",
     default=True,
     show_default=True,
-    help="All messages or none; or each batch as soon as it is read.",
+    help="Publish all messages or none, or each batch as soon as it is read.",
 )
-@click.option("--batch-size", type=click.IntRange(1, 100_000), default=_DEFAULT_BATCH, show_default=True)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1, 100_000),
+    default=_DEFAULT_BATCH,
+    show_default=True,
+    help="Messages per batch.",
+)
 @shared_options
 @pass_settings
 def publish(
@@ -77,7 +108,8 @@ def publish(
 ) -> None:
     """Publish JSON lines from a file or standard input.
 
-    Each line of FILE (- is standard input, also if none is named) is one body. Empty lines are skipped.
+    Each line of FILE is the JSON body of one message; empty lines are skipped. Without FILE, or if it is -, standard
+    input is read.
     """
     if message is not None and file is not None:
         raise click.UsageError("give a file or --message, not both.")
@@ -99,11 +131,14 @@ def publish(
         "published": published,
         "duplicates": duplicates,
         "seconds": round(seconds, 3),
-        "per_second": round(published / seconds, 1),
+        "per_second": round(published / max(seconds, 0.001), 1),
     }
     besides = f" ({duplicates:,} were there already)" if duplicates else ""
-    rate = f"{published / seconds:,.0f} a second"
-    show(settings, result, f"published {count(published)} to {queue}{besides} in {seconds:.2f} s ({rate}).")
+    show(
+        settings,
+        result,
+        f"published {quantity(published)} to {queue}{besides} in {seconds:.2f} s ({rate(published, seconds)}).",
+    )
 
 
 def _batches(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:

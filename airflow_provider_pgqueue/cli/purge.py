@@ -6,10 +6,11 @@ import click
 
 from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
 from airflow_provider_pgqueue.cli.connection import connected
-from airflow_provider_pgqueue.cli.output import count, show
+from airflow_provider_pgqueue.cli.output import show
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.quantity import quantity
 
 
 @click.command()
@@ -20,10 +21,10 @@ from airflow_provider_pgqueue.core.client import run
 def purge(settings: Settings, queue: str, yes: bool) -> None:
     """Delete the waiting messages of a queue.
 
-    They are gone, not archived. Leased messages stay.
+    They are not archived. Leased messages stay.
     """
     with connected(settings) as conn:
         (found,) = run(conn, verbs.status(queue))
-        confirm(f"Delete {count(found.ready + found.delayed)} of queue {queue} for good?", yes=yes)
+        confirm(f"Delete {quantity(found.ready + found.delayed)} of queue {queue} for good?", yes=yes)
         deleted = run(conn, verbs.purge_queue(queue))
-    show(settings, {"queue_name": queue, "messages_deleted": deleted}, f"deleted {count(deleted)} of {queue}.")
+    show(settings, {"queue_name": queue, "messages_deleted": deleted}, f"deleted {quantity(deleted)} of {queue}.")

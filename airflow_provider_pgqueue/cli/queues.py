@@ -11,26 +11,42 @@ from psycopg.rows import dict_row
 from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
 from airflow_provider_pgqueue.cli.connection import connected
 from airflow_provider_pgqueue.cli.duration import duration
-from airflow_provider_pgqueue.cli.output import count, show, show_rows
+from airflow_provider_pgqueue.cli.output import show, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.cli.suggestion import SuggestingGroup
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.quantity import quantity
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SHOWN = ("queue_name", "paused", "max_attempts", "lease_for", "notify", "max_depth", "max_leased", "retention")
 _POLICY = (
-    click.option("--max-attempts", type=int, help="Deliveries before a message is dead."),
-    click.option("--lease-for", type=duration, help="How long a lease lasts when the consumer does not say."),
-    click.option("--notify", type=click.Choice(["always", "gated", "off"]), help="Who rings."),
-    click.option("--max-body-bytes", type=int, help="Largest body."),
-    click.option("--paused/--not-paused", default=None, help="Let nothing be leased."),
-    click.option("--backoff-first", type=duration, help="Pause before the second attempt; it doubles from there."),
-    click.option("--backoff-max", type=duration, help="Longest pause between attempts."),
-    click.option("--retention", type=duration, help="How long the archive keeps them; 0 for ever."),
-    click.option("--max-depth", type=int, help="Unfinished messages; more are refused; 0 for any."),
-    click.option("--max-leased", type=int, help="Messages leased at once; 0 for any."),
-    click.option("--on-dead-head", type=click.Choice(["block", "skip"]), help="What a dead message does to its group."),
-    click.option("--dedup-window", type=duration, help="How long a dedup key is remembered."),
+    click.option("--max-attempts", type=int, help="Number of deliveries after which a message is dead."),
+    click.option("--lease-for", type=duration, help="Length of a lease if the consumer names none."),
+    click.option(
+        "--notify",
+        type=click.Choice(["always", "gated", "off"]),
+        help="Whether publishing notifies consumers: always; gated, for one publisher at a time; off, then they poll.",
+    ),
+    click.option("--max-body-bytes", type=int, help="Size of the largest body that is accepted."),
+    click.option("--paused/--not-paused", default=None, help="Whether leasing is stopped; publishing goes on."),
+    click.option(
+        "--backoff-first", type=duration, help="Pause before the second attempt; it doubles with each further one."
+    ),
+    click.option("--backoff-max", type=duration, help="Longest pause between two attempts."),
+    click.option("--retention", type=duration, help="How long the archive keeps messages; 0 keeps them for ever."),
+    click.option(
+        "--max-depth",
+        type=int,
+        help="How many unfinished messages the queue takes; publishing more fails. 0 for no limit.",
+    ),
+    click.option("--max-leased", type=int, help="How many messages may be leased at the same time; 0 for no limit."),
+    click.option(
+        "--on-dead-head",
+        type=click.Choice(["block", "skip"]),
+        help="Whether a dead message holds back the rest of its group, or is skipped.",
+    ),
+    click.option("--dedup-window", type=duration, help="How long a deduplication key is remembered."),
 )
 
 
@@ -40,12 +56,12 @@ def _policy_options(command: F) -> F:
     return command
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=SuggestingGroup, invoke_without_command=True)
 @shared_options
 @click.pass_context
 @pass_settings
 def queues(settings: Settings, context: click.Context) -> None:
-    """List the queues and their policy; create, alter, drop, pause, resume."""
+    """List the queues and their policies; create, alter, drop, pause or resume one."""
     if context.invoked_subcommand is not None:
         return
     with connected(settings) as conn, conn.cursor(row_factory=dict_row) as cursor:
@@ -59,7 +75,7 @@ def queues(settings: Settings, context: click.Context) -> None:
 @shared_options
 @pass_settings
 def create(settings: Settings, /, name: str, **policy: Any) -> None:
-    """Create a queue; change nothing if it exists."""
+    """Create a queue; a queue that exists is not changed."""
     with connected(settings) as conn:
         created = run(conn, verbs.create_queue(name, **_given(policy)))
     text = f"created queue {name}." if created else f"queue {name} exists; its policy was not changed (queues alter)."
@@ -72,7 +88,7 @@ def create(settings: Settings, /, name: str, **policy: Any) -> None:
 @shared_options
 @pass_settings
 def alter(settings: Settings, /, name: str, **policy: Any) -> None:
-    """Change the policy of a queue, for waiting messages too."""
+    """Change the policy of a queue, also for messages that wait already."""
     changed = _given(policy)
     if not changed:
         raise click.UsageError("name at least one option to change.")
@@ -83,20 +99,20 @@ def alter(settings: Settings, /, name: str, **policy: Any) -> None:
 
 @queues.command()
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Also if it has messages that are not finished; they are deleted.")
+@click.option("--force", is_flag=True, help="Drop the queue even if it has unfinished messages, which are deleted.")
 @yes_option
 @shared_options
 @pass_settings
 def drop(settings: Settings, name: str, force: bool, yes: bool) -> None:
-    """Remove a queue; the archive keeps what was finished."""
+    """Remove a queue; its finished messages stay in the archive."""
     with connected(settings) as conn:
         (found,) = run(conn, verbs.status(name))
-        confirm(f"Drop queue {name}, with {count(found.depth)} that are not finished?", yes=yes)
+        confirm(f"Drop queue {name}, with {quantity(found.depth, 'unfinished message')}?", yes=yes)
         deleted = run(conn, verbs.drop_queue(name, force=force))
     show(
         settings,
         {"queue_name": name, "messages_deleted": deleted},
-        f"dropped queue {name} and deleted {count(deleted)}.",
+        f"dropped queue {name} and deleted {quantity(deleted)}.",
     )
 
 
@@ -105,7 +121,7 @@ def drop(settings: Settings, name: str, force: bool, yes: bool) -> None:
 @shared_options
 @pass_settings
 def pause(settings: Settings, name: str) -> None:
-    """Let nothing be leased from a queue; publishing goes on."""
+    """Stop leasing from a queue; publishing goes on."""
     with connected(settings) as conn:
         run(conn, verbs.pause_queue(name))
     show(settings, {"queue_name": name, "paused": True}, f"paused queue {name}.")
@@ -116,7 +132,7 @@ def pause(settings: Settings, name: str) -> None:
 @shared_options
 @pass_settings
 def resume(settings: Settings, name: str) -> None:
-    """Let messages be leased again from a paused queue."""
+    """Allow leasing from a paused queue again."""
     with connected(settings) as conn:
         run(conn, verbs.resume_queue(name))
     show(settings, {"queue_name": name, "paused": False}, f"resumed queue {name}.")

@@ -17,7 +17,7 @@ _SHOWN = ("schedule_name", "cron", "time_zone", "queue_name", "paused", "last_ti
 @shared_options
 @pass_settings
 def schedules(settings: Settings) -> None:
-    """List the schedules that publish by themselves."""
+    """List the schedules, which publish messages at set times."""
     with connected(settings) as conn:
         found = run(conn, verbs.schedules())
     show_rows(settings, "schedules", records(found), _SHOWN)

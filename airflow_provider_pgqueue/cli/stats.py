@@ -25,18 +25,22 @@ SELECT queue_name, count(*) FILTER (WHERE result = 'success'), count(*) FILTER (
 
 @click.command()
 @click.argument("queue", required=False)
-@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
-@click.option("--interval", type=duration, default="2s", show_default=True, help="Between two looks of --watch.")
-@click.option("--window", type=duration, default="10s", show_default=True, help="The time over which rates are taken.")
-@click.option("--looks", type=click.IntRange(1), help="End --watch after so many.")
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
+@click.option(
+    "--interval", type=duration, default="2s", show_default=True, help="Time between two refreshes of --watch."
+)
+@click.option(
+    "--window", type=duration, default="10s", show_default=True, help="Time over which the rates are averaged."
+)
+@click.option("--looks", type=click.IntRange(1), help="End --watch after this many refreshes.")
 @shared_options
 @pass_settings
 def stats(
     settings: Settings, queue: str | None, watch: bool, interval: timedelta, window: timedelta, looks: int | None
 ) -> None:
-    """Each queue in numbers, once or live.
+    """Show depth, ages and rates of each queue, once or live.
 
-    success_rate and dead_rate are messages a second that were archived with success or another result.
+    success_rate counts messages per second that were archived as success, dead_rate those with any other result.
     """
     with connected(settings) as conn:
         if not watch:

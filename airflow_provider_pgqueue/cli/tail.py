@@ -29,10 +29,19 @@ SELECT id, queue_name, result, attempts, handled_by, details, reference, archive
 
 @click.command()
 @click.argument("queue", required=False)
-@click.option("--since", type=duration, default="0", help="Begin with what was archived so long ago.")
-@click.option("--follow/--no-follow", default=True, show_default=True, help="Wait for more, until Ctrl-C.")
-@click.option("--stop-after", type=click.IntRange(1), metavar="N", help="End after so many messages.")
-@click.option("--poll-interval", type=duration, default="1s", show_default=True)
+@click.option(
+    "--since", type=duration, default="0", help="Begin with messages archived this long ago: 90s, 10m, 2h, 1d."
+)
+@click.option(
+    "--follow/--no-follow",
+    default=True,
+    show_default=True,
+    help="Go on until Ctrl-C, or end after the messages that are there.",
+)
+@click.option("--stop-after", type=click.IntRange(1), metavar="N", help="End after N messages.")
+@click.option(
+    "--poll-interval", type=duration, default="1s", show_default=True, help="Time between two looks at the archive."
+)
 @shared_options
 @pass_settings
 def tail(
@@ -43,9 +52,9 @@ def tail(
     stop_after: int | None,
     poll_interval: timedelta,
 ) -> None:
-    """Follow what is archived.
+    """Print messages as they are archived.
 
-    One line for each message: when, id, queue, result, run time, who handled it, and why it died.
+    Each line has the time, id, queue, result, run time, who handled the message, and the reason if it failed.
     """
     with connected(settings) as conn:
         if queue is not None:

@@ -15,9 +15,10 @@ from airflow_provider_pgqueue.core.client import run
 @shared_options
 @pass_settings
 def upkeep(settings: Settings) -> None:
-    """Do the upkeep once, as pg_cron does every minute.
+    """Do one round of the upkeep, which pg_cron or Airflow does every minute.
 
-    Archives what expired, rings for what waits, makes partitions. Any number may run at once.
+    It ends expired leases, archives expired messages, notifies consumers of waiting ones and makes partitions of the
+    archive. Running it at the same time as another upkeep does no harm.
     """
     with connected(settings) as conn:
         counts = run(conn, verbs.upkeep())

@@ -30,14 +30,30 @@ from airflow_provider_pgqueue.core.worker import Worker
 
 @click.command()
 @click.argument("function", metavar="MODULE:FUNCTION")
-@click.option("--queue", required=True, help="The queue to work on.")
-@click.option("--batch", is_flag=True, help="The function takes a sequence of messages and returns outcomes by id.")
-@click.option("--batch-size", type=click.IntRange(1), default=100, show_default=True, help="Messages a lease.")
-@click.option("--lease-for", type=duration, default="5m", show_default=True, help="Renewed while the function works.")
-@click.option("--poll-interval", type=duration, default="30s", show_default=True, help="Looks where nothing rings.")
-@click.option("--topic", metavar="PATTERN", help="Only messages whose topic matches.")
-@click.option("--until-empty", is_flag=True, help="End when nothing is ready.")
-@click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="How many at once.")
+@click.option("--queue", required=True, help="The queue to lease from.")
+@click.option(
+    "--batch",
+    is_flag=True,
+    help="Call the function with a list of messages; it returns a dict of outcomes by message id.",
+)
+@click.option("--batch-size", type=click.IntRange(1), default=100, show_default=True, help="Messages per lease.")
+@click.option(
+    "--lease-for",
+    type=duration,
+    default="5m",
+    show_default=True,
+    help="Length of a lease, which is renewed while the function works.",
+)
+@click.option(
+    "--poll-interval",
+    type=duration,
+    default="30s",
+    show_default=True,
+    help="How often to look for messages if no notification arrives.",
+)
+@click.option("--topic", metavar="PATTERN", help="Handle only messages whose topic matches, such as 'orders.#'.")
+@click.option("--until-empty", is_flag=True, help="End when no message is ready instead of waiting.")
+@click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="Number of worker processes.")
 @shared_options
 @pass_settings
 def worker(

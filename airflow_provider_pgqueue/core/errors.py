@@ -34,12 +34,24 @@ Each message names the value and the cure. The error of the driver stays the cau
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 import psycopg
 
+from airflow_provider_pgqueue.core.quantity import quantity
+
 
 class PgQueueError(Exception):
-    """Anything that the queue raises."""
+    """Anything that the queue raises.
+
+    :param problem: what is wrong, without a full stop if a cure follows.
+    :param cure: what helps; `str()` of the error is both.
+    """
+
+    def __init__(self, problem: str, cure: str | None = None) -> None:
+        super().__init__(f"{problem}. {cure}" if cure else problem)
+        self.problem = problem
+        self.cure = cure
 
 
 class QueueError(PgQueueError):
@@ -124,7 +136,7 @@ class LeaseLost(PgQueueError):
         self.ids = tuple(sorted(ids))
         shown = ", ".join(map(str, self.ids[:10])) + (", …" if len(self.ids) > 10 else "")
         super().__init__(
-            f"the lease of {len(self.ids)} message(s) ended: {shown}. "
+            f"the lease of {quantity(len(self.ids))} ended: {shown}. "
             "Lease for longer, or extend the lease while you work."
         )
 
@@ -185,10 +197,11 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "22015": InvalidArgument,  # interval_field_overflow
     "22003": InvalidArgument,  # numeric_value_out_of_range
 }
+INSTALL: Final = "Run pgqueue install, the setup DAG, or psql -f sql/install.sql."
 _CURES: dict[type[PgQueueError], str] = {
     PermissionDenied: "Ask an admin of the queue to grant you a group role that may, such as messages_consumer, "
     "messages_reader to read with Spark, or messages_pipeline for the pipelines on Spark.",
-    SchemaMissing: "Install it: run the setup DAG, or psql -f sql/install.sql.",
+    SchemaMissing: INSTALL,
     InvalidMessage: "Publish JSON without NaN, Infinity, \\u0000 and lone surrogates, not nested thousands deep.",
 }
 
@@ -201,7 +214,7 @@ def translate(error: psycopg.Error) -> Exception:
         text = error.diag.message_primary or type(error).__name__
         own = error.sqlstate.startswith("PQ") or kind is PermissionDenied
         cure = (error.diag.message_hint if own else None) or _CURES.get(kind)
-        return kind(f"{text}. {cure}" if cure else text)
+        return kind(text, cure)
     if isinstance(error, psycopg.OperationalError) and (error.sqlstate is None or error.sqlstate[:2] in ("08", "57")):
         # libpq writes a line for each host, and asks "Is the server running …?".
         text = " ".join(str(error).split()).rstrip(".") or type(error).__name__

@@ -24,6 +24,7 @@ from airflow_provider_pgqueue.core.outcome import (
     Success,
     describe,
 )
+from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.renewal import Renewal
 from airflow_provider_pgqueue.core.verbs import Statement
 
@@ -73,7 +74,7 @@ class Lease(Sequence[Message]):
         return len(self._messages)
 
     def __repr__(self) -> str:
-        return f"<Lease of {len(self)} messages, {len(self._held)} held>"
+        return f"<Lease of {quantity(len(self))}, {len(self._held)} held>"
 
     @property
     def held(self) -> list[Message]:
@@ -107,8 +108,8 @@ class Lease(Sequence[Message]):
         except PgQueueError:
             # The error of the caller matters more; the leases expire by themselves.
             log.warning(
-                "could not release %s message(s) after %s",
-                len(self._held),
+                "could not release %s after %s",
+                quantity(len(self._held)),
                 kind.__name__,
                 exc_info=True,
             )
@@ -120,7 +121,7 @@ class Lease(Sequence[Message]):
         except LeaseLost as error:
             log.warning("%s", error)
         except PgQueueError as error:
-            log.warning("could not extend the lease of %s message(s): %s", len(self._held), type(error).__name__)
+            log.warning("could not extend the lease of %s: %s", quantity(len(self._held)), type(error).__name__)
 
     def extend(self, lease_for: timedelta | None = None) -> None:
         """Make the leases that are held last `lease_for` from now; LeaseLost names those that were lost."""

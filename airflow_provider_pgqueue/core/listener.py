@@ -21,6 +21,7 @@ from airflow_provider_pgqueue.core.errors import (
     PgQueueError,
     translate,
 )
+from airflow_provider_pgqueue.core.quantity import quantity
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ class Listener:
                     while True:
                         next_in = await self._look_in_time(conn)
                         if failures:
-                            log.info("listening again after %s failure(s)", failures)
+                            log.info("listening again after %s", quantity(failures, "failure"))
                             failures = 0
                         await self._wait(conn, hears, next_in)
             except (psycopg.Error, ConnectionFailed, TimeoutError, OSError) as error:

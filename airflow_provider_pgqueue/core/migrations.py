@@ -14,6 +14,7 @@ from typing import Any, LiteralString
 import psycopg
 
 from airflow_provider_pgqueue.core.errors import (
+    INSTALL,
     SchemaMissing,
     SchemaTooNew,
     SchemaTooOld,
@@ -24,6 +25,7 @@ _INCLUDE = re.compile(
     r"^\\ir (?P<path>(?:migrations/(?P<version>\d{4})_(?P<name>\w+)|[\w/]+)\.sql)$",
     re.MULTILINE,
 )
+_UPGRADE = "Upgrade airflow-provider-pgqueue."
 _UNDEFINED = ("3F000", "42883", "42P01")  # schema, function, table
 
 
@@ -79,10 +81,7 @@ def _versions(conn: psycopg.Connection[Any]) -> tuple[int, int]:
     except psycopg.Error as error:
         if error.sqlstate not in _UNDEFINED:
             raise translate(error) from error
-        raise SchemaMissing(
-            f"schema messages is not installed in database {conn.info.dbname!r}. "
-            "Run the setup DAG, or psql -f sql/install.sql."
-        ) from error
+        raise SchemaMissing(f"schema messages is not installed in database {conn.info.dbname!r}", INSTALL) from error
 
 
 def _ask(conn: psycopg.Connection[Any], question: LiteralString) -> tuple[int, int]:
@@ -99,14 +98,10 @@ def check_version(conn: psycopg.Connection[Any]) -> None:
     """
     (found, oldest), needed = _versions(conn), code_version()
     if found < needed:
-        raise SchemaTooOld(
-            f"schema messages has version {found}, this package needs {needed}. "
-            "Run the setup DAG, or psql -f sql/install.sql."
-        )
+        raise SchemaTooOld(f"schema messages has version {found}, this package needs {needed}", INSTALL)
     if oldest > needed:
         raise SchemaTooNew(
-            f"schema messages needs packages that know version {oldest}, this one knows {needed}. "
-            "Upgrade airflow-provider-pgqueue."
+            f"schema messages needs packages that know version {oldest}, this one knows {needed}", _UPGRADE
         )
 
 
@@ -146,7 +141,6 @@ def _applied(conn: psycopg.Connection[Any]) -> set[int]:
     versions = {int(row[0]) for row in conn.execute("SELECT version FROM messages.schema_migration").fetchall()}
     if max(versions, default=0) > code_version():
         raise SchemaTooNew(
-            f"schema messages has version {max(versions)}, this package knows {code_version()}. "
-            "Upgrade airflow-provider-pgqueue."
+            f"schema messages has version {max(versions)}, this package knows {code_version()}", _UPGRADE
         )
     return versions

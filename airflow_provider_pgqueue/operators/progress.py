@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from airflow_provider_pgqueue.core.quantity import quantity, rate
+
 _EVERY: Final = 5.0  # seconds
 
 
@@ -33,4 +35,4 @@ class Progress:
     def _say(self, count: int, when: str) -> None:
         self._said = time.monotonic()
         seconds = max(self._said - self._started, 0.001)
-        self._info("%s message(s) %s %s: %.1f s, %.0f a second", count, self._what, when, seconds, count / seconds)
+        self._info("%s %s %s: %.1f s, %s", quantity(count), self._what, when, seconds, rate(count, seconds))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
+from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.identity import name_of
 
@@ -75,7 +76,7 @@ class PgQueueRequeueOperator(BaseOperator):
                 conn=conn,
             )
         verb = "would requeue" if self.is_dry_run else "requeued"
-        self.log.info("%s %s dead message(s) of %s", verb, len(requeued), self.queue_name or "all queues")
+        self.log.info("%s %s of %s", verb, quantity(len(requeued), "dead message"), self.queue_name or "all queues")
         summary: dict[str, Any] = {"queue_name": self.queue_name, "requeued": len(requeued), "dry_run": self.is_dry_run}
         if len(requeued) <= _FEW and not self.is_dry_run:
             summary["new_ids"] = {str(one.id): one.new_id for one in requeued}

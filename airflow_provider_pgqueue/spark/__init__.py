@@ -21,7 +21,7 @@ def register(spark: SparkSession, conninfo: str = "") -> None:
         file. It is resolved here, on the driver, and travels to the executors inside their tasks: it stands in no
         argument, plan, configuration or page of Spark.
     """
-    from airflow_provider_pgqueue.spark.source import data_source
+    from airflow_provider_pgqueue.spark.source.data_source import data_source
 
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(data_source(conninfo))

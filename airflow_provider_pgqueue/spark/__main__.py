@@ -19,7 +19,7 @@ import click  # noqa: E402
 from airflow_provider_pgqueue import __version__  # noqa: E402
 from airflow_provider_pgqueue.core.errors import PgQueueError  # noqa: E402
 from airflow_provider_pgqueue.spark.failure import raised_in_spark  # noqa: E402
-from airflow_provider_pgqueue.spark.pipelines.command import NO_DSN, refuse_dsn  # noqa: E402
+from airflow_provider_pgqueue.spark.jobs.command import NO_DSN, refuse_dsn  # noqa: E402
 
 PIPELINES: Final = {
     "drain": "Lease, handle and archive a large backlog in parallel.",
@@ -30,6 +30,7 @@ PIPELINES: Final = {
     "replay": "Publish messages of the archive or of an export again.",
     "reconcile": "Compare what was expected with the archive and with a business table.",
 }
+_FOLDERS: Final = {"drain": "drain.", "export": "export.", "triage": "dead.", "reprocess": "dead."}
 
 
 class Pipelines(click.Group):
@@ -43,7 +44,8 @@ class Pipelines(click.Group):
         """Return `command` of the module of that name."""
         if name not in PIPELINES:
             return None
-        command: click.Command = import_module(f"airflow_provider_pgqueue.spark.pipelines.{name}").command
+        module = f"airflow_provider_pgqueue.spark.jobs.{_FOLDERS.get(name, '')}{name}"
+        command: click.Command = import_module(module).command
         return command
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:

@@ -10,8 +10,8 @@ from pyspark.sql import functions as f
 
 from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines.export import ExportOptions, export
-from airflow_provider_pgqueue.spark.pipelines.exported import read_export
+from airflow_provider_pgqueue.spark.jobs.export.export import ExportOptions, export
+from airflow_provider_pgqueue.spark.jobs.export.read_export import read_export
 from benchmarks.report import Line, Row
 from benchmarks.spark.data import PARTITION, fill_archive, write_flights
 from benchmarks.spark.place import Contestant, Place

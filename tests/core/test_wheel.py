@@ -1,24 +1,43 @@
-"""What `pip install` brings: the package and all of sql/, found and read from a zip too."""
+"""What `pip install` brings: the package and all of sql/, with Airflow or without; what the sdist and the index get."""
 
 from __future__ import annotations
 
+import email
+import os
+import re
 import subprocess
 import sys
+import tarfile
+import tomllib
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
+import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgqueue.core import migrations
-from tools import ROOT
+from tools import ROOT, STATE
+
+LEAN = (ROOT / "docs" / "how-to" / "lean-installation.md").read_text()
+
+
+def built(target: str, folder: Path) -> Path:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (file,) = (file for kind in ("*.whl", "*.tar.gz") for file in folder.glob(kind))
+    return file
+
+
+def block(shell: str) -> str:
+    (code,) = re.findall(rf"^<!-- shell: {shell} -->\n```sh\n(.*?)^```$", LEAN, re.M | re.S)
+    return code
 
 
 @pytest.fixture
 def wheel(tmp_path: Path) -> Path:
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
-    (built,) = tmp_path.glob("*.whl")
-    return built
+    return built("wheel", tmp_path)
 
 
 def test_the_wheel_carries_the_whole_of_sql(wheel: Path) -> None:
@@ -44,3 +63,80 @@ def test_the_migrations_are_read_from_inside_a_zip(wheel: Path, tmp_path: Path) 
     number, version = run.stdout.split()
     assert int(number) > 40
     assert int(version) == migrations.code_version()
+
+
+def test_every_link_of_the_description_works_on_a_package_index(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith("dist-info/METADATA"))
+        metadata = email.message_from_bytes(archive.read(name))
+    source = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
+    description = str(metadata.get_payload())
+    targets = re.findall(r"\]\(([^)]+)\)", description)
+    prefix = f"{source}/blob/v{metadata['Version']}/"
+    assert [target for target in targets if not re.match(r"https://|#", target)] == []
+    linked = [target.removeprefix(prefix).partition("#")[0] for target in targets if target.startswith(prefix)]
+    assert len(linked) > 5
+    assert [path for path in linked if not (ROOT / path).exists()] == []
+
+
+def test_the_tests_of_the_sdist_pass(tmp_path: Path) -> None:
+    with tarfile.open(built("sdist", tmp_path)) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    assert {path.name for path in ROOT.iterdir() if path.suffix in (".md", ".toml", ".yml")} <= {
+        path.name for path in unpacked.iterdir()
+    }
+    some = ["tests/core/test_publish.py", "tests/test_docs.py", "-k", "dedup or links or named or make_targets"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *some]
+    run = subprocess.run(command, cwd=unpacked, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stdout[-5000:]
+
+
+def test_the_lean_installation_publishes_and_works_in_a_clean_environment(
+    wheel: Path, tmp_path: Path, empty_dsn: str
+) -> None:
+    shell = clean_environment(tmp_path, empty_dsn)
+    (service,) = re.findall(r"^<!-- file: service.py -->\n```py\n(.*?)^```$", LEAN, re.M | re.S)
+    (tmp_path / "service.py").write_text(service)
+    shell(block("install").replace("airflow-provider-pgqueue", str(wheel)))
+    installed = shell("pip list --format freeze").split()
+    printed = shell(block("use"))
+
+    assert len(installed) == 9
+    assert "<Message 1 of orders, attempt 1 of 5>" in printed
+    with psycopg.connect(empty_dsn) as conn:
+        assert conn.execute("SELECT message, result FROM messages.message_archive").fetchall() == [
+            ({"order_id": 7}, "success")
+        ]
+
+
+def clean_environment(folder: Path, dsn: str) -> Callable[[str], str]:
+    """Make an environment with nothing in it; return what runs a shell there, with libpq's variables for `dsn`."""
+    uv, environment = STATE / "boot" / "bin" / "uv", folder / "environment"
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, environment], check=True)
+    # The pip of uv: the same commands and what it downloaded before.
+    (environment / "bin" / "pip").write_text(f'#!/bin/sh\nexec {uv} --quiet pip "$@"\n')
+    (environment / "bin" / "pip").chmod(0o755)
+    settings = "\n".join(f"{key}={value}" for key, value in conninfo_to_dict(dsn).items())
+    (folder / "services").write_text(f"[queue]\n{settings}\n")
+    variables = {
+        "PATH": f"{environment / 'bin'}:{os.environ['PATH']}",
+        "VIRTUAL_ENV": str(environment),
+        "PGSERVICEFILE": str(folder / "services"),
+        "PGSERVICE": "queue",
+    }
+
+    def shell(code: str) -> str:
+        command, given = ["sh", "-euc", code], os.environ | variables
+        run = subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, timeout=120, check=False)
+        assert run.returncode == 0, run.stderr
+        return run.stdout
+
+    return shell
+
+
+def test_the_lean_installation_names_the_versions_and_the_packages_that_we_declare() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    airflow = {name for name in declared if name.startswith("apache-airflow")}
+    assert {f'"{name}"' for name in set(declared) - airflow} <= set(block("install").split())
+    assert {re.match(r"[\w-]+", name)[0] for name in airflow} == set(re.findall(r'"([\w-]+); python_version', LEAN))

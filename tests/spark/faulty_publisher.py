@@ -14,9 +14,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.source import PgQueueSource, data_source
-from airflow_provider_pgqueue.spark.staging import Staged
-from airflow_provider_pgqueue.spark.writer import Messages, PublishOptions, PublishStreamWriter, PublishWriter
+from airflow_provider_pgqueue.spark.source.data_source import PgQueueSource, data_source
+from airflow_provider_pgqueue.spark.source.publish.staging import Staged
+from airflow_provider_pgqueue.spark.source.publish.writer import (
+    Messages,
+    PublishOptions,
+    PublishStreamWriter,
+    PublishWriter,
+)
 
 
 def hang(place: Path) -> None:

@@ -20,12 +20,12 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from airflow_provider_pgqueue.core.errors import BeforeArchive, InvalidArgument, PgQueueError
-from airflow_provider_pgqueue.spark import log_plan, log_watch
-from airflow_provider_pgqueue.spark.archive_log import ArchiveLog
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.log_plan import Stretch
-from airflow_provider_pgqueue.spark.position import Place
-from airflow_provider_pgqueue.spark.schema import ARCHIVE, spark_schema
+from airflow_provider_pgqueue.spark.source.log import log_plan, log_watch
+from airflow_provider_pgqueue.spark.source.log.archive_log import ArchiveLog
+from airflow_provider_pgqueue.spark.source.log.log_plan import Stretch
+from airflow_provider_pgqueue.spark.source.log.position import Place
+from airflow_provider_pgqueue.spark.source.schema import ARCHIVE, spark_schema
 from tests.core.test_roles import logins
 from tests.spark.foreigners import let_foreigners_pass
 from tests.spark.test_export import make_partition

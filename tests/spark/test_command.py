@@ -7,12 +7,12 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.spark.pipelines.command import shuffle_locally
+from airflow_provider_pgqueue.spark.jobs.command import shuffle_locally
 from tools import ROOT
 
 PLAIN = """
 from pyspark.sql import SparkSession
-from airflow_provider_pgqueue.spark.pipelines.command import shuffle_locally
+from airflow_provider_pgqueue.spark.jobs.command import shuffle_locally
 
 spark = SparkSession.builder.master("local[6]").config("spark.ui.enabled", "false").getOrCreate()
 shuffle_locally(spark)

@@ -28,9 +28,9 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError, QueueNotFound, QueuePaused
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.jobs.drain.batches import outcomes_of
+from airflow_provider_pgqueue.spark.jobs.drain.drain import DrainOptions, drain
 from airflow_provider_pgqueue.spark.package import package
-from airflow_provider_pgqueue.spark.pipelines.batches import outcomes_of
-from airflow_provider_pgqueue.spark.pipelines.drain import DrainOptions, drain
 from tests.core.test_worker import until
 
 Connection = psycopg.Connection[Any]
@@ -479,7 +479,7 @@ def test_the_zip_has_what_a_worker_needs_and_the_same_bytes_every_time(tmp_path:
     first, second = package(tmp_path / "a.zip"), package(tmp_path / "b.zip")
     assert first.read_bytes() == second.read_bytes()
     look = (
-        "import airflow_provider_pgqueue.spark.pipelines.share as share;"
+        "import airflow_provider_pgqueue.spark.jobs.drain.task as share;"
         "from airflow_provider_pgqueue.core.migrations import code_version;"
         "print(share.__file__, code_version())"
     )

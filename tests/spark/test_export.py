@@ -39,10 +39,10 @@ from airflow_provider_pgqueue.core.errors import (
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.core.verbs.statement import one
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines import succession
-from airflow_provider_pgqueue.spark.pipelines.export import ExportOptions, _Export, export
-from airflow_provider_pgqueue.spark.pipelines.exported import export_files, read_export
-from airflow_provider_pgqueue.spark.pipelines.target import shown
+from airflow_provider_pgqueue.spark.jobs.export import replace as succession
+from airflow_provider_pgqueue.spark.jobs.export.export import ExportOptions, _Export, export
+from airflow_provider_pgqueue.spark.jobs.export.read_export import export_files, read_export
+from airflow_provider_pgqueue.spark.jobs.export.target import shown
 from tests.test_docs import of_page
 from tools.partitions import make_empty_partition
 
@@ -650,7 +650,7 @@ def test_options_out_of_range_are_refused(do: Export, options: dict[str, Any]) -
 DRIVER = """
 import os, shutil, signal, sys
 sys.path[:0] = {path!r}
-from airflow_provider_pgqueue.spark.pipelines import target as module
+from airflow_provider_pgqueue.spark.jobs.export import target as module
 
 target, moments = {target!r}, []
 
@@ -669,7 +669,7 @@ for act in (module.move, module.remove_file, module.remove_folder):
 
 from pyspark.sql import SparkSession
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines.export import ExportOptions, export
+from airflow_provider_pgqueue.spark.jobs.export.export import ExportOptions, export
 
 spark = SparkSession.builder.getOrCreate()
 export(spark, ExportOptions(target=target), Database())

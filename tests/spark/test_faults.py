@@ -23,7 +23,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines.drain import DrainOptions, drain
+from airflow_provider_pgqueue.spark.jobs.drain.drain import DrainOptions, drain
 from tests.core.test_worker import until
 from tests.spark.test_export import make_partition, rows_in_archive
 from tools.standalone import Standalone
@@ -71,8 +71,8 @@ SLOW_WRITER = """
 import time
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
-from airflow_provider_pgqueue.spark.source import data_source
-from airflow_provider_pgqueue.spark.writer import PublishOptions, PublishWriter
+from airflow_provider_pgqueue.spark.source.data_source import data_source
+from airflow_provider_pgqueue.spark.source.publish.writer import PublishOptions, PublishWriter
 
 class SlowWriter(PublishWriter):
     def write(self, iterator):

@@ -15,8 +15,8 @@ from tests.spark.foreigners import let_foreigners_pass
 Connection = psycopg.Connection[Any]
 KILLED = """
 import psycopg
-from airflow_provider_pgqueue.spark.archive_sink import ArchiveSink
-from airflow_provider_pgqueue.spark.source import data_source
+from airflow_provider_pgqueue.spark.source.lease.archive_sink import ArchiveSink
+from airflow_provider_pgqueue.spark.source.data_source import data_source
 
 def keep(batch, number):
     rows = [(number, row.id) for row in batch.select("id").collect()]

@@ -19,10 +19,10 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, PgQueueError, QueueNotFound
-from airflow_provider_pgqueue.spark.archive_sink import ArchiveSink
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.lease_stream import LeaseStream
-from airflow_provider_pgqueue.spark.schema import LEASED, spark_schema
+from airflow_provider_pgqueue.spark.source.lease.archive_sink import ArchiveSink
+from airflow_provider_pgqueue.spark.source.lease.lease_stream import LeaseStream
+from airflow_provider_pgqueue.spark.source.schema import LEASED, spark_schema
 from tests.core.test_roles import logins
 
 Connection = psycopg.Connection[Any]

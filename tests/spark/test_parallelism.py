@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines.drain import DrainOptions, drain
-from airflow_provider_pgqueue.spark.pipelines.export import ExportOptions, export
+from airflow_provider_pgqueue.spark.jobs.drain.drain import DrainOptions, drain
+from airflow_provider_pgqueue.spark.jobs.export.export import ExportOptions, export
 from tests.spark.test_export import make_partition, rows_in_archive, rows_in_export
 
 Connection = psycopg.Connection[Any]

@@ -31,11 +31,11 @@ from airflow_provider_pgqueue.core.errors import (
 )
 from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.ranges import Range
-from airflow_provider_pgqueue.spark.reader import RangeReader
-from airflow_provider_pgqueue.spark.reader import reader as reader_of
-from airflow_provider_pgqueue.spark.schema import spark_schema
-from airflow_provider_pgqueue.spark.selection import OPTIONS, columns
+from airflow_provider_pgqueue.spark.source.read.ranges import Range
+from airflow_provider_pgqueue.spark.source.read.reader import RangeReader
+from airflow_provider_pgqueue.spark.source.read.reader import reader as reader_of
+from airflow_provider_pgqueue.spark.source.schema import spark_schema
+from airflow_provider_pgqueue.spark.source.selection import OPTIONS, columns
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 Read = Callable[..., DataFrame]

@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines import reconcile as module
-from airflow_provider_pgqueue.spark.pipelines.keys import Keys
-from airflow_provider_pgqueue.spark.pipelines.reconcile import ReconcileOptions, reconcile
+from airflow_provider_pgqueue.spark.jobs import reconcile as module
+from airflow_provider_pgqueue.spark.jobs.key_source import Keys
+from airflow_provider_pgqueue.spark.jobs.reconcile import ReconcileOptions, reconcile
 
 Connection = psycopg.Connection[Any]
 Reconcile = Callable[..., dict[str, Any]]

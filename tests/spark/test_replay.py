@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument, MessageTooLarge, QueueNotFound
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines.export import ExportOptions, export
-from airflow_provider_pgqueue.spark.pipelines.replay import ReplayOptions, replay
+from airflow_provider_pgqueue.spark.jobs.export.export import ExportOptions, export
+from airflow_provider_pgqueue.spark.jobs.replay import ReplayOptions, replay
 from tools import ROOT
 
 Connection = psycopg.Connection[Any]
@@ -192,7 +192,7 @@ KILLED = """
 from pyspark.sql import SparkSession
 from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines.replay import ReplayOptions, replay
+from airflow_provider_pgqueue.spark.jobs.replay import ReplayOptions, replay
 
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 register(spark)

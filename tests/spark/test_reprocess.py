@@ -25,10 +25,10 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines import reprocess as module
-from airflow_provider_pgqueue.spark.pipelines.reprocess import ReprocessOptions, reprocess
-from airflow_provider_pgqueue.spark.remedy import KEEP, LEAVE, Dismiss, MatchesSchema
-from airflow_provider_pgqueue.spark.repairs import Repairs
+from airflow_provider_pgqueue.spark.jobs.dead import reprocess as module
+from airflow_provider_pgqueue.spark.jobs.dead.remedy import KEEP, LEAVE, Dismiss, MatchesSchema
+from airflow_provider_pgqueue.spark.jobs.dead.reprocess import ReprocessOptions, reprocess
+from airflow_provider_pgqueue.spark.jobs.dead.task import Repairs
 from tools import ROOT
 
 Connection = psycopg.Connection[Any]
@@ -184,7 +184,7 @@ def test_only_what_was_chosen_is_reprocessed_oldest_first(
 def test_a_cause_of_the_last_triage_is_reprocessed(
     spark: SparkSession, database: Database, conn: Connection, dead: Callable[..., list[int]]
 ) -> None:
-    from airflow_provider_pgqueue.spark.pipelines.triage import TriageOptions, triage
+    from airflow_provider_pgqueue.spark.jobs.dead.triage import TriageOptions, triage
 
     ids = dead(2, details="no address in Athens for order 1") + dead(1, details="no address in Bern for order 2")
     dead(1, details="disk full")
@@ -355,7 +355,7 @@ def test_killed_in_the_middle_and_run_again_each_message_has_one_remedy(
         """
         from datetime import timedelta
         from pyspark.sql import SparkSession
-        from airflow_provider_pgqueue.spark.pipelines.reprocess import ReprocessOptions, reprocess
+        from airflow_provider_pgqueue.spark.jobs.dead.reprocess import ReprocessOptions, reprocess
 
         spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
         options = ReprocessOptions(run_id="night 1", repair="slow_repair:keep", queue_name="orders", tasks=2,

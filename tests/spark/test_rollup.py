@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core.errors import BeforeArchive, InvalidArgument
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines.rollup import RollupOptions, rollup
+from airflow_provider_pgqueue.spark.jobs.rollup import RollupOptions, rollup
 
 Connection = psycopg.Connection[Any]
 Rollup = Callable[..., dict[str, Any]]

@@ -21,13 +21,13 @@ from pyspark.sql import SparkSession
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.spark.causes import Causes
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pattern import group, normalise
-from airflow_provider_pgqueue.spark.pipelines import triage as module
-from airflow_provider_pgqueue.spark.pipelines.triage import TriageOptions, triage
-from airflow_provider_pgqueue.spark.pipelines.triage_report import render
-from airflow_provider_pgqueue.spark.trend import Window, verdict
+from airflow_provider_pgqueue.spark.jobs.dead import triage as module
+from airflow_provider_pgqueue.spark.jobs.dead.causes import Causes
+from airflow_provider_pgqueue.spark.jobs.dead.error_pattern import group, normalise
+from airflow_provider_pgqueue.spark.jobs.dead.trend import Window, verdict
+from airflow_provider_pgqueue.spark.jobs.dead.triage import TriageOptions, triage
+from airflow_provider_pgqueue.spark.jobs.dead.triage_report import render
 
 Connection = psycopg.Connection[Any]
 BODY = "the body, which nobody may see"

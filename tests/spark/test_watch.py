@@ -16,13 +16,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.pipelines import watch
-from airflow_provider_pgqueue.spark.pipelines.export import ExportOptions, export
-from airflow_provider_pgqueue.spark.pipelines.reconcile import ReconcileOptions, reconcile
-from airflow_provider_pgqueue.spark.pipelines.replay import ReplayOptions, replay
-from airflow_provider_pgqueue.spark.pipelines.rollup import RollupOptions, rollup
-from airflow_provider_pgqueue.spark.pipelines.triage import TriageOptions, triage
-from airflow_provider_pgqueue.spark.pipelines.watch import watching, watching_tasks
+from airflow_provider_pgqueue.spark.jobs import watch
+from airflow_provider_pgqueue.spark.jobs.dead.triage import TriageOptions, triage
+from airflow_provider_pgqueue.spark.jobs.export.export import ExportOptions, export
+from airflow_provider_pgqueue.spark.jobs.reconcile import ReconcileOptions, reconcile
+from airflow_provider_pgqueue.spark.jobs.replay import ReplayOptions, replay
+from airflow_provider_pgqueue.spark.jobs.rollup import RollupOptions, rollup
+from airflow_provider_pgqueue.spark.jobs.watch import watching, watching_tasks
 from tests.core.test_worker import until
 from tests.spark.test_export import make_partition
 

@@ -38,8 +38,8 @@ from airflow_provider_pgqueue.core.errors import (
 )
 from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.staging import Stage
-from airflow_provider_pgqueue.spark.writer import PublishOptions, PublishStreamWriter, PublishWriter
+from airflow_provider_pgqueue.spark.source.publish.staging import Stage
+from airflow_provider_pgqueue.spark.source.publish.writer import PublishOptions, PublishStreamWriter, PublishWriter
 from tests.core.test_roles import logins
 
 Connection = psycopg.Connection[Any]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -54,7 +55,7 @@ def test_a_queue_with_messages_is_dropped_by_force_only(pgqueue: Pgqueue, conn: 
     run(conn, verbs.publish_batch(queue("orders"), [1, 2]))
     refused = pgqueue("queues", "drop", "orders")
     assert refused.status == 2
-    assert "Drop queue orders, with 2 messages that are not finished?" in refused.err
+    assert "Drop queue orders, with 2 unfinished messages?" in refused.err
     refused = pgqueue("queues", "drop", "orders", "--yes")
     assert (refused.status, len(bodies(conn))) == (1, 2)
     assert pgqueue("queues", "drop", "orders", "--yes", "--force", "--json").json["messages_deleted"] == 2
@@ -90,8 +91,15 @@ def test_an_unknown_queue_is_one_line_that_names_it(pgqueue: Pgqueue, arguments:
     ended = pgqueue(*arguments)
     assert (ended.status, ended.out) == (1, "")
     assert ended.err.startswith("error: ")
-    assert "nope" in ended.err
+    assert "Create it: pgqueue queues create nope; " in ended.err
     assert len(ended.err.splitlines()) == 1
+
+
+def test_a_refusal_names_the_command_that_helps(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
+    queue("orders", max_depth=1)
+    run(conn, verbs.publish("orders", 1))
+    assert "raise the limit: pgqueue queues alter orders --max-depth N" in pgqueue("publish", "orders", stdin="2").err
+    assert "delete them with it: pgqueue queues drop orders --force" in pgqueue("queues", "drop", "orders", "-y").err
 
 
 def test_a_bad_policy_is_one_line_with_the_cure(pgqueue: Pgqueue) -> None:
@@ -309,6 +317,7 @@ def test_stats_are_numbers_and_rates(pgqueue: Pgqueue, conn: Connection, queue: 
     assert (found["default"]["dead"], found["default"]["dead_rate"] >= 0) == (1, True)
     assert pgqueue("stats", "orders", "--window", "1s", "--json").json["queues"][0]["queue_name"] == "orders"
     assert "success_rate" in pgqueue("stats").out
+    assert re.search(r" 0\.00028/s +0/s$", pgqueue("stats", "orders", "--window", "2h").out, re.M)
 
 
 def test_stats_watch_prints_a_line_for_each_look(pgqueue: Pgqueue, queue: Queue) -> None:
@@ -401,7 +410,7 @@ def test_bench_measures_and_leaves_nothing(pgqueue: Pgqueue, conn: Connection) -
     for table in ("message", "message_archive"):
         assert conn.execute(f"SELECT count(*) FROM messages.{table}".encode()).fetchone() == (0,)  # noqa: S608
     assert conn.execute("SELECT queue_name FROM messages.queue").fetchall() == [("default",)]
-    assert "a second on one connection" in pgqueue("bench", "--messages", "10").out
+    assert " messages/s on 1 connection, consumed " in pgqueue("bench", "--messages", "10").out
 
 
 def test_doctor_looks_at_everything_in_a_kept_database(pgqueue: Pgqueue, conn: Connection) -> None:
@@ -417,17 +426,30 @@ def test_doctor_looks_at_everything_in_a_kept_database(pgqueue: Pgqueue, conn: C
     assert pgqueue("doctor", "--fail-on", "critical").status == 0
 
 
+def test_doctor_shows_problems_first_and_counts_the_rest(pgqueue: Pgqueue) -> None:
+    lines = pgqueue("doctor").out.splitlines()
+    assert lines[0] == "critical  upkeep_lag: no upkeep ever ran"
+    assert lines[1].startswith("          cure: SELECT messages.upkeep()")
+    assert re.fullmatch(r"\d problems?; \d+ checks ok, listed by --all\.", lines[-1])
+    assert not any(line.startswith("ok ") for line in lines)
+    severities = [finding["severity"] for finding in pgqueue("doctor", "--json").json["findings"]]
+    assert severities == sorted(severities, key=["critical", "warning", "ok"].index)
+    everything = pgqueue("doctor", "--all").out.splitlines()
+    assert sum(line.startswith("ok ") for line in everything) == severities.count("ok")
+    assert everything[: len(lines) - 1] == lines[:-1]
+
+
 def test_doctor_finds_a_role_that_may_do_nothing(pgqueue: Pgqueue, guest: str) -> None:
     ended = pgqueue("doctor", "--json", "--dsn", guest)
     assert ended.status == 1
-    assert ended.json["findings"][-1]["severity"] == "critical"
-    assert "permission denied" in ended.json["findings"][-1]["finding"]
+    assert ended.json["findings"][0]["severity"] == "critical"
+    assert "permission denied" in ended.json["findings"][0]["finding"]
 
 
 def test_doctor_is_status_1_when_something_is_wrong(run_pgqueue: Pgqueue, empty_dsn: str) -> None:
     ended = run_pgqueue("doctor", "--json", "--dsn", empty_dsn)
     assert (ended.status, ended.json["sound"]) == (1, False)
-    assert {"check_name": "schema", "severity": "critical"}.items() <= ended.json["findings"][-1].items()
+    assert {"check_name": "schema", "severity": "critical"}.items() <= ended.json["findings"][0].items()
     ended = run_pgqueue("doctor", "--json", "--dsn", "postgresql://u:geheim@127.0.0.1:1/db")
     assert [finding["check_name"] for finding in ended.json["findings"]] == ["connection"]
     assert "geheim" not in ended.out

@@ -11,6 +11,7 @@ import pytest
 
 from airflow_provider_pgqueue.cli.output import span
 from airflow_provider_pgqueue.cli.program import COMMANDS, program
+from airflow_provider_pgqueue.cli.suggestion import SYNONYMS
 from airflow_provider_pgqueue.cli.text import one_line, printable
 from airflow_provider_pgqueue.core.connection import parameters
 from airflow_provider_pgqueue.core.duration import parse_duration
@@ -75,6 +76,52 @@ def test_wrong_usage_is_status_2_with_one_line_of_error(run_pgqueue: Pgqueue, ar
     assert error.startswith("error: ")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["pubish", "orders"], "'publish'"),
+        (["queus"], "'queues'"),
+        (["create-queue", "orders"], "'queues create'"),
+        (["consume", "orders"], "'worker'"),
+        (["queues", "cretae", "orders"], "'create'"),
+        (["publish", "orders", "--mesage", "1"], "'--message'"),
+        (["stats", "--wath"], "'--watch'"),
+    ],
+    ids=" ".join,
+)
+def test_a_mistyped_command_or_option_gets_a_suggestion(run_pgqueue: Pgqueue, arguments: list[str], meant: str) -> None:
+    ended = run_pgqueue(*arguments)
+    assert (ended.status, ended.out) == (2, "")
+    assert ended.err.endswith(f" Did you mean {meant}?\n")
+
+
+def test_a_command_that_resembles_none_is_told_where_they_are_listed(run_pgqueue: Pgqueue) -> None:
+    assert run_pgqueue("frobnicate").err.endswith("error: No such command 'frobnicate'. --help lists the commands.\n")
+
+
+def test_suggested_synonyms_are_commands() -> None:
+    for meant in SYNONYMS.values():
+        command: click.Command | None = program
+        for name in meant.split():
+            assert isinstance(command, click.Group)
+            command = command.get_command(click.Context(command), name)
+        assert command is not None, meant
+
+
+def test_each_option_says_what_it_does() -> None:
+    context = click.Context(program)
+    commands = [program.get_command(context, name) for name in COMMANDS]
+    commands += [one for group in commands if isinstance(group, click.Group) for one in group.commands.values()]
+    silent = [
+        f"{command.name} {option.opts[0]}"
+        for command in commands
+        if command
+        for option in command.params
+        if isinstance(option, click.Option) and not option.help
+    ]
+    assert silent == []
+
+
 def test_a_server_that_is_not_there_is_status_1_without_the_password(run_pgqueue: Pgqueue) -> None:
     ended = run_pgqueue("queues", "--dsn", UNREACHABLE)
     assert (ended.status, ended.out) == (1, "")
@@ -126,6 +173,7 @@ def test_a_database_without_the_schema_is_one_line_with_the_cure(run_pgqueue: Pg
     ended = run_pgqueue("queues", "--dsn", empty_dsn)
     assert ended.status == 1
     assert ended.err.startswith("error: schema messages is not installed in database ")
+    assert ended.err.endswith("Install it: pgqueue install\n")
 
 
 def test_ctrl_c_is_status_130(program: Program, dsn: str) -> None:

@@ -1,0 +1,218 @@
+"""A user's function over batches of messages: what it gets, what it may answer, how one bad message stands alone."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+
+from airflow_provider_pgqueue.core.body import to_json
+from airflow_provider_pgqueue.core.consumer import verdict
+from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
+from airflow_provider_pgqueue.core.message import Message
+from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Retry, Success, storable
+from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.spark.source.delay import delay_of
+
+log = logging.getLogger(__name__)
+
+Form = Literal["arrow", "pandas"]
+BatchFunction = Callable[[Any], Any]
+
+MESSAGES: Final = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("message", pa.string()),
+        ("reference", pa.string()),
+        ("attempts", pa.int32()),
+        ("headers", pa.string()),
+        ("topic", pa.string()),
+        ("group_key", pa.string()),
+        ("created_at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+_RESULTS: Final = ("success", "rejected", "failed", "retry")
+_LARGEST_OUTPUT: Final = 65536  # bytes, as the archive counts them
+
+
+class Batches:
+    """Calls a function with the messages of a lease and returns their outcomes: a `handle_batch` of a Consumer.
+
+    A function that raises is called again with each half of the batch, until the message that it raises on stands
+    alone: that one is retried or dead, its neighbours are not touched by it. So the function sees the neighbours again,
+    about log2 of the batch times for one bad message. After an answer that is none, `misuse` says what is wrong with
+    it, nothing more is called, and the messages concerned are given back without an attempt: stop then.
+
+    The messages must come from a session that leaves JSON as text.
+    """
+
+    def __init__(self, function: BatchFunction, form: Form) -> None:
+        self._function = function
+        self._form = form
+        self.misuse: str | None = None
+
+    def __call__(self, messages: Sequence[Message]) -> Mapping[int, Outcome | None]:
+        """Return the outcome of each message that did not simply succeed."""
+        if self.misuse is not None:
+            return _given_back(messages)
+        try:
+            answer = self._function(self._as_asked(messages))
+        except Exception as error:
+            return self._without_neighbours(messages, error)
+        try:
+            return outcomes_of(answer, {message.id for message in messages})
+        except InvalidArgument as error:
+            self.misuse = str(error)
+            return _given_back(messages)
+
+    def _as_asked(self, messages: Sequence[Message]) -> Any:
+        table = table_of(messages)
+        return table.to_pandas() if self._form == "pandas" else table
+
+    def _without_neighbours(self, messages: Sequence[Message], error: Exception) -> Mapping[int, Outcome | None]:
+        if len(messages) == 1:
+            return {messages[0].id: verdict(messages[0], error)}
+        log.info("the function raised %s on %s: halving them", type(error).__name__, quantity(len(messages)))
+        middle = len(messages) // 2
+        return {**self(messages[:middle]), **self(messages[middle:])}
+
+
+def table_of(messages: Sequence[Message]) -> pa.Table:
+    """Return messages as the table that a function gets; `message` and `headers` are JSON texts."""
+    headers = [json.loads(message.headers) if message.headers else {} for message in messages]
+    columns = {
+        "id": [message.id for message in messages],
+        "message": [message.body for message in messages],
+        "reference": [message.reference for message in messages],
+        "attempts": [message.attempts for message in messages],
+        "headers": [message.headers for message in messages],
+        "topic": [_member(header, "topic") for header in headers],
+        "group_key": [_member(header, "group_key") for header in headers],
+        "created_at": [message.created_at for message in messages],
+    }
+    return pa.table(columns, schema=MESSAGES)
+
+
+def _member(headers: Any, name: str) -> str | None:
+    value = headers.get(name) if isinstance(headers, dict) else None
+    return value if isinstance(value, str) else None
+
+
+def _given_back(messages: Sequence[Message]) -> dict[int, Outcome | None]:
+    return {message.id: Retry(timedelta(0), count_attempt=False) for message in messages}
+
+
+def outcomes_of(answer: Any, ids: set[int]) -> dict[int, Outcome | None]:
+    """Return a function's answer as outcomes by id; InvalidArgument says what is wrong with it.
+
+    None is success for all. Else a pyarrow.Table, a RecordBatch or a pandas.DataFrame with the columns `id` and
+    `result`, and if wanted `details`, `output` (JSON, with success) and `delay_seconds` (with retry; without it the
+    back-off of the queue). A message that it leaves out is a success.
+    """
+    if answer is None:
+        return {}
+    rows = _columns(answer)
+    given = rows.column("id").to_pylist()
+    if None in given or len(set(given)) < len(given):
+        raise InvalidArgument("the function gave a row without an id, or two for one. Give one row a message.")
+    if unknown := sorted(set(given) - ids):
+        raise InvalidArgument(f"the function gave outcomes for messages that it did not get: {unknown[:10]}")
+    return {row.pop("id"): _outcome(**row) for row in rows.to_pylist()}
+
+
+def _columns(answer: Any) -> pa.Table:
+    table = _as_table(answer)
+    names = table.column_names
+    if unknown := sorted(set(names) - set(_ACCEPTED)):
+        raise InvalidArgument(f"the function gave the columns {unknown}. Known are {', '.join(_ACCEPTED)}.")
+    if len(set(names)) < len(names) or not {"id", "result"} <= set(names):
+        raise InvalidArgument(f"the function gave the columns {names}. Give id and result, each column once.")
+    for name in names:
+        accepted, type_ = _ACCEPTED[name], table.schema.field(name).type
+        if not any(accepts(type_) for accepts in accepted):
+            raise InvalidArgument(f"the function gave the column {name} as {type_}. Give {_CURES[name]}.")
+    return table
+
+
+def _as_table(answer: Any) -> pa.Table:
+    if isinstance(answer, pa.Table):
+        return answer
+    if isinstance(answer, pa.RecordBatch):
+        return pa.Table.from_batches([answer])
+    if type(answer).__module__.partition(".")[0] != "pandas" or not hasattr(answer, "columns"):
+        raise InvalidArgument(
+            f"the function returned a {type(answer).__name__}. "
+            "Return None, a pyarrow.Table, a pyarrow.RecordBatch or a pandas.DataFrame."
+        )
+    try:
+        return pa.Table.from_pandas(answer, preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        # The text of the error quotes a value.
+        raise InvalidArgument(
+            f"the DataFrame that the function returned is no table ({type(error).__name__}). "
+            "Give each column one type: whole numbers as id, text as result, details and output."
+        ) from None
+
+
+_TEXT: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
+_WHOLE: Final = (pa.types.is_integer,)
+_NUMBER: Final = (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)
+_ACCEPTED: Final[Mapping[str, tuple[Callable[[Any], bool], ...]]] = {
+    "id": _WHOLE,
+    "result": _TEXT,
+    "details": _TEXT,
+    "output": _TEXT,
+    "delay_seconds": _NUMBER,
+}
+_CURES: Final = {
+    "id": "whole numbers",
+    "result": f"one of {', '.join(_RESULTS)}",
+    "details": "text",
+    "output": "JSON as text",
+    "delay_seconds": "numbers",
+}
+
+
+def _outcome(
+    result: str | None, details: str | None = None, output: str | None = None, delay_seconds: float | None = None
+) -> Outcome:
+    delay = delay_of(delay_seconds)
+    if output is not None and result != "success":
+        raise InvalidArgument(f"the function gave an output with result {_shown(result)}. Only success has one.")
+    if delay is not None and result != "retry":
+        raise InvalidArgument(f"the function gave delay_seconds with result {_shown(result)}. Only retry has it.")
+    reason = None if details is None else storable(details)
+    match result:
+        case "success":
+            return Success(reason, None if output is None else _output(output))
+        case "rejected":
+            return Rejected(reason or "rejected by the function")
+        case "failed":
+            return Failed(reason or "failed, says the function")
+        case "retry":
+            return Retry(delay, reason)
+    raise InvalidArgument(f"the function gave the result {_shown(result)}. Give {_CURES['result']}.")
+
+
+def _output(text: str) -> Any:
+    try:
+        value = json.loads(text)
+        storing = to_json(value)
+    except (ValueError, RecursionError, InvalidMessage):
+        storing = None
+    if storing is None or "\\u0000" in storing:
+        raise InvalidArgument("the function gave an output that is not JSON. Give text such as json.dumps makes.")
+    if (size := len(json.dumps(value, ensure_ascii=False).encode())) > _LARGEST_OUTPUT:
+        raise InvalidArgument(
+            f"the function gave an output of {size} bytes. Give at most {_LARGEST_OUTPUT}; "
+            "keep large results elsewhere and say where."
+        )
+    return value
+
+
+def _shown(result: str | None) -> str:
+    return repr(result if result is None else result[:20])

@@ -1,0 +1,172 @@
+"""What one task of a drain does: consume, until nothing is left for it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import psycopg
+import pyarrow as pa
+from psycopg.types.json import set_json_loads
+
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.connection import process_name
+from airflow_provider_pgqueue.core.consumer import Consumer
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, PgQueueError
+from airflow_provider_pgqueue.core.function import load_function
+from airflow_provider_pgqueue.core.verbs import Statement
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.jobs.drain.batches import Batches, BatchFunction, Form
+
+REPORT: Final = "retried long, lost long, released long, leased long, error string, kind string"
+_LOOK_EVERY: Final = 0.5  # seconds, while a twin works
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What is left of a queue: ready to lease, held by leases of a holder, and waiting for a moment or for others."""
+
+    ready: int
+    held: int
+    waiting: int
+
+
+def backlog(conn: psycopg.Connection[Any], holder: str, queue_name: str, topic: str | None = None) -> Backlog:
+    """Count what is left; QueueNotFound if there is no such queue."""
+    arguments = {"holder": holder, "queue_name": queue_name, "topic": topic}
+    return run(conn, Statement("run_backlog", arguments, lambda rows: Backlog(**rows[0])))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """The task of a drain; pickled into each of them. `holder` begins the name that its leases and results carry."""
+
+    database: Database
+    queue_name: str
+    function: str | BatchFunction
+    form: Form
+    parallelism: int
+    batch_size: int
+    lease_for: timedelta
+    topic: str | None
+    max_messages: int | None
+    holder: str
+    stop_key: int
+
+    def run(self, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Consume once for each row, and report once for each: for `mapInArrow`."""
+        for rows in parts:
+            for part in rows.column(0).to_pylist():
+                yield pa.RecordBatch.from_pylist([self._report(part)], schema=_report_schema())
+
+    def _report(self, part: int) -> dict[str, Any]:
+        counts: Counter[str] = Counter()
+        error: PgQueueError | None = None
+        try:
+            self._consume(part, counts)
+        except ConnectionFailed:
+            raise
+        except PgQueueError as caught:
+            # Another try would end in the same way.
+            error = caught
+        except psycopg.Error as caught:
+            # The driver appends DETAIL and CONTEXT, which may quote a body.
+            text = f"{type(caught).__name__} {caught.sqlstate}: {caught.diag.message_primary}"
+            raise PgQueueError(text) from None
+        return {
+            **{name: counts[name] for name in ("retried", "lost", "released")},
+            "leased": counts.total(),
+            "error": None if error is None else str(error),
+            "kind": None if error is None else type(error).__name__,
+        }
+
+    def _consume(self, part: int, counts: Counter[str]) -> None:
+        batches = Batches(load_function(self.function) if isinstance(self.function, str) else self.function, self.form)
+        attempt = _attempt()
+        with self.database.connect(f"pgqueue drain {self.queue_name}"[:63]) as conn:
+            set_json_loads(_as_text, conn)
+
+            def stop() -> bool:
+                return batches.misuse is not None or self._is_stopped(conn)
+
+            if self.max_messages is not None and attempt > 0:
+                # How much of its share the first attempt took, only the archive knows: the next round asks it.
+                self._await_twin(conn, part, stop)
+            else:
+                self._take(conn, part, self._consumer(part, attempt, batches), counts, stop)
+        if batches.misuse is not None:
+            raise InvalidArgument(batches.misuse)
+
+    def _take(
+        self,
+        conn: psycopg.Connection[Any],
+        part: int,
+        consumer: Consumer,
+        counts: Counter[str],
+        stop: Callable[[], bool],
+    ) -> None:
+        wanted = self._wanted(part)
+        while not stop():
+            left = None if wanted is None else wanted - counts.total()
+            counts.update(consumer.drain(conn, max_messages=left, stop=stop))
+            if counts.total() == wanted or not self._has_twin(conn, part):
+                break
+            time.sleep(_LOOK_EVERY)
+
+    def _await_twin(self, conn: psycopg.Connection[Any], part: int, stop: Callable[[], bool]) -> None:
+        """Wait until another attempt holds nothing in two looks: between two batches it holds nothing in one."""
+        alone = 0
+        while not stop() and alone < 2:
+            time.sleep(_LOOK_EVERY)
+            alone = 0 if self._has_twin(conn, part) else alone + 1
+
+    def _consumer(self, part: int, attempt: int, batches: Batches) -> Consumer:
+        return Consumer(
+            queue_name=self.queue_name,
+            handle_batch=batches,
+            batch_size=self.batch_size,
+            lease_for=self.lease_for,
+            handled_by=f"{self.holder}{part}.{attempt}:{process_name()}",
+            topic=self.topic,
+        )
+
+    def _wanted(self, part: int) -> int | None:
+        if self.max_messages is None:
+            return None
+        whole, rest = divmod(self.max_messages, self.parallelism)
+        return whole + (part < rest)
+
+    def _has_twin(self, conn: psycopg.Connection[Any], part: int) -> bool:
+        """Say whether another attempt of this task still holds messages.
+
+        Spark starts a second attempt of a slow task, and kills the slow one when either is done. Who has nothing to do
+        therefore waits for the other: to end, or to lose its leases, and then there is something to do.
+        """
+        return backlog(conn, f"{self.holder}{part}.", self.queue_name, self.topic).held > 0
+
+    def _is_stopped(self, conn: psycopg.Connection[Any]) -> bool:
+        """Say whether the driver wants an end: then it holds an advisory lock under a key that was drawn for this."""
+        row = conn.execute("SELECT pg_try_advisory_xact_lock_shared(%s)", [self.stop_key]).fetchone()
+        return row is not None and not row[0]
+
+
+def _attempt() -> int:
+    """Return which attempt of its task this is; the first one is 0, and there is one outside of Spark."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return context.attemptNumber() if context else 0
+
+
+def _as_text(data: str | bytes) -> str:
+    """Leave JSON as it is: a message goes through without being read and written anew, and loses no digit."""
+    return data if isinstance(data, str) else data.decode()
+
+
+def _report_schema() -> pa.Schema:
+    names = [column.split()[0] for column in REPORT.split(", ")]
+    return pa.schema([(name, pa.string() if name in ("error", "kind") else pa.int64()) for name in names])

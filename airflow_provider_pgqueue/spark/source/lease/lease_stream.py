@@ -1,0 +1,154 @@
+"""A queue as a stream of leased messages, to be archived by the sink that handled them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import psycopg
+import pyarrow as pa
+from psycopg.rows import dict_row
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from airflow_provider_pgqueue.core.connection import process_name
+from airflow_provider_pgqueue.core.errors import InvalidArgument, QueuePaused, translate
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.source import options as given
+from airflow_provider_pgqueue.spark.source.schema import LEASED
+from airflow_provider_pgqueue.spark.source.session import Session
+
+log = logging.getLogger(__name__)
+
+_NAME: Final = "pgqueue lease stream"
+_LOOK_EVERY: Final = 0.1  # seconds: Spark asks an idle stream every 10 ms
+_MOST: Final = 10_000  # messages of one lease
+_OPTIONS: Final = (
+    "table", "columns", "queue", "streamName", "maxMessagesPerTrigger", "numPartitions", "leaseSeconds",
+)  # fmt: skip
+
+
+class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Gives each batch what its claims lease: a batch that is read again gets its own messages and no others.
+
+    The offset counts batches. Part `p` of batch `b` leases on its executor under the claim `STREAM/b/p`; a retry, a
+    second action, speculation and a replay after a crash ask for the same claim, and get those of its messages that it
+    still holds, with their leases extended. What was archived or lost meanwhile is not given again.
+    """
+
+    def __init__(self, database: Database, options: Mapping[str, str], schema: StructType) -> None:
+        given.check_names(options, _OPTIONS, "A stream of leases")
+        self._database = database
+        self._session = Session(database, _NAME)
+        self._schema = schema
+        self._stream = _stream_name(options)
+        self._queue_name = _queue_name(options)
+        self._parts = given.number(options, "numPartitions", 2, at_most=1000)
+        self._max_messages = given.number(options, "maxMessagesPerTrigger", 1000, at_most=_MOST * self._parts)
+        self._lease_for = given.seconds(options, "leaseSeconds")
+        self._initial: int | None = None
+        self._left: int | None = None
+        self._looked = 0.0
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return a number that no batch of this stream had: a new checkpoint meets none of the claims of an old one.
+
+        Spark asks again and again until the first batch is done: a reader keeps to its answer.
+        """
+        if self._initial is None:
+            self._session.ask("SELECT FROM messages.status(%(queue_name)s)", {"queue_name": self._queue_name})
+            (row,) = self._session.ask("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS batch")
+            self._initial = row["batch"]
+        return {"batch": self._initial}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return `maxMessagesPerTrigger`."""
+        return ReadMaxRows(self._max_messages)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Note how many batches it takes to lease what is ready now: the query ends then, or when nothing is ready."""
+        self._left = -(-self._ready(count_up_to=2**31 - 1) // self._max_messages)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return the next batch if messages are ready, else `start`."""
+        if self._left == 0 or (self._left is None and time.monotonic() - self._looked < _LOOK_EVERY):
+            return start
+        if self._ready(count_up_to=1) == 0:
+            self._looked = time.monotonic()
+            return start
+        if self._left is not None:
+            self._left -= 1
+        return {"batch": start["batch"] + 1}
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Forget what the claims of this batch and of those before it took: the batch is done."""
+        self._session.ask(
+            "SELECT messages.end_named_leases(%(stream)s, %(queue_name)s, %(before_batch)s)",
+            {"stream": self._stream, "queue_name": self._queue_name, "before_batch": end["batch"] + 1},
+        )
+
+    def stop(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+    def _ready(self, *, count_up_to: int) -> int:
+        rows = self._session.ask(
+            "SELECT ready FROM messages.ready_queues(ARRAY[%(queue_name)s], %(count_up_to)s)",
+            {"queue_name": self._queue_name, "count_up_to": count_up_to},
+        )
+        return sum(row["ready"] for row in rows)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Name the claims of a batch. Its end is its name, because Spark forgets the start of the first batch."""
+        if start == end:
+            return []
+        return [InputPartition(f"{self._stream}/{end['batch']}/{part}") for part in range(self._parts)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Lease under a claim, or get what it leased before and still holds. Nothing while the queue is paused."""
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        rows = self._lease(partition.value)
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, schema=schema)
+
+    def _lease(self, claim: str) -> list[dict[str, Any]]:
+        columns = LEASED.selected(self._schema.names)
+        query = (
+            f"SELECT {columns} FROM messages.lease_named(%(claim)s, %(queue_name)s, %(max_messages)s,"  # noqa: S608 own names
+            " %(lease_for)s, %(locked_by)s)"
+        )
+        arguments = {
+            "claim": claim,
+            "queue_name": self._queue_name,
+            "max_messages": -(-self._max_messages // self._parts),
+            "lease_for": self._lease_for,
+            "locked_by": f"{self._stream} {process_name()}",
+        }
+        with self._database.connect(_NAME) as conn, conn.cursor(row_factory=dict_row) as cursor:
+            try:
+                return cursor.execute(query.encode(), arguments).fetchall()
+            except psycopg.Error as error:
+                if isinstance(translated := translate(error), QueuePaused):
+                    return []
+                raise translated from error
+
+
+def _stream_name(options: Mapping[str, str]) -> str:
+    name: str = options.get("streamName", "")
+    if not 1 <= len(name) <= 200 or "/" in name:
+        raise InvalidArgument(
+            f"option streamName is {name[:50]!r}. Give the stream a name of 1 to 200 characters without a slash, and "
+            "the same one at every start: its leases are found by it."
+        )
+    return name
+
+
+def _queue_name(options: Mapping[str, str]) -> str:
+    names = given.queues(options)
+    if len(names) != 1:
+        raise InvalidArgument(f"option queue names {len(names)} queues. Give the one to lease from.")
+    return names[0]

@@ -1,0 +1,203 @@
+"""The archive as a log that a stream follows: each archived message exactly once per query."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+import pyarrow as pa
+from psycopg.sql import SQL, Literal
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from airflow_provider_pgqueue.core.errors import BeforeArchive, InvalidArgument
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.source import options as given
+from airflow_provider_pgqueue.spark.source.log.log_plan import LogPlan
+from airflow_provider_pgqueue.spark.source.log.log_watch import LogWatch
+from airflow_provider_pgqueue.spark.source.log.position import LogEnd, Offset, Place, condition
+from airflow_provider_pgqueue.spark.source.schema import ARCHIVE
+from airflow_provider_pgqueue.spark.source.session import Session
+
+log = logging.getLogger(__name__)
+
+_NAME: Final = "pgqueue archive log"
+_OPTIONS: Final = (
+    "table", "columns", "queue", "result", "startingOffsets", "maxMessagesPerTrigger", "numPartitions",
+    "failOnDataLoss", "formerSystem",
+)  # fmt: skip
+
+
+class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the log in whole transactions, and only what is behind the oldest transaction that still writes.
+
+    So a message that commits late is neither lost nor given twice; it only waits. A batch is read again after a crash
+    with the same rows, but for what retention removed or somebody decided about dead messages meanwhile. Reads only:
+    nothing is leased, and no reader holds back another.
+    """
+
+    def __init__(self, database: Database, options: Mapping[str, str], schema: StructType) -> None:
+        given.check_names(options, _OPTIONS, "A stream of the archive")
+        self._database = database
+        self._session = Session(database, _NAME)
+        self._watch = LogWatch(self._session)
+        self._plan = LogPlan(self._session)
+        self._schema = schema
+        self._starting = options.get("startingOffsets", "earliest")
+        self._parts = given.number(options, "numPartitions", 8, at_most=10_000)
+        self._max_messages = "maxMessagesPerTrigger" in options and given.number(options, "maxMessagesPerTrigger", 1)
+        self._fail_on_data_loss = given.boolean(options, "failOnDataLoss", True)
+        self._former_system = options.get("formerSystem")
+        self._queues = given.queues(options)
+        self._results = given.results(options)
+        self._initial: Offset | None = None
+        self._target: LogEnd | None = None
+        self._told: datetime | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a new query starts: `startingOffsets` is earliest, latest, or a moment.
+
+        Spark asks again and again until the first batch is done: a reader keeps to its answer.
+        """
+        if self._initial is None:
+            self._initial = self._start(self._watch.end())
+        return self._initial.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return `maxMessagesPerTrigger`; without it a batch is all there is."""
+        return ReadMaxRows(self._max_messages) if self._max_messages else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Note where the log ends: the query ends there."""
+        self._target = self._watch.end(now=True)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return the end of the next batch, or `start` if there is nothing new."""
+        here, asked = Offset.from_json(start), self._session.seconds
+        now = self._watch.end()
+        self._check(here, now)
+        end = self._target or now
+        step = self._plan.next_step(here.place, end, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        if step is None:
+            self._watch.found_nothing(self._session.seconds - asked)
+            return start
+        at = end.moment if step.end == Place(end.horizon) else max(here.at, step.at or here.at)
+        return Offset(system=end.system, place=step.end, at=at, since=here.place).to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Return where the log ends, for the progress of the query."""
+        return self._watch.end().offset().to_json()
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Forget the plan of what is done."""
+        self._plan.forget(Offset.from_json(end).place)
+
+    def stop(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Cut a batch into up to `numPartitions` parts with about as many messages each."""
+        here, there = Offset.from_json(start), Offset.from_json(end)
+        if here.place == there.place:
+            return []
+        here = replace(here, place=there.since or here.place)
+        self._check(here, self._watch.end())
+        read_at = self._plan.seen_until(here.place, here.at)
+        parts = self._plan.parts(here.place, there.place, self._parts)
+        return [InputPartition((stretches, read_at)) for stretches in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Give the rows of one part, by a short statement for each stretch of it; any number of times."""
+        stretches, read_at = partition.value
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        with self._database.arrow(_NAME) as conn, conn.cursor() as cursor:
+            # Another server than the driver's, if several are in the connection string, may not have it yet.
+            _require(cursor, stretches[-1].end)
+            for stretch in stretches:
+                cursor.execute(self._query(stretch.start, stretch.end))
+                for batch in cursor.fetch_record_batch():
+                    columns = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
+                    yield pa.RecordBatch.from_arrays(columns, schema=schema)
+            if self._fail_on_data_loss:
+                cursor.execute("SELECT begins_at, gone_before_xid, gone_before_id FROM messages.archive_log_end()")
+                begins_at, *gone_before = cursor.fetchone()
+                if stretches[0].start < Place(*gone_before) and read_at < begins_at:
+                    raise _loss(read_at, begins_at)
+
+    def _query(self, start: Place, end: Place) -> str:
+        columns = ARCHIVE.selected(self._schema.names)
+        query = f"SELECT {columns} FROM messages.message_archive WHERE {condition(start, end)}"  # noqa: S608 own names
+        for column, values in (("queue_name", self._queues), ("result", self._results)):
+            if values:
+                listed = SQL(", ").join(map(Literal, values)).as_string(None)
+                query += f" AND {column} IN ({listed})"
+        return query
+
+    def _start(self, end: LogEnd) -> Offset:
+        if self._starting == "latest":
+            return end.offset()
+        if self._starting == "earliest":
+            return Offset(system=end.system, place=Place(0), at=end.begins_at)
+        moment = _moment(self._starting)
+        if moment < end.begins_at and self._fail_on_data_loss:
+            raise BeforeArchive(
+                f"the archive begins at {end.begins_at}, after startingOffsets {self._starting}. "
+                "Start later, or at earliest."
+            )
+        return Offset(system=end.system, place=self._place_of(moment, end), at=max(moment, end.begins_at))
+
+    def _place_of(self, moment: datetime, end: LogEnd) -> Place:
+        """Return the place of the first transaction that archived at a moment or later, or may yet."""
+        (row,) = self._session.ask(
+            "SELECT min(xid) AS xid, min(id) FILTER (WHERE xid IS NULL) AS id FROM messages.message_archive"
+            " WHERE archived_at >= %(moment)s",
+            {"moment": moment},
+        )
+        if row["id"] is not None:
+            return Place(0, row["id"])
+        return Place(min(row["xid"] or end.horizon, end.horizon))
+
+    def _check(self, here: Offset, end: LogEnd) -> None:
+        end.check(here, former_system=self._former_system)
+        read_at = self._plan.seen_until(here.place, here.at)
+        if end.lost(here.place, read_at):
+            if self._fail_on_data_loss:
+                raise _loss(read_at, end.begins_at)
+            if self._told != end.begins_at:
+                self._told = end.begins_at
+                log.warning("%s", _loss(read_at, end.begins_at))
+
+
+def _require(cursor: Any, end: Place) -> None:
+    cursor.execute("SELECT horizon FROM messages.archive_log_end()")
+    if (horizon := cursor.fetchone()[0]) < end.xid:
+        raise InvalidArgument(
+            f"the batch goes to transaction {end.xid}, and this server knows those before {horizon}: it is a replica "
+            "that is behind. Let the executors connect to the server of the driver."
+        )
+
+
+def _loss(read_at: datetime, begins_at: datetime) -> BeforeArchive:
+    return BeforeArchive(
+        f"the query had read what was archived until {read_at}, and retention has removed what is older than "
+        f"{begins_at}: what was archived between is lost to it. To go on with the rest, set failOnDataLoss to false."
+    )
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise InvalidArgument(
+            f"option startingOffsets is {text[:50]!r}. Give earliest, latest, or a moment with its zone such as "
+            "2026-01-31T00:00:00+00:00."
+        )
+    return moment

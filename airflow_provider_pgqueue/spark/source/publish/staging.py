@@ -1,0 +1,168 @@
+"""Stages: tasks put rows aside, each attempt under its own number; one transaction publishes those that won."""
+
+from __future__ import annotations
+
+import json
+import random
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import IO, Any, Final, TypeVar
+
+import psycopg
+import pyarrow as pa
+from psycopg import sql
+from pyspark.sql.datasource import WriterCommitMessage
+
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import ConnectionFailed
+from airflow_provider_pgqueue.core.migrations import check_version
+from airflow_provider_pgqueue.core.verbs.statement import Statement, one
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.source.publish.copy_text import lines
+from airflow_provider_pgqueue.spark.source.refusal import refusal
+
+T = TypeVar("T")
+_IN_MEMORY: Final = 16 * 1024 * 1024
+_CHUNK: Final = 256 * 1024
+_PATIENCE: Final = 60.0
+# A host that vanishes must not keep its slot for the two hours of the system's default.
+_SLOT: Final = """
+SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false),
+       set_config('tcp_keepalives_count', '3', false), set_config('application_name', 'pgqueue spark publish', false)
+  FROM generate_series(1, %(slots)s) AS slot
+ WHERE pg_try_advisory_lock(hashtextextended('messages.publish_stage.' || %(stage_id)s || '.' || slot, 0)) LIMIT 1
+"""
+
+
+@dataclass(frozen=True)
+class Staged(WriterCommitMessage):
+    """What an attempt tells the driver: under which number it put how many rows of a partition, and in which stage."""
+
+    stage_id: str
+    partition: int
+    attempt: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The staging table of one job, or of one stream.
+
+    :param stage_id: its name, of a job random, of a stream the id of its query; made at first use, dropped when the job
+        was published, emptied after each batch of a stream.
+    :param slots: how many tasks write at the same time; the others wait.
+    """
+
+    database: Database
+    stage_id: str
+    slots: int = 8
+
+    def open(self, *, queue_name: str | None = None, run_id: str | None = None) -> bool:
+        """Make the stage unless there is one; False if the run was published before.
+
+        Raises QueueNotFound, PermissionDenied, or InvalidArgument if the run is another role's.
+        """
+        return self._run(self._found(queue_name=queue_name, run_id=run_id)) is not None
+
+    def put(self, partition: int, batches: Iterator[pa.RecordBatch]) -> Staged:
+        """Stage the rows of a partition, all or none; again is another attempt, of which the driver publishes one.
+
+        The rows are collected first, on the local disk if they are many. So the session lasts as long as the transfer
+        and not as long as Spark computes, and its snapshot never holds back the vacuum of the queue.
+
+        Raises InvalidMessage or InvalidArgument with the number of the row, never with its content.
+        """
+        staged = Staged(self.stage_id, partition, secrets.randbits(62), 0)
+        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
+            columns: Sequence[str] = ()
+            for batch in batches:
+                columns = batch.schema.names
+                file.write(lines(batch, attempt=staged.attempt, after=staged.rows))
+                staged = replace(staged, rows=staged.rows + batch.num_rows)
+            if staged.rows:
+                file.seek(0)
+                with self._slot() as conn:
+                    _copy(conn, run(conn, self._found()), columns, file, partition)
+        return staged
+
+    def publish(
+        self,
+        winners: Sequence[Staged],
+        *,
+        run_id: str,
+        queue_name: str | None = None,
+        dedup_window: str | None = None,
+        batch: int | None = None,
+    ) -> dict[str, Any]:
+        """Publish the attempts that won in one transaction; how many `rows`, `published`, `duplicates`.
+
+        The same run or batch again publishes nothing and gives the old numbers with `repeated`. So a commit whose
+        answer was lost is asked for again. Raises StageIncomplete if rows are gone, or an error of publishing: then
+        nothing was published.
+        """
+        given = json.dumps(
+            [{"partition": w.partition, "attempt": w.attempt, "rows": w.rows} for w in winners if w.rows]
+        )
+        arguments = {
+            "stage_id": self.stage_id, "run_id": run_id, "winners": given,
+            "queue_name": queue_name, "dedup_window": dedup_window, "batch": batch,
+        }  # fmt: skip
+        types = {"winners": "jsonb", "dedup_window": "interval"}
+        statement: Statement[dict[str, Any]] = Statement("publish_staged", arguments, one, types)
+        for pause in (1, 2):
+            try:
+                return self._run(statement)
+            except ConnectionFailed:
+                time.sleep(pause)
+        return self._run(statement)
+
+    def drop(self) -> None:
+        """Drop the stage; what a task that still runs keeps from being dropped is left to the upkeep."""
+        self._run(Statement("drop_stage", {"stage_id": self.stage_id}, one))
+
+    def _found(self, **arguments: str | None) -> Statement[str | None]:
+        return Statement("stage_publish", {"stage_id": self.stage_id, **arguments}, one)
+
+    def _run(self, statement: Statement[T]) -> T:
+        with self.database.connect() as conn:
+            check_version(conn)
+            return run(conn, statement)
+
+    @contextmanager
+    def _slot(self) -> Iterator[psycopg.Connection[Any]]:
+        """Give a session with one of the slots; the slot goes with the session, however that ends."""
+        give_up = time.monotonic() + _PATIENCE
+        pause = 0.05
+        while True:
+            try:
+                conn = self.database.connect("pgqueue spark waiting")
+            except ConnectionFailed:  # perhaps the server has no room now
+                if time.monotonic() > give_up:
+                    raise
+            else:
+                with conn:
+                    give_up = time.monotonic() + _PATIENCE
+                    if conn.execute(_SLOT, {"slots": self.slots, "stage_id": self.stage_id}).rowcount:
+                        yield conn
+                        return
+            time.sleep(pause * random.uniform(0.5, 1))
+            pause = min(2 * pause, 2.0)
+
+
+def _copy(
+    conn: psycopg.Connection[Any], table: str | None, columns: Sequence[str], file: IO[bytes], partition: int
+) -> None:
+    statement = sql.SQL("COPY {} ({}) FROM STDIN (ENCODING 'UTF8')").format(
+        sql.Identifier(*str(table).split(".")),
+        sql.SQL(", ").join(map(sql.Identifier, ["attempt", "ordinal", *columns])),
+    )
+    try:
+        with conn.cursor() as cursor, cursor.copy(statement) as copy:
+            while chunk := file.read(_CHUNK):
+                copy.write(chunk)
+    except psycopg.Error as error:
+        raise refusal(error, partition) from None

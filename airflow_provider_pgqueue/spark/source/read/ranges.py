@@ -1,0 +1,150 @@
+"""Cuts a table into ranges that hold about the same, by keys that no row ever changes: its time and its id."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+from pyspark.sql.datasource import InputPartition
+
+from airflow_provider_pgqueue.spark.source.schema import Table
+from airflow_provider_pgqueue.spark.source.selection import Selection
+from airflow_provider_pgqueue.spark.source.span import Span
+
+# In pages of 8 kB. A piece is one statement: long enough to be worth it, short enough to hold no snapshot for long.
+SMALLEST: Final = 64
+LARGEST: Final = 16384
+# Pieces a range, so that ranges can be balanced; pages that are looked at for each cut, and for all cuts of a window.
+PIECES: Final = 4
+SAMPLED: Final = 32
+SAMPLED_AT_MOST: Final = 4096
+
+# The partitions, or the table without any. An empty one has no pages, whatever its TOAST has. TOAST, with large bodies,
+# counts for the size of a piece, but a sample looks at the other pages.
+_LEAVES: Final = r"""
+    SELECT bounds[1]::timestamptz, bounds[2]::timestamptz,
+           CASE WHEN pg_relation_size(c.oid) > 0 THEN pg_table_size(c.oid) / 8192 ELSE 0 END,
+           pg_relation_size(c.oid) / 8192
+      FROM pg_class c
+      LEFT JOIN LATERAL regexp_match(pg_get_expr(c.relpartbound, c.oid),
+                                     'FROM \(''([^'']+)''\) TO \(''([^'']+)''\)') AS bounds ON true
+     WHERE c.oid = %(table)s::regclass
+        OR c.oid IN (SELECT t.relid FROM pg_partition_tree(%(table)s::regclass) t WHERE t.isleaf)
+     ORDER BY 1
+"""
+_CUTS: Final = """
+    SELECT percentile_disc(%s::float8[]) WITHIN GROUP (ORDER BY id) FROM {} TABLESAMPLE SYSTEM (%s) REPEATABLE (1)
+"""
+
+
+@dataclass(frozen=True)
+class Range(InputPartition):
+    """What one task reads: statements, each to be run in a short transaction of its own."""
+
+    statements: tuple[str, ...]
+    pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A span of a table's time, how many pages hold it at most, and how many of them are not TOAST."""
+
+    span: Span
+    pages: int
+    heap: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One statement and about how many pages it reads."""
+
+    statement: str
+    pages: int
+
+
+def plan(conn: psycopg.Connection[Any], selection: Selection) -> list[Range]:
+    """Return ranges that together give each selected row once, at most `selection.max_ranges`.
+
+    A row is in one range by its time and id, which never change: an update between two ranges, which moves the row to
+    another page, neither doubles nor loses it. The ranges cover all times and ids, those to come too: Spark may keep a
+    plan for the next action, which then finds what was archived since.
+    """
+    windows = [window for window in _windows(conn, selection) if not window.span.is_empty]
+    size = _piece_size(sum(window.pages for window in windows), selection.max_ranges)
+    pieces = [piece for window in _merged(windows, size) for piece in _cut(conn, selection, window, size)]
+    return _balance(pieces, selection.max_ranges)
+
+
+def _windows(conn: psycopg.Connection[Any], selection: Selection) -> Iterator[Window]:
+    """Give all of time, in its order."""
+    leaves = conn.execute(_LEAVES, {"table": selection.table.relation.as_string(conn)}).fetchall()
+    # What no other has belongs to the default partition; all of it to a table without partitions.
+    others = [sizes for begin, _, *sizes in leaves if not begin]
+    elsewhere = list(map(sum, zip(*others, strict=True))) or [0, 0]
+    edge = None
+    for begin, end, *sizes in leaves:
+        if begin:
+            yield Window(Span(edge, begin) & selection.span, *elsewhere)
+            yield Window(Span(begin, end) & selection.span, *sizes)
+            edge = end
+    yield Window(Span(edge) & selection.span, *elsewhere)
+
+
+def _merged(windows: Sequence[Window], size: int) -> list[Window]:
+    """Join neighbours that are one piece together."""
+    merged: list[Window] = []
+    for window in windows:
+        if merged and merged[-1].pages + window.pages <= size:
+            last = merged.pop()
+            span = Span(last.span.begin, window.span.end)
+            window = Window(span, last.pages + window.pages, last.heap + window.heap)
+        merged.append(window)
+    return merged
+
+
+def _piece_size(pages: int, max_ranges: int) -> int:
+    return min(max(ceil(pages / (max_ranges * PIECES)), SMALLEST), LARGEST)
+
+
+def _cut(conn: psycopg.Connection[Any], selection: Selection, window: Window, size: int) -> list[Piece]:
+    within = window.span.conditions(sql.Identifier(selection.table.moment))
+    cuts = _cuts(conn, selection.table, within, window.heap, ceil(window.pages / size))
+    pages = ceil(window.pages / (len(cuts) + 1))
+    return [
+        Piece(selection.statement(*within, *_ids(begin, end)).as_string(conn), pages)
+        for begin, end in pairwise([None, *cuts, None])
+    ]
+
+
+def _cuts(
+    conn: psycopg.Connection[Any], table: Table, within: Sequence[sql.Composable], heap: int, pieces: int
+) -> list[int]:
+    """Return ids that cut a window into pieces with about as many rows each, by looking at some of its pages."""
+    if pieces < 2:
+        return []
+    percent = min(100.0, 100 * min(SAMPLED * pieces, SAMPLED_AT_MOST) / heap)
+    query = sql.SQL(_CUTS).format(table.relation) + sql.SQL(" WHERE " if within else "") + sql.SQL(" AND ").join(within)
+    row = conn.execute(query, [[number / pieces for number in range(1, pieces)], percent]).fetchone()
+    return sorted(set(row[0])) if row and row[0] else []
+
+
+def _ids(begin: int | None, end: int | None) -> list[sql.Composable]:
+    sides = [(">=", begin), ("<", end)]
+    return [sql.SQL("id {} {}").format(sql.SQL(sign), sql.Literal(id)) for sign, id in sides if id is not None]
+
+
+def _balance(pieces: Sequence[Piece], max_ranges: int) -> list[Range]:
+    """Give the largest piece that is left to the range that has the least."""
+    loads: list[tuple[int, int]] = [(0, place) for place in range(min(max_ranges, len(pieces)))]
+    given: list[list[str]] = [[] for _ in loads]
+    for piece in sorted(pieces, key=lambda piece: -piece.pages):
+        pages, place = loads[0]
+        given[place].append(piece.statement)
+        heapq.heapreplace(loads, (pages + piece.pages, place))
+    return [Range(tuple(given[place]), pages) for pages, place in sorted(loads, key=lambda load: load[1])]

@@ -1,0 +1,140 @@
+"""Every public function, view and type of the schema as Markdown, from the catalog of a new installation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, Final
+
+import psycopg
+from psycopg.rows import class_row
+
+from tools import ROOT
+from tools.golden import new_installation
+
+_SHELVES: Final = re.compile(r"^-- (?P<title>.+)$|^\\ir (?P<file>(?:functions|cron)/\S+\.sql)$", re.M)
+_NAME: Final = re.compile(r"(?<![\w`])(?!pg_cron)(?:messages\.)?\w*_\w+(?:\(\))?(?![\w`])")
+
+# Whatever one of the group roles may call is public: what is internal, nobody but the owner calls.
+_FUNCTIONS: Final = r"""
+SELECT p.proname AS name, pg_get_function_result(p.oid) AS returns, obj_description(p.oid, 'pg_proc') AS comment,
+       ARRAY(SELECT format('%s %s%s', a.name, format_type(a.type, NULL),
+                           ' DEFAULT ' || regexp_replace(pg_get_function_arg_default(p.oid, a.place::int),
+                                                         '::[a-z ]+(\[\])?$', ''))
+               FROM unnest(p.proargnames, coalesce(p.proallargtypes, p.proargtypes::oid[]), p.proargmodes)
+                    WITH ORDINALITY AS a (name, type, mode, place)
+              WHERE coalesce(a.mode, 'i') IN ('i', 'v') AND a.type IS NOT NULL ORDER BY a.place) AS arguments,
+       ARRAY(SELECT r.rolname::text FROM aclexplode(p.proacl) a JOIN pg_roles r ON r.oid = a.grantee
+              WHERE a.grantee <> p.proowner ORDER BY r.rolname <> 'messages_admin', r.rolname) AS roles
+  FROM pg_proc p WHERE p.pronamespace = 'messages'::regnamespace
+"""
+_RELATIONS: Final = """
+SELECT c.relname AS name, c.relkind = 'v' AS is_view, coalesce(obj_description(c.oid, 'pg_class'), '') AS comment,
+       ARRAY(SELECT format('`%s` %s', a.attname, format_type(a.atttypid, a.atttypmod))
+               FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+              ORDER BY a.attnum) AS columns
+  FROM pg_class c
+ WHERE c.relnamespace = 'messages'::regnamespace
+   AND (c.relkind = 'c' OR c.relkind = 'v' AND has_table_privilege('messages_observer', c.oid, 'SELECT'))
+ ORDER BY c.relkind, c.relname
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """A function of the schema; `roles` may call it."""
+
+    name: str
+    arguments: list[str]
+    returns: str
+    comment: str
+    roles: list[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relation:
+    """A view, or the type of the rows that functions return."""
+
+    name: str
+    is_view: bool
+    comment: str
+    columns: list[str]
+
+
+def reference() -> str:
+    """Install the schema in a server of its own and return its reference."""
+    with new_installation("site") as conn:
+        return describe(conn)
+
+
+def describe(conn: psycopg.Connection[Any]) -> str:
+    """Return the reference of the schema in this database, on the shelves of `sql/install.sql`."""
+    public = {one.name: one for one in functions(conn)}
+    sections = []
+    for title, files in shelves().items():
+        known = [(public[file.stem], file) for file in files if file.stem in public]
+        if known:
+            sections += [f"## {title}", *(_function(one, file) for one, file in known)]
+    with conn.cursor(row_factory=class_row(Relation)) as cursor:
+        relations = cursor.execute(_RELATIONS.encode()).fetchall()
+    sections += ["## Types of rows", *(_relation(one) for one in relations if not one.is_view)]
+    sections += ["## Views", *(_relation(one) for one in relations if one.is_view)]
+    return "\n\n".join(sections) + "\n"
+
+
+def functions(conn: psycopg.Connection[Any]) -> list[Function]:
+    """Return the functions that some role may call."""
+    with conn.cursor(row_factory=class_row(Function)) as cursor:
+        return [one for one in cursor.execute(_FUNCTIONS.encode()) if one.roles]
+
+
+def shelves() -> dict[str, list[PurePosixPath]]:
+    """Return the files of functions by the heading of their folder in `sql/install.sql`, in its order."""
+    titles: dict[PurePosixPath, str] = {}
+    found: dict[str, list[PurePosixPath]] = {}
+    title = ""
+    for line in _SHELVES.finditer((ROOT / "sql" / "install.sql").read_text()):
+        if line["title"]:
+            title = line["title"]
+        else:
+            file = PurePosixPath(line["file"])
+            found.setdefault(titles.setdefault(file.parent, title), []).append(file)
+    return found
+
+
+def _function(one: Function, file: PurePosixPath) -> str:
+    source = f"[`sql/{file}`](../../sql/{file})"
+    by = ", ".join(f"`{role}`" for role in one.roles)
+    signature = f"```sql\n{_signature(one)}\n```"
+    return "\n\n".join([f"### {one.name}", signature, _prose(one.comment), f"May be called by {by}. {source}"])
+
+
+def _signature(one: Function) -> str:
+    arguments = [_short(argument) for argument in one.arguments]
+    line = f"messages.{one.name}({', '.join(arguments)})"
+    if len(line) > 100:
+        line = f"messages.{one.name}(\n    " + ",\n    ".join(arguments) + ")"
+    returns = _short(one.returns)
+    if returns.startswith("TABLE(") and len(returns) > 100:
+        returns = "TABLE(\n    " + returns.removeprefix("TABLE(").replace(", ", ",\n    ")
+    return f"{line}\n    RETURNS {returns}" if "\n" not in line else f"{line}\nRETURNS {returns}"
+
+
+def _relation(one: Relation) -> str:
+    return "\n\n".join(filter(None, [f"### {one.name}", _prose(one.comment), _short(", ".join(one.columns)) + "."]))
+
+
+def _short(types: str) -> str:
+    return types.replace("timestamp with time zone", "timestamptz")
+
+
+def _prose(comment: str) -> str:
+    """Return a comment with its names as code, so that Markdown takes no underscore for emphasis."""
+    return _NAME.sub(lambda name: f"`{name[0]}`", comment)
+
+
+def headings(markdown: str) -> Iterator[str]:
+    """Yield the names that have a place in the reference."""
+    yield from re.findall(r"^### (\w+)$", markdown, re.M)
