@@ -407,7 +407,7 @@ COMMENT ON TABLE messages.triage_run IS 'The triages whose causes are kept: the 
 COMMENT ON COLUMN messages.triage_run.run_id IS 'The run of the pipeline.';
 COMMENT ON COLUMN messages.triage_run.recorded_at IS 'When its causes were recorded.';
 
-CREATE TABLE messages.dead_cause (
+CREATE TABLE messages.triage_cause (
     run_id            text        NOT NULL REFERENCES messages.triage_run ON DELETE CASCADE,
     recorded_at       timestamptz NOT NULL,
     cause             text        NOT NULL,
@@ -415,7 +415,7 @@ CREATE TABLE messages.dead_cause (
     result            text        NOT NULL,
     error             text,
     pattern           text        NOT NULL,
-    verdict           text        NOT NULL CHECK (verdict IN ('new', 'growing', 'steady', 'fading')),
+    trend           text        NOT NULL CHECK (trend IN ('new', 'growing', 'steady', 'fading')),
     dead              bigint      NOT NULL CHECK (dead > 0),
     undecided         bigint      NOT NULL CHECK (undecided >= 0),
     requeued          bigint      NOT NULL CHECK (requeued >= 0),
@@ -430,31 +430,31 @@ CREATE TABLE messages.dead_cause (
     sample_ids        bigint[]    NOT NULL,
     sample_references text[]      NOT NULL,
     PRIMARY KEY (run_id, cause),
-    CONSTRAINT dead_cause_adds_up CHECK (dead = undecided + requeued + dismissed),
-    CONSTRAINT dead_cause_references_its_samples CHECK (cardinality(sample_ids) = cardinality(sample_references))
+    CONSTRAINT triage_cause_adds_up CHECK (dead = undecided + requeued + dismissed),
+    CONSTRAINT triage_cause_references_its_samples CHECK (cardinality(sample_ids) = cardinality(sample_references))
 );
-COMMENT ON TABLE messages.dead_cause IS 'Why messages died in the window of a triage: fingerprints with near-identical messages are one cause.';
-COMMENT ON COLUMN messages.dead_cause.run_id IS 'The triage.';
-COMMENT ON COLUMN messages.dead_cause.recorded_at IS 'When it was recorded: the numbers are of then.';
-COMMENT ON COLUMN messages.dead_cause.cause IS 'Names the cause: the same in each triage that finds the same queue, result, error and pattern.';
-COMMENT ON COLUMN messages.dead_cause.queue_name IS 'The queue.';
-COMMENT ON COLUMN messages.dead_cause.result IS 'How they died.';
-COMMENT ON COLUMN messages.dead_cause.error IS 'The class of the error, if the consumer gave one. Untrusted.';
-COMMENT ON COLUMN messages.dead_cause.pattern IS 'The words that their messages share, with * for the others, # for numbers and ids, ? for quoted texts; cut off. Untrusted.';
-COMMENT ON COLUMN messages.dead_cause.verdict IS 'new (only in the last quarter of the window), growing, steady or fading.';
-COMMENT ON COLUMN messages.dead_cause.dead IS 'How many died in the window.';
-COMMENT ON COLUMN messages.dead_cause.undecided IS 'Of them, about how many nothing was decided.';
-COMMENT ON COLUMN messages.dead_cause.requeued IS 'Of them, how many were requeued.';
-COMMENT ON COLUMN messages.dead_cause.dismissed IS 'Of them, how many were dismissed.';
-COMMENT ON COLUMN messages.dead_cause.died_again IS 'Of those that were requeued, how many died again, of whatever cause.';
-COMMENT ON COLUMN messages.dead_cause.first_at IS 'The first death in the window.';
-COMMENT ON COLUMN messages.dead_cause.last_at IS 'The last death in the window.';
-COMMENT ON COLUMN messages.dead_cause.series_from IS 'When the first step of the series begins.';
-COMMENT ON COLUMN messages.dead_cause.series_step IS 'How long a step is: an hour or a day.';
-COMMENT ON COLUMN messages.dead_cause.series IS 'How many died in each step.';
-COMMENT ON COLUMN messages.dead_cause.fingerprints IS 'What requeue_dead and lease_dead take, most frequent first; at most 1000.';
-COMMENT ON COLUMN messages.dead_cause.sample_ids IS 'The newest dead messages, at most five.';
-COMMENT ON COLUMN messages.dead_cause.sample_references IS 'Their references, cut off. Untrusted.';
+COMMENT ON TABLE messages.triage_cause IS 'Why messages died in the window of a triage: fingerprints with near-identical messages are one cause.';
+COMMENT ON COLUMN messages.triage_cause.run_id IS 'The triage.';
+COMMENT ON COLUMN messages.triage_cause.recorded_at IS 'When it was recorded: the numbers are of then.';
+COMMENT ON COLUMN messages.triage_cause.cause IS 'Names the cause: the same in each triage that finds the same queue, result, error and pattern.';
+COMMENT ON COLUMN messages.triage_cause.queue_name IS 'The queue.';
+COMMENT ON COLUMN messages.triage_cause.result IS 'How they died.';
+COMMENT ON COLUMN messages.triage_cause.error IS 'The class of the error, if the consumer gave one. Untrusted.';
+COMMENT ON COLUMN messages.triage_cause.pattern IS 'The words that their messages share, with * for the others, # for numbers and ids, ? for quoted texts; cut off. Untrusted.';
+COMMENT ON COLUMN messages.triage_cause.trend IS 'new (only in the last quarter of the window), growing, steady or fading.';
+COMMENT ON COLUMN messages.triage_cause.dead IS 'How many died in the window.';
+COMMENT ON COLUMN messages.triage_cause.undecided IS 'Of them, about how many nothing was decided.';
+COMMENT ON COLUMN messages.triage_cause.requeued IS 'Of them, how many were requeued.';
+COMMENT ON COLUMN messages.triage_cause.dismissed IS 'Of them, how many were dismissed.';
+COMMENT ON COLUMN messages.triage_cause.died_again IS 'Of those that were requeued, how many died again, of whatever cause.';
+COMMENT ON COLUMN messages.triage_cause.first_at IS 'The first death in the window.';
+COMMENT ON COLUMN messages.triage_cause.last_at IS 'The last death in the window.';
+COMMENT ON COLUMN messages.triage_cause.series_from IS 'When the first step of the series begins.';
+COMMENT ON COLUMN messages.triage_cause.series_step IS 'How long a step is: an hour or a day.';
+COMMENT ON COLUMN messages.triage_cause.series IS 'How many died in each step.';
+COMMENT ON COLUMN messages.triage_cause.fingerprints IS 'What requeue_dead and lease_dead take, most frequent first; at most 1000.';
+COMMENT ON COLUMN messages.triage_cause.sample_ids IS 'The newest dead messages, at most five.';
+COMMENT ON COLUMN messages.triage_cause.sample_references IS 'Their references, cut off. Untrusted.';
 
 CREATE TABLE messages.traffic (
     grain        text        NOT NULL CHECK (grain IN ('minute', 'hour', 'day')),

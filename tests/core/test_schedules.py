@@ -415,7 +415,7 @@ def test_a_schedule_that_another_session_runs_is_left_to_it(
     with first.transaction(force_rollback=True):
         assert run_at(first, noon) == 1
         assert run_at(conn, noon) == 0
-    # The first one crashed, as it were: what it published is gone, and so is its claim.
+    # The first one crashed, as it were: what it published is gone, and so is its tick.
     assert run_at(conn, noon) == 1
     assert len(published(conn)) == 1
 
