@@ -1,7 +1,7 @@
 # Everything lives in .venv (packages) and .run (servers, logs, state): `make clean` removes both.
 # PG=debian or PG=embedded chooses the PostgreSQL; without it, Debian's with pg_cron where it can be had.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark up down test bench bench-quick bench-spark docs check fix golden lock clean
+.PHONY: help setup demo demo-spark up down test test-fast bench bench-quick bench-spark docs check fix golden lock clean
 MAKEFLAGS += --no-print-directory
 export PG
 
@@ -10,7 +10,10 @@ STAMP := .venv/.installed
 BENCH := .run/bench-venv
 SOURCES := airflow_provider_pgqueue benchmarks dags_examples tests tools
 PRESENT = $(wildcard $(SOURCES))
-WITHOUT_AIRFLOW := tests/test_contract.py tests/test_seeds.py tests/core
+# More processes than cores, because tests wait a lot; each has a PostgreSQL of its own. WORKERS=0 is one process.
+WORKERS ?= 3
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+OF_THE_DATABASE := tests/test_contract.py tests/test_seeds.py tests/core
 
 help: ## Show this help
 	@echo "Usage: make TARGET [PG=embedded|debian] [FLIGHTS=20000] [TESTS=tests/test_x.py]"
@@ -37,9 +40,11 @@ down: setup ## Stop what `make up` or an interrupted demo left running
 	@$(BIN)/python -m tools.postgres stop
 
 test: setup ## Run all tests, then those of the database on the embedded PostgreSQL too (TESTS=… for some)
-	@$(BIN)/python -m pytest $(or $(TESTS),--ignore=tests/spark)
-	@$(if $(TESTS),,$(BIN)/python -m pytest tests/spark)
-	@$(if $(TESTS)$(PG),,$(BIN)/python -m pytest --pg=embedded $(WITHOUT_AIRFLOW))
+	@$(PYTEST) $(or $(TESTS),tests)
+	@$(if $(TESTS)$(PG),,$(PYTEST) --pg=embedded $(OF_THE_DATABASE))
+
+test-fast: setup ## Run the tests of the contract and of core/, in about two minutes
+	@$(PYTEST) tests/test_contract.py tests/core
 
 bench: $(BENCH)/.installed ## Measure the queue beside its peers, about 35 minutes (BENCH_ARGS="--only waiting")
 	@PYTHONPATH=. $(BENCH)/bin/python -m benchmarks $(BENCH_ARGS)

@@ -9,8 +9,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core import run, verbs
 from benchmarks.bench import Bench, case
 from benchmarks.client import run_clients
 from benchmarks.measure import in_turns

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import quantiles
 from typing import Any, Final
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core import run, verbs
 from benchmarks.bench import Bench, case
 from benchmarks.client import clients
 from benchmarks.measure import in_turns

@@ -42,8 +42,7 @@ def _drained(started: float, ended: float, handled: int) -> Options:
 @_role
 def drain_pgqueue(dsn: str, options: Options) -> Options:
     """`Consumer.drain`, which the worker and the Airflow operator call too."""
-    from airflow_provider_pgqueue.core.connection import connect
-    from airflow_provider_pgqueue.core.consumer import Consumer
+    from airflow_provider_pgqueue.core import Consumer, connect
 
     consumer = Consumer(queue_name="bench", handle=lambda message: None, batch_size=options["batch"])
     with connect(dsn) as conn:
@@ -137,8 +136,7 @@ async def _drain_procrastinate(dsn: str, options: Options) -> Options:
 @_role
 def memory_pgqueue(dsn: str, options: Options) -> Options:
     """Drain everything and note the peak of resident memory after some messages and at the end, in MiB."""
-    from airflow_provider_pgqueue.core.connection import connect
-    from airflow_provider_pgqueue.core.consumer import Consumer
+    from airflow_provider_pgqueue.core import Consumer, connect
 
     peaks: list[float] = []
 
@@ -180,8 +178,7 @@ def listen_pgqueue(dsn: str, options: Options) -> dict[int, float]:
     """One session: LISTEN, then lease what is there; when each message was leased."""
     import psycopg
 
-    from airflow_provider_pgqueue.core import verbs
-    from airflow_provider_pgqueue.core.client import run
+    from airflow_provider_pgqueue.core import run, verbs
 
     seen: dict[int, float] = {}
     lease = verbs.lease("bench", max_messages=100)
@@ -205,9 +202,7 @@ def listen_pgqueue(dsn: str, options: Options) -> dict[int, float]:
 @_role
 def work_pgqueue(dsn: str, options: Options) -> dict[int, float]:
     """`core.Worker`, as it ships: when each message came to its handler."""
-    from airflow_provider_pgqueue.core.consumer import Consumer
-    from airflow_provider_pgqueue.core.message import Message
-    from airflow_provider_pgqueue.core.worker import Worker
+    from airflow_provider_pgqueue.core import Consumer, Message, Worker
 
     seen: dict[int, float] = {}
 

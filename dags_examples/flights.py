@@ -10,8 +10,7 @@ from importlib.util import find_spec
 from itertools import islice
 from typing import Any
 
-from airflow_provider_pgqueue.core.message import Message
-from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected
+from airflow_provider_pgqueue.core import Failed, Message, Outcome, Rejected
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 
 _TEXT = {"carrier", "tailnum", "origin", "dest", "time_hour"}

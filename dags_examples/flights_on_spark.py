@@ -11,7 +11,7 @@ import pandas as pd
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from airflow_provider_pgqueue.core.message import DeadMessage
+from airflow_provider_pgqueue.core import DeadMessage
 
 Delays = dict[str, list[float]]
 

@@ -6,8 +6,7 @@ from datetime import timedelta
 
 from airflow.sdk import DAG
 
-from airflow_provider_pgqueue.core.message import Message
-from airflow_provider_pgqueue.core.outcome import RejectMessage
+from airflow_provider_pgqueue.core import Message, RejectMessage
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 

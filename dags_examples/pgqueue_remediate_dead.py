@@ -12,6 +12,7 @@ from typing import Any
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
 from airflow.sdk import DAG, get_current_context, task
 
+from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 
@@ -41,19 +42,19 @@ with DAG(
 @task(retries=2, retry_delay=timedelta(seconds=5))
 def decide() -> dict[str, int]:
     """Requeue a cancelled flight that had an aircraft, as what it is; dismiss the others."""
-    hook, who = PgQueueHook(), get_current_context()["run_id"]
+    who = get_current_context()["run_id"]
     counts = {"requeued": 0, "dismissed": 0}
-    with hook.connect() as conn:
-        while dead := hook.lease_dead("flights", results=["rejected"], max_messages=1000, locked_by=who, conn=conn):
+    with PgQueueHook().connect() as conn:
+        while dead := run(conn, verbs.lease_dead("flights", results=["rejected"], max_messages=1000, locked_by=who)):
             repaired: dict[int, Any] = {
                 message.id: message.body | {"status": "cancelled"} for message in dead if message.body["tailnum"]
             }
             hopeless = [message.id for message in dead if message.id not in repaired]
             token = dead[0].lock_token
             if repaired:
-                counts["requeued"] += len(hook.requeue(token, list(repaired), bodies=repaired, conn=conn))
+                counts["requeued"] += len(run(conn, verbs.requeue(token, list(repaired), bodies=repaired)))
             if hopeless:
-                counts["dismissed"] += len(hook.dismiss(token, hopeless, "no aircraft was assigned", conn=conn))
+                counts["dismissed"] += len(run(conn, verbs.dismiss(token, hopeless, "no aircraft was assigned")))
     return counts
 
 

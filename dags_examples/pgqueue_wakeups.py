@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
 from airflow.sdk import DAG, Asset, AssetWatcher
 
-from airflow_provider_pgqueue.core.message import Message
+from airflow_provider_pgqueue.core import Message
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 
 

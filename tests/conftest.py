@@ -1,4 +1,4 @@
-"""One private PostgreSQL per session, one fresh database per test."""
+"""One private PostgreSQL per process, one fresh database per test."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import psycopg
 import pytest
 from psycopg import sql
 
+from tests.groups import group
+from tests.spark.fault_table import Fault, lines
 from tools import STATE, SetupError
 from tools.binaries import KINDS, find
 from tools.postgres import Cluster
 
-# Before anything imports Airflow, which writes its configuration and logs there.
-os.environ["AIRFLOW_HOME"] = str(STATE / "tests" / "airflow-home")
+# Before anything imports Airflow, which writes its configuration and logs there. Workers of xdist must not share it.
+os.environ["AIRFLOW_HOME"] = str(STATE / "tests" / f"airflow-home-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 
 TEMPLATE = "template_messages"
@@ -43,11 +45,24 @@ def _left_out(config: pytest.Config) -> list[str]:
     return [] if binaries.has_cron else ["cron"] if binaries.kind == "debian" else ["cron", "contrib"]
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     deselected = [item for item in items if any(map(item.get_closest_marker, _left_out(config)))]
     if deselected:
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if item not in deselected]
+    if config.pluginmanager.has_plugin("xdist"):
+        group(items)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what the faults that tests caused did, also those that happened in processes of xdist."""
+    reports = [report for reports in terminalreporter.stats.values() for report in reports]
+    called = [report for report in reports if getattr(report, "when", "") == "call"]
+    if faults := [Fault(**given) for report in called for name, given in report.user_properties if name == "fault"]:
+        terminalreporter.section("faults that the tests caused")
+        for line in lines(faults):
+            terminalreporter.line(line)
 
 
 def _binaries(config: pytest.Config) -> Any:
@@ -57,12 +72,18 @@ def _binaries(config: pytest.Config) -> Any:
         raise pytest.UsageError(str(error)) from error
 
 
-@pytest.fixture(scope="session")
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A running cluster of this session; those that killed sessions left behind are removed first."""
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Remove the clusters that killed sessions left behind; workers of xdist leave that to the session they serve."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
     for left in (STATE / "tests").glob("postgres-*"):
         if not _is_alive(int(left.name.removeprefix("postgres-"))):
-            Cluster(left, kind=request.config.getoption("--pg")).destroy()
+            Cluster(left, kind=session.config.getoption("--pg")).destroy()
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A running cluster of this process."""
     cluster = Cluster(
         STATE / "tests" / f"postgres-{os.getpid()}",
         kind=request.config.getoption("--pg"),
@@ -83,7 +104,7 @@ def _is_alive(pid: int) -> bool:
 @pytest.fixture(scope="session")
 def template_database(cluster: Cluster) -> str:
     """The name of a database with the schema and no queues, to be cloned."""
-    from airflow_provider_pgqueue.core.migrations import migrate
+    from airflow_provider_pgqueue.core import migrate
 
     with psycopg.connect(cluster.create_database(TEMPLATE), autocommit=True) as conn:
         migrate(conn)
@@ -117,7 +138,7 @@ def cron_dsn(cluster: Cluster, template_database: str) -> Iterator[str]:
 
     The database stays from test to test: the process of pg_cron ends with it and does not always come back.
     """
-    from airflow_provider_pgqueue.core.migrations import migrate
+    from airflow_provider_pgqueue.core import migrate
 
     dsn = cluster.create_database(CRON_DATABASE, template=template_database)
     with psycopg.connect(dsn, autocommit=True) as conn:

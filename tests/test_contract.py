@@ -19,13 +19,19 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.consumer import Consumer
-from airflow_provider_pgqueue.core.errors import LeaseLost
-from airflow_provider_pgqueue.core.message import Message
-from airflow_provider_pgqueue.core.outcome import Failed, Rejected, RejectMessage, Retry
-from airflow_provider_pgqueue.core.worker import Worker
+from airflow_provider_pgqueue.core import (
+    Consumer,
+    Failed,
+    LeaseLost,
+    Message,
+    Rejected,
+    RejectMessage,
+    Retry,
+    Worker,
+    run,
+    verbs,
+)
+from tests.waiting import until
 from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]
@@ -39,8 +45,7 @@ CONSUMER = """
 import sys
 from datetime import timedelta
 import psycopg
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core import run, verbs
 conn = psycopg.connect(sys.argv[1], autocommit=True)
 (message,) = run(conn, verbs.lease("orders", lease_for=timedelta(seconds=float(sys.argv[2]))))
 print(message.id, message.lock_token, flush=True)
@@ -67,14 +72,6 @@ def consumer_process(dsn: str, lease_for: float) -> Iterator[subprocess.Popen[st
         for pipe in (process.stdin, process.stdout):
             if pipe:
                 pipe.close()
-
-
-def until(look: Callable[[], Any], timeout: float = 20.0) -> Any:
-    deadline = time.monotonic() + timeout
-    while not (answer := look()):
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.02)
-    return answer
 
 
 def archived(conn: Connection) -> list[tuple[int, str, int, str | None]]:
@@ -415,7 +412,7 @@ def test_a_worker_needs_neither_notify_nor_upkeep(dsn: str, connect: Connect, qu
     thread.start()
     try:
         run(conn, verbs.publish("orders", 1))
-        until(lambda: len(archived(conn)) == 1, timeout=5)
+        until(lambda: len(archived(conn)) == 1)
     finally:
         worker.stop()
         thread.join()

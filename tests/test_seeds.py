@@ -13,12 +13,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.consumer import Consumer
-from airflow_provider_pgqueue.core.errors import CronUnavailable, LeaseLost
-from airflow_provider_pgqueue.core.outcome import Retry
-from airflow_provider_pgqueue.core.worker import Worker
+from airflow_provider_pgqueue.core import Consumer, LeaseLost, Retry, Worker, run, verbs
+from airflow_provider_pgqueue.core.errors import CronUnavailable
 from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]

@@ -19,7 +19,7 @@ import psycopg
 from rich.console import Console
 from rich.table import Table
 
-from airflow_provider_pgqueue.core.migrations import migrate
+from airflow_provider_pgqueue.core import migrate
 from tools import QUEUE_DATABASE, ROOT, STATE, SetupError
 from tools.demo import ALL_FLIGHTS, step
 from tools.partitions import make_empty_partition

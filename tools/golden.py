@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import psycopg
 
-from airflow_provider_pgqueue.core.migrations import migrate
+from airflow_provider_pgqueue.core import migrate
 from tools import ROOT, STATE
 from tools.postgres import Cluster
 

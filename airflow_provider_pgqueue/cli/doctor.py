@@ -31,7 +31,7 @@ SELECT array_agg(DISTINCT p.proname ORDER BY p.proname)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Diagnosis:
     """One look: `severity` is ok, warning or critical, `cure` what to do."""
 
     check_name: str
@@ -69,25 +69,25 @@ def doctor(settings: Settings, fail_on: str, show_all: bool) -> int:
     return 0 if sound else 1
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: Diagnosis) -> str:
     text = printable(f"{finding.severity:<8}  {finding.check_name}: {finding.finding}")
     return text + (f"\n{'':<8}  cure: {printable(finding.cure)}" if finding.cure else "")
 
 
-def _summary(findings: list[Finding], show_all: bool) -> str:
+def _summary(findings: list[Diagnosis], show_all: bool) -> str:
     ok = sum(finding.severity == "ok" for finding in findings)
     text = f"{quantity(len(findings) - ok, 'problem')}; {quantity(ok, 'check')} ok"
     return f"{text}." if show_all or not ok else f"{text}, listed by --all."
 
 
-def _examine(settings: Settings) -> Iterator[Finding]:
+def _examine(settings: Settings) -> Iterator[Diagnosis]:
     try:
         conn = open_connection(settings)
     except (ConnectionFailed, InvalidArgument) as error:
-        yield Finding("connection", "critical", one_line(str(error)))
+        yield Diagnosis("connection", "critical", one_line(str(error)))
         return
     with conn:
-        yield Finding("connection", "ok", _where(conn))
+        yield Diagnosis("connection", "ok", _where(conn))
         yield _server(conn)
         yield _pooler(conn)
         try:
@@ -95,15 +95,15 @@ def _examine(settings: Settings) -> Iterator[Finding]:
         except SchemaError as error:
             install = "pgqueue install, as a role that may create schemas"
             cure = error.cure if isinstance(error, SchemaTooNew) else install
-            yield Finding("schema", "critical", error.problem, cure)
+            yield Diagnosis("schema", "critical", error.problem, cure)
             return
         except psycopg.Error as error:
-            yield Finding("schema", "critical", one_line(str(translate(error))))
+            yield Diagnosis("schema", "critical", one_line(str(translate(error))))
             return
         except Exception as error:
-            yield Finding("schema", "critical", one_line(str(error)), "GRANT USAGE ON SCHEMA messages")
+            yield Diagnosis("schema", "critical", one_line(str(error)), "GRANT USAGE ON SCHEMA messages")
             return
-        yield Finding("schema", "ok", f"version {code_version()}, as this package needs")
+        yield Diagnosis("schema", "ok", f"version {code_version()}, as this package needs")
         yield _privileges(conn)
         yield from _upkeep(conn)
         yield from _health(conn)
@@ -113,20 +113,20 @@ def _where(conn: Connection) -> str:
     return f"database {conn.info.dbname} on {conn.info.host}:{conn.info.port} as {conn.info.user}"
 
 
-def _server(conn: Connection) -> Finding:
+def _server(conn: Connection) -> Diagnosis:
     major = conn.info.server_version // 10000
     text = f"PostgreSQL {conn.info.parameter_status('server_version')}"
     if major < _OLDEST:
-        return Finding("server", "critical", text, f"upgrade to PostgreSQL {_OLDEST} or newer")
-    return Finding("server", "ok", text)
+        return Diagnosis("server", "critical", text, f"upgrade to PostgreSQL {_OLDEST} or newer")
+    return Diagnosis("server", "ok", text)
 
 
-def _pooler(conn: Connection) -> Finding:
+def _pooler(conn: Connection) -> Diagnosis:
     # A pooler in transaction mode makes up the process id that it gives to a client.
     row = conn.execute("SELECT pg_catalog.pg_backend_pid()").fetchone()
     if row and row[0] == conn.info.backend_pid:
-        return Finding("pooler", "ok", "the connection is direct: notifications arrive")
-    return Finding(
+        return Diagnosis("pooler", "ok", "the connection is direct: notifications arrive")
+    return Diagnosis(
         "pooler",
         "warning",
         "a connection pooler stands in between, where LISTEN hears nothing",
@@ -134,13 +134,13 @@ def _pooler(conn: Connection) -> Finding:
     )
 
 
-def _privileges(conn: Connection) -> Finding:
+def _privileges(conn: Connection) -> Diagnosis:
     row = conn.execute(_MISSING, [list(_WORKING)]).fetchone()
     missing = row[0] if row else None
     if not missing:
-        return Finding("privileges", "ok", f"role {conn.info.user} may publish and consume")
+        return Diagnosis("privileges", "ok", f"role {conn.info.user} may publish and consume")
     names = ", ".join(missing)
-    return Finding(
+    return Diagnosis(
         "privileges",
         "warning",
         f"role {conn.info.user} may not execute {names}",
@@ -148,20 +148,20 @@ def _privileges(conn: Connection) -> Finding:
     )
 
 
-def _upkeep(conn: Connection) -> Iterator[Finding]:
+def _upkeep(conn: Connection) -> Iterator[Diagnosis]:
     try:
         mode = run(conn, verbs.upkeep_mode())
         queues = run(conn, verbs.status())
     except Exception as error:
-        yield Finding("upkeep_mode", "warning", one_line(str(error)))
+        yield Diagnosis("upkeep_mode", "warning", one_line(str(error)))
         return
     age = queues[0].upkeep_age if queues else None
     last = f"the last was {span(age)} ago" if age is not None else "it never ran"
-    yield Finding("upkeep_mode", "ok", f"upkeep by {mode}; {last}")
+    yield Diagnosis("upkeep_mode", "ok", f"upkeep by {mode}; {last}")
 
 
-def _health(conn: Connection) -> Iterator[Finding]:
+def _health(conn: Connection) -> Iterator[Diagnosis]:
     with conn.cursor(row_factory=dict_row) as cursor:
         for row in cursor.execute("SELECT check_name, severity, finding, cure FROM messages.health()").fetchall():
             values: dict[str, Any] = row
-            yield Finding(**values)
+            yield Diagnosis(**values)

@@ -13,7 +13,7 @@ from airflow_provider_pgqueue.cli.output import show
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import CronUnavailable, PermissionDenied
+from airflow_provider_pgqueue.core.installation import schedule_upkeep
 from airflow_provider_pgqueue.core.migrations import current_version, migrate, scripts, sql_folder
 from airflow_provider_pgqueue.core.quantity import quantity
 
@@ -38,7 +38,7 @@ def install(settings: Settings, cron: bool | None, print_sql: bool) -> None:
         return
     with connected(settings, check=False) as conn:
         applied = migrate(conn)
-        no_cron = _schedule_upkeep(conn, cron)
+        no_cron = schedule_upkeep(conn, cron)
         found = {
             "database": conn.info.dbname,
             "schema_version": current_version(conn),
@@ -54,21 +54,6 @@ def _installed(found: dict[str, Any]) -> str:
     if found["upkeep_mode"] == "pg_cron":
         return f"{text}pg_cron does the upkeep."
     return f"{text}run `pgqueue upkeep` or PgQueueUpkeepOperator every minute, because pg_cron does not."
-
-
-def _schedule_upkeep(conn: Connection, wanted: bool | None) -> str | None:
-    """Install or remove the job of pg_cron; return why there is none, if nobody insisted on it."""
-    if wanted is False:
-        run(conn, verbs.uninstall_cron())
-        return "--no-cron"
-    try:
-        with conn.transaction():
-            run(conn, verbs.install_cron())
-    except (CronUnavailable, PermissionDenied) as error:
-        if wanted:
-            raise
-        return str(error)
-    return None
 
 
 def install_script(cron: bool | None = None) -> str:

@@ -1,1 +1,60 @@
-"""The queue without Airflow: values, verbs, listener, worker."""
+"""The queue without Airflow, and the names that users need; everything inside the package imports from the modules.
+
+conn = connect("postgresql://worker@db:5432/shop")
+run(conn, verbs.publish("orders", {"order_id": 7}))
+Consumer(queue_name="orders", handle=pack).drain(conn)
+"""
+
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import run, run_async
+from airflow_provider_pgqueue.core.connection import connect, connect_async
+from airflow_provider_pgqueue.core.consumer import Consumer
+from airflow_provider_pgqueue.core.errors import (
+    ConnectionFailed,
+    InvalidArgument,
+    InvalidMessage,
+    LeaseLost,
+    PermissionDenied,
+    PgQueueError,
+    QueueFull,
+    QueueNotFound,
+    QueuePaused,
+)
+from airflow_provider_pgqueue.core.installation import install
+from airflow_provider_pgqueue.core.lease import Lease
+from airflow_provider_pgqueue.core.message import DeadMessage, Duplicate, Message
+from airflow_provider_pgqueue.core.migrations import check_version, migrate
+from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, RejectMessage, Retry, Success
+from airflow_provider_pgqueue.core.worker import Worker
+
+__all__ = [
+    "ConnectionFailed",
+    "Consumer",
+    "DeadMessage",
+    "Duplicate",
+    "Failed",
+    "InvalidArgument",
+    "InvalidMessage",
+    "Lease",
+    "LeaseLost",
+    "Message",
+    "Outcome",
+    "PermissionDenied",
+    "PgQueueError",
+    "QueueFull",
+    "QueueNotFound",
+    "QueuePaused",
+    "RejectMessage",
+    "Rejected",
+    "Retry",
+    "Success",
+    "Worker",
+    "check_version",
+    "connect",
+    "connect_async",
+    "install",
+    "migrate",
+    "run",
+    "run_async",
+    "verbs",
+]

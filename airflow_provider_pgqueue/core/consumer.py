@@ -119,7 +119,7 @@ class Consumer:
             try:
                 outcome = handle(message) or Success()
             except Exception as error:
-                outcome = self._verdict(message, error)
+                outcome = self._outcome(message, error)
             yield message, outcome
 
     def _all_at_once(self, lease: Lease) -> Iterator[tuple[Message, Outcome]]:
@@ -127,18 +127,18 @@ class Consumer:
             outcomes = self.handle_batch(tuple(lease)) if self.handle_batch else None
         except Exception as error:
             for message in lease:
-                yield message, self._verdict(message, error)
+                yield message, self._outcome(message, error)
             return
         if unknown := set(outcomes or {}) - {message.id for message in lease}:
             raise InvalidArgument(f"the handler gave outcomes for messages that it did not get: {sorted(unknown)[:10]}")
         for message in lease:
             yield message, (outcomes or {}).get(message.id) or Success()
 
-    def _verdict(self, message: Message, error: Exception) -> Outcome:
-        return verdict(message, error, delay=self.retry_delay(message.attempts) if self.retry_delay else None)
+    def _outcome(self, message: Message, error: Exception) -> Outcome:
+        return outcome_of(message, error, delay=self.retry_delay(message.attempts) if self.retry_delay else None)
 
 
-def verdict(message: Message, error: Exception, *, delay: timedelta | None = None) -> Outcome:
+def outcome_of(message: Message, error: Exception, *, delay: timedelta | None = None) -> Outcome:
     """Return what becomes of a message whose handler raised: rejected if it says so, else delivered again."""
     if isinstance(error, RejectMessage):
         return Rejected(storable(str(error)))

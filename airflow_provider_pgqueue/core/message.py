@@ -158,7 +158,7 @@ class DeadCause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Archived:
+class ArchivedMessage:
     """A finished message without its body."""
 
     id: int

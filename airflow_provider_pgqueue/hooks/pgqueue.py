@@ -1,34 +1,43 @@
-"""Opens the connections that everything else uses, and gives the verbs of the queue to tasks."""
+"""Opens the connections that everything else uses, installs the queue, and runs its verbs."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Final, cast
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Final, TypeVar, Unpack, cast, overload
+from uuid import UUID
 
 import psycopg
 from airflow.providers.postgres.hooks.postgres import PostgresHook
 from psycopg.conninfo import make_conninfo
 from psycopg.rows import tuple_row
 
-from airflow_provider_pgqueue.core import connection, verbs
+from airflow_provider_pgqueue.core import connection, installation, verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import CronUnavailable, InvalidArgument, PermissionDenied, PgQueueError
-from airflow_provider_pgqueue.core.migrations import check_version, current_version, migrate
-from airflow_provider_pgqueue.core.roles import check_owner, grant_group, leave_out_roles
-from airflow_provider_pgqueue.hooks.verbs import Connection, QueueVerbs
+from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
+from airflow_provider_pgqueue.core.lease import Lease
+from airflow_provider_pgqueue.core.migrations import check_version, current_version
+from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
+from airflow_provider_pgqueue.core.verbs import BatchOptions, Options, Statement
 
+T = TypeVar("T")
+Connection = psycopg.Connection[Any]
 _LONGEST_NAME: Final = 63  # bytes that PostgreSQL keeps of application_name
 
 
-class PgQueueHook(QueueVerbs, PostgresHook):
+class PgQueueHook(PostgresHook):
     """Works with the queue through a connection of type `pgqueue` or `postgres`.
 
     What `PostgresHook` knows (IAM and Azure tokens, SSL, service files) works here. The extra `listen_conn_id` names a
     direct connection to the same database for those who wait, where this one goes through a pooler. Before its first
     verb a hook checks that the schema in the database fits this package. Errors are those of `core.errors`.
+
+    The verbs of every day are methods; all of them are values in `core.verbs`, for `run`:
+    `hook.run(verbs.requeue_dead("orders"))`.
 
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
@@ -114,60 +123,89 @@ class PgQueueHook(QueueVerbs, PostgresHook):
             return False, str(error)
         return True, f"Connected. Schema messages has version {version}; upkeep by {mode}."
 
-    # Installation -----------------------------------------------------------------------------------------------------
-
     def install(
-        self,
-        queues: Iterable[str | Mapping[str, Any]] = (),
-        *,
-        cron: bool | None = None,
-        roles: bool | None = None,
-        grants: Mapping[str, str | Iterable[str]] | None = None,
-        queue_grants: Mapping[str, Mapping[str, str | Iterable[str]]] | None = None,
-        conn: Connection | None = None,
+        self, queues: Iterable[str | Mapping[str, Any]] = (), *, conn: Connection | None = None, **options: Any
     ) -> dict[str, Any]:
-        """Install or upgrade the schema, create queues, and let pg_cron do the upkeep where there is one.
-
-        Twice does no harm. Returns schema_version, migrations_applied, queues_created and upkeep_mode, which is
-        `pg_cron` or `airflow`; in the second case the upkeep operator has to run every minute.
-
-        :param queues: names, or arguments of `create_queue`, which are applied to a queue that exists, too.
-        :param cron: True raises CronUnavailable where there is no pg_cron; False removes its jobs.
-        :param roles: True raises PermissionDenied where the group roles cannot be made; False makes none.
-        :param grants: users by group role, such as `{"publisher": ["shop"], "consumer": ["packer"]}`.
-        :param queue_grants: users by queue and privilege, such as `{"orders": {"consume": ["packer"]}}`; those users
-            reach no other queue.
-        """
+        """Install or upgrade the queue with the `options` of `core.installation.install`; what was done."""
         with self._connected(conn) as session:
-            applied = _migrate(session, roles)
-            created = [_name(queue) for queue in queues if _create(session, queue)]
-            _grant(session, grants or {}, queue_grants or {})
-            self._install_cron(session, cron)
-            summary = {
-                "schema_version": current_version(session),
-                "migrations_applied": applied,
-                "queues_created": created,
-                "upkeep_mode": run(session, verbs.upkeep_mode()),
-            }
+            summary = installation.install(session, queues, **options)
         self.log.info("the queue is installed: %s", summary)
         return summary
 
-    def _install_cron(self, session: Connection, wanted: bool | None) -> None:
-        if wanted is False:
-            run(session, verbs.uninstall_cron())
-            return
-        try:
-            with session.transaction():
-                run(session, verbs.install_cron())
-        except (CronUnavailable, PermissionDenied) as error:
-            if wanted:
-                raise
-            self.log.info("no upkeep through pg_cron: %s", error)
+    # Verbs ------------------------------------------------------------------------------------------------------------
 
-    # For the verbs ----------------------------------------------------------------------------------------------------
+    @overload
+    def run(self, sql: Statement[T], *, conn: Connection | None = None) -> T: ...
+    @overload
+    def run(self, sql: str | Iterable[str], *args: Any, **kwargs: Any) -> Any: ...
+    def run(self, sql: Statement[T] | str | Iterable[str], *args: Any, **kwargs: Any) -> Any:
+        """Run any verb of `core.verbs` and return what it gives; plain SQL runs as `PostgresHook.run` does it.
+
+        With `conn` the verb runs on that connection, inside its transaction if one is open, so that it takes effect or
+        not together with the caller's own statements. Without it the verb has taken effect when this returns.
+        """
+        if not isinstance(sql, Statement):
+            return super().run(sql, *args, **kwargs)
+        with self._session(**kwargs) as session:
+            return run(session, sql)
+
+    def publish(self, queue_name: str, body: Any, *, conn: Connection | None = None, **options: Unpack[Options]) -> int:
+        """Publish one message and return its id, as a Duplicate if its dedup key is remembered."""
+        return self.run(verbs.publish(queue_name, body, **options), conn=conn)
+
+    def publish_batch(
+        self, queue_name: str, bodies: Iterable[Any], *, conn: Connection | None = None, **options: Unpack[BatchOptions]
+    ) -> list[int]:
+        """Publish many messages in one statement, all or none; their ids in order."""
+        return self.run(verbs.publish_batch(queue_name, bodies, **options), conn=conn)
+
+    def lease(
+        self,
+        queue_name: str,
+        *,
+        max_messages: int = 1,
+        lease_for: timedelta = timedelta(minutes=5),
+        locked_by: str | None = None,
+        topic: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        conn: Connection | None = None,
+    ) -> Lease:
+        """Take ready messages, all or those that match a topic pattern and headers; use it in a `with` block.
+
+        While the block runs the lease is renewed; at its end what was not settled is archived as success, or released
+        if the block raised. Without `conn` the lease has a connection of its own, which the block closes.
+        """
+        statement = verbs.lease(
+            queue_name,
+            max_messages=max_messages,
+            lease_for=lease_for,
+            locked_by=locked_by,
+            topic=topic,
+            headers=headers,
+        )
+        with ExitStack() as stack:
+            session = stack.enter_context(self._session(conn))
+            messages = run(session, statement)
+            # The session outlives this call only where there is something to hold.
+            opened = stack.pop_all() if messages else ExitStack()
+        return _HookLease(session, messages, lease_for=lease_for, handled_by=locked_by, opened=opened)
+
+    def archive(
+        self,
+        lock_token: UUID,
+        ids: Collection[int],
+        *,
+        result: str = "success",
+        details: str | None = None,
+        outcomes: Mapping[int, Success | Rejected | Failed] | None = None,
+        conn: Connection | None = None,
+    ) -> list[int]:
+        """Finish leased messages; `outcomes` overrides the rest for single ids. LeaseLost names the lost ones."""
+        statement = verbs.archive(lock_token, ids, result=result, details=details, outcomes=outcomes)
+        return self.run(statement, conn=conn)
 
     @contextmanager
-    def _session(self, conn: Connection | None) -> Iterator[Connection]:
+    def _session(self, conn: Connection | None = None) -> Iterator[Connection]:
         """Give the caller's connection, or one of our own that is closed at the end, to a schema that fits."""
         with self._connected(conn) as session:
             self._check_version(session)
@@ -193,40 +231,18 @@ class PgQueueHook(QueueVerbs, PostgresHook):
         self._version_checked = True
 
 
-def _name(queue: str | Mapping[str, Any]) -> str:
-    return queue if isinstance(queue, str) else queue["queue_name"]
+class _HookLease(Lease):
+    """A lease that closes at its end what the hook opened for it."""
 
+    def __init__(self, *args: Any, opened: ExitStack, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._opened = opened
 
-def _create(session: Connection, queue: str | Mapping[str, Any]) -> bool:
-    policy = {} if isinstance(queue, str) else {key: value for key, value in queue.items() if key != "queue_name"}
-    if run(session, verbs.create_queue(_name(queue), **policy)):
-        return True
-    if policy:
-        run(session, verbs.alter_queue(_name(queue), **policy))
-    return False
-
-
-def _migrate(session: Connection, roles: bool | None) -> list[int]:
-    with session.transaction():
-        if roles is False:
-            leave_out_roles(session)
-        applied = migrate(session)
-        if roles:
-            check_owner(session)
-    return applied
-
-
-def _grant(
-    session: Connection,
-    grants: Mapping[str, str | Iterable[str]],
-    queue_grants: Mapping[str, Mapping[str, str | Iterable[str]]],
-) -> None:
-    for group, users in grants.items():
-        grant_group(session, group, users)
-    for queue_name, privileges in queue_grants.items():
-        for privilege, users in privileges.items():
-            for user in [users] if isinstance(users, str) else users:
-                run(session, verbs.grant_queue(queue_name, user, privilege))
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with self._opened:
+            super().__exit__(kind, error, traceback)
 
 
 def _application_name() -> str:

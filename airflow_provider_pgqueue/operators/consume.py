@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
 
 from airflow_provider_pgqueue.core.consumer import BatchHandler, Consumer, Handler
+from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import Outcome
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.identity import name_of
-from airflow_provider_pgqueue.operators.progress import Progress
+from airflow_provider_pgqueue.operators.progress import TaskProgress
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
 if TYPE_CHECKING:
@@ -26,11 +26,11 @@ class PgQueueConsumeOperator(BaseOperator):
     """Leases messages batch by batch, calls a function of yours, and archives each message with its outcome.
 
     It goes on until the queue has none ready, or `max_messages` were leased. The function returns None for success, or
-    an outcome of `core.outcome`: `Rejected`, `Failed`, `Retry`, `Success`. It may raise `RejectMessage`; after any
-    other exception the message is delivered again later, or archived as failed after its last attempt. Leases are
-    renewed while the function works. A killed task loses nothing; what it had handled but not archived is delivered
-    again, so the function has to stand that. A task that is told to stop finishes the message in hand, releases the
-    others and fails, so that a retry goes on.
+    an outcome of `airflow_provider_pgqueue.core`: `Rejected`, `Failed`, `Retry`, `Success`. It may raise
+    `RejectMessage`; after any other exception the message is delivered again later, or archived as failed after its
+    last attempt. Leases are renewed while the function works. A killed task loses nothing; what it had handled but not
+    archived is delivered again, so the function has to stand that. A task that is told to stop finishes the message in
+    hand, releases the others and fails, so that a retry goes on.
 
     The result is the number of messages by how they ended: `success`, `rejected`, `failed`, `retried`, `lost`.
 
@@ -38,7 +38,8 @@ class PgQueueConsumeOperator(BaseOperator):
     by default; with `wait_for_messages` keep it.
 
     :param queue_name: the queue to consume.
-    :param apply_function: called with each Message; a function, or its path such as `package.module.function`.
+    :param apply_function: called with each Message; a function, or its name as
+        `package.module:function`.
     :param apply_function_batch: called with each list of messages instead; returns outcomes by message id (what it
         leaves out is a success), or one for each message in order, or None if all succeeded. After an exception the
         whole batch is delivered again.
@@ -108,7 +109,7 @@ class PgQueueConsumeOperator(BaseOperator):
         self._stopping = True
 
     def _drain(self, context: Context) -> Counter[str]:
-        progress = Progress(self.log.info, f"consumed from queue {self.queue_name}")
+        progress = TaskProgress(self.log.info, f"consumed from queue {self.queue_name}")
         with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
             return self._consumer(name_of(context)).drain(
                 conn,
@@ -137,7 +138,7 @@ class PgQueueConsumeOperator(BaseOperator):
 
 
 def _resolve(function: Callable[..., Any] | str | None) -> Callable[..., Any] | None:
-    return resolve_name(function) if isinstance(function, str) else function
+    return load_function(function) if isinstance(function, str) else function
 
 
 def _handler(function: Callable[[Message], Any]) -> Handler:

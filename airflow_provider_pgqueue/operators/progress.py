@@ -11,7 +11,7 @@ from airflow_provider_pgqueue.core.quantity import quantity, rate
 _EVERY: Final = 5.0  # seconds
 
 
-class Progress:
+class TaskProgress:
     """Logs a count and its rate, at most every five seconds and once at the end.
 
     :param info: where to say it, such as `self.log.info`.

@@ -21,7 +21,7 @@ from airflow_provider_pgqueue.core.message import Duplicate
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.identity import task_of
-from airflow_provider_pgqueue.operators.progress import Progress
+from airflow_provider_pgqueue.operators.progress import TaskProgress
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -143,7 +143,7 @@ class PgQueuePublishOperator(BaseOperator):
         """Publish, and return how many and their ids."""
         self._check()
         published = _Published(self.queue_name)
-        progress = Progress(self.log.info, f"published to queue {self.queue_name}")
+        progress = TaskProgress(self.log.info, f"published to queue {self.queue_name}")
         key = task_of(context) if self.dedup_key == OF_THE_TASK else self.dedup_key
         in_one = self.one_transaction
         with PgQueueHook(self.pgqueue_conn_id).connect() as conn, conn.transaction() if in_one else nullcontext():

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.identity import name_of
@@ -27,7 +28,7 @@ class PgQueueRequeueOperator(BaseOperator):
     :param queue_name: the queue of the dead messages, to which they return; None takes all queues.
     :param results: which dead messages; by default `failed` and `lock_expired` ones, because rejected ones would only
         be rejected again.
-    :param fingerprint: only those of one cause, as `PgQueueHook.dead_causes` names it.
+    :param fingerprint: only those of one cause, as `verbs.dead_causes` names it.
     :param max_messages: at most so many, oldest first.
     :param max_requeues: leave alone what was requeued so many times already.
     :param delay: make them ready only after this time.
@@ -63,18 +64,18 @@ class PgQueueRequeueOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Requeue, and return how many."""
+        statement = verbs.requeue_dead(
+            self.queue_name,
+            results=self.results,
+            fingerprint=self.fingerprint,
+            max_messages=self.max_messages,
+            max_requeues=self.max_requeues,
+            delay=self.delay,
+            remedied_by=name_of(context),
+        )
         hook = PgQueueHook(self.pgqueue_conn_id)
         with hook.connect() as conn, conn.transaction(force_rollback=self.is_dry_run):
-            requeued = hook.requeue_dead(
-                self.queue_name,
-                results=self.results,
-                fingerprint=self.fingerprint,
-                max_messages=self.max_messages,
-                max_requeues=self.max_requeues,
-                delay=self.delay,
-                remedied_by=name_of(context),
-                conn=conn,
-            )
+            requeued = hook.run(statement, conn=conn)
         verb = "would requeue" if self.is_dry_run else "requeued"
         self.log.info("%s %s of %s", verb, quantity(len(requeued), "dead message"), self.queue_name or "all queues")
         summary: dict[str, Any] = {"queue_name": self.queue_name, "requeued": len(requeued), "dry_run": self.is_dry_run}

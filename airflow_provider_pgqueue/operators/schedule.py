@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class PgQueueScheduleOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Declare the schedule, and return whether it is new."""
-        new = PgQueueHook(self.pgqueue_conn_id).schedule(
+        statement = verbs.schedule(
             self.schedule_name,
             self.cron,
             self.queue_name,
@@ -79,6 +80,7 @@ class PgQueueScheduleOperator(BaseOperator):
             headers=self.headers,
             paused=self.paused,
         )
+        new = PgQueueHook(self.pgqueue_conn_id).run(statement)
         self.log.info(
             "schedule %s of queue %s: %s (%s)", self.schedule_name, self.queue_name, self.cron, self.time_zone
         )

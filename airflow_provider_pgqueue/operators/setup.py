@@ -19,7 +19,7 @@ class PgQueueSetupOperator(BaseOperator):
     Twice does no harm; run it after every upgrade. The result has `schema_version`, `migrations_applied`,
     `queues_created` and `upkeep_mode`: `pg_cron`, or `airflow`, and then PgQueueUpkeepOperator has to run every minute.
 
-    :param queues: names, or arguments of `PgQueueHook.create_queue` as dicts, such as
+    :param queues: names, or arguments of `verbs.create_queue` as dicts, such as
         `{"queue_name": "orders", "max_attempts": 3}`; those are applied to a queue that exists, too.
     :param cron: True fails where there is no pg_cron; False removes its jobs; None uses it where it is.
     :param roles: True fails where the group roles cannot be made; False makes none; None makes them where it may.

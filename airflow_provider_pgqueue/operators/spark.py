@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.verbs.statement import Statement, one
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 
 try:
@@ -112,10 +111,7 @@ class PgQueueSparkOperator(SparkSubmitOperator):
 
     def _summary(self, queue: PgQueueHook) -> dict[str, Any] | None:
         """Return the summary if the run finished. The driver begins it, perhaps under a login of its own."""
-        noted = Statement("run_summary", {"run_id": self.run_id, "pipeline": self.pipeline}, one)
-        with queue.connect() as conn:
-            summary: dict[str, Any] | None = run(conn, noted)
-        return summary
+        return queue.run(verbs.run_summary(self.run_id, self.pipeline))
 
     def _hook_with_environment(self, queue: PgQueueHook, more: dict[str, str] | None = None) -> SparkSubmitHook:
         # Set for this moment only: what stays in env_vars is shown on the page of the task.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowSkipException, BaseOperator
 
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 
 if TYPE_CHECKING:
@@ -41,9 +42,9 @@ class PgQueueUpkeepOperator(BaseOperator):
         """Publish what is due and do the upkeep, once."""
         hook = PgQueueHook(self.pgqueue_conn_id)
         with hook.connect() as conn:
-            if self.skip_if_pg_cron and hook.upkeep_mode(conn=conn) == "pg_cron":
+            if self.skip_if_pg_cron and hook.run(verbs.upkeep_mode(), conn=conn) == "pg_cron":
                 raise AirflowSkipException("pg_cron does the upkeep")
-            scheduled = hook.run_schedules(conn=conn)
-            done = hook.upkeep(conn=conn) | {"scheduled": scheduled}
+            scheduled = hook.run(verbs.run_schedules(), conn=conn)
+            done = hook.run(verbs.upkeep(), conn=conn) | {"scheduled": scheduled}
         self.log.info("upkeep: %s", done)
         return done

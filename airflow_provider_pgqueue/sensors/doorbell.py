@@ -76,5 +76,5 @@ class DoorbellSensor(BaseSensorOperator):
 
     def _look(self) -> Doorbell | None:
         watch = self._trigger().watch()
-        rows = PgQueueHook(self.pgqueue_conn_id).perform(watch.ask([watch]))
+        rows = PgQueueHook(self.pgqueue_conn_id).run(watch.ask([watch]))
         return watch.hear([row for row in rows if row.queue_name == self.queue_name], time.monotonic())

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import class_row
 
+from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import connect
 from airflow_provider_pgqueue.core.consumer import Consumer, Handler
-from airflow_provider_pgqueue.core.message import Archived, Message
-from airflow_provider_pgqueue.hooks.verbs import QueueVerbs
+from airflow_provider_pgqueue.core.message import ArchivedMessage, Message
+from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.testing.clock import pass_time
 
+T = TypeVar("T")
 Connection = psycopg.Connection[Any]
 _ARCHIVED = """
     SELECT o.*, a.message AS body, a.headers
@@ -39,7 +40,7 @@ _RESULTS = """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ArchivedMessage(Archived):
+class ArchivedWithBody(ArchivedMessage):
     """A finished message as the archive has it, with its body."""
 
     body: Any
@@ -47,11 +48,11 @@ class ArchivedMessage(Archived):
 
     def __repr__(self) -> str:
         """Name the message without its body, which must not reach a log."""
-        return f"<ArchivedMessage {self.id} of {self.queue_name}, {self.result}>"
+        return f"<ArchivedWithBody {self.id} of {self.queue_name}, {self.result}>"
 
 
-class PgQueueFixture(QueueVerbs):
-    """A queue in a database of its own: every verb of the queue, and what only a test wants.
+class PgQueueFixture:
+    """A queue in a database of its own: any verb of `core.verbs` through `run`, and what only a test wants.
 
     The verbs and helpers work through a session of their own. What the code under test did not commit they do not see.
 
@@ -89,9 +90,9 @@ class PgQueueFixture(QueueVerbs):
         self._at_end.callback(conn.close)
         return conn
 
-    @contextmanager
-    def _session(self, conn: Connection | None) -> Iterator[Connection]:
-        yield self._own if conn is None else conn
+    def run(self, statement: Statement[T], *, conn: Connection | None = None) -> T:
+        """Run a verb, such as `verbs.publish("orders", {"order_id": 7})`, on a session of its own or on `conn`."""
+        return run(conn or self._own, statement)
 
     def airflow_connection(self, conn_id: str = "pgqueue_default", **fields: Any) -> str:
         """Make this database an Airflow connection until the end of the test, and return its id.
@@ -138,16 +139,16 @@ class PgQueueFixture(QueueVerbs):
         """Return how many messages, of one queue or of all, were archived with which result."""
         return dict(self._own.execute(_RESULTS, {"queue_name": queue_name}).fetchall())
 
-    def archived(self, queue_name: str | None = None) -> list[ArchivedMessage]:
+    def archived(self, queue_name: str | None = None) -> list[ArchivedWithBody]:
         """Return the finished messages, of one queue or of all, oldest end first."""
         return self._archive(queue_name, dead=False)
 
-    def dead(self, queue_name: str | None = None) -> list[ArchivedMessage]:
+    def dead(self, queue_name: str | None = None) -> list[ArchivedWithBody]:
         """Return the dead messages about which nothing was decided, and leave them there."""
         return self._archive(queue_name, dead=True)
 
-    def _archive(self, queue_name: str | None, *, dead: bool) -> list[ArchivedMessage]:
-        with self._own.cursor(row_factory=class_row(ArchivedMessage)) as cursor:
+    def _archive(self, queue_name: str | None, *, dead: bool) -> list[ArchivedWithBody]:
+        with self._own.cursor(row_factory=class_row(ArchivedWithBody)) as cursor:
             return cursor.execute(_ARCHIVED, {"queue_name": queue_name, "dead": dead}).fetchall()
 
     # Time -------------------------------------------------------------------------------------------------------------

@@ -101,7 +101,9 @@ class Server:
     def create_database(self, name: str, *, template: str = "template1") -> str:
         """Create a database unless it exists, and return its URI."""
         if not self.has_database(name):
-            self._execute("CREATE DATABASE {} TEMPLATE {}", sql.Identifier(name), sql.Identifier(template))
+            # A copy of the files is cheaper than one through the log; the price, a checkpoint, is small on this server.
+            command = "CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy"
+            self._execute(command, sql.Identifier(name), sql.Identifier(template))
         return self.dsn(name)
 
     def drop_database(self, name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from airflow_provider_pgqueue.core.migrations import migrate
+from airflow_provider_pgqueue.core import migrate
 from benchmarks.peer import Peer
 from benchmarks.server import Connection
 

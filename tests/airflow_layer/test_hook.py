@@ -13,17 +13,16 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from airflow_provider_pgqueue.core.errors import (
+from airflow_provider_pgqueue.core import (
     ConnectionFailed,
-    CronUnavailable,
     InvalidArgument,
     LeaseLost,
     PermissionDenied,
     QueueNotFound,
-    SchemaMissing,
-    SchemaTooNew,
+    Rejected,
+    verbs,
 )
-from airflow_provider_pgqueue.core.outcome import Rejected
+from airflow_provider_pgqueue.core.errors import CronUnavailable, SchemaMissing, SchemaTooNew
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 
 Queue = Callable[..., str]
@@ -49,22 +48,22 @@ def test_a_connection_of_either_type_publishes_and_leases(
     id_ = hook.publish(queue("orders"), {"n": 1})
     with hook.lease("orders", max_messages=10) as lease:
         assert [(message.id, message.body) for message in lease] == [(id_, {"n": 1})]
-    assert hook.status("orders")[0].depth == 0
+    assert hook.run(verbs.status("orders"))[0].depth == 0
 
 
 def test_a_connection_of_another_type_is_refused_by_name(dsn: str, airflow_connection: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"'other' is of type 'mysql'.*pgqueue or postgres"):
-        PgQueueHook(airflow_connection(dsn, "other", "mysql")).status()
+        PgQueueHook(airflow_connection(dsn, "other", "mysql")).run(verbs.status())
 
 
 def test_an_unknown_connection_is_named() -> None:
     with pytest.raises(Exception, match="nowhere"):
-        PgQueueHook("nowhere").status()
+        PgQueueHook("nowhere").run(verbs.status())
 
 
 def test_a_server_that_is_down_is_a_connection_failure(dsn: str, airflow_connection: Any) -> None:
     with pytest.raises(ConnectionFailed, match="Check the connection"):
-        PgQueueHook(airflow_connection(dsn, port=1)).status()
+        PgQueueHook(airflow_connection(dsn, port=1)).run(verbs.status())
 
 
 def test_a_publish_on_the_callers_connection_rolls_back_with_it(
@@ -87,11 +86,11 @@ def test_a_consume_on_the_callers_connection_rolls_back_with_it(
 ) -> None:
     hook, theirs = PgQueueHook(conn_id), connect(autocommit=False)
     hook.publish(queue("orders"), "work")
-    assert [message.body for message in hook.consume("orders", conn=theirs)] == ["work"]
+    assert [message.body for message in hook.run(verbs.consume("orders"), conn=theirs)] == ["work"]
     theirs.rollback()
-    assert [message.body for message in hook.consume("orders", conn=theirs)] == ["work"]
+    assert [message.body for message in hook.run(verbs.consume("orders"), conn=theirs)] == ["work"]
     theirs.commit()
-    assert hook.status("orders")[0].depth == 0
+    assert hook.run(verbs.status("orders"))[0].depth == 0
 
 
 def test_the_callers_connection_may_give_rows_of_any_kind(
@@ -132,7 +131,7 @@ def test_a_lease_is_archived_at_the_end_of_its_block_and_released_on_an_error(co
 
     with pytest.raises(ZeroDivisionError):
         work()
-    status = hook.status("orders")[0]
+    status = hook.run(verbs.status("orders"))[0]
     assert (status.ready, status.leased, status.dead) == (1, 0, 1)
 
 
@@ -154,7 +153,7 @@ def test_an_archive_with_a_token_that_ended_raises_lease_lost(conn_id: str, queu
         lease = hook.lease("orders", conn=conn)
         token, ids = lease[0].lock_token, [lease[0].id]
         assert token is not None
-        hook.release(token, ids)
+        hook.run(verbs.release(token, ids))
         with pytest.raises(LeaseLost):
             hook.archive(token, ids)
 
@@ -164,22 +163,22 @@ def test_dead_messages_are_leased_requeued_and_dismissed(conn_id: str, queue: Qu
     hook.publish_batch(queue("orders"), ["repair", "hopeless"])
     with hook.lease("orders", max_messages=2) as lease:
         lease.settle({message: Rejected("invalid") for message in lease})
-    dead = hook.lease_dead("orders", results=["rejected"], locked_by="test")
+    dead = hook.run(verbs.lease_dead("orders", results=["rejected"], locked_by="test"))
     first, second = (message.id for message in dead)
-    requeued = hook.requeue(dead[0].lock_token, [first], bodies={first: "repaired"}, remedied_by="test")
+    requeued = hook.run(verbs.requeue(dead[0].lock_token, [first], bodies={first: "repaired"}, remedied_by="test"))
     assert [one.id for one in requeued] == [first]
-    assert hook.dismiss(dead[0].lock_token, [second], "hopeless", remedied_by="test") == [second]
+    assert hook.run(verbs.dismiss(dead[0].lock_token, [second], "hopeless", remedied_by="test")) == [second]
     with hook.lease("orders") as lease:
         assert lease[0].body == "repaired"
 
 
 def test_a_database_without_the_schema_says_how_to_install_it(empty_dsn: str, airflow_connection: Any) -> None:
     hook = PgQueueHook(airflow_connection(empty_dsn))
-    with pytest.raises(SchemaMissing, match="Run the setup DAG"):
+    with pytest.raises(SchemaMissing, match="the setup DAG"):
         hook.publish("orders", 1)
     works, text = hook.test_connection()
     assert not works
-    assert "Run the setup DAG" in text
+    assert "the setup DAG" in text
 
 
 def test_a_newer_schema_is_refused_before_anything_is_done(
@@ -220,8 +219,8 @@ def test_install_grants_group_roles_and_queues_to_users(empty_dsn: str, airflow_
                 with pytest.raises(PermissionDenied, match="lease"):
                     hook.lease("orders", conn=shop)
             with psycopg.connect(empty_dsn, user="hook_packer", autocommit=True) as packer:
-                assert [one.queue_name for one in hook.status(conn=packer)] == ["orders"]
-            assert hook.revoke_queue("orders", "hook_packer") == 1
+                assert [one.queue_name for one in hook.run(verbs.status(), conn=packer)] == ["orders"]
+            assert hook.run(verbs.revoke_queue("orders", "hook_packer")) == 1
             with pytest.raises(InvalidArgument, match="Give one of publisher"):
                 hook.install(grants={"boss": ["hook_shop"]})
         finally:
@@ -258,7 +257,7 @@ def test_test_connection_says_the_version_and_who_does_the_upkeep(conn_id: str) 
 
 
 def test_health_is_a_list_of_findings(conn_id: str) -> None:
-    found = {one.check_name: one for one in PgQueueHook(conn_id).health(held_for=timedelta(minutes=1))}
+    found = {one.check_name: one for one in PgQueueHook(conn_id).run(verbs.health(held_for=timedelta(minutes=1)))}
     assert found["upkeep_lag"].severity == "critical"
     assert found["waiting_messages"].cure is None
 
@@ -268,7 +267,7 @@ def test_an_unknown_queue_is_named_and_the_connection_stays_usable(conn_id: str)
     with hook.connect() as conn:
         with pytest.raises(QueueNotFound, match="nowhere"):
             hook.publish("nowhere", 1, conn=conn)
-        assert hook.upkeep_mode(conn=conn) == "airflow"
+        assert hook.run(verbs.upkeep_mode(), conn=conn) == "airflow"
 
 
 def test_sessions_are_named_after_the_task(

@@ -13,10 +13,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core.errors import ConnectionFailed
+from airflow_provider_pgqueue.core import ConnectionFailed
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.triggers import hub
 from airflow_provider_pgqueue.triggers.watch import DeadMessageWatch, Doorbell, MessageWatch
+from tests.waiting import async_until
 
 Connection = psycopg.Connection[Any]
 LISTENERS = (
@@ -31,14 +32,6 @@ def listeners(conn: Connection) -> list[Any]:
 
 def has_looked(conn: Connection) -> bool:
     return any(conn.execute(f"{LISTENERS} AND state = 'idle' AND query LIKE '%queues(%'"))
-
-
-async def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.01)
-    return found
 
 
 def within(seconds: float, work: Coroutine[Any, Any, Any]) -> Any:
@@ -57,7 +50,7 @@ def test_a_thousand_who_wait_use_one_session_and_no_statement_while_nothing_happ
 
     async def wait_for_all() -> None:
         waiting = [asyncio.create_task(first(conn_id, names[number % 100])) for number in range(1000)]
-        await until(lambda: listeners(conn))
+        await async_until(lambda: listeners(conn))
         await asyncio.sleep(1.0)  # the looks of those who have just joined
         before = listeners(conn)
         await asyncio.sleep(3.0)
@@ -81,7 +74,7 @@ def test_work_that_is_there_rings_at_once_and_work_that_comes_later_by_its_notif
         there = await first(conn_id, "orders", poll_interval=300)
         before = listeners(conn)
         later = asyncio.create_task(first(conn_id, "mail", poll_interval=300))
-        await until(lambda: has_looked(conn) and listeners(conn) != before)
+        await async_until(lambda: has_looked(conn) and listeners(conn) != before)
         hook.publish("mail", 1, conn=conn)
         return there, await later
 
@@ -122,7 +115,7 @@ def test_after_a_lost_connection_everybody_looks_again(
 
     async def lose_it() -> None:
         waiting = [asyncio.create_task(first(conn_id, name, poll_interval=300)) for name in names]
-        await until(lambda: has_looked(conn))
+        await async_until(lambda: has_looked(conn))
         ((pid, _),) = listeners(conn)
         for name in names:
             PgQueueHook(conn_id).publish(name, 1, conn=conn)
@@ -140,7 +133,7 @@ def test_who_comes_while_the_others_wait_is_rung_for_what_is_there(
 
     async def one_after_the_other() -> Doorbell:
         waiting = asyncio.create_task(first(conn_id, "mail", poll_interval=300))
-        await until(lambda: has_looked(conn))
+        await async_until(lambda: has_looked(conn))
         try:
             return await first(conn_id, "orders", poll_interval=300)
         finally:
@@ -188,7 +181,7 @@ def test_what_the_hub_logs_does_not_go_to_the_log_of_the_task_that_came_first(
 
 
 def test_a_database_without_the_schema_is_an_error(empty_dsn: str, airflow_connection: Callable[..., str]) -> None:
-    with pytest.raises(Exception, match="Install it"):
+    with pytest.raises(Exception, match="pgqueue install"):
         within(20, first(airflow_connection(empty_dsn)))
 
 
@@ -205,7 +198,7 @@ def test_the_session_is_closed_after_the_last_has_left(
 
     async def leave() -> None:
         await first(conn_id)
-        await until(lambda: not listeners(conn))
+        await async_until(lambda: not listeners(conn))
         await first(conn_id)
         assert len(listeners(conn)) == 1
 
@@ -229,4 +222,4 @@ def test_each_event_loop_has_a_session_of_its_own(conn_id: str, queue: Callable[
     PgQueueHook(conn_id).publish(queue("orders"), 1)
     for _ in range(2):
         assert within(20, first(conn_id))["ready"] == 1
-    within(20, until(lambda: not listeners(conn)))
+    within(20, async_until(lambda: not listeners(conn)))

@@ -15,9 +15,19 @@ import pytest
 from airflow.sdk import DAG, literal
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException, TaskDeferred
 
-from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, QueueNotFound, QueuePaused
-from airflow_provider_pgqueue.core.message import Message
-from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, RejectMessage, Retry, Success
+from airflow_provider_pgqueue.core import (
+    Failed,
+    InvalidArgument,
+    InvalidMessage,
+    Message,
+    Outcome,
+    QueueNotFound,
+    QueuePaused,
+    Rejected,
+    RejectMessage,
+    Retry,
+    Success,
+)
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
@@ -290,7 +300,7 @@ def test_each_message_ends_as_the_function_says(conn_id: str, queue: Queue, run:
 
 def test_the_function_may_be_a_path(conn_id: str, queue: Queue, run: Run) -> None:
     PgQueueHook(conn_id).publish(queue("orders"), 1)
-    assert run(consume(apply_function="builtins.print")) == {"success": 1}
+    assert run(consume(apply_function="builtins:print")) == {"success": 1}
 
 
 @pytest.mark.parametrize(

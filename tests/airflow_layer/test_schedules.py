@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.errors import ScheduleNotFound
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.schedule import PgQueueScheduleOperator
@@ -65,19 +66,19 @@ def test_the_upkeep_operator_publishes_what_is_due_where_there_is_no_pg_cron(
 
 def test_the_hook_has_every_verb_of_schedules(conn_id: str, queue: Queue) -> None:
     hook = PgQueueHook(conn_id)
-    assert hook.schedule("s", "@daily", queue("orders"), None, headers={"h": 1})
-    hook.pause_schedule("s")
-    assert [schedule.paused for schedule in hook.schedules()] == [True]
-    hook.resume_schedule("s")
-    assert [schedule.paused for schedule in hook.schedules()] == [False]
-    assert hook.run_schedules() == 0
-    hook.unschedule("s")
+    assert hook.run(verbs.schedule("s", "@daily", queue("orders"), None, headers={"h": 1}))
+    hook.run(verbs.pause_schedule("s"))
+    assert [schedule.paused for schedule in hook.run(verbs.schedules())] == [True]
+    hook.run(verbs.resume_schedule("s"))
+    assert [schedule.paused for schedule in hook.run(verbs.schedules())] == [False]
+    assert hook.run(verbs.run_schedules()) == 0
+    hook.run(verbs.unschedule("s"))
     with pytest.raises(ScheduleNotFound):
-        hook.unschedule("s")
+        hook.run(verbs.unschedule("s"))
 
 
 def test_the_example_declares_its_schedule(conn_id: str, queue: Queue, run: Run) -> None:
     queue("orders")
     example = runpy.run_path(str(ROOT / "dags_examples" / "pgqueue_schedules.py"))["dag"]
     assert [run(task)["new"] for task in example.tasks] == [True]
-    assert [schedule.queue_name for schedule in PgQueueHook(conn_id).schedules()] == ["orders"]
+    assert [schedule.queue_name for schedule in PgQueueHook(conn_id).run(verbs.schedules())] == ["orders"]

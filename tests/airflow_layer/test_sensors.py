@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowSensorTimeout, TaskDeferralTimeout, TaskDeferred
 
-from airflow_provider_pgqueue.core.outcome import Rejected
+from airflow_provider_pgqueue.core import Rejected, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
@@ -65,7 +65,7 @@ def test_a_dead_message_sensor_sees_its_results_only_and_nothing_that_is_held(
     assert doorbell.keys() == {"queue_name", "waiting", "newest_id", "oldest_age"}
     with pytest.raises(TaskDeferred):
         run(PgQueueDeadMessageSensor(task_id="failed", queue_name="orders", results=["failed"]))
-    hook.lease_dead("orders")
+    hook.run(verbs.lease_dead("orders"))
     with pytest.raises(TaskDeferred):
         run(PgQueueDeadMessageSensor(task_id="held", queue_name="orders"))
 

@@ -13,8 +13,8 @@ import psycopg
 import pytest
 from airflow.sdk.exceptions import AirflowException
 
+from airflow_provider_pgqueue.core import run as perform
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run as perform
 from airflow_provider_pgqueue.operators.spark import PgQueueSparkOperator, _shortened
 from tools import ROOT
 

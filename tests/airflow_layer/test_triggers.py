@@ -16,8 +16,7 @@ from airflow.sdk.serde import deserialize, serialize
 from airflow.triggers.base import BaseEventTrigger, TaskSuccessEvent, TriggerEvent
 from airflow.triggers.shared_stream import SharedStreamManager
 
-from airflow_provider_pgqueue.core.migrations import migrate
-from airflow_provider_pgqueue.core.outcome import Failed, Rejected
+from airflow_provider_pgqueue.core import Failed, Rejected, migrate, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.triggers import doorbell, watch
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
@@ -117,7 +116,7 @@ def test_a_watcher_survives_a_failure_that_somebody_mends(
             await asyncio.sleep(0.01)
         with psycopg.connect(empty_dsn, autocommit=True) as conn:
             migrate(conn)
-            hook.create_queue("orders", conn=conn)
+            hook.run(verbs.create_queue("orders"), conn=conn)
             hook.publish("orders", 1, conn=conn)
         return await waiting
 

@@ -9,9 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core import InvalidArgument, run, verbs
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]

@@ -11,21 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.body import to_json
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.connection import connect as open_connection
-from airflow_provider_pgqueue.core.errors import (
+from airflow_provider_pgqueue.core import (
     ConnectionFailed,
     InvalidArgument,
     InvalidMessage,
-    InvalidQueueName,
-    MessageTooLarge,
     PermissionDenied,
     PgQueueError,
     QueueNotFound,
     QueuePaused,
+    run,
+    verbs,
 )
+from airflow_provider_pgqueue.core import connect as open_connection
+from airflow_provider_pgqueue.core.body import to_json
+from airflow_provider_pgqueue.core.errors import InvalidQueueName, MessageTooLarge
 from airflow_provider_pgqueue.core.verbs import Statement
 
 Connection = psycopg.Connection[Any]

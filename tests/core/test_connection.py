@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from airflow_provider_pgqueue.core.connection import connect, connect_async
+from airflow_provider_pgqueue.core import connect, connect_async
 
 Connection = psycopg.Connection[Any]
 

@@ -11,9 +11,7 @@ from typing import Any
 
 import psycopg
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.message import Message
+from airflow_provider_pgqueue.core import Message, run, verbs
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -136,9 +134,9 @@ def test_a_group_is_taken_over_by_a_publisher_that_commits_after_its_head_was_fi
     publish(publisher, "a2")  # waits behind a1, and holds the lock of the group
     finish(conn, head)  # cannot see a2, and does not wait for it
     publisher.commit()
-    conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority WHERE queue_name = 'orders'")
+    conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority")
     lease(conn)
-    conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority WHERE queue_name = 'orders'")
+    conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority")
     held = conn.execute("SELECT message FROM messages.message WHERE lock_expires_at IS NOT NULL").fetchall()
     assert [*bodies(lease(conn)), *[row[0] for row in held]] == ["a2"]
 

@@ -14,11 +14,8 @@ import psycopg
 import pytest
 from psycopg import pq, sql
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core import InvalidArgument, migrate, run, verbs
 from airflow_provider_pgqueue.core.message import Finding
-from airflow_provider_pgqueue.core.migrations import migrate
 from tools import STATE
 from tools.postgres import Cluster
 

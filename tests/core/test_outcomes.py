@@ -10,12 +10,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.consumer import Consumer
-from airflow_provider_pgqueue.core.errors import BeforeArchive, InvalidArgument
-from airflow_provider_pgqueue.core.message import Archived, Message
-from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Success, describe
+from airflow_provider_pgqueue.core import Consumer, Failed, InvalidArgument, Message, Outcome, Success, run, verbs
+from airflow_provider_pgqueue.core.errors import BeforeArchive
+from airflow_provider_pgqueue.core.message import Archived
+from airflow_provider_pgqueue.core.outcome import describe
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]

@@ -8,8 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core import InvalidArgument, run
 from airflow_provider_pgqueue.core.verbs.statement import Statement, one
 from tests.core.test_roles import Login, logins
 

@@ -15,9 +15,8 @@ from croniter import CroniterBadDateError, croniter
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import InvalidArgument, QueueNotFound, ScheduleNotFound
+from airflow_provider_pgqueue.core import InvalidArgument, QueueNotFound, run, verbs
+from airflow_provider_pgqueue.core.errors import ScheduleNotFound
 from airflow_provider_pgqueue.core.message import Schedule
 
 Connection = psycopg.Connection[Any]

@@ -18,9 +18,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from airflow_provider_pgqueue.core.errors import InvalidArgument, LeaseLost
-from airflow_provider_pgqueue.core.message import Message
-from airflow_provider_pgqueue.core.outcome import Failed, RejectMessage, Retry
+from airflow_provider_pgqueue.core import Failed, InvalidArgument, LeaseLost, Message, RejectMessage, Retry, verbs
 from airflow_provider_pgqueue.testing.databases import uri
 from airflow_provider_pgqueue.testing.fixture import PgQueueFixture
 from tests.test_docs import of_page
@@ -34,7 +32,7 @@ RunPytest = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def queue_of_the_test(dsn: str) -> Iterator[PgQueueFixture]:
     with PgQueueFixture(dsn) as queue:
-        queue.create_queue("orders", max_attempts=2)
+        queue.run(verbs.create_queue("orders", max_attempts=2))
         yield queue
 
 
@@ -93,10 +91,12 @@ def databases(cluster: Cluster) -> list[Any]:
 TWO_TESTS = """
 import pytest
 
+from airflow_provider_pgqueue.core import verbs
+
 @pytest.mark.parametrize("number", [1, 2])
 def test_sees_its_own_message_only(pgqueue, number):
-    pgqueue.create_queue("orders")
-    pgqueue.publish("orders", number)
+    pgqueue.run(verbs.create_queue("orders"))
+    pgqueue.run(verbs.publish("orders", number))
     pgqueue.connect(autocommit=False).execute("SELECT 1")
     assert [message.body for message in pgqueue.drain("orders")] == [number]
 """
@@ -226,7 +226,7 @@ def test_the_examples_of_the_documentation_run(run_pytest: RunPytest, cluster: C
     page = "docs/how-to/testing.md"
     (tests,), (conftest,) = (of_page(page, "python", file) for file in ("test_orders.py", "conftest.py"))
     tests += "\ndef test_template(pgqueue):\n    assert pgqueue.conn.execute('TABLE shipment').fetchall() == []\n"
-    tests += "    pgqueue.publish('invoices', 1)\n"
+    tests += "    pgqueue.run(verbs.publish('invoices', 1))\n"
     # What Airflow warns about is not ours.
     done = run_pytest(tests, f"--pgqueue-dsn={cluster.dsn()}", "-W", "default", conftest=conftest)
     assert "5 passed" in done.stdout, done.stdout
@@ -234,19 +234,19 @@ def test_the_examples_of_the_documentation_run(run_pytest: RunPytest, cluster: C
 
 def test_drain_returns_what_is_ready_in_order_and_archives_it_as_success(queue_of_the_test: PgQueueFixture) -> None:
     for body in range(5):
-        queue_of_the_test.publish("orders", body)
-    queue_of_the_test.publish("orders", "later", delay=HOUR)
-    queue_of_the_test.publish("default", "elsewhere")
+        queue_of_the_test.run(verbs.publish("orders", body))
+    queue_of_the_test.run(verbs.publish("orders", "later", delay=HOUR))
+    queue_of_the_test.run(verbs.publish("default", "elsewhere"))
     assert [message.body for message in queue_of_the_test.drain("orders", max_messages=2)] == [0, 1]
     assert [message.body for message in queue_of_the_test.drain("orders")] == [2, 3, 4]
     assert queue_of_the_test.drain("orders") == []
     assert queue_of_the_test.results("orders") == queue_of_the_test.results() == {"success": 5}
-    assert queue_of_the_test.status("orders")[0].delayed == 1
+    assert queue_of_the_test.run(verbs.status("orders"))[0].delayed == 1
 
 
 def test_drain_does_not_see_what_the_code_under_test_did_not_commit(queue_of_the_test: PgQueueFixture) -> None:
     with queue_of_the_test.conn.transaction():
-        queue_of_the_test.publish("orders", 1, conn=queue_of_the_test.conn)
+        queue_of_the_test.run(verbs.publish("orders", 1), conn=queue_of_the_test.conn)
         assert queue_of_the_test.drain("orders") == []
     assert len(queue_of_the_test.drain("orders")) == 1
 
@@ -257,8 +257,8 @@ def test_work_ends_messages_as_the_handler_says_and_dead_only_looks(queue_of_the
             raise RejectMessage("not an order")
         return {"broken": Failed("no stock"), "later": Retry(HOUR)}.get(message.body)
 
-    queue_of_the_test.publish_batch("orders", ["good", "invalid", "broken", "later"])
-    queue_of_the_test.publish("default", "good")
+    queue_of_the_test.run(verbs.publish_batch("orders", ["good", "invalid", "broken", "later"]))
+    queue_of_the_test.run(verbs.publish("default", "good"))
     counts = queue_of_the_test.work("orders", handle)
     assert counts == {"success": 1, "rejected": 1, "failed": 1, "retried": 1}
     assert queue_of_the_test.results("orders") == {"success": 1, "rejected": 1, "failed": 1}
@@ -271,14 +271,14 @@ def test_work_ends_messages_as_the_handler_says_and_dead_only_looks(queue_of_the
         ]
     assert "not an order" not in repr(dead)
     assert queue_of_the_test.dead("default") == []
-    (requeued,) = queue_of_the_test.requeue_dead("orders")
+    (requeued,) = queue_of_the_test.run(verbs.requeue_dead("orders"))
     assert [one.body for one in queue_of_the_test.dead("orders")] == ["invalid"]
     assert [one.id for one in queue_of_the_test.archived("orders") if one.body == "broken"] == [requeued.id]
 
 
 def test_a_delayed_message_is_ready_when_its_time_has_passed(queue_of_the_test: PgQueueFixture) -> None:
-    queue_of_the_test.publish("orders", "later", delay=HOUR)
-    queue_of_the_test.publish_batch("orders", list(range(200)))
+    queue_of_the_test.run(verbs.publish("orders", "later", delay=HOUR))
+    queue_of_the_test.run(verbs.publish_batch("orders", list(range(200))))
     assert len(queue_of_the_test.drain("orders")) == 200
     queue_of_the_test.pass_time(HOUR / 2)
     assert queue_of_the_test.drain("orders") == []
@@ -290,7 +290,7 @@ def test_a_retried_message_comes_back_and_dies_at_its_last_attempt(queue_of_the_
     def fail(message: Message) -> None:
         raise ValueError("never")
 
-    queue_of_the_test.publish("orders", 1)
+    queue_of_the_test.run(verbs.publish("orders", 1))
     assert queue_of_the_test.work("orders", fail) == {"retried": 1}
     assert queue_of_the_test.work("orders", fail) == {}
     queue_of_the_test.pass_time(HOUR)
@@ -302,44 +302,46 @@ def test_a_retried_message_comes_back_and_dies_at_its_last_attempt(queue_of_the_
 
 
 def test_a_lease_expires_at_once_and_the_next_consumer_gets_the_message(queue_of_the_test: PgQueueFixture) -> None:
-    queue_of_the_test.publish_batch("orders", list(range(200)))
-    held = queue_of_the_test.lease("orders", lease_for=HOUR, max_messages=1)
+    queue_of_the_test.run(verbs.publish_batch("orders", list(range(200))))
+    held = queue_of_the_test.run(verbs.lease("orders", lease_for=HOUR, max_messages=1))
     assert len(queue_of_the_test.drain("orders")) == 199
     queue_of_the_test.pass_time(HOUR)
     assert [(message.body, message.attempts) for message in queue_of_the_test.drain("orders")] == [(0, 2)]
     (message,) = held
     assert message.lock_token
     with pytest.raises(LeaseLost):
-        queue_of_the_test.archive(message.lock_token, [message.id])
+        queue_of_the_test.run(verbs.archive(message.lock_token, [message.id]))
 
 
 def test_messages_expire_at_the_upkeep_after_their_time(queue_of_the_test: PgQueueFixture) -> None:
-    queue_of_the_test.publish("orders", 1, expires_in=HOUR)
-    queue_of_the_test.upkeep()
+    queue_of_the_test.run(verbs.publish("orders", 1, expires_in=HOUR))
+    queue_of_the_test.run(verbs.upkeep())
     assert queue_of_the_test.results() == {}
     queue_of_the_test.pass_time(HOUR)
-    queue_of_the_test.upkeep()
+    queue_of_the_test.run(verbs.upkeep())
     assert queue_of_the_test.results() == {"expired": 1}
 
 
 def test_the_lease_of_a_dead_message_expires_too(queue_of_the_test: PgQueueFixture) -> None:
-    queue_of_the_test.publish("orders", 1)
+    queue_of_the_test.run(verbs.publish("orders", 1))
     queue_of_the_test.work("orders", lambda message: Failed("no stock"))
-    queue_of_the_test.lease_dead("orders", lease_for=HOUR)
-    assert queue_of_the_test.lease_dead("orders") == []
+    queue_of_the_test.run(verbs.lease_dead("orders", lease_for=HOUR))
+    assert queue_of_the_test.run(verbs.lease_dead("orders")) == []
     queue_of_the_test.pass_time(HOUR)
-    assert len(queue_of_the_test.lease_dead("orders")) == 1
+    assert len(queue_of_the_test.run(verbs.lease_dead("orders"))) == 1
 
 
 def test_dedup_keys_are_forgotten_and_groups_go_on_when_their_time_has_passed(
     queue_of_the_test: PgQueueFixture,
 ) -> None:
-    first, second = (queue_of_the_test.publish("orders", 1, dedup_key="seven", dedup_window=HOUR) for _ in range(2))
+    first, second = (
+        queue_of_the_test.run(verbs.publish("orders", 1, dedup_key="seven", dedup_window=HOUR)) for _ in range(2)
+    )
     assert first == second
     queue_of_the_test.pass_time(HOUR)
-    assert queue_of_the_test.publish("orders", 2, dedup_key="seven", dedup_window=HOUR) != first
-    queue_of_the_test.publish("orders", "a", group_key="g", delay=HOUR)
-    queue_of_the_test.publish("orders", "b", group_key="g")
+    assert queue_of_the_test.run(verbs.publish("orders", 2, dedup_key="seven", dedup_window=HOUR)) != first
+    queue_of_the_test.run(verbs.publish("orders", "a", group_key="g", delay=HOUR))
+    queue_of_the_test.run(verbs.publish("orders", "b", group_key="g"))
     assert [message.body for message in queue_of_the_test.drain("orders")] == [1, 2]
     queue_of_the_test.pass_time(HOUR)
     assert [message.body for message in queue_of_the_test.drain("orders")] == ["a", "b"]
@@ -356,11 +358,11 @@ def test_the_airflow_connection_lasts_until_the_end_of_the_test(dsn: str, monkey
     monkeypatch.setenv("AIRFLOW_CONN_ORDERS_DB", "postgresql://before")
     with PgQueueFixture(dsn) as queue:
         hook = PgQueueHook(queue.airflow_connection("orders_db", extra={"application_name": "shop"}))
-        hook.create_queue("orders")
+        hook.run(verbs.create_queue("orders"))
         with hook.connect() as conn:
             assert conn.info.get_parameters()["application_name"] == "shop"
         assert hook.publish("orders", 1) == queue.drain("orders")[0].id
-        assert PgQueueHook(queue.airflow_connection()).status("orders")[0].depth == 0
+        assert PgQueueHook(queue.airflow_connection()).run(verbs.status("orders"))[0].depth == 0
     assert os.environ["AIRFLOW_CONN_ORDERS_DB"] == "postgresql://before"
     assert "AIRFLOW_CONN_PGQUEUE_DEFAULT" not in os.environ
 

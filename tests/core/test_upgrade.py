@@ -24,7 +24,7 @@ from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]
 MIGRATION = """
-SELECT messages.lock_all_or_none('messages.message', 'messages.queue', 'messages.queue_priority', 'messages.message_archive');
+SELECT messages.lock_all_or_none('messages.message', 'messages.queue', 'messages.message_archive');
 ALTER TABLE messages.message ADD COLUMN note text;
 COMMENT ON COLUMN messages.message.note IS 'What this upgrade is about.';
 """
@@ -144,7 +144,7 @@ def work_note(conn: Connection) -> int:
 
 def hold_back(conn: Connection, load: Load) -> None:
     """Return when the upgrade waits for a lock; messages must come through until then."""
-    waiting = "SELECT FROM pg_locks WHERE relation = 'messages.queue'::regclass AND NOT granted AND mode ~ '^AccessExcl'"
+    waiting = "SELECT FROM pg_locks WHERE relation = 'messages.queue'::regclass AND NOT granted AND mode ~ 'Exclusive'"
     while conn.execute(waiting).rowcount == 0:
         load.wait_for(1, "published")
 

@@ -16,14 +16,19 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.consumer import Consumer
-from airflow_provider_pgqueue.core.errors import LeaseLost, QueueNotFound
-from airflow_provider_pgqueue.core.lease import Lease
-from airflow_provider_pgqueue.core.message import Message
-from airflow_provider_pgqueue.core.outcome import Outcome, Rejected
-from airflow_provider_pgqueue.core.worker import Worker
+from airflow_provider_pgqueue.core import (
+    Consumer,
+    Lease,
+    LeaseLost,
+    Message,
+    Outcome,
+    QueueNotFound,
+    Rejected,
+    Worker,
+    run,
+    verbs,
+)
+from tests.waiting import until
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -31,8 +36,7 @@ Queue = Callable[..., str]
 
 SLOW_WORKER = """
 import sys, time
-from airflow_provider_pgqueue.core.consumer import Consumer
-from airflow_provider_pgqueue.core.worker import Worker
+from airflow_provider_pgqueue.core import Consumer, Worker
 
 def handle(message):
     print(message.id, flush=True)
@@ -40,14 +44,6 @@ def handle(message):
 
 Worker(conninfo=sys.argv[1], consumer=Consumer(queue_name="orders", handle=handle, batch_size=10)).run()
 """
-
-
-def until(look: Callable[[], Any], timeout: float = 10.0) -> Any:
-    deadline = time.monotonic() + timeout
-    while not (answer := look()):
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.01)
-    return answer
 
 
 def count(conn: Connection, table: str) -> int:
@@ -99,9 +95,9 @@ def test_a_notify_wakes_a_worker_long_before_its_next_poll(dsn: str, conn: Conne
     with working(Worker(conninfo=dsn, consumer=consumer, poll_interval=60)):
         until(lambda: listeners(conn))
         run(conn, verbs.publish("orders", 1))
-        until(lambda: count(conn, "message_archive") == 1, timeout=5)
+        until(lambda: count(conn, "message_archive") == 1, timeout=30)
         run(conn, verbs.publish("orders", 2, delay=timedelta(milliseconds=300)))
-        until(lambda: count(conn, "message_archive") == 2, timeout=5)
+        until(lambda: count(conn, "message_archive") == 2, timeout=30)
 
 
 def test_a_worker_whose_connections_are_cut_works_on(dsn: str, conn: Connection, queue: Queue) -> None:
@@ -115,7 +111,7 @@ def test_a_worker_whose_connections_are_cut_works_on(dsn: str, conn: Connection,
         )
         until(lambda: listeners(conn) not in ([], [first]))
         run(conn, verbs.publish("orders", 1))
-        until(lambda: count(conn, "message_archive") == 1, timeout=5)
+        until(lambda: count(conn, "message_archive") == 1, timeout=30)
 
 
 def test_a_worker_of_an_unknown_queue_ends_with_the_error(dsn: str) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 import pytest
@@ -16,21 +15,25 @@ from tools import ROOT, STATE
 from tools.airflow import Stack
 from tools.postgres import Cluster
 
-T = TypeVar("T")
 HERE = Path(__file__).parent
-
-
-def until(look: Callable[[], T], timeout: float = 90.0, what: str = "the condition") -> T:
-    """Return the first true answer of `look`; fail after `timeout` seconds."""
-    deadline = time.monotonic() + timeout
-    while not (answer := look()):
-        assert time.monotonic() < deadline, f"waited {timeout} s for {what}"
-        time.sleep(0.2)
-    return answer
+_STACK = pytest.StashKey[Stack]()
 
 
 @pytest.fixture(scope="session")
-def stack(cluster: Cluster) -> Iterator[Stack]:
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster of the Airflow alone, which writes all the time: tests of the log would wait for it."""
+    cluster = Cluster(
+        STATE / "tests" / f"postgres-{os.getpid()}" / "airflow", kind=request.config.getoption("--pg"), durable=False
+    )
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.destroy()
+
+
+@pytest.fixture(scope="session")
+def stack(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Stack]:
     """The running Airflow, its queue installed by the setup DAG."""
     directory = STATE / "tests" / f"airflow-{os.getpid()}"
     dags = directory / "dags"
@@ -43,10 +46,13 @@ def stack(cluster: Cluster) -> Iterator[Stack]:
         parallelism=8,
         environment={
             "AIRFLOW_CONN_PGQUEUE_DEFAULT": cluster.create_database("e2e_queue"),
+            # Parsed once: the files do not change, and each parsing takes the machine some seconds.
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
             "AIRFLOW_VAR_PGQUEUE_EXPORT_TARGET": str(directory / "export"),
             "AIRFLOW_VAR_PGQUEUE_TRIAGE_REPORT": str(directory / "triage.html"),
         },
     )
+    request.session.stash[_STACK] = stack
     try:
         stack.start()
         stack.client.wait_for_dag("pgqueue_setup")
@@ -56,6 +62,12 @@ def stack(cluster: Cluster) -> Iterator[Stack]:
     finally:
         stack.stop()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Stop the Airflow when no test of it is left: idle, it still takes a part of the machine from the others."""
+    if nextitem is None or HERE not in nextitem.path.parents:
+        item.session.stash[_STACK].stop()
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
-from tests.e2e.conftest import places_of, until
+from tests.e2e.conftest import places_of
+from tests.waiting import until
 from tools.airflow import Stack
 from tools.postgres import Cluster
 

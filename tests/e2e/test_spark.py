@@ -11,7 +11,8 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 
-from tests.e2e.conftest import places_of, until
+from tests.e2e.conftest import places_of
+from tests.waiting import until
 from tools.airflow import Stack
 from tools.partitions import make_empty_partition
 from tools.postgres import Cluster

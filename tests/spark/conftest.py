@@ -5,31 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.fault_table import Fault, lines
+from tests.spark.fault_table import Fault
 from tools.standalone import Standalone
 
 # The workers must find the packages of this environment, activated or not.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-
-_FAULTS = pytest.StashKey[list[Fault]]()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_FAULTS] = []
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if faults := config.stash[_FAULTS]:
-        terminalreporter.section("faults that the tests caused")
-        for line in lines(faults):
-            terminalreporter.line(line)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -83,15 +71,15 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]
 
 
 @pytest.fixture
-def fault(pytestconfig: pytest.Config) -> Callable[..., None]:
-    """Count what a fault did, for the table at the end, and fail unless it did no harm.
+def fault(record_property: Callable[[str, object], None]) -> Callable[..., None]:
+    """Count what a fault did, for the table at the end of the run, and fail unless it did no harm.
 
     `fault("an executor is killed", where="cluster", times=1, published=ids, found=archived, effects=…, allowed=10)`
     """
 
     def count(name: str, **given: Any) -> None:
         counted = Fault.counted(name, **given)
-        pytestconfig.stash[_FAULTS].append(counted)
+        record_property("fault", asdict(counted))
         assert counted.is_harmless, counted
 
     return count

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import psycopg
+
+from tests.waiting import until
 
 _FOREIGNERS = """
 SELECT FROM pg_stat_activity
@@ -15,7 +16,4 @@ SELECT FROM pg_stat_activity
 
 def let_foreigners_pass(conn: psycopg.Connection[Any]) -> None:
     """Return at a moment when nobody else writes: whoever begins then is younger than all that the test wrote."""
-    deadline = time.monotonic() + 60
-    while conn.execute(_FOREIGNERS).rowcount:
-        assert time.monotonic() < deadline, "somebody else writes for a minute"
-        time.sleep(0.01)
+    until(lambda: not conn.execute(_FOREIGNERS).rowcount, what="those who write in other databases")

@@ -19,7 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from airflow_provider_pgqueue.core.errors import BeforeArchive, InvalidArgument, PgQueueError
+from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError
+from airflow_provider_pgqueue.core.errors import BeforeArchive
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.log import log_plan, log_watch
 from airflow_provider_pgqueue.spark.source.log.archive_log import ArchiveLog

@@ -12,8 +12,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from airflow_provider_pgqueue.core.connection import connect
-from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument
+from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, connect
 from airflow_provider_pgqueue.spark.database import Database
 from tests.core.test_roles import logins
 

@@ -23,15 +23,13 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError, QueueNotFound, QueuePaused
+from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError, QueueNotFound, QueuePaused, run, verbs
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.drain.batches import outcomes_of
 from airflow_provider_pgqueue.spark.jobs.drain.drain import DrainOptions, drain
 from airflow_provider_pgqueue.spark.package import package
-from tests.core.test_worker import until
+from tests.waiting import until
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -313,7 +311,7 @@ def test_what_a_dying_try_of_the_run_archives_yet_is_not_taken_again(
 
     def archive_late() -> None:
         own = connect()
-        until(lambda: own.execute("SELECT FROM messages.pipeline_run").rowcount, 60)
+        until(lambda: own.execute("SELECT FROM messages.pipeline_run").rowcount)
         time.sleep(1)  # so that the drain has looked by now
         ids = [message.id for message in held]
         run(own, verbs.archive(held[0].lock_token, ids, handled_by=holder))
@@ -397,7 +395,7 @@ def test_an_interrupted_drain_finishes_the_batches_in_hand_and_holds_nothing(
 
     def interrupt() -> None:
         with psycopg.connect(dsn, autocommit=True) as own:
-            until(lambda: own.execute("SELECT FROM effect LIMIT 1").rowcount, 60)
+            until(lambda: own.execute("SELECT FROM effect LIMIT 1").rowcount)
         os.kill(os.getpid(), signal.SIGUSR1)
 
     def stop(number: int, frame: object) -> None:

@@ -24,16 +24,12 @@ import pytest
 from psycopg import sql
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, PermissionDenied, run, verbs
 from airflow_provider_pgqueue.core.errors import (
     BeforeArchive,
-    ConnectionFailed,
     ExportDiffers,
     ExportError,
     ForeignPartition,
-    InvalidArgument,
-    PermissionDenied,
     UndecidedMessages,
 )
 from airflow_provider_pgqueue.core.verbs import Statement

@@ -19,13 +19,11 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.message import Message
+from airflow_provider_pgqueue.core import Message, run, verbs
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.drain.drain import DrainOptions, drain
-from tests.core.test_worker import until
 from tests.spark.test_export import make_partition, rows_in_archive
+from tests.waiting import until
 from tools.standalone import Standalone
 
 Connection = psycopg.Connection[Any]
@@ -324,7 +322,7 @@ def test_a_task_frozen_past_its_lease_changes_nothing_when_it_goes_on(
         ((pid,),) = until(lambda: conn.execute("SELECT pid FROM effect").fetchall(), SLOW)
         os.kill(pid, signal.SIGSTOP)
         try:
-            (taken,) = until(lambda: leased(conn), 20)
+            (taken,) = until(lambda: leased(conn))
             run(conn, verbs.archive(taken.lock_token, [taken.id], handled_by="another"))
             conn.execute("INSERT INTO effect VALUES (0)")
         finally:

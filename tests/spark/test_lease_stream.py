@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, PgQueueError, QueueNotFound
+from airflow_provider_pgqueue.core import InvalidArgument, InvalidMessage, PgQueueError, QueueNotFound
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.lease.archive_sink import ArchiveSink
 from airflow_provider_pgqueue.spark.source.lease.lease_stream import LeaseStream
@@ -172,7 +172,7 @@ def test_claims_are_forgotten_a_day_after_they_ended(
     publish(1)
     ids(stream(), "packer/1/0")
     ids(stream(), "packer/2/0")
-    conn.execute("UPDATE messages.named_lease SET expires_at = expires_at - interval '25 hours' WHERE lease_name = 'packer/1/0'")
+    conn.execute("UPDATE messages.named_lease SET expires_at = now() - interval '25 hours' WHERE lease_name ~ '/1/'")
     conn.execute("SELECT messages.delete_expired_records()")
     assert conn.execute("SELECT lease_name FROM messages.named_lease").fetchall() == [("packer/2/0",)]
 

@@ -21,14 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, LessThanOrEqual, Not
 
-from airflow_provider_pgqueue.core.errors import (
-    ConnectionFailed,
-    InvalidArgument,
-    InvalidQueueName,
-    PermissionDenied,
-    SchemaMissing,
-    SchemaTooOld,
-)
+from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, PermissionDenied
+from airflow_provider_pgqueue.core.errors import InvalidQueueName, SchemaMissing, SchemaTooOld
 from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.read.ranges import Range

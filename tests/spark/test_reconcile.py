@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core import InvalidArgument
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs import reconcile as module
 from airflow_provider_pgqueue.spark.jobs.key_source import Keys

@@ -16,7 +16,8 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.core.errors import InvalidArgument, MessageTooLarge, QueueNotFound
+from airflow_provider_pgqueue.core import InvalidArgument, QueueNotFound
+from airflow_provider_pgqueue.core.errors import MessageTooLarge
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.export.export import ExportOptions, export
 from airflow_provider_pgqueue.spark.jobs.replay import ReplayOptions, replay

@@ -21,9 +21,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
+from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError, run, verbs
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.dead import reprocess as module
 from airflow_provider_pgqueue.spark.jobs.dead.remedy import KEEP, LEAVE, Dismiss, MatchesSchema

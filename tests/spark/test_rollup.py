@@ -10,7 +10,8 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.core.errors import BeforeArchive, InvalidArgument
+from airflow_provider_pgqueue.core import InvalidArgument
+from airflow_provider_pgqueue.core.errors import BeforeArchive
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.rollup import RollupOptions, rollup
 

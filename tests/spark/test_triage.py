@@ -18,9 +18,7 @@ from click.testing import CliRunner
 from psycopg.rows import dict_row
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core import InvalidArgument, run, verbs
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.dead import triage as module
 from airflow_provider_pgqueue.spark.jobs.dead.causes import Causes

@@ -23,8 +23,8 @@ from airflow_provider_pgqueue.spark.jobs.reconcile import ReconcileOptions, reco
 from airflow_provider_pgqueue.spark.jobs.replay import ReplayOptions, replay
 from airflow_provider_pgqueue.spark.jobs.rollup import RollupOptions, rollup
 from airflow_provider_pgqueue.spark.jobs.watch import watching, watching_tasks
-from tests.core.test_worker import until
 from tests.spark.test_export import make_partition
+from tests.waiting import until
 
 Connection = psycopg.Connection[Any]
 DAY = timedelta(days=1)
@@ -40,7 +40,7 @@ def test_it_is_said_again_and_again_whatever_goes_wrong_in_it(caplog: pytest.Log
         raise ValueError("canary")
 
     with watching(say, every=0.01):
-        until(lambda: len(said) > 2, 10)
+        until(lambda: len(said) > 2)
     number = len(said)
     time.sleep(0.05)
     assert len(said) == number
@@ -56,12 +56,12 @@ def test_the_tasks_that_are_done_are_counted(
     def wait(batches: Any) -> Any:
         for batch in batches:
             if batch.column(0)[0].as_py() >= 2:
-                until(seen.exists, 60)
+                until(seen.exists)
             yield batch
 
     def touch_when_seen() -> None:
         said = re.compile(r"four tasks: [12] of 4 tasks done, at work for \d+ s")
-        until(lambda: any(said.fullmatch(line) for line in caplog.messages), 50)
+        until(lambda: any(said.fullmatch(line) for line in caplog.messages))
         seen.touch()
 
     frame = session.range(0, 4, 1, 4).mapInArrow(wait, "id long")

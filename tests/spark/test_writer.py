@@ -26,21 +26,21 @@ from psycopg.conninfo import make_conninfo
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from airflow_provider_pgqueue.core.errors import (
+from airflow_provider_pgqueue.core import (
     InvalidArgument,
     InvalidMessage,
-    MessageTooLarge,
     PermissionDenied,
     PgQueueError,
     QueueFull,
     QueueNotFound,
-    StageIncomplete,
 )
+from airflow_provider_pgqueue.core.errors import MessageTooLarge, StageIncomplete
 from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.publish.staging import Stage
 from airflow_provider_pgqueue.spark.source.publish.writer import PublishOptions, PublishStreamWriter, PublishWriter
 from tests.core.test_roles import logins
+from tests.waiting import until, until_waiting
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -64,16 +64,6 @@ def stages(conn: Connection) -> int:
     (number,) = conn.execute(r"SELECT count(*) FROM pg_class WHERE relname ~ '^publish_stage_\d+$'").fetchone() or (0,)
     assert conn.execute("SELECT FROM messages.publish_stage").rowcount == number
     return int(number)
-
-
-def wait_for(conn: Connection, condition: str) -> None:
-    """Return when a session of this database meets the condition."""
-    question = f"SELECT FROM pg_stat_activity WHERE datname = current_database() AND {condition}"
-    for _ in range(2000):
-        if conn.execute(question.encode()).rowcount:
-            return
-        time.sleep(0.01)
-    raise TimeoutError(condition)
 
 
 @pytest.fixture
@@ -323,7 +313,7 @@ def test_of_two_drivers_of_one_run_one_publishes(
     slow.execute("SELECT messages.publish_staged('first', 'run', %s, 'orders')", [json.dumps([winner])])
     with ThreadPoolExecutor() as pool:
         other = pool.submit(stage("second").publish, [second], run_id="run", queue_name="orders")
-        wait_for(conn, "wait_event_type = 'Lock'")
+        until_waiting(conn, "wait_event_type = 'Lock'")
         slow.commit()
         assert other.result() == {"rows": 1, "published": 1, "duplicates": 0, "repeated": True}
     assert (bodies(conn), stages(conn)) == ([1], 0)
@@ -339,7 +329,7 @@ def test_a_commit_whose_connection_breaks_is_asked_for_again(
     blocker.execute("SELECT FROM messages.pipeline_run FOR UPDATE")
     with ThreadPoolExecutor() as pool:
         done = pool.submit(stage().publish, [staged], run_id="run", queue_name="orders")
-        wait_for(conn, "wait_event_type = 'Lock'")
+        until_waiting(conn, "wait_event_type = 'Lock'")
         conn.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
         blocker.commit()
         assert done.result()["published"] == 1
@@ -523,13 +513,6 @@ def test_a_stream_outlives_an_outage_and_is_refused_at_its_start(
         assert time.monotonic() - began < 30
 
 
-def until(done: Callable[[], Any]) -> None:
-    give_up = time.monotonic() + 60
-    while not done():
-        assert time.monotonic() < give_up
-        time.sleep(0.02)
-
-
 # Roles ----------------------------------------------------------------------------------------------------------------
 
 
@@ -585,7 +568,7 @@ def test_tasks_wait_for_one_of_the_slots(conn: Connection, stage: Callable[..., 
         busy.enter_context(two._slot())
         with two._slot():
             waiting = pool.submit(two.put, 0, rows(1))
-            wait_for(conn, "application_name = 'pgqueue spark waiting'")
+            until_waiting(conn, "application_name = 'pgqueue spark waiting'")
             assert not waiting.done()
             assert stage("another job", slots=1).put(0, rows(1)).rows == 1
             assert not waiting.done()

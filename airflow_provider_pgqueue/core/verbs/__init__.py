@@ -1,12 +1,17 @@
 """One value per verb of the queue: which function, which arguments, what comes back.
 
-A statement knows no connection. `client.run` and `client.run_async` run it, so each verb is written once.
+A statement knows no connection. `client.run` and `client.run_async` run it, so each verb is written once. The shelves
+are those of sql/functions.
 """
 
-from airflow_provider_pgqueue.core.verbs.archive import partition_archive, search_archive
+from airflow_provider_pgqueue.core.verbs.archive import (
+    archive,
+    search_archive,
+)
 from airflow_provider_pgqueue.core.verbs.dead import (
     dead_causes,
     dead_ids,
+    dead_queues,
     dismiss,
     extend_dead,
     lease_dead,
@@ -14,7 +19,28 @@ from airflow_provider_pgqueue.core.verbs.dead import (
     requeue,
     requeue_dead,
 )
-from airflow_provider_pgqueue.core.verbs.leases import archive, consume, extend, lease, once, release
+from airflow_provider_pgqueue.core.verbs.health import (
+    health,
+)
+from airflow_provider_pgqueue.core.verbs.lease import (
+    consume,
+    end_named_leases,
+    extend,
+    lease,
+    lease_named,
+    once,
+    release,
+)
+from airflow_provider_pgqueue.core.verbs.log import (
+    archive_log_end,
+    split_archive_log,
+)
+from airflow_provider_pgqueue.core.verbs.partitions import (
+    archive_checksums,
+    archive_partitions,
+    drop_archive_partition,
+    partition_archive,
+)
 from airflow_provider_pgqueue.core.verbs.publish import (
     BatchOptions,
     Options,
@@ -27,12 +53,25 @@ from airflow_provider_pgqueue.core.verbs.queues import (
     alter_queue,
     create_queue,
     drop_queue,
-    grant_queue,
     pause_queue,
     purge_queue,
+    ready_queues,
     resume_queue,
-    revoke_queue,
     status,
+)
+from airflow_provider_pgqueue.core.verbs.roles import (
+    grant_queue,
+    queue_grants,
+    revoke_queue,
+)
+from airflow_provider_pgqueue.core.verbs.runs import (
+    begin_run,
+    check_queues_exist,
+    finish_run,
+    replay,
+    run_archived,
+    run_backlog,
+    run_summary,
 )
 from airflow_provider_pgqueue.core.verbs.schedules import (
     pause_schedule,
@@ -42,7 +81,14 @@ from airflow_provider_pgqueue.core.verbs.schedules import (
     schedules,
     unschedule,
 )
-from airflow_provider_pgqueue.core.verbs.statement import Statement
+from airflow_provider_pgqueue.core.verbs.stages import (
+    drop_stage,
+    publish_staged,
+    stage_publish,
+)
+from airflow_provider_pgqueue.core.verbs.statement import (
+    Statement,
+)
 from airflow_provider_pgqueue.core.verbs.topics import (
     TopicOptions,
     bind_topic,
@@ -50,11 +96,15 @@ from airflow_provider_pgqueue.core.verbs.topics import (
     route_topic,
     unbind_topic,
 )
+from airflow_provider_pgqueue.core.verbs.traffic import (
+    record_traffic,
+    record_triage_causes,
+    traffic_report,
+    traffic_windows,
+    triage_causes,
+)
 from airflow_provider_pgqueue.core.verbs.upkeep import (
-    dead_queues,
-    health,
     install_cron,
-    ready_queues,
     uninstall_cron,
     upkeep,
     upkeep_mode,
@@ -68,44 +118,67 @@ __all__ = [
     "TopicOptions",
     "alter_queue",
     "archive",
+    "archive_checksums",
+    "archive_log_end",
+    "archive_partitions",
+    "begin_run",
     "bind_topic",
+    "check_queues_exist",
     "consume",
     "create_queue",
     "dead_causes",
     "dead_ids",
     "dead_queues",
     "dismiss",
+    "drop_archive_partition",
     "drop_queue",
+    "drop_stage",
+    "end_named_leases",
     "extend",
     "extend_dead",
+    "finish_run",
     "grant_queue",
     "health",
     "install_cron",
     "lease",
     "lease_dead",
+    "lease_named",
     "once",
     "partition_archive",
     "pause_queue",
     "pause_schedule",
     "publish",
     "publish_batch",
+    "publish_staged",
     "publish_texts",
     "publish_topic",
     "purge_queue",
+    "queue_grants",
     "ready_queues",
+    "record_traffic",
+    "record_triage_causes",
     "release",
     "release_dead",
+    "replay",
     "requeue",
     "requeue_dead",
     "resume_queue",
     "resume_schedule",
     "revoke_queue",
     "route_topic",
+    "run_archived",
+    "run_backlog",
     "run_schedules",
+    "run_summary",
     "schedule",
     "schedules",
     "search_archive",
+    "split_archive_log",
+    "stage_publish",
     "status",
+    "traffic_report",
+    "traffic_windows",
+    "triage_causes",
     "unbind_topic",
     "uninstall_cron",
     "unschedule",

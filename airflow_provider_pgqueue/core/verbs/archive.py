@@ -1,11 +1,56 @@
-"""What is finished."""
+"""Finishing messages, and finding what is finished."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from datetime import datetime
+from typing import Any
+from uuid import UUID
 
-from airflow_provider_pgqueue.core.message import Archived
-from airflow_provider_pgqueue.core.verbs.statement import Statement, list_of, nothing
+from airflow_provider_pgqueue.core.body import to_json
+from airflow_provider_pgqueue.core.message import ArchivedMessage
+from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
+from airflow_provider_pgqueue.core.verbs.statement import Statement, list_of, optional_json, unless_lost
+
+
+def archive(
+    lock_token: UUID,
+    ids: Collection[int],
+    *,
+    result: str = "success",
+    details: str | None = None,
+    handled_by: str | None = None,
+    outcomes: Mapping[int, Success | Rejected | Failed] | None = None,
+    output: Any = None,
+    failure: Mapping[str, Any] | None = None,
+) -> Statement[list[int]]:
+    """Finish leased messages in one statement; `outcomes` overrides the rest for single ids.
+
+    LeaseLost names those that were lost; the others are archived.
+    """
+    arguments = {
+        "lock_token": lock_token,
+        "ids": list(ids),
+        "result": result,
+        "details": details,
+        "handled_by": handled_by,
+        "outcomes": to_json({str(id_): _as_result(outcome) for id_, outcome in outcomes.items()}) if outcomes else None,
+        "output": None if output is None else to_json(output),
+        "failure": optional_json(failure),
+    }
+    types = {"ids": "bigint[]", "outcomes": "jsonb", "output": "jsonb", "failure": "jsonb"}
+    return Statement("archive", arguments, unless_lost(ids), types)
+
+
+def _as_result(outcome: Success | Rejected | Failed) -> dict[str, Any]:
+    match outcome:
+        case Success(details, output):
+            said = {"result": "success", "details": details, "output": output}
+        case Rejected(reason):
+            said = {"result": "rejected", "details": reason}
+        case Failed(details, failure):
+            said = {"result": "failed", "details": details, "failure": failure}
+    return {key: value for key, value in said.items() if value is not None}
 
 
 def search_archive(
@@ -18,11 +63,6 @@ def search_archive(
     archived_from: datetime | None = None,
     archived_to: datetime | None = None,
     max_messages: int = 100,
-) -> Statement[list[Archived]]:
+) -> Statement[list[ArchivedMessage]]:
     """Find finished messages, newest first, without their bodies. BeforeArchive for a time that is not kept."""
-    return Statement("search_archive", dict(locals()), list_of(Archived.from_row))
-
-
-def partition_archive(partition_by: str) -> Statement[None]:
-    """Make the partitions of the archive by `day` or by `month` from now on."""
-    return Statement("partition_archive", dict(locals()), nothing)
+    return Statement("search_archive", dict(locals()), list_of(ArchivedMessage.from_row))

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from airflow_provider_pgqueue.core.body import to_json
 from airflow_provider_pgqueue.core.errors import LeaseLost
-from airflow_provider_pgqueue.core.message import DeadCause, DeadMessage, Requeued, Row
+from airflow_provider_pgqueue.core.message import DeadCause, DeadMessage, DeadQueue, Requeued, Row
 from airflow_provider_pgqueue.core.verbs.statement import ZERO, Statement, ids_of, list_of, unless_lost
 
 
@@ -127,3 +127,11 @@ def requeue_dead(
 def dead_causes(queue_name: str | None = None) -> Statement[list[DeadCause]]:
     """Ask why messages died about which nothing was decided yet; most frequent cause first."""
     return Statement("dead_causes", dict(locals()), list_of(DeadCause.from_row))
+
+
+def dead_queues(
+    queue_names: Collection[str] | None = None,
+) -> Statement[list[DeadQueue]]:
+    """Ask which queues have dead messages that nobody decided about and nobody holds."""
+    arguments = {"queue_names": None if queue_names is None else list(queue_names)}
+    return Statement("dead_queues", arguments, list_of(DeadQueue.from_row), {"queue_names": "text[]"})

@@ -1,11 +1,12 @@
-"""Queues, and who may use them."""
+"""Queues and their policy."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import timedelta
 from typing import TypedDict, Unpack
 
-from airflow_provider_pgqueue.core.message import QueueStatus
+from airflow_provider_pgqueue.core.message import QueueStatus, ReadyQueue
 from airflow_provider_pgqueue.core.verbs.statement import Statement, list_of, nothing, one
 
 
@@ -68,11 +69,10 @@ def status(queue_name: str | None = None) -> Statement[list[QueueStatus]]:
     return Statement("status", dict(locals()), list_of(QueueStatus.from_row))
 
 
-def grant_queue(queue_name: str, role_name: str, privilege: str) -> Statement[bool]:
-    """Let a role `publish` to, `consume` from or `observe` this queue, and from now on only queues granted to it."""
-    return Statement("grant_queue", dict(locals()), one)
-
-
-def revoke_queue(queue_name: str, role_name: str, privilege: str | None = None) -> Statement[int]:
-    """Take back one privilege or all; how many there were. The role stays limited to its queues."""
-    return Statement("revoke_queue", dict(locals()), one)
+def ready_queues(queue_names: Collection[str] | None = None, *, count_up_to: int = 1000) -> Statement[list[ReadyQueue]]:
+    """Ask which queues have a message to lease now or later; one question for any number of waiting consumers."""
+    arguments = {
+        "queue_names": None if queue_names is None else list(queue_names),
+        "count_up_to": count_up_to,
+    }
+    return Statement("ready_queues", arguments, list_of(ReadyQueue.from_row), {"queue_names": "text[]"})

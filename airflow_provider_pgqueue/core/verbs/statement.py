@@ -66,6 +66,11 @@ def one(rows: list[Row]) -> Any:
     return only(rows[0])
 
 
+def only_row(rows: list[Row]) -> Row:
+    (row,) = rows
+    return row
+
+
 def onlys(rows: list[Row]) -> list[Any]:
     return [only(row) for row in rows]
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.core.verbs.statement import nothing
 from airflow_provider_pgqueue.spark.database import Database
 
 
@@ -14,4 +13,4 @@ def require_queues(database: Database, queue_names: Collection[str]) -> None:
     """Raise QueueNotFound for the first of these names that no queue has now."""
     if queue_names:
         with database.connect("pgqueue pipeline") as conn:
-            run(conn, Statement("check_queues_exist", {"queue_names": list(queue_names)}, nothing))
+            run(conn, verbs.check_queues_exist(queue_names))

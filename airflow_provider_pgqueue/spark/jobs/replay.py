@@ -13,11 +13,10 @@ from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.body import to_json
 from airflow_provider_pgqueue.core.client import run as run_statement
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
-from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.core.verbs.statement import one
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.command import new_run_id, on_spark
 from airflow_provider_pgqueue.spark.jobs.moment import moment, now
@@ -102,7 +101,7 @@ def _plan(spark: SparkSession, options: ReplayOptions, database: Database) -> Su
     targets = {options.queue} if options.queue is not None else {row["queue_name"] for row in counts}
     with database.connect("pgqueue replay") as conn:
         for target in sorted(targets):
-            run_statement(conn, _statement(options.run_id, target, 0, "[]"))
+            run_statement(conn, verbs.replay(options.run_id, target, "[]"))
     found = [{"queue": row["queue_name"], "result": row["result"], "messages": row["count"]} for row in counts]
     return {
         "chosen": sum(row["count"] for row in counts),
@@ -174,11 +173,6 @@ def _filtered(rows: DataFrame, where: str | None) -> DataFrame:
     return found
 
 
-def _statement(run_id: str, queue_name: str, priority: int, rows: str) -> Statement[int]:
-    arguments = {"run_id": run_id, "queue_name": queue_name, "rows": rows, "priority": priority}
-    return Statement("replay", arguments, one, {"rows": "jsonb"})
-
-
 def _at_pace(copies: DataFrame, options: ReplayOptions, database: Database) -> tuple[int, int]:
     """Publish from the driver in the order of ids; a pause is not made up for afterwards."""
     size = max(1, min(options.chunk, int(options.rate)))
@@ -238,7 +232,7 @@ def _publish(conn: psycopg.Connection[Any], run_id: str, chunk: list[Copy]) -> i
     """Publish one chunk in one transaction; how many of it were new."""
     rows = f"[{','.join(map(_as_json, chunk))}]"
     try:
-        return run_statement(conn, _statement(run_id, chunk[0]["queue_name"], chunk[0]["priority"], rows))
+        return run_statement(conn, verbs.replay(run_id, chunk[0]["queue_name"], rows, priority=chunk[0]["priority"]))
     except PgQueueError as error:
         # Spark shows what an error came from, and what the driver says may quote a body.
         raise type(error)(str(error)) from None

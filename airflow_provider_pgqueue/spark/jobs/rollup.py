@@ -14,9 +14,8 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
 
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run as run_statement
-from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.core.verbs.statement import one
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.command import duration, new_run_id, on_spark
 from airflow_provider_pgqueue.spark.jobs.moment import moment
@@ -70,10 +69,9 @@ def rollup(spark: SparkSession, options: RollupOptions, database: Database) -> S
 
 
 def _windows(database: Database, options: RollupOptions) -> dict[str, tuple[datetime, datetime]]:
-    arguments = {name: getattr(options, name) for name in ("first_at", "end_at", "margin", "settle")}
+    given = {name: getattr(options, name) for name in ("first_at", "end_at", "margin", "settle")}
     with database.connect("pgqueue rollup") as conn:
-        rows = run_statement(conn, Statement("traffic_windows", arguments, list))
-    found = {row["grain"]: (row["grain_first_at"], row["grain_end_at"]) for row in rows}
+        found = run_statement(conn, verbs.traffic_windows(**given))
     return {grain: (first, end) for grain, (first, end) in found.items() if first < end}
 
 
@@ -183,8 +181,7 @@ def _record(traffic: DataFrame, database: Database, run_id: str) -> tuple[int, i
     buckets = changed = 0
     with database.connect("pgqueue rollup") as conn:
         while chunk := list(islice(rows, _CHUNK)):
-            arguments: dict[str, Any] = {"run_id": run_id, "rows": f"[{','.join(chunk)}]"}
-            changed += run_statement(conn, Statement("record_traffic", arguments, one, {"rows": "jsonb"}))
+            changed += run_statement(conn, verbs.record_traffic(run_id, f"[{','.join(chunk)}]"))
             buckets += len(chunk)
             progress.at(buckets, changed=changed)
     return buckets, changed

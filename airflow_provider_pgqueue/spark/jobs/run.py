@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import click
 
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.body import to_json
 from airflow_provider_pgqueue.core.client import run as run_statement
 from airflow_provider_pgqueue.core.migrations import check_version
 from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.core.verbs.statement import one
 from airflow_provider_pgqueue.spark.database import Database
 
 log = logging.getLogger(__name__)
@@ -31,13 +31,11 @@ class Run:
         self.run_id = run_id
         self.pipeline = pipeline
         self._database = database
-        begin = Statement("begin_run", {"run_id": run_id, "pipeline": pipeline}, one)
-        self.summary: Summary | None = self._ask(begin)
+        self.summary: Summary | None = self._ask(verbs.begin_run(run_id, pipeline))
 
     def finish(self, summary: Mapping[str, Any]) -> Summary:
         """Note that the run is done and return its summary: of two at once, the one that was noted first."""
-        arguments = {"run_id": self.run_id, "summary": to_json(dict(summary))}
-        self.summary = self._ask(Statement("finish_run", arguments, one, {"summary": "jsonb"}))
+        self.summary = self._ask(verbs.finish_run(self.run_id, to_json(dict(summary))))
         log.info("run %s of pipeline %s is done: %s", self.run_id, self.pipeline, as_line(summary))
         return self.summary if self.summary is not None else dict(summary)
 

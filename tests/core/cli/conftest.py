@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,6 +39,15 @@ class Ended:
 
 
 Pgqueue = Callable[..., Ended]
+
+
+def program_folder(parent: Path) -> Path:
+    """Make a folder for PATH in which the program `pgqueue` of this checkout is."""
+    folder = parent / "bin"
+    folder.mkdir()
+    (folder / "pgqueue").write_text(f'#!/bin/sh\nexec {sys.executable} -m airflow_provider_pgqueue.cli "$@"\n')
+    (folder / "pgqueue").chmod(0o755)
+    return folder
 
 
 @contextmanager

@@ -14,8 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core import run, verbs
 from tests.core.cli.conftest import Pgqueue, Program
 
 Connection = psycopg.Connection[Any]

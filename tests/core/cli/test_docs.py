@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.cli.program import COMMANDS
-from tests.core.cli.conftest import killed_on_failure
+from tests.core.cli.conftest import killed_on_failure, program_folder
 from tools import ROOT
 from tools.postgres import Cluster
 
@@ -31,13 +30,9 @@ def blocks(page: str, shell: str) -> list[str]:
 @pytest.fixture
 def shell(tmp_path: Path, cluster: Cluster, empty_dsn: str) -> Shell:
     """Start a shell in which `pgqueue` and `psql` are there, in the directory of handlers.py."""
-    (tmp_path / "bin").mkdir()
-    program = tmp_path / "bin" / "pgqueue"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m airflow_provider_pgqueue.cli "$@"\n')
-    program.chmod(0o755)
     (handlers,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.M | re.S)
     (tmp_path / "handlers.py").write_text(handlers)
-    path = f"{tmp_path / 'bin'}:{cluster.binaries.folder}:{os.environ['PATH']}"
+    path = f"{program_folder(tmp_path)}:{cluster.binaries.folder}:{os.environ['PATH']}"
     environment = os.environ | {"PATH": path, "PGQUEUE_DSN": empty_dsn, "PYTHONPATH": str(ROOT)}
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
 

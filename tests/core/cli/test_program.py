@@ -13,9 +13,9 @@ from airflow_provider_pgqueue.cli.output import span
 from airflow_provider_pgqueue.cli.program import COMMANDS, program
 from airflow_provider_pgqueue.cli.suggestion import SYNONYMS
 from airflow_provider_pgqueue.cli.text import one_line, printable
+from airflow_provider_pgqueue.core import InvalidArgument
 from airflow_provider_pgqueue.core.connection import parameters
 from airflow_provider_pgqueue.core.duration import parse_duration
-from airflow_provider_pgqueue.core.errors import InvalidArgument
 from tests.core.cli.conftest import Pgqueue, Program
 from tools import ROOT
 

@@ -9,15 +9,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core import run, verbs
 from tests.core.cli.conftest import Pgqueue, Program
 
 Connection = psycopg.Connection[Any]
 
 HANDLERS = """
 import sys, time
-from airflow_provider_pgqueue.core.outcome import Rejected
+from airflow_provider_pgqueue.core import Rejected
 
 LIMIT = 3
 

@@ -7,7 +7,7 @@ import json
 from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
 from airflow.sdk import DAG, Asset, AssetWatcher, task
 
-from airflow_provider_pgqueue.core.message import Message
+from airflow_provider_pgqueue.core import Message
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 

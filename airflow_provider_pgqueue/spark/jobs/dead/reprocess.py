@@ -200,7 +200,7 @@ class _Work:
         given = {"queue_name": options.queue_name, "results": options.results, "fingerprints": options.fingerprints}
         if options.cause is None:
             return given
-        causes = self._ask(Statement("triage_causes", {"cause": options.cause}, list))
+        causes = self._ask(verbs.triage_causes(cause=options.cause))
         if not causes:
             raise InvalidArgument(
                 f"the last triage found no cause {options.cause!r}. Look in messages.triage_causes()."

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.body import to_json
 from airflow_provider_pgqueue.core.client import run as run_statement
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.core.verbs.statement import one
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.command import new_run_id, on_spark
 from airflow_provider_pgqueue.spark.jobs.dead.causes import SUMS, Cause, Causes, find_causes
@@ -84,9 +83,8 @@ def triage(spark: SparkSession, options: TriageOptions, database: Database | Non
 
 def _record(database: Database, run_id: str, causes: list[Cause]) -> None:
     given = [{name: _plain(value) for name, value in cause.items()} for cause in causes]
-    arguments = {"run_id": run_id, "causes": to_json(given)}
     with database.connect("pgqueue triage") as conn:
-        recorded = run_statement(conn, Statement("record_triage_causes", arguments, one, {"causes": "jsonb"}))
+        recorded = run_statement(conn, verbs.record_triage_causes(run_id, to_json(given)))
     log.info("run %s recorded %s of death", run_id, quantity(recorded, "cause"))
 
 

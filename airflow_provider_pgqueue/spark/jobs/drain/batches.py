@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 
 from airflow_provider_pgqueue.core.body import to_json
-from airflow_provider_pgqueue.core.consumer import verdict
+from airflow_provider_pgqueue.core.consumer import outcome_of
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Retry, Success, storable
@@ -75,7 +75,7 @@ class Batches:
 
     def _without_neighbours(self, messages: Sequence[Message], error: Exception) -> Mapping[int, Outcome | None]:
         if len(messages) == 1:
-            return {messages[0].id: verdict(messages[0], error)}
+            return {messages[0].id: outcome_of(messages[0], error)}
         log.info("the function raised %s on %s: halving them", type(error).__name__, quantity(len(messages)))
         middle = len(messages) // 2
         return {**self(messages[:middle]), **self(messages[middle:])}

@@ -18,12 +18,11 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.utils import is_remote
 from pyspark.util import InheritableThread
 
-from airflow_provider_pgqueue.core import errors
+from airflow_provider_pgqueue.core import errors, verbs
 from airflow_provider_pgqueue.core.client import run as run_statement
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.command import duration, new_run_id, on_spark
 from airflow_provider_pgqueue.spark.jobs.drain.batches import BatchFunction, Form
@@ -272,9 +271,7 @@ class _Drain:
 
     def _archived(self) -> dict[str, Any]:
         with self._database.connect("pgqueue drain") as conn:
-            return run_statement(
-                conn, Statement("run_archived", {"run_id": self._options.run_id}, lambda rows: rows[0])
-            )
+            return run_statement(conn, verbs.run_archived(self._options.run_id))
 
 
 @click.command("drain")

@@ -13,12 +13,12 @@ import psycopg
 import pyarrow as pa
 from psycopg.types.json import set_json_loads
 
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.consumer import Consumer
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.function import load_function
-from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.drain.batches import Batches, BatchFunction, Form
 
@@ -37,8 +37,7 @@ class Backlog:
 
 def backlog(conn: psycopg.Connection[Any], holder: str, queue_name: str, topic: str | None = None) -> Backlog:
     """Count what is left; QueueNotFound if there is no such queue."""
-    arguments = {"holder": holder, "queue_name": queue_name, "topic": topic}
-    return run(conn, Statement("run_backlog", arguments, lambda rows: Backlog(**rows[0])))
+    return Backlog(**run(conn, verbs.run_backlog(holder, queue_name, topic=topic)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

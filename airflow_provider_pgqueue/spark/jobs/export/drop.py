@@ -9,11 +9,10 @@ from typing import Any, Final
 
 import psycopg
 
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import ExportDiffers, ForeignPartition, UndecidedMessages
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.core.verbs.statement import one
 from airflow_provider_pgqueue.spark.jobs.export.manifest import Manifest
 from airflow_provider_pgqueue.spark.jobs.watch import watching
 
@@ -24,8 +23,7 @@ _TRIES: Final = 6
 
 def drop(conn: psycopg.Connection[Any], manifest: Manifest) -> str | None:
     """Drop the partition that the manifest is of; return why it is kept if it cannot be dropped now."""
-    arguments = {"partition": manifest.partition, "manifest": manifest.to_json()}
-    statement = Statement("drop_archive_partition", arguments, one, {"manifest": "jsonb"})
+    statement = verbs.drop_archive_partition(manifest.partition, manifest.to_json())
     why = "it is in use"
     for attempt in range(_TRIES):
         try:

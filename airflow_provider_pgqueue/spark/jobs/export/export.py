@@ -17,6 +17,7 @@ import psycopg
 from pyarrow.fs import FileSelector, SubTreeFileSystem
 from pyspark.errors import PySparkException
 
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run as run_statement
 from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
@@ -27,7 +28,6 @@ from airflow_provider_pgqueue.core.errors import (
     PgQueueError,
 )
 from airflow_provider_pgqueue.core.quantity import quantity, rate
-from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.failure import raised_in_spark
 from airflow_provider_pgqueue.spark.jobs.command import duration, new_run_id, on_spark
@@ -175,8 +175,7 @@ class _Export:
         return names
 
     def _refuse(self, conn: psycopg.Connection[Any], name: str) -> None:
-        arguments = {"partition": name, "first_page": 0, "end_page": 0}
-        run_statement(conn, Statement("archive_checksums", arguments, len))  # raises what is wrong with the name
+        run_statement(conn, verbs.archive_checksums(name, 0, 0))  # raises what is wrong with the name
 
     def _tidy(self, found: Mapping[str, list[str]]) -> None:
         """Remove what a killed export left of partitions that this run does not export."""

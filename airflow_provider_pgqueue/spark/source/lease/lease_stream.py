@@ -109,7 +109,7 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(f"{self._stream}/{end['batch']}/{part}") for part in range(self._parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Lease under a name, or get what was leased under it before and is still held. Nothing while the queue is paused."""
+        """Lease under a name, or get what it leased before and still holds. Nothing while the queue is paused."""
         schema = to_arrow_schema(self._schema, timezone="UTC")
         rows = self._lease(partition.value)
         if rows:

@@ -17,10 +17,11 @@ import pyarrow as pa
 from psycopg import sql
 from pyspark.sql.datasource import WriterCommitMessage
 
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
 from airflow_provider_pgqueue.core.migrations import check_version
-from airflow_provider_pgqueue.core.verbs.statement import Statement, one
+from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.publish.copy_text import lines
 from airflow_provider_pgqueue.spark.source.refusal import refusal
@@ -107,12 +108,9 @@ class Stage:
         given = json.dumps(
             [{"partition": w.partition, "attempt": w.attempt, "rows": w.rows} for w in winners if w.rows]
         )
-        arguments = {
-            "stage_id": self.stage_id, "run_id": run_id, "winners": given,
-            "queue_name": queue_name, "dedup_window": dedup_window, "batch": batch,
-        }  # fmt: skip
-        types = {"winners": "jsonb", "dedup_window": "interval"}
-        statement: Statement[dict[str, Any]] = Statement("publish_staged", arguments, one, types)
+        statement = verbs.publish_staged(
+            self.stage_id, run_id, given, queue_name=queue_name, dedup_window=dedup_window, batch=batch
+        )
         for pause in (1, 2):
             try:
                 return self._run(statement)
@@ -122,10 +120,10 @@ class Stage:
 
     def drop(self) -> None:
         """Drop the stage; what a task that still runs keeps from being dropped is left to the upkeep."""
-        self._run(Statement("drop_stage", {"stage_id": self.stage_id}, one))
+        self._run(verbs.drop_stage(self.stage_id))
 
     def _found(self, **arguments: str | None) -> Statement[str | None]:
-        return Statement("stage_publish", {"stage_id": self.stage_id, **arguments}, one)
+        return verbs.stage_publish(self.stage_id, **arguments)
 
     def _run(self, statement: Statement[T]) -> T:
         with self.database.connect() as conn:

@@ -1,4 +1,4 @@
-"""Leasing messages, and finishing them."""
+"""Leasing messages, for a while or once and for all."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from airflow_provider_pgqueue.core.body import to_json
-from airflow_provider_pgqueue.core.message import Message
-from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
+from airflow_provider_pgqueue.core.message import Message, Row
 from airflow_provider_pgqueue.core.verbs.statement import (
     ZERO,
     Statement,
@@ -41,46 +39,6 @@ def extend(lock_token: UUID, ids: Collection[int], *, lease_for: timedelta) -> S
     """Make leases last `lease_for` from now. LeaseLost names those that were lost; the others are extended."""
     arguments = {"lock_token": lock_token, "ids": list(ids), "lease_for": lease_for}
     return Statement("extend", arguments, unless_lost(ids), {"ids": "bigint[]"}, durable=False)
-
-
-def archive(
-    lock_token: UUID,
-    ids: Collection[int],
-    *,
-    result: str = "success",
-    details: str | None = None,
-    handled_by: str | None = None,
-    outcomes: Mapping[int, Success | Rejected | Failed] | None = None,
-    output: Any = None,
-    failure: Mapping[str, Any] | None = None,
-) -> Statement[list[int]]:
-    """Finish leased messages in one statement; `outcomes` overrides the rest for single ids.
-
-    LeaseLost names those that were lost; the others are archived.
-    """
-    arguments = {
-        "lock_token": lock_token,
-        "ids": list(ids),
-        "result": result,
-        "details": details,
-        "handled_by": handled_by,
-        "outcomes": to_json({str(id_): _as_result(outcome) for id_, outcome in outcomes.items()}) if outcomes else None,
-        "output": None if output is None else to_json(output),
-        "failure": optional_json(failure),
-    }
-    types = {"ids": "bigint[]", "outcomes": "jsonb", "output": "jsonb", "failure": "jsonb"}
-    return Statement("archive", arguments, unless_lost(ids), types)
-
-
-def _as_result(outcome: Success | Rejected | Failed) -> dict[str, Any]:
-    match outcome:
-        case Success(details, output):
-            said = {"result": "success", "details": details, "output": output}
-        case Rejected(reason):
-            said = {"result": "rejected", "details": reason}
-        case Failed(details, failure):
-            said = {"result": "failed", "details": details, "failure": failure}
-    return {key: value for key, value in said.items() if value is not None}
 
 
 def release(
@@ -120,3 +78,26 @@ def consume(queue_name: str, *, max_messages: int = 1, handled_by: str | None = 
 def once(consumer: str, message_id: int) -> Statement[bool]:
     """Say whether this is the first time for a consumer and message, in the transaction of the effect."""
     return Statement("once", dict(locals()), one)
+
+
+def lease_named(
+    lease_name: str,
+    queue_name: str,
+    *,
+    max_messages: int = 1000,
+    lease_for: timedelta | None = None,
+    locked_by: str | None = None,
+) -> Statement[list[Row]]:
+    """Lease once under each name: the same name again returns those of its messages that are still held, extended.
+
+    Two at once under one name get the same messages.
+    """
+    return Statement("lease_named", dict(locals()), list)
+
+
+def end_named_leases(stream: str, queue_name: str, before_batch: int) -> Statement[int]:
+    """Forget what was leased under the names STREAM/BATCH/PART of batches before this one; how many there were.
+
+    The leases themselves stay as they are.
+    """
+    return Statement("end_named_leases", dict(locals()), one)

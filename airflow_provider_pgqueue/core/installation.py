@@ -1,0 +1,136 @@
+"""Installs the queue as a whole: schema, queues, group roles and upkeep."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import CronUnavailable, InvalidArgument, PermissionDenied, translate
+from airflow_provider_pgqueue.core.migrations import current_version, migrate
+
+log = logging.getLogger(__name__)
+
+Connection = psycopg.Connection[Any]
+Users = str | Iterable[str]
+GROUPS: Final = ("publisher", "consumer", "observer", "upkeep", "admin", "raw", "reader", "pipeline")
+
+
+def install(
+    conn: Connection,
+    queues: Iterable[str | Mapping[str, Any]] = (),
+    *,
+    cron: bool | None = None,
+    roles: bool | None = None,
+    grants: Mapping[str, Users] | None = None,
+    queue_grants: Mapping[str, Mapping[str, Users]] | None = None,
+) -> dict[str, Any]:
+    """Install or upgrade the schema, create queues, and let pg_cron do the upkeep where there is one.
+
+    Twice does no harm. Returns schema_version, migrations_applied, queues_created and upkeep_mode, which is `pg_cron`
+    or `airflow`; in the second case something has to run the upkeep every minute.
+
+    :param queues: names, or arguments of `verbs.create_queue`, which are applied to a queue that exists, too.
+    :param cron: True raises CronUnavailable where there is no pg_cron; False removes its jobs.
+    :param roles: True raises PermissionDenied where the group roles cannot be made; False makes none.
+    :param grants: users by group role, such as `{"publisher": ["shop"], "consumer": ["packer"]}`.
+    :param queue_grants: users by queue and privilege, such as `{"orders": {"consume": ["packer"]}}`; those users
+        reach no other queue.
+    """
+    applied = _migrate(conn, roles)
+    created = [_name(queue) for queue in queues if _create(conn, queue)]
+    for group, users in (grants or {}).items():
+        grant_group(conn, group, users)
+    for queue_name, privileges in (queue_grants or {}).items():
+        for privilege, users in privileges.items():
+            for user in _listed(users):
+                run(conn, verbs.grant_queue(queue_name, user, privilege))
+    if why_not := schedule_upkeep(conn, cron):
+        log.info("no upkeep through pg_cron: %s", why_not)
+    return {
+        "schema_version": current_version(conn),
+        "migrations_applied": applied,
+        "queues_created": created,
+        "upkeep_mode": run(conn, verbs.upkeep_mode()),
+    }
+
+
+def schedule_upkeep(conn: Connection, wanted: bool | None) -> str | None:
+    """Install the jobs of pg_cron, or remove them if `wanted` is False; return why there are none.
+
+    Only where they are `wanted` it raises CronUnavailable or PermissionDenied.
+    """
+    if wanted is False:
+        run(conn, verbs.uninstall_cron())
+        return "it is not wanted"
+    try:
+        with conn.transaction():
+            run(conn, verbs.install_cron())
+    except (CronUnavailable, PermissionDenied) as error:
+        if wanted:
+            raise
+        return str(error)
+    return None
+
+
+def grant_group(conn: Connection, group: str, users: Users) -> None:
+    """Make users members of `messages_publisher`, `messages_consumer`, …: give the short name. Twice does no harm.
+
+    InvalidArgument for a group or user that does not exist, PermissionDenied if this login may not grant it.
+    """
+    if group not in GROUPS:
+        raise InvalidArgument(f"group role {group!r} does not exist. Give one of {', '.join(GROUPS)}.")
+    for user in _listed(users):
+        try:
+            conn.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(f"messages_{group}"), sql.Identifier(user)))
+        except psycopg.errors.UndefinedObject as error:
+            raise InvalidArgument(f"{error.diag.message_primary}. Create it before you grant to it.") from error
+        except psycopg.Error as error:
+            raise translate(error) from error
+
+
+def leave_out_roles(conn: Connection) -> None:
+    """Let installations until the end of the transaction make no group roles and leave the owner as it is."""
+    conn.execute("SET LOCAL messages.roles = 'off'")
+
+
+def check_owner(conn: Connection) -> None:
+    """Raise PermissionDenied unless the schema belongs to `messages_owner`."""
+    owned = "SELECT FROM pg_namespace WHERE nspname = 'messages' AND nspowner = to_regrole('messages_owner')"
+    if conn.execute(owned).rowcount != 1:
+        raise PermissionDenied(
+            f"role {conn.info.user!r} could not give schema messages to messages_owner. "
+            "Install as a superuser, as a role with CREATEROLE, or as a member of messages_owner."
+        )
+
+
+def _migrate(conn: Connection, roles: bool | None) -> list[int]:
+    with conn.transaction():
+        if roles is False:
+            leave_out_roles(conn)
+        applied = migrate(conn)
+        if roles:
+            check_owner(conn)
+    return applied
+
+
+def _name(queue: str | Mapping[str, Any]) -> str:
+    return queue if isinstance(queue, str) else queue["queue_name"]
+
+
+def _create(conn: Connection, queue: str | Mapping[str, Any]) -> bool:
+    policy = {} if isinstance(queue, str) else {key: value for key, value in queue.items() if key != "queue_name"}
+    if run(conn, verbs.create_queue(_name(queue), **policy)):
+        return True
+    if policy:
+        run(conn, verbs.alter_queue(_name(queue), **policy))
+    return False
+
+
+def _listed(users: Users) -> Iterable[str]:
+    return [users] if isinstance(users, str) else users

@@ -1,0 +1,29 @@
+"""The partitions of the archive: how long they are, what is in them, their end."""
+
+from __future__ import annotations
+
+from airflow_provider_pgqueue.core.message import Row
+from airflow_provider_pgqueue.core.verbs.statement import Statement, nothing, one
+
+
+def partition_archive(partition_by: str) -> Statement[None]:
+    """Make the partitions of the archive by `day` or by `month` from now on."""
+    return Statement("partition_archive", dict(locals()), nothing)
+
+
+def archive_partitions() -> Statement[list[Row]]:
+    """List the partitions of the archive, oldest first: `partition`, from `first_at` to before `end_at`."""
+    return Statement("archive_partitions", {}, list)
+
+
+def archive_checksums(partition: str, first_page: int, end_page: int) -> Statement[list[Row]]:
+    """Count and hash the messages on some pages of a closed partition, for each queue, result and day (UTC)."""
+    return Statement("archive_checksums", dict(locals()), list)
+
+
+def drop_archive_partition(partition: str, manifest: str) -> Statement[int]:
+    """Drop a closed partition that is equal to the manifest (JSON text) of its export; how many messages it had.
+
+    Raises ExportDiffers, UndecidedMessages or ForeignPartition, and then drops nothing.
+    """
+    return Statement("drop_archive_partition", dict(locals()), one, {"manifest": "jsonb"})

@@ -1,0 +1,140 @@
+"""The how-to pages, followed to the letter: their files, shells and manifests."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import psycopg
+import pytest
+import yaml
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
+from airflow_provider_pgqueue.cli.program import program
+from tests.core.cli.conftest import program_folder
+from tools import ROOT
+from tools.postgres import Cluster
+
+Connection = psycopg.Connection[Any]
+Shell = Callable[[str], str]
+GUIDES = ROOT / "docs" / "how-to"
+HANDLE = """#!/bin/sh
+body=$(cat)
+echo "$body" >> handled
+case $body in *bad*) exit 65 ;; *flaky*) exit 1 ;; esac
+"""
+
+
+def block(page: str, mark: str) -> str:
+    (code,) = re.findall(rf"^<!-- {mark} -->\n```\w+\n(.*?)^```$", (GUIDES / page).read_text(), re.M | re.S)
+    return str(code)
+
+
+@pytest.fixture
+def shell(tmp_path: Path, cluster: Cluster, dsn: str) -> Shell:
+    """Run a shell in an empty folder, with psql, pgqueue and the variables of libpq."""
+    path = f"{program_folder(tmp_path)}:{cluster.binaries.folder}:{os.environ['PATH']}"
+    names = {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "dbname": "PGDATABASE"}
+    given = {names[key]: str(value) for key, value in conninfo_to_dict(dsn).items() if key in names}
+    environment = os.environ | given | {"PATH": path, "PYTHONPATH": str(ROOT)}
+
+    def run(code: str) -> str:
+        command = ["sh", "-euc", code]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_the_worker_in_a_shell_archives_rejects_and_gives_back(conn: Connection, shell: Shell, tmp_path: Path) -> None:
+    for name, code in {"worker.sh": block("other-languages.md", "file: worker.sh"), "handle": HANDLE}.items():
+        (tmp_path / name).write_text(code)
+        (tmp_path / name).chmod(0o755)
+    conn.execute("SELECT messages.create_queue('orders', backoff_first => '1 hour', backoff_max => '1 hour')")
+    bodies = ['{"id": "it\'s 7"}', '"bad; $(rm -rf .) \\u00e9"', '"flaky"']
+    for body in bodies:
+        conn.execute("SELECT messages.publish('orders', %s::jsonb)", [body])
+
+    shell("./worker.sh")
+
+    assert (tmp_path / "handled").read_text().splitlines() == [body.replace("\\u00e9", "é") for body in bodies]
+    archived = conn.execute("SELECT result, handled_by FROM messages.message_archive ORDER BY id").fetchall()
+    assert archived == [("success", "worker.sh"), ("rejected", "worker.sh")]
+    waiting = conn.execute("SELECT attempts, visible_at > now() FROM messages.message WHERE lock_token IS NULL")
+    assert waiting.fetchall() == [(1, True)]
+
+
+def test_a_dump_is_restored_with_all_its_messages(cluster: Cluster, conn: Connection, dsn: str, shell: Shell) -> None:
+    database = str(conninfo_to_dict(dsn)["dbname"])
+    conn.execute("SELECT messages.create_queue('orders')")
+    conn.execute("SELECT messages.publish_batch('orders', '[1, 2, 3]')")
+    conn.execute("SELECT messages.archive(lock_token, ARRAY[id]) FROM messages.lease('orders', 1)")
+    conn.execute("SELECT count(*) FROM messages.lease('orders', 1, lease_for => '1 millisecond')")
+    shell(block("backup.md", "shell: dump").replace("mydb", database))
+    restored = f"{database}_restored"
+    try:
+        printed = shell(block("backup.md", "shell: restore").replace("restored", restored))
+        with psycopg.connect(cluster.dsn(restored), autocommit=True) as copy:
+            copy.execute("SELECT messages.upkeep()")
+            left = copy.execute("SELECT message FROM messages.lease('orders', 10) ORDER BY id").fetchall()
+            done = copy.execute("SELECT message, result FROM messages.message_archive").fetchall()
+            (new,) = copy.execute("SELECT messages.publish('orders', '4')").fetchone() or (0,)
+    finally:
+        cluster.drop_database(restored)
+    assert "orders" in printed
+    assert (left, done) == ([(2,), (3,)], [(1, "success")])
+    assert new > 3
+
+
+def test_what_waits_in_pgmq_is_moved_in_its_order(conn: Connection) -> None:
+    conn.execute("CREATE SCHEMA pgmq")
+    # The table of a queue as PGMQ 1.13 makes it.
+    conn.execute(
+        "CREATE TABLE pgmq.q_orders (msg_id bigint PRIMARY KEY, read_ct integer DEFAULT 0, enqueued_at timestamptz,"
+        " last_read_at timestamptz, vt timestamptz DEFAULT now(), message jsonb, headers jsonb)"
+    )
+    conn.execute("INSERT INTO pgmq.q_orders (msg_id, message) SELECT n, to_jsonb(n) FROM generate_series(9, 1, -1) n")
+    conn.execute("UPDATE pgmq.q_orders SET vt = now() + interval '1 hour', headers = '{\"a\": 1}' WHERE msg_id = 5")
+
+    conn.execute(block("from-pgmq.md", "from: pgmq").encode())
+
+    assert conn.execute("SELECT count(*) FROM pgmq.q_orders").fetchone() == (0,)
+    moved = conn.execute("SELECT message, reference FROM messages.lease('orders', 10)").fetchall()
+    assert moved == [(n, f"pgmq {n}") for n in range(1, 10) if n != 5]
+    later = conn.execute("SELECT headers, visible_at > now() FROM messages.message WHERE reference = 'pgmq 5'")
+    assert later.fetchall() == [({"a": 1}, True)]
+
+
+def manifests() -> list[Any]:
+    found = re.findall(r"^```yaml\n(.*?)^```$", (GUIDES / "kubernetes.md").read_text(), re.M | re.S)
+    return [yaml.safe_load(code) for code in found]
+
+
+def test_the_manifests_run_commands_that_exist_with_options_that_exist() -> None:
+    pods = [one["spec"]["template"]["spec"] for one in manifests() if "template" in one["spec"]]
+    commands = [container["command"] for pod in pods for container in pod["containers"]]
+    assert [command[:2] for command in commands] == [["pgqueue", "install"], ["pgqueue", "worker"]]
+    for _, name, *arguments in commands:
+        group = click.Context(program)
+        command = program.get_command(group, name)
+        assert command is not None
+        command.make_context(name, [str(argument) for argument in arguments], parent=group).close()
+
+
+def test_the_scaler_asks_what_an_observer_may_ask(conn: Connection) -> None:
+    (query,) = [one["spec"]["triggers"][0]["metadata"]["query"] for one in manifests() if one["kind"] == "ScaledObject"]
+    conn.execute("SELECT messages.create_queue('orders')")
+    with conn.transaction(force_rollback=True):
+        conn.execute("CREATE ROLE scaler")
+        conn.execute(sql.SQL("GRANT messages_observer TO scaler"))
+        conn.execute("SET LOCAL ROLE scaler")
+        assert conn.execute(query.encode()).fetchall() == [(0,)]

@@ -1,0 +1,45 @@
+"""What the package calls things: the one face that users import from, and no name for two things."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+
+import airflow_provider_pgqueue.core as face
+from tools import ROOT
+
+PACKAGE = ROOT / "airflow_provider_pgqueue"
+# Shared in spark/ today: this list may only get shorter.
+SHARED = {"Column", "Staged", "Window"}
+
+
+def public_classes() -> Iterator[tuple[str, str]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                yield node.name, path.relative_to(PACKAGE).as_posix()
+
+
+def test_the_face_is_what_users_need_and_no_more() -> None:
+    assert sorted(face.__all__) == sorted(
+        [
+            *("connect", "connect_async", "run", "run_async", "verbs"),
+            *("install", "migrate", "check_version"),
+            *("Message", "DeadMessage", "Duplicate"),
+            *("Success", "Rejected", "Failed", "Retry", "RejectMessage", "Outcome"),
+            *("Consumer", "Worker", "Lease"),
+            *("PgQueueError", "QueueNotFound", "QueueFull", "QueuePaused", "LeaseLost"),
+            *("InvalidMessage", "InvalidArgument", "PermissionDenied", "ConnectionFailed"),
+        ]
+    )
+    assert [name for name in face.__all__ if not getattr(face, name).__doc__] == []
+
+
+def test_no_two_classes_share_a_name() -> None:
+    places = defaultdict(list)
+    for name, place in public_classes():
+        places[name].append(place)
+    shared = {name: found for name, found in places.items() if len(found) > 1}
+    assert set(shared) == SHARED, shared
+    assert [place for name in SHARED for place in places[name] if not place.startswith("spark/")] == []

@@ -1,0 +1,123 @@
+"""Each public SQL function has a verb of its name, on the shelf of its file, with its arguments."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime, timedelta
+from types import NoneType, UnionType
+from typing import Any, Union, Unpack, get_args, get_origin, get_type_hints
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import Success, verbs
+from tools import ROOT
+
+Connection = psycopg.Connection[Any]
+Verb = Callable[..., verbs.Statement[Any]]
+
+# Public functions that are no verbs, and why.
+WITHOUT_VERB = {
+    "adopt_archive_default": "the upkeep calls it",
+    "apply_retention": "the upkeep calls it",
+    "cron_matches": "answers a question about a schedule in psql",
+    "fingerprint": "stands in queries over many rows",
+    "granted_queues": "the views call it",
+    "latest_migration": "core.migrations asks before it knows which functions there are",
+    "schema_version": "core.migrations asks before it knows which functions there are",
+    "session_is_limited": "the views call it",
+}
+IN_SQL = {"publish_texts": "publish_batch"}
+# With these the message goes through publish_deduplicated.
+DEDUPLICATION = {"dedup_key", "dedup_keys", "dedup_window", "on_conflict"}
+SHELF = {"cron": "upkeep"}
+SAMPLES: dict[Any, Any] = {
+    str: "[]",  # a text and a JSON text
+    int: 1,
+    bool: True,
+    Any: 1,
+    timedelta: timedelta(days=1),
+    datetime: datetime(2026, 1, 1, tzinfo=UTC),
+    UUID: uuid4(),
+}
+VERBS: dict[str, Verb] = {name: value for name in verbs.__all__ if inspect.isfunction(value := getattr(verbs, name))}
+
+
+def parameters(verb: Verb) -> dict[str, Any]:
+    """Return the type of each parameter, also of those that a TypedDict names."""
+    hints = get_type_hints(verb)
+    del hints["return"]
+    found: dict[str, Any] = {}
+    for name, kind in hints.items():
+        found |= get_type_hints(get_args(kind)[0]) if get_origin(kind) is Unpack else {name: kind}
+    return found
+
+
+def sample(name: str, kind: Any) -> Any:
+    if name == "dedup_window":
+        return timedelta(days=1)
+    if name == "outcomes":
+        return {1: Success("fine")}
+    if get_origin(kind) in (UnionType, Union):
+        kind = next(one for one in get_args(kind) if one is not NoneType)
+    if kind in SAMPLES:
+        return SAMPLES[kind]
+    if issubclass(get_origin(kind), Mapping):
+        return {1: 1}
+    assert issubclass(get_origin(kind), Collection) or name == "bodies", (name, kind)
+    return [sample("", get_args(kind)[0])]
+
+
+def call(verb: Verb, *, deduplicated: bool) -> verbs.Statement[Any]:
+    """Make the statement with a value for each parameter."""
+    required, given = [], {}
+    for name, kind in parameters(verb).items():
+        if name in DEDUPLICATION and verb.__module__.endswith(".publish") and not deduplicated:
+            continue
+        declared = inspect.signature(verb).parameters.get(name)
+        if declared and declared.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD:
+            required.append(sample(name, kind))
+        else:
+            given[name] = sample(name, kind)
+    return verb(*required, **given)
+
+
+def public_functions(conn: Connection) -> dict[str, set[str]]:
+    """Return the arguments of each function that an admin of the queue may call."""
+    query = """
+        SELECT proname, ARRAY(
+                   SELECT name FROM unnest(proargnames, coalesce(proargmodes, array_fill('i'::"char", ARRAY[pronargs])))
+                                    AS argument (name, mode) WHERE mode = 'i')
+          FROM pg_proc
+         WHERE pronamespace = 'messages'::regnamespace AND has_function_privilege('messages_admin', oid, 'EXECUTE')
+    """
+    return {name: set(arguments) for name, arguments in conn.execute(query).fetchall()}
+
+
+def test_each_public_function_has_a_verb_or_a_reason_to_have_none(conn: Connection) -> None:
+    spoken = {call(verb, deduplicated=known).function for verb in VERBS.values() for known in (False, True)}
+    public = set(public_functions(conn))
+    assert public - spoken == set(WITHOUT_VERB)
+    assert spoken - public == set()
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_verb_is_named_as_its_function_and_shelved_as_its_file(name: str) -> None:
+    function = IN_SQL.get(name, name)
+    assert call(VERBS[name], deduplicated=False).function == function
+    (file,) = ROOT.glob(f"sql/**/{function}.sql")
+    assert VERBS[name].__module__.rpartition(".")[2] == SHELF.get(file.parent.name, file.parent.name)
+
+
+def test_names_and_types_of_the_arguments_of_each_verb_are_those_of_its_function(conn: Connection) -> None:
+    public = public_functions(conn)
+    statements = [call(verb, deduplicated=known) for verb in VERBS.values() for known in (False, True)]
+    wrong = {}
+    for one in statements:
+        elsewhere = DEDUPLICATION if one.function in ("publish", "publish_batch") else set()
+        wrong[one.function] = (set(one.given) ^ public[one.function]) - elsewhere
+    assert {function: names for function, names in wrong.items() if names} == {}
+    for statement in statements:
+        conn.execute(f"EXPLAIN {statement.sql}".encode(), statement.given)
