@@ -1,7 +1,7 @@
 # Everything lives in .venv (packages) and .run (servers, logs, state): `make clean` removes both.
 # PG=debian or PG=embedded chooses the PostgreSQL; without it, Debian's with pg_cron where it can be had.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark up down test test-fast bench bench-quick bench-spark docs check fix golden lock clean
+.PHONY: help setup demo demo-spark up down test test-fast bench bench-quick bench-spark docs check fix golden lock dist tag clean
 MAKEFLAGS += --no-print-directory
 export PG
 
@@ -80,6 +80,12 @@ golden: setup ## Write the description of the schema anew, for a review of what 
 
 lock: ## Resolve the dependencies again into requirements.lock (LOCK=--upgrade for newer ones)
 	@tools/bootstrap.sh lock $(LOCK)
+
+dist: setup ## Build the wheel and the sdist into dist/
+	@$(BIN)/python -m hatchling build -d dist
+
+tag: setup ## Tag the commit as the version of the package, with its notes from CHANGELOG.md
+	@$(BIN)/python -m tools.release
 
 clean: ## Stop the servers, then remove .venv and .run
 	@if [ -e $(STAMP) ]; then $(BIN)/python -m tools.airflow stop; $(BIN)/python -m tools.postgres destroy; fi

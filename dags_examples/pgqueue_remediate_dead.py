@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import DAG, get_current_context, task
+from airflow.sdk import DAG
 
-from airflow_provider_pgqueue.core import run, verbs
-from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.core import DeadMessage, Dismiss
+from airflow_provider_pgqueue.operators.repair import PgQueueRepairOperator
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 
 with DAG(
@@ -39,24 +39,20 @@ with DAG(
     wait >> start
 
 
-@task(retries=2, retry_delay=timedelta(seconds=5))
-def decide() -> dict[str, int]:
+def correct(flight: DeadMessage) -> Any:
     """Requeue a cancelled flight that had an aircraft, as what it is; dismiss the others."""
-    who = get_current_context()["run_id"]
-    counts = {"requeued": 0, "dismissed": 0}
-    with PgQueueHook().connect() as conn:
-        while dead := run(conn, verbs.lease_dead("flights", results=["rejected"], max_messages=1000, locked_by=who)):
-            repaired: dict[int, Any] = {
-                message.id: message.body | {"status": "cancelled"} for message in dead if message.body["tailnum"]
-            }
-            hopeless = [message.id for message in dead if message.id not in repaired]
-            token = dead[0].lock_token
-            if repaired:
-                counts["requeued"] += len(run(conn, verbs.requeue(token, list(repaired), bodies=repaired)))
-            if hopeless:
-                counts["dismissed"] += len(run(conn, verbs.dismiss(token, hopeless, "no aircraft was assigned")))
-    return counts
+    if flight.body["tailnum"]:
+        return flight.body | {"status": "cancelled"}
+    return Dismiss("no aircraft was assigned")
 
 
 with DAG("pgqueue_remediate_dead", schedule=None, tags=["pgqueue"], doc_md=__doc__) as remediate:
-    decide()
+    PgQueueRepairOperator(
+        task_id="repair",
+        queue_name="flights",
+        results=["rejected"],
+        function=correct,
+        batch_size=1000,
+        retries=2,
+        retry_delay=timedelta(seconds=5),
+    )

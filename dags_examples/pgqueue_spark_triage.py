@@ -1,6 +1,6 @@
 """Each morning: what messages died of, as a table and a page; then the causes for which there is a repair are cured.
 
-triage → the causes → one reprocess for each that we can repair → drain: what was requeued is worked off. All other
+triage → the causes → one `repair` for each that we can repair → drain: what was requeued is worked off. All other
 causes wait for a person, who finds them on the page. The Airflow variable `pgqueue_triage_report` says where that is.
 """
 
@@ -21,12 +21,12 @@ HERE = {"PYTHONPATH": str(Path(__file__).parent)}
 
 @task
 def choose_causes() -> list[dict[str, str]]:
-    """Return the causes of the triage that have a repair, as arguments of `reprocess`; none: the rest is skipped."""
+    """Return the causes of the triage that have a repair, as arguments of `repair`; none: the rest is skipped."""
     with PgQueueHook().connect() as conn:
         found = conn.execute(
             "SELECT cause, pattern FROM messages.triage_causes(%s) WHERE undecided > 0", [QUEUE]
         ).fetchall()
-    return [{"cause": cause, "repair": REPAIRS[pattern]} for cause, pattern in found if pattern in REPAIRS]
+    return [{"cause": cause, "function": REPAIRS[pattern]} for cause, pattern in found if pattern in REPAIRS]
 
 
 with DAG(
@@ -47,8 +47,8 @@ with DAG(
         driver_memory="1g",
     )
     causes = choose_causes()
-    reprocess = PgQueueSparkOperator.partial(
-        task_id="reprocess", pipeline="reprocess", env_vars=HERE, driver_memory="1g", max_active_tis_per_dag=1
+    repair = PgQueueSparkOperator.partial(
+        task_id="repair", pipeline="repair", env_vars=HERE, driver_memory="1g", max_active_tis_per_dag=1
     ).expand(arguments=causes)
     drain = PgQueueSparkOperator(
         task_id="drain",
@@ -58,4 +58,4 @@ with DAG(
         driver_memory="1g",
     )
     triage >> causes
-    reprocess >> drain
+    repair >> drain

@@ -65,6 +65,9 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/dead/dead_ids.sql
 \ir functions/dead/dead_queues.sql
 \ir functions/dead/dead_causes.sql
+\ir functions/dead/remedies.sql
+\ir functions/dead/count_remedies.sql
+\ir functions/dead/requeued_results.sql
 \ir functions/dead/check_dead_lease.sql
 
 -- Groups: one message at a time, in order

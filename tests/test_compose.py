@@ -1,21 +1,33 @@
-"""The Docker set-up is not run by the tests, so it is held against the schema and the private set-up instead."""
+"""The Docker set-up, without a Docker engine: what the containers would run is run here, the rest is compared."""
 
 from __future__ import annotations
 
+import ast
 import json
+import os
 import re
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import psycopg
+import psycopg.sql
 import pytest
 import yaml
+from airflow.utils.file import list_py_file_paths
 
 from tools import AIRFLOW_DATABASE, QUEUE_DATABASE, ROOT
 from tools.airflow import COMMANDS, Stack
-from tools.postgres import SETTINGS, cron_settings
+from tools.postgres import SETTINGS, Cluster, cron_settings
 
 SCHEMA = json.loads((ROOT / "tests" / "data" / "compose-spec.json").read_text())
+PASSWORD = "p@ss/w:rd %#?\"'$"
 SHARED_SETTING = re.compile(r"AIRFLOW__(CORE__(?!DAGS_FOLDER|FERNET|\w+_URL)|DAG_PROCESSOR__)\w+")
 
 
@@ -37,7 +49,7 @@ def test_the_schema_refuses_a_mistyped_key(compose: Any) -> None:
 def test_all_components_of_airflow_are_services(compose: Any) -> None:
     commands = {name: service.get("command") for name, service in compose["services"].items()}
     assert {name: commands[name] for name in COMMANDS} == {name: name for name in COMMANDS}
-    assert commands["airflow-init"] == "db migrate"
+    assert (ROOT / commands["airflow-init"][-1].removeprefix("/opt/airflow/provider/")).is_file()
 
 
 def test_services_depend_on_services_that_exist(compose: Any) -> None:
@@ -45,9 +57,43 @@ def test_services_depend_on_services_that_exist(compose: Any) -> None:
         assert set(service.get("depends_on", {})) <= set(compose["services"])
 
 
+def test_each_image_is_built_by_one_service_and_pulled_by_none(compose: Any) -> None:
+    services = compose["services"].values()
+    built = Counter(service["image"] for service in services if "build" in service)
+    assert built == dict.fromkeys({service["image"] for service in services}, 1)
+    assert {(service["pull_policy"], "build" in service) for service in services} == {("build", True), ("never", False)}
+
+
+def test_spark_and_java_are_in_the_profile_only(compose: Any) -> None:
+    stages = re.split(r"^FROM ", (ROOT / "docker" / "airflow.Dockerfile").read_text(), flags=re.M)[1:]
+    assert {stage.split()[2]: "openjdk" in stage and "[spark]" in stage for stage in stages} == {
+        "airflow": False,
+        "spark": True,
+    }
+    targets = {
+        name: service["build"].get("target") for name, service in compose["services"].items() if "build" in service
+    }
+    assert targets == {"airflow-init": "airflow", "spark": "spark", "postgres": None}
+    assert {name for name, service in compose["services"].items() if "profiles" in service} == {"spark"}
+
+
+def test_each_component_that_goes_on_has_a_health_check(compose: Any) -> None:
+    checked = {name for name, service in compose["services"].items() if "healthcheck" in service}
+    assert checked == {"postgres", *COMMANDS}
+
+
+def test_the_example_of_settings_names_each_variable_and_no_other(compose: Any) -> None:
+    used = set(re.findall(r"\$\{(\w+)", (ROOT / "docker-compose.yml").read_text()))
+    named = dict(re.findall(r"^(\w+)='?(.*?)'?$", (ROOT / ".env.example").read_text(), re.M))
+    assert set(named) == used
+    assert interpolated(compose, {}) == interpolated(compose, named)
+    page = (ROOT / "docs" / "how-to" / "docker.md").read_text()
+    assert set(re.findall(r"^\| `([A-Z_]+)` \|", page, re.M)) == used
+
+
 def test_files_and_volumes_that_are_mounted_or_built_exist(compose: Any) -> None:
     for service in compose["services"].values():
-        assert (ROOT / service["build"]["dockerfile"]).is_file()
+        assert "build" not in service or (ROOT / service["build"]["dockerfile"]).is_file()
         for volume in service["volumes"]:
             source = volume.split(":")[0]
             assert (ROOT / source).exists() if source.startswith("./") else source in compose["volumes"]
@@ -72,7 +118,7 @@ def test_airflow_has_the_settings_of_the_private_stack(compose: Any, tmp_path: P
 def test_databases_have_the_names_of_the_private_ones(compose: Any) -> None:
     airflow = compose["services"]["scheduler"]["environment"]
     assert compose["services"]["postgres"]["environment"]["POSTGRES_DB"] == QUEUE_DATABASE
-    assert airflow["AIRFLOW_CONN_PGQUEUE_DEFAULT"].endswith(f"/{QUEUE_DATABASE}")
+    assert airflow["PGDATABASE"] == QUEUE_DATABASE
     assert airflow["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].endswith(f"/{AIRFLOW_DATABASE}")
     assert f"CREATE DATABASE {AIRFLOW_DATABASE};" in (ROOT / "docker" / "databases.sql").read_text()
 
@@ -91,6 +137,139 @@ def test_postgres_image_and_its_pg_cron_have_the_same_version() -> None:
     assert major
     dockerfile = (ROOT / "docker" / "postgres.Dockerfile").read_text()
     assert re.findall(r"postgresql-(\d+)-cron", dockerfile) == [major[1]]
+
+
+@pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
+def test_dags_that_need_spark_are_left_out(tmp_path: Path) -> None:
+    folder = tmp_path / "dags"
+    folder.mkdir()
+    for file in (ROOT / "dags_examples").glob("*.py"):
+        (folder / file.name).write_bytes(file.read_bytes())
+    (folder / ".airflowignore").write_bytes((ROOT / "docker" / "airflowignore").read_bytes())
+    seen = {Path(path).name for path in list_py_file_paths(str(folder), safe_mode=False)}
+    needs_spark = {file.name for file in folder.glob("*.py") if "spark" in file.read_text()}
+    assert len(needs_spark) > 3
+    assert seen == {file.name for file in folder.glob("*.py")} - needs_spark - {"flights.py"}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A PostgreSQL that asks every TCP connection for a password with all that is special in a URL or a shell."""
+    cluster = Cluster(
+        tmp_path_factory.mktemp("compose"),
+        kind=request.config.getoption("--pg"),
+        durable=False,
+        cron_database="pgqueue",
+    )
+    try:
+        cluster.start()
+        cluster.create_database(QUEUE_DATABASE)
+        with psycopg.connect(cluster.dsn(), autocommit=True) as conn:
+            conn.execute((ROOT / "docker" / "databases.sql").read_bytes())
+            conn.execute(psycopg.sql.SQL("ALTER ROLE postgres PASSWORD {}").format(PASSWORD))
+        (cluster.data / "pg_hba.conf").write_text("local all all trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
+        cluster.restart()
+        yield cluster
+    finally:
+        cluster.destroy()
+
+
+@pytest.mark.airflow
+def test_init_sets_everything_up_with_any_password_and_twice_does_no_harm(
+    compose: Any, server: Cluster, tmp_path: Path
+) -> None:
+    with pytest.raises(psycopg.OperationalError, match="no password supplied"):
+        psycopg.connect(server.dsn(QUEUE_DATABASE))
+    environment = interpolated(compose, {"POSTGRES_PASSWORD": PASSWORD})["services"]["airflow-init"]["environment"]
+    here = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PGHOST": "127.0.0.1",
+        "PGPORT": str(server.port),
+        "AIRFLOW_HOME": str(tmp_path),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags_examples"),
+    }
+    for _ in range(2):
+        command = ["bash", ROOT / "docker" / "init.sh"]
+        done = subprocess.run(command, env=environment | here, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr[-2000:]
+    assert "queue orders exists" in done.stdout
+    with psycopg.connect(server.dsn(QUEUE_DATABASE), password=PASSWORD) as conn:
+        queues = conn.execute("SELECT array_agg(queue_name ORDER BY queue_name) FROM messages.queue").fetchone()
+        departures = conn.execute("SELECT count(*) FROM flights.departure").fetchone()
+        lag = conn.execute("SELECT severity FROM messages.health() WHERE check_name = 'upkeep_lag'").fetchone()
+    assert queues == (sorted({"default", *_queues_of_the_setup_dag()}),)
+    assert (departures, lag) == ((0,), ("ok",))
+    with psycopg.connect(server.dsn(AIRFLOW_DATABASE), password=PASSWORD) as conn:
+        assert conn.execute("SELECT count(*) FROM alembic_version").fetchone() == (1,)
+
+
+Page = Callable[[str], str]
+
+
+@pytest.fixture
+def page() -> Iterator[Page]:
+    """Serve a health page of Airflow; returns its address."""
+    content = b""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == "/api/v2/monitor/health" else 404)
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *arguments: Any) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+
+    def show(text: str) -> str:
+        nonlocal content
+        content = text.encode()
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield show
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("component", ["scheduler", "triggerer", "dag-processor"])
+def test_a_health_check_looks_for_the_heartbeat_of_its_component(compose: Any, page: Page, component: str) -> None:
+    names = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+    health = {name: {"status": "healthy", f"latest_{name}_heartbeat": "2026-11-22T01:12:03Z"} for name in names}
+    url = page(json.dumps(health, separators=(",", ":")))
+    assert health_check(compose, component, url) == 0
+    health[component.replace("-", "_")]["status"] = "unhealthy"
+    url = page(json.dumps(health, separators=(",", ":")))
+    assert health_check(compose, component, url) != 0
+
+
+def health_check(compose: Any, component: str, url: str) -> int:
+    """Run the health check of a component against another API server."""
+    test = compose["services"][component]["healthcheck"]["test"]
+    command = test.replace("http://api-server:8080", url)
+    assert command != test
+    return subprocess.run(["sh", "-c", command], capture_output=True, timeout=60).returncode
+
+
+def interpolated(value: Any, variables: dict[str, str]) -> Any:
+    """Return what docker compose makes of a part of the file with these variables."""
+    match value:
+        case dict():
+            return {key: interpolated(each, variables) for key, each in value.items()}
+        case list():
+            return [interpolated(each, variables) for each in value]
+        case str():
+            return re.sub(r"\$\{(\w+):-(.*?)\}", lambda found: variables.get(found[1]) or found[2], value)
+    return value
+
+
+def _queues_of_the_setup_dag() -> list[str]:
+    tree = ast.parse((ROOT / "dags_examples" / "pgqueue_setup.py").read_text())
+    (queues,) = [node.value for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg == "queues"]
+    found: list[str] = ast.literal_eval(queues)
+    return found
 
 
 def _from(image: str) -> str:

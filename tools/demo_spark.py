@@ -99,8 +99,8 @@ class Demo:
         with step("Triage of the dead messages"):
             causes = self._pipeline("triage", "--report", str(self.report))
         with step("Repairing the flights without an arrival report, and draining again"):
-            repair = ["--result", "failed", "--repair", "flights_on_spark:report_arrival"]
-            repaired = self._pipeline("reprocess", "--queue", QUEUE, *repair)
+            repair = ["--results", "failed", "--function", "flights_on_spark:report_arrival"]
+            repaired = self._pipeline("repair", "--queue", QUEUE, *repair)
             self._drain()
         with step("Reconciling with the data file"):
             reconciled = self._pipeline(

@@ -26,6 +26,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "worker": ("worker", "Handle messages with a Python function."),
     "dead": ("dead", "Count dead messages by cause."),
     "requeue": ("dead", "Publish dead messages again."),
+    "repair": ("repair", "Repair dead messages with a Python function."),
     "dismiss": ("dead", "Close dead messages without publishing them again."),
     "purge": ("purge", "Delete the waiting messages of a queue."),
     "schedules": ("schedules", "List the schedules, which publish messages at set times."),

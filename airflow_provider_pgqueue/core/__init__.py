@@ -25,12 +25,16 @@ from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.message import DeadMessage, Duplicate, Message
 from airflow_provider_pgqueue.core.migrations import check_version, migrate
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, RejectMessage, Retry, Success
+from airflow_provider_pgqueue.core.repair import KEEP, LEAVE, Dismiss, Repair
 from airflow_provider_pgqueue.core.worker import Worker
 
 __all__ = [
+    "KEEP",
+    "LEAVE",
     "ConnectionFailed",
     "Consumer",
     "DeadMessage",
+    "Dismiss",
     "Duplicate",
     "Failed",
     "InvalidArgument",
@@ -46,6 +50,7 @@ __all__ = [
     "QueuePaused",
     "RejectMessage",
     "Rejected",
+    "Repair",
     "Retry",
     "Success",
     "Worker",

@@ -58,7 +58,7 @@ class Worker:
 
         Returns how messages ended, as `Consumer.drain` does.
         """
-        with _signals(self.stop), self._listening(until_empty):
+        with stop_on_signals(self.stop), self._listening(until_empty):
             failures = 0
             while not self._stopping.is_set():
                 try:
@@ -141,8 +141,8 @@ class Worker:
 
 
 @contextmanager
-def _signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Stop on SIGTERM and SIGINT while open, where Python allows it: in the main thread."""
+def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` on SIGTERM and SIGINT while open, where Python allows it: in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -25,12 +25,12 @@ PIPELINES: Final = {
     "drain": "Lease, handle and archive a large backlog in parallel.",
     "export": "Write closed partitions of the archive as Parquet, verify them, drop them.",
     "triage": "Find out what messages died of: a table of causes and a page with plots.",
-    "reprocess": "Repair dead messages by a function and requeue them.",
+    "repair": "Repair dead messages with a function and publish them again.",
     "rollup": "Sum up arrivals, results and times by minute, hour and day.",
     "replay": "Publish messages of the archive or of an export again.",
     "reconcile": "Compare what was expected with the archive and with a business table.",
 }
-_FOLDERS: Final = {"drain": "drain.", "export": "export.", "triage": "dead.", "reprocess": "dead."}
+_FOLDERS: Final = {"drain": "drain.", "export": "export.", "triage": "dead."}
 
 
 class Pipelines(click.Group):

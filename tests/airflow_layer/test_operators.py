@@ -16,6 +16,9 @@ from airflow.sdk import DAG, literal
 from airflow.sdk.exceptions import AirflowException, AirflowSkipException, TaskDeferred
 
 from airflow_provider_pgqueue.core import (
+    KEEP,
+    DeadMessage,
+    Dismiss,
     Failed,
     InvalidArgument,
     InvalidMessage,
@@ -31,6 +34,7 @@ from airflow_provider_pgqueue.core import (
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
+from airflow_provider_pgqueue.operators.repair import PgQueueRepairOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
@@ -420,6 +424,56 @@ def test_results_and_a_limit_choose_what_is_requeued(run: Run, conn: Connection)
     assert bodies(conn) == ["bad", "broken"]
 
 
+# Repair ---------------------------------------------------------------------------------------------------------------
+
+
+def mend(message: DeadMessage) -> Any:
+    return Dismiss("no use") if message.result == "rejected" else "mended"
+
+
+def repair(**arguments: Any) -> PgQueueRepairOperator:
+    return PgQueueRepairOperator(**({"task_id": "repair", "queue_name": "orders", "function": mend} | arguments))
+
+
+@pytest.mark.usefixtures("dead")
+def test_a_function_repairs_dead_messages_and_the_result_has_no_bodies(run: Run, conn: Connection) -> None:
+    dry = run(repair(dry_run=True))
+    assert (dry["requeued"], dry["dismissed"], dry["dry_run"], bodies(conn)) == (2, 1, True, [])
+    summary = run(repair())
+    assert (summary["requeued"], summary["dismissed"], bodies(conn)) == (2, 1, ["mended", "mended"])
+    assert "mended" not in repr(summary)
+    assert "broken" not in repr(summary)
+    row = conn.execute("SELECT DISTINCT remedied_by FROM messages.message_archive WHERE remedy IS NOT NULL").fetchall()
+    assert row == [("repair orders/manual__1/repair/-1",)]
+
+
+@pytest.mark.usefixtures("dead")
+def test_a_repair_names_its_function_and_chooses_by_result(run: Run, conn: Connection) -> None:
+    named = repair(function="operator:attrgetter", results=["failed"])
+    assert (run(named)["raised"], bodies(conn)) == (2, [])
+    assert run(repair(results=["rejected"]))["dismissed"] == 1
+
+
+@pytest.mark.usefixtures("dead")
+def test_a_canary_that_stops_a_repair_is_in_its_result(run: Run) -> None:
+    summary = run(repair(results=["failed"], canary=1, canary_wait=timedelta(milliseconds=10)))
+    assert (summary["requeued"], summary["stopped"]) == (1, "the canary was not finished in time")
+
+
+@pytest.mark.usefixtures("dead")
+def test_a_repair_that_is_told_to_stop_settles_what_it_has_and_its_retry_goes_on(run: Run, conn: Connection) -> None:
+    def stop(message: DeadMessage) -> Any:
+        operator.on_kill()
+        return KEEP
+
+    operator = repair(function=stop)
+    with pytest.raises(AirflowException, match="stopped while repairing"):
+        run(operator)
+    assert len(bodies(conn)) == 1
+    assert run(repair(function=lambda message: KEEP))["requeued"] == 3
+    assert sorted(bodies(conn)) == ["bad", "broken", "broken"]
+
+
 def test_the_operators_can_be_put_into_a_dag_and_serialized(conn_id: str) -> None:
     from airflow.serialization.serialized_objects import DagSerialization
 
@@ -428,6 +482,7 @@ def test_the_operators_can_be_put_into_a_dag_and_serialized(conn_id: str) -> Non
         publish(messages=lambda: [1])
         consume(apply_function=judge)
         PgQueueRequeueOperator(task_id="again", queue_name=None)
+        repair()
         PgQueueUpkeepOperator(task_id="upkeep")
         PgQueueConsumeOperator.partial(task_id="many", apply_function=judge).expand(queue_name=["a", "b"])
-    assert len(DagSerialization.to_dict(dag)["dag"]["tasks"]) == 6
+    assert len(DagSerialization.to_dict(dag)["dag"]["tasks"]) == 7

@@ -29,6 +29,7 @@ def test_the_face_is_what_users_need_and_no_more() -> None:
             *("Message", "DeadMessage", "Duplicate"),
             *("Success", "Rejected", "Failed", "Retry", "RejectMessage", "Outcome"),
             *("Consumer", "Worker", "Lease"),
+            *("Repair", "KEEP", "LEAVE", "Dismiss"),
             *("PgQueueError", "QueueNotFound", "QueueFull", "QueuePaused", "LeaseLost"),
             *("InvalidMessage", "InvalidArgument", "PermissionDenied", "ConnectionFailed"),
         ]

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import Consumer, Failed, InvalidArgument, Message, Outcome, Success, run, verbs
 from airflow_provider_pgqueue.core.errors import BeforeArchive
-from airflow_provider_pgqueue.core.message import Archived
+from airflow_provider_pgqueue.core.message import ArchivedMessage
 from airflow_provider_pgqueue.core.outcome import describe
 
 Connection = psycopg.Connection[Any]
@@ -20,7 +20,7 @@ Connect = Callable[..., Connection]
 Queue = Callable[..., str]
 
 
-def archived(conn: Connection, **search: Any) -> list[Archived]:
+def archived(conn: Connection, **search: Any) -> list[ArchivedMessage]:
     return run(conn, verbs.search_archive("orders", **search))
 
 

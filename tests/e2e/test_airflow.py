@@ -11,15 +11,24 @@ from typing import Any
 
 import psycopg
 import pytest
+import yaml
 from psycopg.rows import dict_row
 
 from tests.e2e.conftest import places_of
+from tests.test_compose import health_check
 from tests.waiting import until
+from tools import ROOT
 from tools.airflow import Stack
 from tools.postgres import Cluster
 
 pytestmark = pytest.mark.airflow
 Connection = psycopg.Connection[Any]
+
+
+@pytest.mark.parametrize("component", ["scheduler", "triggerer", "dag-processor"])
+def test_the_health_checks_of_docker_find_the_heartbeats(stack: Stack, component: str) -> None:
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    until(lambda: health_check(compose, component, stack.url) == 0, what=f"the heartbeat of {component}")
 
 
 def create(conn: Connection, queue_name: str) -> None:

@@ -170,14 +170,14 @@ def test_the_causes_of_the_triage_are_repaired_and_worked_off_once_however_often
     assert results(queue_conn, "spark_flights")["success"] == success + dead["failed"]
 
     def summaries() -> list[Any]:
-        client, repaired = stack.client, stack.client.xcom(TRIAGE, run_id, "reprocess", map_index=0)
+        client, repaired = stack.client, stack.client.xcom(TRIAGE, run_id, "repair", map_index=0)
         return [client.xcom(TRIAGE, run_id, "triage"), repaired, client.xcom(TRIAGE, run_id, "drain")]
 
     done, account = summaries(), results(queue_conn, "spark_flights")
     assert [done[1]["requeued"], done[2]["archived"]] == [dead["failed"], dead["failed"]]
     die(queue_conn, 1, "failed", "no arrival report yet")
     queue_conn.execute("SELECT messages.publish('spark_flights', '{}')")
-    again(stack, TRIAGE, run_id, "reprocess", "drain")
+    again(stack, TRIAGE, run_id, "repair", "drain")
     assert summaries() == done
     assert results(queue_conn, "spark_flights") == account | {"failed": account["failed"] + 1}
     assert undecided(queue_conn) == {"rejected": dead["rejected"], "failed": 1}

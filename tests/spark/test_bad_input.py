@@ -122,7 +122,7 @@ COMMANDS = {
     "drain": ("--queue", "orders", "--function", f"{FUNCTIONS}:accept"),
     "export": ("--target", "{folder}"),
     "triage": (),
-    "reprocess": ("--repair", f"{FUNCTIONS}:keep"),
+    "repair": ("--function", f"{FUNCTIONS}:keep"),
     "rollup": (),
     "replay": ("--to-queue", "orders"),
     "reconcile": (),
@@ -218,16 +218,16 @@ NO_FUNCTION = rf"module '{FUNCTIONS}' has no function 'nothing'\. Check its spel
     ("pipeline", "arguments", "error", "says"),
     [
         ("drain", (*NOWHERE, "--function", f"{FUNCTIONS}:accept"), errors.QueueNotFound, NO_QUEUE + "Create it"),
-        ("reprocess", (*NOWHERE, "--repair", f"{FUNCTIONS}:keep"), errors.QueueNotFound, NO_QUEUE + "Create it"),
+        ("repair", (*NOWHERE, "--function", f"{FUNCTIONS}:keep"), errors.QueueNotFound, NO_QUEUE + "Create it"),
         ("replay", ("--to-queue", "nowhere"), errors.QueueNotFound, NO_QUEUE + "Create it"),
         ("triage", NOWHERE, errors.QueueNotFound, NO_QUEUE + "Create it"),
         ("reconcile", NOWHERE, errors.QueueNotFound, NO_QUEUE + "Create it"),
         ("replay", (*NOWHERE, "--to-queue", "orders"), errors.QueueNotFound, NO_QUEUE + "Create it"),
         ("drain", ("--queue", "orders", "--function", "nowhere:f"), errors.InvalidArgument, NO_MODULE),
-        ("reprocess", ("--repair", "nowhere:f"), errors.InvalidArgument, NO_MODULE),
-        ("reprocess", ("--repair", f"{FUNCTIONS}:keep", "--validator", "nowhere:f"), errors.InvalidArgument, NO_MODULE),
+        ("repair", ("--function", "nowhere:f"), errors.InvalidArgument, NO_MODULE),
+        ("repair", ("--function", f"{FUNCTIONS}:keep", "--validator", "nowhere:f"), errors.InvalidArgument, NO_MODULE),
         ("drain", ("--queue", "orders", "--function", f"{FUNCTIONS}:nothing"), errors.InvalidArgument, NO_FUNCTION),
-        ("reprocess", ("--repair", f"{FUNCTIONS}:nothing"), errors.InvalidArgument, NO_FUNCTION),
+        ("repair", ("--function", f"{FUNCTIONS}:nothing"), errors.InvalidArgument, NO_FUNCTION),
         ("replay", ("--where", "id >"), errors.InvalidArgument, "the filter 'id >' is not one"),
         ("export", ("--target", "{folder}", "--partition", "nowhere"), errors.InvalidArgument, "'nowhere' does not ex"),
         ("export", ("--target", "gopher://x"), errors.InvalidArgument, "gopher://x.*Give"),
@@ -259,7 +259,7 @@ def test_what_is_not_there_is_named_before_anything_is_changed(
         ("drain", "--queue", "orders", "--function", f"{FUNCTIONS}:accept", "--batch-size", "0"),
         ("export", "--drop"),
         ("triage", "--from", "yesterday"),
-        ("reprocess", "--repair", f"{FUNCTIONS}:keep", "--result", "success"),
+        ("repair", "--function", f"{FUNCTIONS}:keep", "--results", "success"),
         ("rollup", "--margin", "soon"),
         ("replay", "--from", "2026-01-01"),
         ("reconcile", "--by", "topic"),
@@ -282,10 +282,10 @@ def test_bodies_that_a_function_does_not_expect_die_alone_and_succeed_when_it_do
     assert json.loads(*done.output)["results"] == {"success": 2, "failed": 1, "rejected": 0, "lock_expired": 0}
     failure = conn.execute("SELECT failure ->> 'error' FROM messages.message_archive WHERE result = 'failed'")
     assert failure.fetchall() == [("ValueError",)]
-    done = call("reprocess", "--queue", "orders", "--repair", f"{FUNCTIONS}:double")
+    done = call("repair", "--queue", "orders", "--function", f"{FUNCTIONS}:double")
     assert (json.loads(*done.output)["raised"], json.loads(*done.output)["requeued"]) == (1, 0)
     assert state(conn)[1] == [(3, 0)]
-    done = call("reprocess", "--queue", "orders", "--repair", f"{FUNCTIONS}:keep", run_id="later reprocess")
+    done = call("repair", "--queue", "orders", "--function", f"{FUNCTIONS}:keep", run_id="later repair")
     assert json.loads(*done.output)["requeued"] == 1
     done = call("drain", "--queue", "orders", "--function", f"{FUNCTIONS}:accept", run_id="later drain")
     assert json.loads(*done.output)["results"]["success"] == 1

@@ -36,19 +36,19 @@ def _section(context: click.Context) -> Iterator[str]:
     yield f"## {context.command_path}"
     yield inspect.cleandoc(command.help or "").replace("\f", "").replace("\b\n", "")
     yield f"```sh\n{' '.join([context.command_path, *command.collect_usage_pieces(context)])}\n```"
-    rows = [f"| `{_cell(option)}` | {_cell(text)} |" for option, text in _options(context)]
+    rows = [f"| `{option}` | {_cell(text)} |" for option, text in _options(context)]
     if rows:
         yield "\n".join(["| option | meaning |", "|---|---|", *rows])
 
 
 def _options(context: click.Context) -> Iterator[tuple[str, str]]:
     """Yield what this command takes beside the options of all commands."""
-    shared = {option.name for option in program.params} | {"help"}
-    for option in context.command.get_params(context):
+    shared = {option.name for option in program.params}
+    for option in context.command.params:
         record = option.get_help_record(context)
         if record is not None and record[1] and option.name not in shared:
             yield record
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+    return text.replace("|", "&#124;").replace("<", "&lt;").replace("\n", " ")

@@ -9,6 +9,7 @@ from airflow_provider_pgqueue.core.verbs.archive import (
     search_archive,
 )
 from airflow_provider_pgqueue.core.verbs.dead import (
+    count_remedies,
     dead_causes,
     dead_ids,
     dead_queues,
@@ -16,8 +17,10 @@ from airflow_provider_pgqueue.core.verbs.dead import (
     extend_dead,
     lease_dead,
     release_dead,
+    remedies,
     requeue,
     requeue_dead,
+    requeued_results,
 )
 from airflow_provider_pgqueue.core.verbs.health import (
     health,
@@ -125,6 +128,7 @@ __all__ = [
     "bind_topic",
     "check_queues_exist",
     "consume",
+    "count_remedies",
     "create_queue",
     "dead_causes",
     "dead_ids",
@@ -159,9 +163,11 @@ __all__ = [
     "record_triage_causes",
     "release",
     "release_dead",
+    "remedies",
     "replay",
     "requeue",
     "requeue_dead",
+    "requeued_results",
     "resume_queue",
     "resume_schedule",
     "revoke_queue",

@@ -10,7 +10,7 @@ from uuid import UUID
 from airflow_provider_pgqueue.core.body import to_json
 from airflow_provider_pgqueue.core.errors import LeaseLost
 from airflow_provider_pgqueue.core.message import DeadCause, DeadMessage, DeadQueue, Requeued, Row
-from airflow_provider_pgqueue.core.verbs.statement import ZERO, Statement, ids_of, list_of, unless_lost
+from airflow_provider_pgqueue.core.verbs.statement import ZERO, Statement, ids_of, list_of, only_row, unless_lost
 
 
 def lease_dead(
@@ -135,3 +135,22 @@ def dead_queues(
     """Ask which queues have dead messages that nobody decided about and nobody holds."""
     arguments = {"queue_names": None if queue_names is None else list(queue_names)}
     return Statement("dead_queues", arguments, list_of(DeadQueue.from_row), {"queue_names": "text[]"})
+
+
+def remedies(ids: Collection[int]) -> Statement[dict[int, tuple[str, str]]]:
+    """Ask what was decided about dead messages and by whom: `{id: (remedy, remedied_by)}`, without the undecided."""
+    return Statement("remedies", {"ids": list(ids)}, _by_id, {"ids": "bigint[]"})
+
+
+def _by_id(rows: list[Row]) -> dict[int, tuple[str, str]]:
+    return {row["id"]: (row["remedy"], row["remedied_by"]) for row in rows}
+
+
+def count_remedies(remedied_by: str) -> Statement[dict[str, int]]:
+    """Count what somebody `requeued` and `dismissed`, by the name that was given as `remedied_by`."""
+    return Statement("count_remedies", dict(locals()), only_row)
+
+
+def requeued_results(remedied_by: str, max_messages: int) -> Statement[dict[str, int]]:
+    """Count what became of the first messages that somebody requeued: `requeued`, `finished`, `died_again`."""
+    return Statement("requeued_results", dict(locals()), only_row)

@@ -1,0 +1,138 @@
+"""Repairs dead messages with a Python function."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from airflow_provider_pgqueue.cli.connection import connected
+from airflow_provider_pgqueue.cli.duration import duration
+from airflow_provider_pgqueue.cli.output import show
+from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.cli.worker import load
+from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.repair import Repair
+from airflow_provider_pgqueue.core.worker import stop_on_signals
+
+
+@click.command()
+@click.argument("queue", required=False)
+@click.option(
+    "--function",
+    required=True,
+    metavar="MODULE:FUNCTION",
+    help="Called with each dead message; returns a new body, KEEP, LEAVE or Dismiss(reason).",
+)
+@click.option(
+    "--validator",
+    metavar="MODULE:FUNCTION",
+    help="Called with each new body; returns what is wrong with it, or None. Or the .json file of a JSON Schema.",
+)
+@click.option("--cause", help="Repair one cause of the last triage, in place of QUEUE, --result and --fingerprint.")
+@click.option(
+    "--result",
+    "results",
+    multiple=True,
+    type=click.Choice(["failed", "rejected", "lock_expired", "expired"]),
+    help="Repair only messages with this result; can be repeated. Default: all.",
+)
+@click.option(
+    "--fingerprint",
+    "fingerprints",
+    multiple=True,
+    help="Repair only messages with this fingerprint, as `pgqueue dead --json` shows it; can be repeated.",
+)
+@click.option("--max", "max_messages", type=click.IntRange(1), help="How many messages at most. Default: all.")
+@click.option("--max-requeues", type=click.IntRange(1), help="Leave messages that were requeued this often before.")
+@click.option("--max-per-second", type=click.FloatRange(0, min_open=True), help="How many messages a second at most.")
+@click.option(
+    "--canary",
+    type=click.IntRange(0),
+    default=0,
+    help="Requeue this many first, and go on only if they do not die again. Something must consume the queue.",
+)
+@click.option(
+    "--stop-when-failing",
+    type=click.FloatRange(0, 100, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Percentage of the canary that must die again for the run to stop.",
+)
+@click.option(
+    "--canary-wait",
+    type=duration,
+    default="10m",
+    show_default=True,
+    help="How long the canary may take; the run stops if it is not finished by then.",
+)
+@click.option(
+    "--delay", type=duration, default="0", help="Keep requeued messages from being leased for this long: 90s, 10m, 2h."
+)
+@click.option(
+    "--batch-size", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages per lease."
+)
+@click.option(
+    "--lease-for",
+    type=duration,
+    default="1m",
+    show_default=True,
+    help="Length of a lease, which is renewed while the function works.",
+)
+@click.option("--dry-run", is_flag=True, help="Call the function, print what would be done and change nothing.")
+@click.option(
+    "--run-id",
+    help="Name of the run, which the archive keeps. Run again under its name, it goes on. Default: a new name.",
+)
+@shared_options
+@pass_settings
+def repair(
+    settings: Settings,
+    /,
+    queue: str | None,
+    function: str,
+    validator: str | None,
+    results: Sequence[str],
+    fingerprints: Sequence[str],
+    run_id: str | None,
+    **given: Any,
+) -> int:
+    """Repair dead messages with a Python function.
+
+    MODULE is looked for in the current directory first. The function gets a dead message (id, body, failure, result,
+    reference, attempts, …) and returns a new body to publish, or KEEP, LEAVE or Dismiss(reason) of
+    airflow_provider_pgqueue.core. If it raises, that message stays dead and the others go on. The exit status is 1 if
+    the run stopped early. SIGTERM and Ctrl-C finish the message in hand.
+    """
+    logging.basicConfig(level="INFO", stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    if (queue is None) == (given["cause"] is None):
+        raise click.UsageError("name a QUEUE or a --cause: one of them.")
+    if run_id is not None:
+        given["run_id"] = run_id
+    wanted = Repair(
+        function=load(function, settings),
+        validator=load(validator, settings) if validator and not validator.endswith(".json") else validator,
+        queue_name=queue,
+        results=results or None,
+        fingerprints=fingerprints or None,
+        **given,
+    )
+    stopping = threading.Event()
+    with connected(settings) as conn, stop_on_signals(stopping.set):
+        summary = wanted.run(conn, stop=stopping.is_set)
+    show(settings, {"run_id": wanted.run_id, **summary}, _text(wanted, summary))
+    return int(summary["stopped"] is not None)
+
+
+def _text(wanted: Repair, summary: dict[str, Any]) -> str:
+    """Return the counts as a sentence: `treated 3 dead messages: 2 requeued, 1 left (run …).`"""
+    outcomes = {name: number for name, number in summary.items() if type(number) is int and number}
+    verb = "would treat" if wanted.dry_run else "treated"
+    counts = ", ".join(f"{number:,} {name}" for name, number in outcomes.items())
+    text = f"{verb} {quantity(sum(outcomes.values()), 'dead message')}{': ' if counts else ''}{counts}"
+    stopped = f"; stopped: {summary['stopped']}" if summary["stopped"] else ""
+    return f"{text}{stopped} (run {wanted.run_id})."

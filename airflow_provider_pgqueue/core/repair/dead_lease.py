@@ -1,0 +1,96 @@
+"""Dead messages that are held while a function finds a remedy for them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import InvalidMessage, LeaseLost, PgQueueError
+from airflow_provider_pgqueue.core.message import DeadMessage
+from airflow_provider_pgqueue.core.repair.remedy import KEEP, Remedy
+from airflow_provider_pgqueue.core.verbs import Statement
+
+log = logging.getLogger(__name__)
+
+Outcomes = dict[int, str]
+
+
+class DeadLease:
+    """The messages of one `lease_dead` call. What is not settled comes round again when the lease expires."""
+
+    def __init__(self, conn: psycopg.Connection[Any], messages: Sequence[DeadMessage], *, lease_for: timedelta) -> None:
+        self._conn = conn
+        self._held = {message.id for message in messages}
+        self._token = messages[0].lock_token
+        self._lease_for = lease_for
+
+    def holds(self, message: DeadMessage) -> bool:
+        """Say whether it is still ours, as far as the last renewal knows."""
+        return message.id in self._held
+
+    def renew(self) -> None:
+        """Extend what is held; say in the log what was lost or went wrong."""
+        held = set(self._held)
+        if not held:
+            return
+        try:
+            run(self._conn, verbs.extend_dead(self._token, held, lease_for=self._lease_for))
+        except LeaseLost as error:
+            self._held = held - set(error.ids)
+            log.warning("%s", error)
+        except PgQueueError as error:
+            log.warning("could not extend the lease of %s dead message(s): %s", len(held), type(error).__name__)
+
+    def settle(self, remedies: Mapping[int, Remedy], *, delay: timedelta, remedied_by: str) -> Outcomes:
+        """Requeue, dismiss and give back in one transaction; return what became of each that has a remedy.
+
+        `lost` is what somebody else has now: the lease had ended. A body that PostgreSQL refuses is `invalid` and
+        stays dead, alone. What is held and has no remedy is given back.
+        """
+        outcomes = {id_: remedy.outcome for id_, remedy in remedies.items()}
+        bodies = {id_: remedy.body for id_, remedy in remedies.items() if remedy.outcome == "requeued"}
+        reasons: dict[str, list[int]] = {}
+        for id_, remedy in remedies.items():
+            if remedy.outcome == "dismissed":
+                reasons.setdefault(remedy.reason, []).append(id_)
+        with self._conn.transaction():
+            if bodies:
+                outcomes |= self._requeue(bodies, delay, remedied_by)
+            for reason, ids in reasons.items():
+                outcomes |= self._run(verbs.dismiss(self._token, ids, reason, remedied_by=remedied_by))
+            self._give_back({id_ for id_ in self._held if outcomes.get(id_) in (None, "left", "invalid", "raised")})
+        return outcomes
+
+    def _requeue(self, bodies: Mapping[int, Any], delay: timedelta, remedied_by: str) -> Outcomes:
+        """Requeue them; of a call that is refused each half again, until what is refused is alone."""
+        new = {id_: body for id_, body in bodies.items() if body is not KEEP}
+        statement = verbs.requeue(self._token, list(bodies), bodies=new, delay=delay, remedied_by=remedied_by)
+        try:
+            with self._conn.transaction():
+                return dict.fromkeys(bodies, "requeued") | self._run(statement)
+        except InvalidMessage:
+            if len(bodies) == 1:
+                return dict.fromkeys(bodies, "invalid")
+        ids = list(bodies)
+        outcomes: Outcomes = {}
+        for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
+            outcomes |= self._requeue({id_: bodies[id_] for id_ in half}, delay, remedied_by)
+        return outcomes
+
+    def _give_back(self, ids: Collection[int]) -> None:
+        if ids:
+            self._run(verbs.release_dead(self._token, ids))
+
+    def _run(self, statement: Statement[Any]) -> Outcomes:
+        """Run it; return what was lost. Caught here, so that the transaction keeps the rest."""
+        try:
+            run(self._conn, statement)
+        except LeaseLost as error:
+            return dict.fromkeys(error.ids, "lost")
+        return {}

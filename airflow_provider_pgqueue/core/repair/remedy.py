@@ -1,0 +1,85 @@
+"""What a function of the user says about a dead message, checked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from airflow_provider_pgqueue.core.body import to_json
+from airflow_provider_pgqueue.core.errors import InvalidMessage
+from airflow_provider_pgqueue.core.message import DeadMessage
+from airflow_provider_pgqueue.core.outcome import storable
+from airflow_provider_pgqueue.core.repair.validator import Validator
+
+log = logging.getLogger(__name__)
+
+
+class _Word(Enum):
+    """`KEEP` requeues a dead message with the body that it has; `LEAVE` leaves it dead, for others."""
+
+    KEEP = "keep"
+    LEAVE = "leave"
+
+
+KEEP: Final = _Word.KEEP
+LEAVE: Final = _Word.LEAVE
+
+
+@dataclass(frozen=True, slots=True)
+class Dismiss:
+    """Nothing more is done about the message; the reason is kept in the archive."""
+
+    reason: str
+
+
+RepairFunction = Callable[[DeadMessage], Any]
+"""Gets a dead message and returns a new body, `KEEP`, `LEAVE` or `Dismiss(reason)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What is to be done: `requeued`, `dismissed`, or why the message stays dead: `left`, `invalid`, `raised`."""
+
+    outcome: str
+    body: Any = KEEP
+    reason: str = ""
+
+
+def find_remedy(message: DeadMessage, function: RepairFunction, validator: Validator | None) -> Remedy:
+    """Return what the function says about one message, checked.
+
+    Whatever it returns or raises concerns this message alone. The log gets the class of an error and no text.
+    """
+    try:
+        said = function(message)
+        if said is LEAVE:
+            return Remedy("left")
+        if isinstance(said, Dismiss):
+            return Remedy("dismissed", reason=_reason(said))
+        if said is None:
+            raise TypeError("the function returned None: return a body, KEEP, LEAVE or Dismiss(reason)")
+        body = message.body if said is KEEP else said
+        if (validator and validator(body)) or not _is_json(body):
+            return Remedy("invalid")
+    except Exception as error:
+        # The text of the error may quote the body.
+        log.warning("the repair of dead message %s raised %s", message.id, type(error).__name__)
+        return Remedy("raised")
+    return Remedy("requeued", body=said)
+
+
+def _reason(said: Dismiss) -> str:
+    if not isinstance(said.reason, str) or not said.reason.strip():
+        raise TypeError("Dismiss has no reason: say why nothing more will be done")
+    return storable(said.reason)
+
+
+def _is_json(body: Any) -> bool:
+    try:
+        to_json(body)
+    except InvalidMessage:
+        return False
+    return True

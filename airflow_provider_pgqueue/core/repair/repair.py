@@ -1,0 +1,185 @@
+"""Which dead messages to repair, how and how carefully; and one run of it."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, Final
+
+import psycopg
+
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.function import load_function
+from airflow_provider_pgqueue.core.repair.canary import Connect, wait_for_canary
+from airflow_provider_pgqueue.core.repair.dead_lease import Outcomes
+from airflow_provider_pgqueue.core.repair.remedy import RepairFunction
+from airflow_provider_pgqueue.core.repair.share import RepairShare
+from airflow_provider_pgqueue.core.repair.validator import Validator, load_validator
+
+Summary = dict[str, Any]
+_FEW: Final = 100  # ids of each outcome in the summary
+_OUTCOMES: Final = ("requeued", "dismissed", "left", "invalid", "raised", "lost", "held", "remedied")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """Which dead messages, what becomes of them, and how carefully.
+
+    `function` is a function or `module:function`. It gets a DeadMessage (`body`, `failure`, `reference`, `attempts`, …)
+    and returns a new body, KEEP, LEAVE or Dismiss(reason). `validator` checks each body that would be published: a
+    function, or `module:function`, that returns what is wrong or None; or the `.json` file of a JSON Schema.
+
+    `queue_name`, `results` and `fingerprints` choose messages, each None for any; or `cause` names one that
+    `messages.triage_causes()` has. At most `max_messages`, oldest first, and none that was requeued `max_requeues`
+    times before; `max_per_second` of them. With a `canary` so many are requeued first, and the others only if fewer
+    than `stop_when_failing` percent of them have died again when all are finished, in `canary_wait` at most.
+
+    The archive names the run in `remedied_by`: `repair` and the `run_id`. A run that is repeated under its name goes on
+    with what is left.
+    """
+
+    function: str | RepairFunction
+    run_id: str = field(default_factory=lambda: str(uuid.uuid4()))
+    validator: str | Validator | None = None
+    cause: str | None = None
+    queue_name: str | None = None
+    results: Sequence[str] | None = None
+    fingerprints: Sequence[str] | None = None
+    max_messages: int | None = None
+    max_requeues: int | None = None
+    max_per_second: float | None = None
+    canary: int = 0
+    stop_when_failing: float = 10.0
+    canary_wait: timedelta = timedelta(minutes=10)
+    delay: timedelta = timedelta(0)
+    batch_size: int = 100
+    lease_for: timedelta = timedelta(minutes=1)
+    dry_run: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("max_messages", 1), ("max_requeues", 1), ("canary", 0), ("batch_size", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InvalidArgument(f"{name} is {value}. Give a number from {least} on.")
+        others = (self.queue_name, self.results, self.fingerprints)
+        if self.cause is not None and any(value is not None for value in others):
+            raise InvalidArgument("a cause has queue, result and fingerprints. Give either it or them.")
+        if self.max_per_second is not None and self.max_per_second <= 0:
+            raise InvalidArgument(f"max_per_second is {self.max_per_second}. Give more than 0.")
+        if not 0 < self.stop_when_failing <= 100:
+            raise InvalidArgument(
+                f"stop_when_failing is {self.stop_when_failing}. Give a percentage above 0, up to 100."
+            )
+
+    @property
+    def remedied_by(self) -> str:
+        """How the archive names the run."""
+        return f"repair {self.run_id}"
+
+    def run(
+        self,
+        conn: psycopg.Connection[Any],
+        *,
+        stop: Callable[[], bool] = lambda: False,
+        on_batch: Callable[[Counter[str]], None] = lambda outcomes: None,
+    ) -> Summary:
+        """Repair dead messages in this process, and return how many ended how, with at most a hundred ids of each.
+
+        `requeued` and `dismissed` count all that this run did, over crashes. The others stay dead: `left` (the function
+        said so, or max_requeues), `invalid` (the body, says the validator or PostgreSQL), `raised` (the function did),
+        `lost` and `held` (somebody else has them), `remedied` (by somebody else meanwhile). `stopped` says why the run
+        ended early: its canary, or `stop`, after which the message in hand is finished and the rest given back.
+
+        Killed at any point and run again, each message gets one remedy: what was leased comes round again after
+        `lease_for`. A dry run asks the function and changes nothing.
+
+        :param conn: an autocommit connection that nothing else uses meanwhile.
+        :param on_batch: told after each batch how its messages ended so far.
+        """
+
+        def work(repair: Repair, ids: Sequence[int]) -> Outcomes:
+            return RepairShare(repair, conn, max_per_second=repair.max_per_second, stop=stop, on_batch=on_batch).work(
+                ids
+            )
+
+        return repair_by(work, self, lambda: nullcontext(conn), stop)
+
+
+def repair_by(
+    work: Callable[[Repair, Sequence[int]], Outcomes],
+    repair: Repair,
+    connect: Connect,
+    stop: Callable[[], bool] = lambda: False,
+) -> Summary:
+    """Run a repair whose messages `work` treats, in this process or in many; return the summary of `Repair.run`."""
+    if isinstance(repair.function, str):
+        load_function(repair.function)  # a name that is wrong is an error now, not in each task
+    repair = replace(_without_cause(repair, connect), validator=load_validator(repair.validator))
+    ids = _ids(repair, connect)
+    if repair.dry_run:
+        return _summary(repair, ids, work(repair, ids) if ids else {}, {}, stop)
+    first = ids[: max(0, repair.canary - _done(repair, connect)["requeued"])]
+    found = work(repair, first) if first else {}
+    canary: Summary = {}
+    if rest := ids[len(first) :]:
+        canary = wait_for_canary(repair, connect, stop) if repair.canary else {}
+        found |= {} if canary.get("stopped") else work(repair, rest)
+    return _summary(repair, ids, found, _done(repair, connect), stop) | canary
+
+
+def _without_cause(repair: Repair, connect: Connect) -> Repair:
+    """Choose the messages of a cause by its queue, result and fingerprints."""
+    if repair.cause is None:
+        return repair
+    with connect() as conn:
+        causes = run(conn, verbs.triage_causes(cause=repair.cause))
+    if not causes:
+        raise InvalidArgument(f"the last triage found no cause {repair.cause!r}. Look in messages.triage_causes().")
+    (cause,) = causes
+    return replace(
+        repair,
+        cause=None,
+        queue_name=cause["queue_name"],
+        results=[cause["result"]],
+        fingerprints=cause["fingerprints"],
+    )
+
+
+def _ids(repair: Repair, connect: Connect) -> list[int]:
+    """Return what is to be done, oldest first, less what an earlier try of this run did."""
+    most = repair.max_messages
+    if most is not None and (most := most - sum(_done(repair, connect).values())) <= 0:
+        return []
+    with connect() as conn:
+        return run(
+            conn,
+            verbs.dead_ids(
+                repair.queue_name, results=repair.results, fingerprints=repair.fingerprints, max_messages=most
+            ),
+        )
+
+
+def _done(repair: Repair, connect: Connect) -> dict[str, int]:
+    """Count what this run did so far, whichever try of it."""
+    with connect() as conn:
+        return run(conn, verbs.count_remedies(repair.remedied_by))
+
+
+def _summary(
+    repair: Repair, ids: Sequence[int], found: Outcomes, done: Mapping[str, int], stop: Callable[[], bool]
+) -> Summary:
+    """Count the outcomes; of remedies the database knows best, because an earlier try may have died."""
+    counts = Counter(found.values()) | Counter(done)
+    by_outcome = {name: [id_ for id_, outcome in found.items() if outcome == name] for name in _OUTCOMES}
+    return {
+        **{name: counts[name] for name in _OUTCOMES},
+        "ids": {name: sorted(some)[:_FEW] for name, some in by_outcome.items() if some},
+        "stopped": "told to stop" if stop() and len(found) < len(ids) else None,
+        "dry_run": repair.dry_run,
+    }

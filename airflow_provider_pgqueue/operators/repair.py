@@ -1,0 +1,133 @@
+"""Repairs dead messages with a function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
+
+from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.operators.identity import task_of
+from airflow_provider_pgqueue.operators.progress import TaskProgress
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class PgQueueRepairOperator(BaseOperator):
+    """Leases dead messages, asks a function of yours about each, and requeues, dismisses or leaves it.
+
+    The function gets a `DeadMessage` (`body`, `failure`, `result`, `reference`, `attempts`, …) and returns a new body,
+    or `KEEP`, `LEAVE` or `Dismiss(reason)` of `airflow_provider_pgqueue.core`. Whatever it returns or raises concerns
+    that message alone. A task that is killed and tried again gives each message one remedy: the run is named after the
+    task instance. A task that is told to stop finishes the message in hand, gives the others back and fails, so that a
+    retry goes on.
+
+    The result has numbers and at most a hundred ids by how messages ended, and no bodies: `requeued`, `dismissed`,
+    and those that stay dead: `left`, `invalid`, `raised`, `lost`, `held`, `remedied` (by somebody else meanwhile);
+    `ids`; `stopped`, why the canary ended the run, or None; `dry_run`. The task succeeds when its canary stops it.
+
+    :param queue_name: the queue of the dead messages, to which they return; None takes all queues.
+    :param function: called with each dead message; a function, or its name as `package.module:function`.
+    :param validator: called with each body that would be published, returns what is wrong or None; a function, its
+        name, or the path of a `.json` file with a JSON Schema.
+    :param results: only messages that died so: `failed`, `rejected`, `lock_expired`, `expired`; None takes all.
+    :param fingerprints: only messages of these causes, as `verbs.dead_causes` names them.
+    :param cause: all messages of one cause of the last triage, instead of queue, results and fingerprints.
+    :param max_messages: at most so many, oldest first, over all tries of the task.
+    :param max_requeues: leave messages that were requeued so many times already.
+    :param max_per_second: at most so many a second.
+    :param canary: requeue so many first, and the others only if fewer than `stop_when_failing` percent die again.
+    :param stop_when_failing: percentage of the canary that must die again for the run to stop.
+    :param canary_wait: how long the canary may take; the run stops if it is not finished by then.
+    :param delay: make requeued messages ready only after this time.
+    :param batch_size: messages per lease.
+    :param lease_for: how long a lease lasts without renewal: how soon the messages of a killed task come back.
+    :param dry_run: ask the function, and change nothing.
+    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
+    """
+
+    template_fields: Sequence[str] = ("queue_name", "results", "fingerprints", "cause", "pgqueue_conn_id")
+    ui_color = "#f5ecdc"
+
+    def __init__(
+        self,
+        *,
+        function: RepairFunction | str,
+        queue_name: str | None = None,
+        validator: Validator | str | None = None,
+        results: Sequence[str] | None = None,
+        fingerprints: Sequence[str] | None = None,
+        cause: str | None = None,
+        max_messages: int | None = None,
+        max_requeues: int | None = None,
+        max_per_second: float | None = None,
+        canary: int = 0,
+        stop_when_failing: float = 10.0,
+        canary_wait: timedelta = timedelta(minutes=10),
+        delay: timedelta = timedelta(0),
+        batch_size: int = 100,
+        lease_for: timedelta = timedelta(minutes=1),
+        dry_run: bool = False,
+        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.function = function
+        self.queue_name = queue_name
+        self.validator = validator
+        self.results = results
+        self.fingerprints = fingerprints
+        self.cause = cause
+        self.max_messages = max_messages
+        self.max_requeues = max_requeues
+        self.max_per_second = max_per_second
+        self.canary = canary
+        self.stop_when_failing = stop_when_failing
+        self.canary_wait = canary_wait
+        self.delay = delay
+        self.batch_size = batch_size
+        self.lease_for = lease_for
+        self.is_dry_run = dry_run
+        self.pgqueue_conn_id = pgqueue_conn_id
+        self._stopping = False
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Repair what is dead, and return how many ended how."""
+        progress = TaskProgress(self.log.info, f"treated of {self.queue_name or 'all queues'}")
+        with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
+            summary = self._repair(task_of(context)).run(
+                conn, stop=lambda: self._stopping, on_batch=lambda outcomes: progress.at(outcomes.total())
+            )
+        if self._stopping and summary["stopped"]:
+            raise AirflowException(f"stopped while repairing dead messages, after {summary}")
+        self.log.info("dead messages of %s: %s", self.queue_name or "all queues", summary)
+        return summary
+
+    def on_kill(self) -> None:
+        """Finish the message in hand and give the others back."""
+        self._stopping = True
+
+    def _repair(self, run_id: str) -> Repair:
+        return Repair(
+            function=self.function,
+            run_id=run_id,
+            validator=self.validator,
+            cause=self.cause,
+            queue_name=self.queue_name,
+            results=self.results,
+            fingerprints=self.fingerprints,
+            max_messages=self.max_messages,
+            max_requeues=self.max_requeues,
+            max_per_second=self.max_per_second,
+            canary=self.canary,
+            stop_when_failing=self.stop_when_failing,
+            canary_wait=self.canary_wait,
+            delay=self.delay,
+            batch_size=self.batch_size,
+            lease_for=self.lease_for,
+            dry_run=self.is_dry_run,
+        )

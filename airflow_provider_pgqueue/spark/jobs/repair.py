@@ -1,0 +1,201 @@
+"""Repairs many dead messages at once: the tasks of Spark share out what one process would do."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import run as run_statement
+from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
+from airflow_provider_pgqueue.core.repair.repair import repair_by
+from airflow_provider_pgqueue.core.repair.share import RepairShare
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.jobs.command import duration, new_run_id, on_spark
+from airflow_provider_pgqueue.spark.jobs.run import Summary, run
+from airflow_provider_pgqueue.spark.jobs.watch import watching
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+_RESULTS: Final = ("failed", "rejected", "lock_expired", "expired")
+_PARALLELISM: Final = 4
+_SAYS_EVERY: Final = 10.0  # seconds
+
+
+def repair(
+    spark: SparkSession,
+    *,
+    queue: str | None = None,
+    function: str | RepairFunction,
+    run_id: str | None = None,
+    dsn: str | None = None,
+    parallelism: int | None = None,
+    validator: str | Validator | None = None,
+    cause: str | None = None,
+    results: tuple[str, ...] = (),
+    fingerprints: tuple[str, ...] = (),
+    max_messages: int | None = None,
+    max_requeues: int | None = None,
+    max_per_second: float | None = None,
+    canary: int = 0,
+    stop_when_failing: float = 10.0,
+    canary_wait: timedelta = timedelta(minutes=10),
+    delay: timedelta = timedelta(0),
+    batch_size: int = 100,
+    lease_for: timedelta = timedelta(minutes=1),
+    dry_run: bool = False,
+) -> Summary:
+    """Repair dead messages with a function and publish them again.
+
+    The function gets a DeadMessage and returns a new body, or KEEP, LEAVE or Dismiss(reason) of
+    airflow_provider_pgqueue.core. The summary is that of core's `Repair.run`, which does the same in one process.
+
+    A run that finished is not done again. Killed at any point and run again, each message gets one remedy: what was
+    leased comes round again after `lease_for`. A dry run asks the function and changes nothing, not even its own run.
+
+    :param queue: Only dead messages of this queue.
+    :param function: Gets a dead message; it must be importable where the tasks run. See --py-files.
+    :param parallelism: How many tasks repair at once. Default: 4.
+    :param validator: Checks each new body; or the .json file of a JSON Schema.
+    :param cause: All of one cause of messages.triage_causes(), instead of queue, results and fingerprints.
+    :param results: Only these results.
+    :param fingerprints: Only these fingerprints.
+    :param max_messages: At most so many, oldest first, over all tries of the run.
+    :param max_requeues: Leave those that were requeued so often before.
+    :param max_per_second: At most so many a second, all tasks together.
+    :param canary: Requeue so many first and wait until they are finished.
+    :param stop_when_failing: Stop if so many percent of the canary die again.
+    :param canary_wait: How long to wait for the canary; one that is not finished by then stops the run.
+    :param delay: Keep what is requeued from being leased for so long.
+    :param batch_size: Messages a lease.
+    :param lease_for: How long the messages of a killed task wait; renewed while the function works.
+    :param dry_run: Say what would be done and change nothing.
+    :raises InvalidArgument: for a function, a cause or a number that cannot be used.
+    """
+    parallelism = _PARALLELISM if parallelism is None else parallelism
+    if parallelism < 1:
+        raise InvalidArgument(f"parallelism is {parallelism}. Give a number from 1 on.")
+    wanted = Repair(
+        function=function,
+        run_id=run_id or new_run_id("repair", cause or queue or "all"),
+        validator=validator,
+        cause=cause,
+        queue_name=queue,
+        results=results or None,
+        fingerprints=fingerprints or None,
+        max_messages=max_messages,
+        max_requeues=max_requeues,
+        max_per_second=max_per_second,
+        canary=canary,
+        stop_when_failing=stop_when_failing,
+        canary_wait=canary_wait,
+        delay=delay,
+        batch_size=batch_size,
+        lease_for=lease_for,
+        dry_run=dry_run,
+    )
+    driver = _Driver(spark, Database(dsn or ""), parallelism)
+    if dry_run:
+        return driver.summary(wanted)
+    with run(driver.database, wanted.run_id, "repair") as this:
+        return this.summary if this.summary is not None else this.finish(driver.summary(wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class _Driver:
+    """Divides the messages of a repair among tasks."""
+
+    spark: SparkSession
+    database: Database
+    parallelism: int
+
+    def summary(self, wanted: Repair) -> Summary:
+        return repair_by(self._work, wanted, self._connect)
+
+    def _connect(self) -> Any:
+        return self.database.connect("pgqueue repair")
+
+    def _work(self, wanted: Repair, ids: Sequence[int]) -> dict[int, str]:
+        tasks = min(self.parallelism, len(ids))
+        numbers = self.spark.range(0, tasks, 1, tasks)
+        shares = _Shares(self.database, wanted, ids, tasks)
+        with watching(lambda: self._say(wanted, len(ids)), every=_SAYS_EVERY):
+            found = numbers.mapInArrow(shares.work, "id bigint, outcome string").toArrow()
+        return dict(zip(found["id"].to_pylist(), found["outcome"].to_pylist(), strict=True))
+
+    def _say(self, wanted: Repair, number: int) -> None:
+        with self._connect() as conn:
+            done = run_statement(conn, verbs.count_remedies(wanted.remedied_by))
+        log.info("%s: %s requeued, %s dismissed, %s in hand", wanted.remedied_by, *done.values(), number)
+
+
+@dataclass(frozen=True, slots=True)
+class _Shares:
+    """What all tasks share. Each has ids of its own, and its part of the rate."""
+
+    database: Database
+    wanted: Repair
+    ids: Sequence[int]
+    tasks: int
+
+    def work(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Repair the part of the ids that the number of the task says; for `mapInArrow`."""
+        import pyarrow as pa
+
+        rate = self.wanted.max_per_second
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                with self.database.connect("pgqueue repair") as conn:
+                    share = RepairShare(self.wanted, conn, max_per_second=None if rate is None else rate / self.tasks)
+                    outcomes = share.work(self.ids[number :: self.tasks])
+                columns = [pa.array(outcomes.keys(), pa.int64()), pa.array(outcomes.values(), pa.string())]
+                yield pa.RecordBatch.from_arrays(columns, ["id", "outcome"])
+
+
+@click.command("repair")
+@click.option("--queue", help="Only dead messages of this queue.")
+@click.option(
+    "--function", required=True, metavar="MODULE:FUNCTION", help="Gets a dead message, says what becomes of it."
+)
+@click.option(
+    "--validator", metavar="MODULE:FUNCTION", help="Checks each new body; or the .json file of a JSON Schema."
+)
+@click.option("--cause", help="All of one cause of messages.triage_causes(), instead of the three around this.")
+@click.option("--results", multiple=True, type=click.Choice(_RESULTS), help="Only these results; may be repeated.")
+@click.option("--fingerprints", multiple=True, help="Only these fingerprints; may be repeated.")
+@click.option("--max-messages", type=click.IntRange(1), help="How many at most; default: all.")
+@click.option("--max-requeues", type=click.IntRange(1), help="Leave those that were requeued so often before.")
+@click.option("--max-per-second", type=click.FloatRange(0, min_open=True), help="A rate, all tasks together.")
+@click.option("--canary", type=click.IntRange(0), default=0, help="Requeue so many first and wait for them.")
+@click.option(
+    "--stop-when-failing",
+    type=click.FloatRange(0, 100, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Stop if so many percent of the canary die again.",
+)
+@click.option("--canary-wait", type=duration, default="10m", show_default=True, help="How long to wait for the canary.")
+@click.option("--delay", type=duration, default="0", help="Keep them from being leased for so long: 90s, 10m, 2h, 1d.")
+@click.option("--parallelism", type=click.IntRange(1), default=_PARALLELISM, show_default=True, help="Tasks at once.")
+@click.option("--batch-size", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages a lease.")
+@click.option("--lease-for", type=duration, default="1m", show_default=True, help="Renewed while the function works.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done and change nothing.")
+@click.option("--run-id", help="A run that finished under this name is not done again. Default: a new name.")
+@on_spark
+def command(spark: SparkSession, database: Database, **given: Any) -> Summary:
+    """Repair dead messages with a function and publish them again.
+
+    The function gets a DeadMessage and returns a new body, or KEEP, LEAVE or Dismiss(reason) of
+    airflow_provider_pgqueue.core.
+    """
+    return repair(spark, **given)

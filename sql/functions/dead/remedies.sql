@@ -1,0 +1,11 @@
+CREATE OR REPLACE FUNCTION messages.remedies(ids bigint[]) RETURNS TABLE (id bigint, remedy text, remedied_by text)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT a.id, a.remedy, a.remedied_by
+      FROM messages.message_archive a
+     WHERE a.id = ANY (remedies.ids) AND a.remedy IS NOT NULL
+       AND ((SELECT r.everything FROM messages.session_reach r)
+            OR a.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
+$$;
+COMMENT ON FUNCTION messages.remedies(bigint[]) IS
+    'What was decided about dead messages, and by whom; an id that is missing has no remedy yet.';

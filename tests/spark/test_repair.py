@@ -1,0 +1,198 @@
+"""A repair on Spark: tasks share out what tests/core/test_repair.py shows for one process; what dies is done again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+
+from airflow_provider_pgqueue.core import KEEP, LEAVE, InvalidArgument, PgQueueError, run, verbs
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.jobs import repair as module
+from airflow_provider_pgqueue.spark.jobs.dead.triage import TriageOptions, triage
+from airflow_provider_pgqueue.spark.jobs.repair import repair
+from tools import ROOT
+
+Connection = psycopg.Connection[Any]
+Die = Callable[..., list[int]]
+Repairs = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def repaired(spark: SparkSession, dsn: str) -> Repairs:
+    """Repair dead messages of orders with two tasks, and return the summary: `repaired(lambda message: KEEP)`."""
+
+    def call(function: Any, run_id: str = "night 1", **given: Any) -> dict[str, Any]:
+        arguments = {"queue": "orders", "dsn": dsn, "parallelism": 2} | given
+        return repair(spark, function=function, run_id=run_id, **arguments)
+
+    return call
+
+
+@pytest.fixture
+def dead(conn: Connection, queue: Callable[..., str]) -> Die:
+    """Let messages with the bodies {"n": 0}, {"n": 1}, … die: `dead(10)`; returns their ids."""
+    queue("orders", max_attempts=1)
+
+    def die(number: int, *, details: str = "no city") -> list[int]:
+        run(conn, verbs.publish_batch("orders", [{"n": n} for n in range(number)]))
+        rows = conn.execute(
+            "SELECT id, messages.archive(lock_token, ARRAY[id], 'failed', details => %s)"
+            " FROM (SELECT * FROM messages.lease('orders', 10000) ORDER BY id) AS leased",
+            [details],
+        ).fetchall()
+        return [row[0] for row in rows]
+
+    return die
+
+
+def remedies(conn: Connection) -> dict[str | None, int]:
+    return dict(conn.execute("SELECT remedy, count(*) FROM messages.message_archive GROUP BY 1").fetchall())
+
+
+def test_tasks_share_out_the_messages_and_the_archive_names_the_run(
+    repaired: Repairs, conn: Connection, dead: Die
+) -> None:
+    ids = dead(25)
+    summary = repaired(lambda message: message.body | {"city": "Bern"}, batch_size=5)
+    assert (summary["requeued"], summary["ids"]) == (25, {"requeued": ids})
+    bodies = conn.execute("SELECT requeued_from, message FROM messages.message ORDER BY 1").fetchall()
+    assert bodies == [(id_, {"n": n, "city": "Bern"}) for n, id_ in enumerate(ids)]
+    assert conn.execute("SELECT DISTINCT remedied_by FROM messages.message_archive").fetchall() == [("repair night 1",)]
+
+
+def test_the_canary_comes_before_the_tasks_get_the_others(repaired: Repairs, conn: Connection, dead: Die) -> None:
+    ids = dead(10)
+    summary = repaired(lambda message: KEEP, canary=3, canary_wait=timedelta(milliseconds=10))
+    assert (summary["stopped"], summary["ids"]) == ("the canary was not finished in time", {"requeued": ids[:3]})
+    assert remedies(conn) == {"requeued": 3, None: 7}
+
+
+def test_a_cause_of_the_last_triage_is_repaired_and_a_run_that_finished_outlives_it(
+    spark: SparkSession, dsn: str, repaired: Repairs, conn: Connection, dead: Die
+) -> None:
+    ids = dead(2, details="no address in Athens for order 1") + dead(1, details="no address in Bern for order 2")
+    dead(1, details="disk full")
+    largest = triage(spark, TriageOptions(run_id="t"), Database(dsn))["largest"]
+    (cause,) = [one["cause"] for one in largest if one["dead"] == 3]
+    done = repaired(lambda message: KEEP, queue=None, cause=cause)
+    assert done["ids"] == {"requeued": ids}
+    run(conn, verbs.record_triage_causes("a later triage, in which nothing died of it", "[]"))
+    assert repaired(lambda message: KEEP, queue=None, cause=cause) == done
+    with pytest.raises(InvalidArgument, match="no cause 'nope'"):
+        repaired(lambda message: KEEP, "night 2", queue=None, cause="nope")
+
+
+def test_a_dry_run_changes_nothing_not_even_its_own_run(repaired: Repairs, conn: Connection, dead: Die) -> None:
+    ids = dead(4)
+    tables = ("message", "message_archive", "dead_message", "pipeline_run")
+    before = [conn.execute(f"TABLE messages.{table}".encode()).fetchall() for table in tables]
+    summary = repaired(lambda message: KEEP if message.body["n"] % 2 else LEAVE, dry_run=True)
+    assert [conn.execute(f"TABLE messages.{table}".encode()).fetchall() for table in tables] == before
+    assert summary["ids"] == {"requeued": [ids[1], ids[3]], "left": [ids[0], ids[2]]}
+    assert repaired(lambda message: KEEP)["requeued"] == 4
+
+
+def test_a_run_that_finished_is_not_done_again(repaired: Repairs, conn: Connection, dead: Die) -> None:
+    dead(2)
+    first = repaired(lambda message: KEEP)
+    dead(2)
+    assert repaired(lambda message: KEEP) == first
+    assert remedies(conn)["requeued"] == 2
+
+
+def test_tasks_share_the_rate(repaired: Repairs, conn: Connection, dead: Die) -> None:
+    dead(20)
+    repaired(lambda message: KEEP, max_per_second=10)
+    row = conn.execute("SELECT max(remedied_at) - min(remedied_at) FROM messages.message_archive").fetchone()
+    assert row is not None
+    assert row[0] >= timedelta(seconds=0.9)
+
+
+def test_killed_in_the_middle_and_run_again_each_message_has_one_remedy(
+    repaired: Repairs, dsn: str, conn: Connection, dead: Die, tmp_path: Path, fault: Callable[..., None]
+) -> None:
+    ids = dead(120)
+    (tmp_path / "slow_repair.py").write_text(
+        "import time\ndef keep(message):\n    time.sleep(0.05)\n    return message.body\n"
+    )
+    script = textwrap.dedent(
+        """
+        from datetime import timedelta
+        from pyspark.sql import SparkSession
+        from airflow_provider_pgqueue.spark.jobs.repair import repair
+
+        spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+        repair(spark, queue="orders", function="slow_repair:keep", run_id="night 1", parallelism=2, batch_size=10,
+               max_messages=100, lease_for=timedelta(seconds=3))
+        """
+    )
+    env = os.environ | {"PGQUEUE_DSN": dsn, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
+    driver = subprocess.Popen([sys.executable, "-c", script], env=env, start_new_session=True, cwd=tmp_path)
+    try:
+        patience = time.monotonic() + 120
+        while (done := remedies(conn).get("requeued", 0)) < 20 and time.monotonic() < patience:
+            assert driver.poll() is None
+            time.sleep(0.02)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    assert 20 <= done < 100
+    assert conn.execute("SELECT count(*) FROM messages.dead_message WHERE lock_expires_at > now()").fetchone() != (0,)
+    summary = repaired(lambda message: message.body, max_messages=100, lease_for=timedelta(seconds=3))
+    assert (summary["requeued"], summary["held"]) == (100, 0)
+    again = [row[0] for row in conn.execute("SELECT requeued_from FROM messages.message ORDER BY 1").fetchall()]
+    assert again == ids[:100]
+    fault(
+        "kill -9 of the driver in a repair",
+        where="local[2]",
+        times=1,
+        published=ids[:100],
+        found=again,
+        place="queue",
+    )
+    assert remedies(conn) == {"requeued": 100, None: 20}
+
+
+def test_the_command_repairs_and_prints_the_summary(
+    spark: SparkSession, dsn: str, dead: Die, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGQUEUE_DSN", dsn)
+    monkeypatch.setattr(SparkSession, "stop", lambda session: None)  # it is the session of all tests
+    ids = dead(2)
+    arguments = ["--queue", "orders", "--function", "operator:attrgetter"]
+    result = CliRunner().invoke(module.command, [*arguments, "--dry-run"], catch_exceptions=False)
+    assert json.loads(result.stdout)["ids"] == {"raised": ids}
+    with pytest.raises(InvalidArgument, match=r"module 'nowhere' cannot be imported"):
+        CliRunner().invoke(module.command, ["--function", "nowhere:f"], catch_exceptions=False)
+
+
+def test_a_role_needs_to_be_consumer_and_pipeline(repaired: Repairs, dsn: str, conn: Connection, dead: Die) -> None:
+    dead(1)
+    conn.execute("CREATE ROLE repair_eve LOGIN; GRANT messages_pipeline TO repair_eve")
+    eve = psycopg.conninfo.make_conninfo(dsn, user="repair_eve")
+    try:
+        with pytest.raises(PgQueueError, match="messages_consumer"):
+            repaired(lambda message: KEEP, dsn=eve)
+        conn.execute("GRANT messages_consumer TO repair_eve")
+        assert repaired(lambda message: KEEP, dsn=eve)["requeued"] == 1
+    finally:
+        conn.execute("DROP OWNED BY repair_eve; DROP ROLE repair_eve")
+
+
+def test_no_task_is_refused(repaired: Repairs) -> None:
+    with pytest.raises(InvalidArgument, match="parallelism is 0"):
+        repaired(lambda message: KEEP, parallelism=0)
