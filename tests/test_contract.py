@@ -31,7 +31,7 @@ from airflow_provider_pgqueue.core import (
     run,
     verbs,
 )
-from tests.waiting import until
+from tests.waiting import until, until_a_message_expires, until_leases_expire
 from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]
@@ -180,7 +180,7 @@ def test_an_immediate_restart_under_load_loses_nothing(cluster: Cluster, dsn: st
                         number += 4
             except Exception:
                 number += 4
-                time.sleep(0.02)
+                stop.wait(0.02)
 
     def consume() -> None:
         while not stop.is_set():
@@ -189,16 +189,20 @@ def test_an_immediate_restart_under_load_loses_nothing(cluster: Cluster, dsn: st
                     while not stop.is_set():
                         Consumer(queue_name="orders", handle=lambda message: None, lease_for=SHORT).drain(conn)
             except Exception:
-                time.sleep(0.02)
+                stop.wait(0.02)
+
+    def publishes() -> None:
+        enough = len(acknowledged) + 100
+        until(lambda: len(acknowledged) > enough, what="100 more messages")
 
     threads = [threading.Thread(target=publish, args=(start,)) for start in range(4)]
     threads += [threading.Thread(target=consume) for _ in range(3)]
     for thread in threads:
         thread.start()
     for _ in range(3):
-        time.sleep(0.7)
+        publishes()
         cluster.restart(mode="immediate")
-    time.sleep(0.5)
+    publishes()
     stop.set()
     for thread in threads:
         thread.join()
@@ -209,7 +213,6 @@ def test_an_immediate_restart_under_load_loses_nothing(cluster: Cluster, dsn: st
                 "SELECT message::int FROM messages.message UNION ALL SELECT message::int FROM messages.message_archive"
             )
         )
-    assert len(acknowledged) > 100
     assert acknowledged <= kept.keys() <= attempted
     assert max(kept.values()) == 1
 
@@ -259,7 +262,7 @@ def test_an_expired_lease_is_found_without_any_upkeep(connect: Connect, queue: Q
     started = time.monotonic()
     again = until(lambda: lease(other, 3))
     assert [message.id for message in again] == [message.id for message in first]
-    assert 0.2 < time.monotonic() - started < 1.0
+    assert time.monotonic() - started > 0.2
     assert conn.execute("SELECT count(*) FROM messages.upkeep_run").fetchone() == (0,)
 
 
@@ -267,13 +270,17 @@ def test_an_expired_lease_is_found_while_a_busy_queue_never_runs_short(connect: 
     conn, other = connect(), connect()
     run(conn, verbs.publish_batch(queue("orders"), list(range(20_000))))
     (lost,) = lease(conn, 1, timedelta(milliseconds=1))
-    deadline, seen = time.monotonic() + 15, set[int]()
-    while lost.id not in seen:
-        assert time.monotonic() < deadline
+    seen = set[int]()
+
+    def finish_five() -> bool:
         messages = lease(other, 5)
         assert messages, "the queue ran short before the expired lease was found"
-        seen |= {message.id for message in messages}
+        seen.update(message.id for message in messages)
         run(other, verbs.archive(messages[0].lock_token, [message.id for message in messages]))
+        return lost.id in seen
+
+    while not finish_five():
+        pass
 
 
 # 3. One unexpired lease, and the token is the fence ------------------------------------------------------------------
@@ -361,7 +368,7 @@ def test_a_lease_that_expired_is_lost_even_if_nobody_took_over(connect: Connect,
     run(conn, verbs.publish(queue("orders"), 1))
     (message,) = lease(conn, lease_for=timedelta(milliseconds=1))
     assert message.lock_token
-    time.sleep(0.02)
+    until_leases_expire(conn)
     with pytest.raises(LeaseLost):
         run(conn, verbs.archive(message.lock_token, [message.id]))
     assert depth(conn) == 1
@@ -422,7 +429,7 @@ def test_eight_upkeeps_at_once_archive_each_message_once(connect: Connect, queue
     conn = connect()
     run(conn, verbs.publish_batch(queue("orders", max_attempts=1), list(range(2000))))
     lease(conn, 2000, timedelta(milliseconds=1))
-    time.sleep(0.02)
+    until_leases_expire(conn)
     sessions = [connect() for _ in range(8)]
     # Half of them without the lock that lets one upkeep in at a time: what it does must be safe by itself.
     calls = [
@@ -446,7 +453,7 @@ def test_each_outcome_has_its_result(connect: Connect, queue: Queue) -> None:
     bodies = ["success", "rejected", "failed", "raises"]
     run(conn, verbs.publish_batch(queue("orders", max_attempts=2), bodies))
     run(conn, verbs.publish("orders", "expired", expires_in=timedelta(milliseconds=1)))
-    time.sleep(0.02)
+    until_a_message_expires(conn)
 
     def handle(message: Message) -> Failed | None:
         match message.body:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import time
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, TypeVar
 
 import psycopg
@@ -14,13 +16,32 @@ PATIENCE = 60.0  # seconds: a loaded machine is slow, and a test that fails is t
 _PAUSE = 0.02
 
 
-def until(look: Callable[[], T], timeout: float = PATIENCE, what: str = "the condition") -> T:
-    """Return the first true value of `look`; fail after `timeout` seconds."""
+def until(
+    look: Callable[[], T],
+    timeout: float = PATIENCE,
+    what: str = "the condition",
+    *,
+    process: subprocess.Popen[Any] | None = None,
+) -> T:
+    """Return the first true value of `look`; fail after `timeout` seconds, or when the process that it needs ended."""
     deadline = time.monotonic() + timeout
     while not (found := look()):
         assert time.monotonic() < deadline, f"waited {timeout:.0f} s for {what}"
+        assert process is None or process.poll() is None, f"{what} needs a process that ended"
         time.sleep(_PAUSE)
     return found
+
+
+async def async_until_still(look: Callable[[], T], seconds: float) -> T:
+    """Return the value of `look` when it was the same for so many seconds; fail if it does not come to rest."""
+    value, since = look(), time.monotonic()
+    deadline = since + PATIENCE
+    while time.monotonic() < since + seconds:
+        assert time.monotonic() < deadline, f"waited {PATIENCE:.0f} s for rest"
+        await asyncio.sleep(_PAUSE)
+        if (now := look()) != value:
+            value, since = now, time.monotonic()
+    return value
 
 
 async def async_until(look: Callable[[], T], timeout: float = PATIENCE, what: str = "the condition") -> T:
@@ -33,15 +54,27 @@ async def async_until(look: Callable[[], T], timeout: float = PATIENCE, what: st
 
 
 def until_leases_expire(conn: psycopg.Connection[Any]) -> None:
-    """Return when no message and no dead message is leased any more, by the clock of the database."""
-    until(lambda: _none(conn, "lock_expires_at > clock_timestamp()"), what="the leases to expire")
+    """Return when no message is leased any more, by the clock of the database."""
+    until(lambda: not _messages(conn, "lock_expires_at > clock_timestamp()"), what="the leases to expire")
 
 
-def until_waiting(conn: psycopg.Connection[Any], condition: str = "wait_event_type = 'Lock'") -> None:
-    """Return when a session of this database meets a condition on pg_stat_activity: by default, waits for a lock."""
+def until_past(conn: psycopg.Connection[Any], moment: datetime | None) -> None:
+    """Return when a moment has passed, such as the end that a lease had at first, by the clock of the database."""
+    until(lambda: conn.execute("SELECT WHERE clock_timestamp() > %s", [moment]).rowcount, what=f"{moment}")
+
+
+def until_a_message_expires(conn: psycopg.Connection[Any]) -> None:
+    """Return when a message has expired, by the clock of the database."""
+    until(lambda: _messages(conn, "expires_at <= clock_timestamp()"), what="a message to expire")
+
+
+def until_waiting(
+    conn: psycopg.Connection[Any], condition: str = "wait_event_type = 'Lock'", *, sessions: int = 1
+) -> None:
+    """Return when sessions of this database meet a condition on pg_stat_activity: by default, wait for a lock."""
     question = f"SELECT FROM pg_stat_activity WHERE datname = current_database() AND {condition}"
-    until(lambda: conn.execute(question.encode()).rowcount, what=f"a session with {condition}")
+    until(lambda: conn.execute(question.encode()).rowcount >= sessions, what=f"{sessions} with {condition}")
 
 
-def _none(conn: psycopg.Connection[Any], condition: str) -> bool:
-    return conn.execute(f"SELECT FROM messages.message WHERE {condition}".encode()).rowcount == 0
+def _messages(conn: psycopg.Connection[Any], condition: str) -> int:
+    return conn.execute(f"SELECT FROM messages.message WHERE {condition}".encode()).rowcount

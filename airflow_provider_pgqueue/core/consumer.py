@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -15,7 +15,7 @@ import psycopg
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument, LeaseLost
-from airflow_provider_pgqueue.core.lease import Lease
+from airflow_provider_pgqueue.core.lease import Lease, Renewal
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import (
     Failed,
@@ -27,13 +27,13 @@ from airflow_provider_pgqueue.core.outcome import (
     describe,
     storable,
 )
-from airflow_provider_pgqueue.core.renewal import Renewal
 
 log = logging.getLogger(__name__)
 
 Handler = Callable[[Message], Outcome | None]
-BatchHandler = Callable[[Sequence[Message]], Mapping[int, Outcome | None] | None]
+BatchHandler = Callable[[list[Message]], Mapping[int, Outcome | None] | Iterable[Outcome | None] | None]
 _SETTLE_EVERY = 1.0  # seconds: what a killed consumer of slow messages repeats at most
+_SAY_EVERY = 5.0  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,8 @@ class Consumer:
     """How messages of one queue are handled.
 
     Give exactly one of `handle` (one message, returns its outcome or None for success) and `handle_batch` (a lease at
-    a time, returns outcomes by message id; what it leaves out is a success). A handler that raises RejectMessage
+    a time, returns outcomes by message id, of which what it leaves out is a success, or one for each message in order,
+    or None if all succeeded). A handler that raises RejectMessage
     rejects; any other exception delivers the message again after `retry_delay` (given the number of attempts) or, by
     default, the back-off of the queue, and archives it as failed after its last attempt, with the traceback. For
     `handle_batch` that concerns the whole batch. With a `topic` pattern or `headers` other messages stay for others.
@@ -77,19 +78,23 @@ class Consumer:
         that were handled and not yet archived, at most a batch, are delivered again.
         """
         counts: Counter[str] = Counter()
-        leased = 0
+        leased, said = 0, time.monotonic()
         with Renewal(self.lease_for) as renewal:
             while not stop() and (max_messages is None or leased < max_messages):
                 wanted = self.batch_size if max_messages is None else min(self.batch_size, max_messages - leased)
-                lease = self._lease(conn, wanted, renewal)
-                if not lease:
+                messages = self._lease(conn, wanted)
+                if not messages:
                     break
-                leased += len(lease)
-                self._work(lease, stop, counts)
+                leased += len(messages)
+                lease = Lease(conn, messages, lease_for=self.lease_for, handled_by=self.handled_by, renewal=renewal)
+                self._work(lease, messages, stop, counts)
                 on_batch(counts)
+                if time.monotonic() - said >= _SAY_EVERY:
+                    said = time.monotonic()
+                    log.info("queue %s so far: %s", self.queue_name, dict(counts))
         return counts
 
-    def _lease(self, conn: psycopg.Connection[Any], wanted: int, renewal: Renewal) -> Lease:
+    def _lease(self, conn: psycopg.Connection[Any], wanted: int) -> list[Message]:
         statement = verbs.lease(
             self.queue_name,
             max_messages=wanted,
@@ -98,11 +103,10 @@ class Consumer:
             topic=self.topic,
             headers=self.headers,
         )
-        messages = run(conn, statement)
-        return Lease(conn, messages, lease_for=self.lease_for, handled_by=self.handled_by, renewal=renewal)
+        return run(conn, statement)
 
-    def _work(self, lease: Lease, stop: Callable[[], bool], counts: Counter[str]) -> None:
-        outcomes = self._each(self.handle, lease, stop) if self.handle else self._all_at_once(lease)
+    def _work(self, lease: Lease, messages: list[Message], stop: Callable[[], bool], counts: Counter[str]) -> None:
+        outcomes = self._each(self.handle, lease, messages, stop) if self.handle else self._all_at_once(messages)
         with lease:
             for settled in _now_and_then(outcomes):
                 _settle(lease, settled, counts)
@@ -110,29 +114,31 @@ class Consumer:
                 counts["released"] += len(unstarted)
                 lease.release(unstarted, count_attempt=False)
 
-    def _each(self, handle: Handler, lease: Lease, stop: Callable[[], bool]) -> Iterator[tuple[Message, Outcome]]:
-        for message in lease:
+    def _each(
+        self, handle: Handler, lease: Lease, messages: list[Message], stop: Callable[[], bool]
+    ) -> Iterator[tuple[Message, Outcome]]:
+        for message in messages:
             if stop():
                 return
             if message.id in lease.lost:
                 continue
             try:
-                outcome = handle(message) or Success()
+                outcome = _checked(handle(message))
             except Exception as error:
                 outcome = self._outcome(message, error)
             yield message, outcome
 
-    def _all_at_once(self, lease: Lease) -> Iterator[tuple[Message, Outcome]]:
+    def _all_at_once(self, messages: list[Message]) -> Iterator[tuple[Message, Outcome]]:
         try:
-            outcomes = self.handle_batch(tuple(lease)) if self.handle_batch else None
+            outcomes = _by_id(messages, self.handle_batch(messages) if self.handle_batch else None)
         except Exception as error:
-            for message in lease:
+            for message in messages:
                 yield message, self._outcome(message, error)
             return
-        if unknown := set(outcomes or {}) - {message.id for message in lease}:
+        if unknown := set(outcomes) - {message.id for message in messages}:
             raise InvalidArgument(f"the handler gave outcomes for messages that it did not get: {sorted(unknown)[:10]}")
-        for message in lease:
-            yield message, (outcomes or {}).get(message.id) or Success()
+        for message in messages:
+            yield message, outcomes.get(message.id) or Success()
 
     def _outcome(self, message: Message, error: Exception) -> Outcome:
         return outcome_of(message, error, delay=self.retry_delay(message.attempts) if self.retry_delay else None)
@@ -145,6 +151,24 @@ def outcome_of(message: Message, error: Exception, *, delay: timedelta | None = 
     # The text of the error may quote the body: it goes to the archive, which has the body anyway, not to the log.
     log.warning("message %s of queue %s raised %s", message.id, message.queue_name, type(error).__name__)
     return Retry(delay, storable(f"{type(error).__name__}: {error}"[:4000]), failure=describe(error))
+
+
+def _checked(outcome: Outcome | None) -> Outcome:
+    if outcome is None:
+        return Success()
+    if not isinstance(outcome, Outcome):
+        raise TypeError(f"the function returned {type(outcome).__name__} as an outcome. Return None or an outcome.")
+    return outcome
+
+
+def _by_id(
+    messages: Sequence[Message], outcomes: Mapping[int, Outcome | None] | Iterable[Outcome | None] | None
+) -> dict[int, Outcome]:
+    if outcomes is None:
+        return {}
+    if not isinstance(outcomes, Mapping):
+        outcomes = dict(zip((message.id for message in messages), outcomes, strict=True))
+    return {id_: _checked(outcome) for id_, outcome in outcomes.items()}
 
 
 def _now_and_then(

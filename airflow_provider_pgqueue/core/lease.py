@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, Protocol, Self, overload
 
 import psycopg
 
@@ -25,7 +25,6 @@ from airflow_provider_pgqueue.core.outcome import (
     describe,
 )
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.core.renewal import Renewal
 from airflow_provider_pgqueue.core.verbs import Statement
 
 log = logging.getLogger(__name__)
@@ -37,6 +36,8 @@ class Lease(Sequence[Message]):
     As a context manager it extends the leases in a thread while it is open. On a clean exit what was not settled is
     archived as success; on an exception it is released, and the attempt counts. A process that dies loses nothing:
     the leases expire.
+
+    `lost` has the ids that a renewal or a call found lost: stop working on them.
 
     :param conn: an autocommit connection that nothing else blocks; the lease uses it until it is closed.
     :param lease_for: how long each renewal lasts; a third of it is the interval between renewals.
@@ -58,7 +59,7 @@ class Lease(Sequence[Message]):
         self._handled_by = handled_by
         self._token = messages[0].lock_token if messages else None
         self._held = {message.id for message in messages}
-        self._lost: set[int] = set()
+        self.lost: set[int] = set()
         self._calling = threading.Lock()
         self._renewal = renewal
         self._own_renewal = ExitStack()
@@ -70,6 +71,9 @@ class Lease(Sequence[Message]):
     def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
         return self._messages[index]
 
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._messages)
+
     def __len__(self) -> int:
         return len(self._messages)
 
@@ -80,11 +84,6 @@ class Lease(Sequence[Message]):
     def held(self) -> list[Message]:
         """The messages that are neither settled nor known to be lost."""
         return [message for message in self._messages if message.id in self._held]
-
-    @property
-    def lost(self) -> frozenset[int]:
-        """The ids that a renewal or a call found lost: stop working on them."""
-        return frozenset(self._lost)
 
     def __enter__(self) -> Self:
         if self._held and self._conn.autocommit:
@@ -227,7 +226,7 @@ class Lease(Sequence[Message]):
         try:
             run(self._conn, statement)
         except LeaseLost as error:
-            self._lost.update(error.ids)
+            self.lost.update(error.ids)
             self._held.difference_update(settled, error.ids)
             raise
         self._held.difference_update(settled)
@@ -240,3 +239,46 @@ class Lease(Sequence[Message]):
 
 def _ids(messages: Collection[Message]) -> list[int]:
     return [message.id for message in messages]
+
+
+class Renewable(Protocol):
+    """What a renewal extends; it must not raise."""
+
+    def renew(self) -> None:
+        """Extend what is still held."""
+
+
+class Renewal:
+    """A thread that renews what it was given last, every third of `lease_for`, while the context is open.
+
+    The thread starts with the first lease, and one is enough for all the leases that a loop takes after another.
+    """
+
+    def __init__(self, lease_for: timedelta) -> None:
+        self._interval = lease_for.total_seconds() / 3
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lease: Renewable | None = None
+
+    def hold(self, lease: Renewable) -> None:
+        """Renew this one from now on, in place of the one before."""
+        self._lease = lease
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="pgqueue-renewal", daemon=True)
+            self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop the thread, and wait for a renewal that is under way."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._interval):
+            if self._lease is not None:
+                self._lease.renew()

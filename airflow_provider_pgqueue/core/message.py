@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Any
 from uuid import UUID
 
 Row = dict[str, Any]
@@ -36,10 +36,6 @@ class Message:
     lock_token: UUID | None = None
     lock_expires_at: datetime | None = None
 
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        return cls(body=row.pop("message"), **row)
-
     def __repr__(self) -> str:
         """Name the message without its body, which must not reach a log."""
         return f"<Message {self.id} of {self.queue_name}, attempt {self.attempts} of {self.max_attempts}>"
@@ -70,10 +66,6 @@ class DeadMessage:
     lock_token: UUID
     lock_expires_at: datetime
 
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        return cls(body=row.pop("message"), **row)
-
     def __repr__(self) -> str:
         """Name the message without its body, which must not reach a log."""
         return f"<DeadMessage {self.id} of {self.queue_name}, {self.result}>"
@@ -88,10 +80,6 @@ class ReadyQueue:
     oldest_age: timedelta | None
     next_in: timedelta | None
 
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        return cls(**row)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadQueue:
@@ -102,10 +90,6 @@ class DeadQueue:
     waiting: int
     newest_id: int
     oldest_age: timedelta
-
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        return cls(**row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,10 +106,6 @@ class QueueStatus:
     dead: int
     upkeep_age: timedelta | None
 
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        return cls(**row)
-
 
 @dataclass(frozen=True, slots=True)
 class Requeued:
@@ -133,10 +113,6 @@ class Requeued:
 
     id: int
     new_id: int
-
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        return cls(**row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,10 +127,6 @@ class DeadCause:
     last_at: datetime
     newest_id: int
     example: str | None
-
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        return cls(queue_name=row.pop("cause_queue"), **row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,10 +157,6 @@ class ArchivedMessage:
     output: Any
     failure: dict[str, Any] | None
 
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        return cls(**row)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
@@ -208,10 +176,6 @@ class Schedule:
     next_at: datetime | None
     last_error: str | None
 
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        return cls(**row)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
@@ -221,7 +185,3 @@ class Finding:
     severity: str
     finding: str
     cure: str | None
-
-    @classmethod
-    def from_row(cls, row: Row) -> Self:
-        return cls(**row)

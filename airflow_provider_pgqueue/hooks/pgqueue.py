@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Final, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 import psycopg
@@ -23,6 +23,9 @@ from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.migrations import check_version, current_version
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Options, Statement
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Any]
@@ -47,10 +50,7 @@ class PgQueueHook(PostgresHook):
     conn_type = "pgqueue"
     hook_name = "PostgreSQL message queue"
     ignored_extra_options = PostgresHook.ignored_extra_options | {"listen_conn_id"}
-
-    def __init__(self, pgqueue_conn_id: str = default_conn_name, **kwargs: Any) -> None:
-        super().__init__(pgqueue_conn_id=pgqueue_conn_id, **kwargs)
-        self._version_checked = False
+    _version_checked = False
 
     # Connections ------------------------------------------------------------------------------------------------------
 
@@ -250,3 +250,14 @@ def _application_name() -> str:
     names = [os.environ.get(f"AIRFLOW_CTX_{part}_ID") for part in ("DAG", "TASK")]
     name = "pgqueue:" + ".".join(filter(None, names)) if any(names) else "pgqueue"
     return name.encode()[:_LONGEST_NAME].decode(errors="ignore")
+
+
+def task_of(context: Context) -> str:
+    """Return `dag/run/task/map_index` of the task instance: the same in each of its tries."""
+    ti = context["ti"]
+    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"
+
+
+def name_of(context: Context) -> str:
+    """Return `dag/run/task/map_index/try` of the task instance and the process that runs it."""
+    return f"{task_of(context)}/{context['ti'].try_number}@{connection.process_name()}"

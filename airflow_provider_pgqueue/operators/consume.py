@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
 
-from airflow_provider_pgqueue.core.consumer import BatchHandler, Consumer, Handler
+from airflow_provider_pgqueue.core.consumer import Consumer
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import Outcome
-from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.operators.identity import name_of
-from airflow_provider_pgqueue.operators.progress import TaskProgress
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, name_of
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
 if TYPE_CHECKING:
@@ -56,6 +54,7 @@ class PgQueueConsumeOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("queue_name", "topic", "headers", "pgqueue_conn_id")
     ui_color = "#dce9f5"
+    _stopping: threading.Event | None = None
 
     def __init__(
         self,
@@ -88,12 +87,24 @@ class PgQueueConsumeOperator(BaseOperator):
         self.wait_timeout = wait_timeout
         self.poll_interval = poll_interval
         self.pgqueue_conn_id = pgqueue_conn_id
-        self._stopping = False
 
     def execute(self, context: Context) -> dict[str, int]:
         """Consume what is ready; wait first if nothing is and waiting is wanted."""
-        counts = self._drain(context)
-        if self._stopping:
+        # Not in __init__: Airflow copies operators, and an Event cannot be copied.
+        self._stopping = threading.Event()
+        consumer = Consumer(
+            queue_name=self.queue_name,
+            handle=_resolve(self.apply_function),
+            handle_batch=_resolve(self.apply_function_batch),
+            batch_size=self.batch_size,
+            lease_for=self.lease_for,
+            handled_by=name_of(context),
+            topic=self.topic,
+            headers=self.headers,
+        )
+        with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
+            counts = consumer.drain(conn, max_messages=self.max_messages, stop=self._stopping.is_set)
+        if self._stopping.is_set():
             raise AirflowException(f"stopped while consuming queue {self.queue_name}, after {dict(counts)}")
         if not counts and self.wait_for_messages:
             self.defer(trigger=self._trigger(), method_name="execute_complete", timeout=self.wait_timeout)
@@ -106,30 +117,8 @@ class PgQueueConsumeOperator(BaseOperator):
 
     def on_kill(self) -> None:
         """Finish the message in hand and release the others."""
-        self._stopping = True
-
-    def _drain(self, context: Context) -> Counter[str]:
-        progress = TaskProgress(self.log.info, f"consumed from queue {self.queue_name}")
-        with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
-            return self._consumer(name_of(context)).drain(
-                conn,
-                max_messages=self.max_messages,
-                stop=lambda: self._stopping,
-                on_batch=lambda counts: progress.at(counts.total()),
-            )
-
-    def _consumer(self, handled_by: str) -> Consumer:
-        one, batch = _resolve(self.apply_function), _resolve(self.apply_function_batch)
-        return Consumer(
-            queue_name=self.queue_name,
-            handle=_handler(one) if one else None,
-            handle_batch=_batch_handler(batch) if batch else None,
-            batch_size=self.batch_size,
-            lease_for=self.lease_for,
-            handled_by=handled_by,
-            topic=self.topic,
-            headers=self.headers,
-        )
+        if self._stopping:
+            self._stopping.set()
 
     def _trigger(self) -> PgQueueMessageTrigger:
         return PgQueueMessageTrigger(
@@ -139,25 +128,3 @@ class PgQueueConsumeOperator(BaseOperator):
 
 def _resolve(function: Callable[..., Any] | str | None) -> Callable[..., Any] | None:
     return load_function(function) if isinstance(function, str) else function
-
-
-def _handler(function: Callable[[Message], Any]) -> Handler:
-    return lambda message: _outcome(function(message))
-
-
-def _batch_handler(function: Callable[[list[Message]], Any]) -> BatchHandler:
-    def handle(messages: Sequence[Message]) -> Mapping[int, Outcome | None] | None:
-        outcomes = function(list(messages))
-        if outcomes is None:
-            return None
-        if not isinstance(outcomes, Mapping):
-            outcomes = dict(zip((message.id for message in messages), outcomes, strict=True))
-        return {id_: _outcome(outcome) for id_, outcome in outcomes.items()}
-
-    return handle
-
-
-def _outcome(value: Any) -> Outcome | None:
-    if value is None or isinstance(value, Outcome):
-        return value
-    raise TypeError(f"the function returned {type(value).__name__} as an outcome. Return None or an outcome.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timedelta
@@ -14,19 +15,17 @@ import psycopg
 from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.body import to_json
-from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.client import run, to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Duplicate
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Statement
-from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.operators.identity import task_of
-from airflow_provider_pgqueue.operators.progress import TaskProgress
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, task_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _FEW: Final = 100
+_SAY_EVERY: Final = 5.0  # seconds
 _LONGEST_KEY: Final = 255  # characters
 OF_THE_TASK: Final = "<the task's identity>"
 # The database makes the JSON, so that dates, numbers of any precision and UUIDs need no conversion here.
@@ -143,7 +142,7 @@ class PgQueuePublishOperator(BaseOperator):
         """Publish, and return how many and their ids."""
         self._check()
         published = _Published(self.queue_name)
-        progress = TaskProgress(self.log.info, f"published to queue {self.queue_name}")
+        started = said = time.monotonic()
         key = task_of(context) if self.dedup_key == OF_THE_TASK else self.dedup_key
         in_one = self.one_transaction
         with PgQueueHook(self.pgqueue_conn_id).connect() as conn, conn.transaction() if in_one else nullcontext():
@@ -152,11 +151,16 @@ class PgQueuePublishOperator(BaseOperator):
                     published.add(self._publish(conn, batch, self._key(key, number)))
                 if in_one and published.duplicate_of:
                     break
-                progress.at(published.count)
-        progress.end(published.count)
+                if time.monotonic() - said >= _SAY_EVERY:
+                    said = time.monotonic()
+                    self._say(published.count, "so far", said - started)
+        self._say(published.count, "in all", time.monotonic() - started)
         if published.duplicate_of is not None:
             self.log.info("published before, from message %s on: not again", published.duplicate_of)
         return published.summary()
+
+    def _say(self, count: int, when: str, seconds: float) -> None:
+        self.log.info("published to queue %s %s: %d in %.1f s", self.queue_name, when, count, seconds)
 
     def _check(self) -> None:
         given = [name for name in ("message", "messages", "sql") if getattr(self, name) is not None]

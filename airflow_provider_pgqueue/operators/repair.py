@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
 
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
-from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.operators.identity import task_of
-from airflow_provider_pgqueue.operators.progress import TaskProgress
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, task_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+_SAY_EVERY: Final = 5.0  # seconds
 
 
 class PgQueueRepairOperator(BaseOperator):
@@ -97,15 +99,18 @@ class PgQueueRepairOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Repair what is dead, and return how many ended how."""
-        progress = TaskProgress(self.log.info, f"treated of {self.queue_name or 'all queues'}")
+        self._said = time.monotonic()
         with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
-            summary = self._repair(task_of(context)).run(
-                conn, stop=lambda: self._stopping, on_batch=lambda outcomes: progress.at(outcomes.total())
-            )
+            summary = self._repair(task_of(context)).run(conn, stop=lambda: self._stopping, on_batch=self._say)
         if self._stopping and summary["stopped"]:
             raise AirflowException(f"stopped while repairing dead messages, after {summary}")
         self.log.info("dead messages of %s: %s", self.queue_name or "all queues", summary)
         return summary
+
+    def _say(self, outcomes: Counter[str]) -> None:
+        if time.monotonic() - self._said >= _SAY_EVERY:
+            self._said = time.monotonic()
+            self.log.info("dead messages of %s so far: %s", self.queue_name or "all queues", dict(outcomes))
 
     def on_kill(self) -> None:
         """Finish the message in hand and give the others back."""

@@ -10,8 +10,7 @@ from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.operators.identity import name_of
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, name_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

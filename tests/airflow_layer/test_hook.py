@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -24,6 +23,7 @@ from airflow_provider_pgqueue.core import (
 )
 from airflow_provider_pgqueue.core.errors import CronUnavailable, SchemaMissing, SchemaTooNew
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from tests.waiting import until
 
 Queue = Callable[..., str]
 HOSTILE = [
@@ -141,9 +141,7 @@ def test_a_lease_closes_its_connection(conn_id: str, queue: Queue, conn: psycopg
     with hook.lease("orders"):
         assert _sessions(conn) == 1
     hook.lease("orders")
-    deadline = time.monotonic() + 10
-    while _sessions(conn):  # the server takes a moment to notice
-        assert time.monotonic() < deadline
+    until(lambda: not _sessions(conn), what="the server to notice")
 
 
 def test_an_archive_with_a_token_that_ended_raises_lease_lost(conn_id: str, queue: Queue) -> None:

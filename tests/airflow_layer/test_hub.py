@@ -17,7 +17,7 @@ from airflow_provider_pgqueue.core import ConnectionFailed
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.triggers import hub
 from airflow_provider_pgqueue.triggers.watch import DeadMessageWatch, Doorbell, MessageWatch
-from tests.waiting import async_until
+from tests.waiting import async_until, async_until_still
 
 Connection = psycopg.Connection[Any]
 LISTENERS = (
@@ -51,11 +51,7 @@ def test_a_thousand_who_wait_use_one_session_and_no_statement_while_nothing_happ
     async def wait_for_all() -> None:
         waiting = [asyncio.create_task(first(conn_id, names[number % 100])) for number in range(1000)]
         await async_until(lambda: listeners(conn))
-        await asyncio.sleep(1.0)  # the looks of those who have just joined
-        before = listeners(conn)
-        await asyncio.sleep(3.0)
-        assert listeners(conn) == before
-        assert len(before) == 1
+        assert len(await async_until_still(lambda: listeners(conn), 3.0)) == 1
         for name in names:
             PgQueueHook(conn_id).publish(name, 1, conn=conn)
         assert len(await asyncio.gather(*waiting)) == 1000

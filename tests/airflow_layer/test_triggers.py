@@ -21,6 +21,7 @@ from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.triggers import doorbell, watch
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
+from tests.waiting import async_until
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -112,8 +113,7 @@ def test_a_watcher_survives_a_failure_that_somebody_mends(
 
     async def mend() -> Any:
         waiting = asyncio.create_task(take(PgQueueMessageTrigger(queue_name="orders")))
-        while "cannot watch queue orders" not in caplog.text:
-            await asyncio.sleep(0.01)
+        await async_until(lambda: "cannot watch queue orders" in caplog.text)
         with psycopg.connect(empty_dsn, autocommit=True) as conn:
             migrate(conn)
             hook.run(verbs.create_queue("orders"), conn=conn)

@@ -23,7 +23,7 @@ from airflow_provider_pgqueue.core import (
     verbs,
 )
 from airflow_provider_pgqueue.core import connect as open_connection
-from airflow_provider_pgqueue.core.body import to_json
+from airflow_provider_pgqueue.core.client import to_json
 from airflow_provider_pgqueue.core.errors import InvalidQueueName, MessageTooLarge
 from airflow_provider_pgqueue.core.verbs import Statement
 

@@ -12,6 +12,7 @@ from typing import Any
 import psycopg
 
 from airflow_provider_pgqueue.core import Message, run, verbs
+from tests.waiting import until_leases_expire
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -62,7 +63,8 @@ def test_an_expired_head_comes_back_before_the_rest_of_its_group(conn: Connectio
     queue("orders")
     publish(conn, "a1", "a2")
     lease(conn, lease_for=timedelta(milliseconds=1))
-    conn.execute("SELECT pg_sleep(0.01), messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority")
+    until_leases_expire(conn)
+    conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority")
     assert bodies(lease(conn)) == ["a1"]
 
 
@@ -116,7 +118,8 @@ def test_a_head_that_dies_of_an_expired_lease_blocks_too(conn: Connection, queue
     queue("orders", max_attempts=1)
     publish(conn, "a1", "a2")
     lease(conn, lease_for=timedelta(milliseconds=1))
-    conn.execute("SELECT pg_sleep(0.01), messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority")
+    until_leases_expire(conn)
+    conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority")
     assert lease(conn) == []
     row = conn.execute("SELECT result FROM messages.message_archive").fetchone()
     assert row == ("lock_expired",)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import struct
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -16,6 +15,7 @@ from psycopg import pq, sql
 
 from airflow_provider_pgqueue.core import InvalidArgument, migrate, run, verbs
 from airflow_provider_pgqueue.core.message import Finding
+from tests.waiting import until
 from tools import STATE
 from tools.postgres import Cluster
 
@@ -68,9 +68,7 @@ def pid_of(conn: Connection) -> int:
 
 def gone(conn: Connection, pid: int) -> None:
     """Wait until the server has ended a session."""
-    deadline = time.monotonic() + 20
-    while conn.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]).rowcount:
-        assert time.monotonic() < deadline
+    until(lambda: not conn.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]).rowcount)
 
 
 # The whole ------------------------------------------------------------------------------------------------------------
@@ -245,11 +243,8 @@ def test_a_job_that_fails_is_critical_with_what_postgresql_said(cron_conn: Conne
     run(cron_conn, verbs.install_cron())
     cron_conn.execute("SELECT cron.schedule('messages:upkeep', '* * * * *', 'SELECT messages.upkeep(), 1/0')")
     # pg_cron may miss the first minute.
-    deadline = time.monotonic() + 150
-    while (found := check(cron_conn, "cron_jobs")).severity == "ok":
-        runs = cron_conn.execute("SELECT status, return_message, start_time FROM cron.job_run_details").fetchall()
-        assert time.monotonic() < deadline, runs
-        list(cron_conn.notifies(timeout=1.0))
+    until(lambda: check(cron_conn, "cron_jobs").severity != "ok", timeout=180, what="a minute of pg_cron")
+    found = check(cron_conn, "cron_jobs")
     assert found.severity == "critical"
     assert re.search(r"last run of pg_cron job \d+ \(upkeep\) failed: ERROR: +division by zero", found.finding)
     cure(cron_conn, found.cure)
@@ -489,9 +484,8 @@ def test_a_standby_that_holds_back_vacuum_is_named(wide: Connection, wide_dsn: s
     # The transaction that a standby reports has to be one that the server still knows, so take the oldest: its own age.
     standby.put_copy_data(struct.pack("!cqIIII", b"h", 0, current, 0, 0, 0))
     standby.flush()
-    deadline = time.monotonic() + 20
-    while (found := check(wide, "replication")).finding.startswith("no replication slot"):
-        assert time.monotonic() < deadline
+    until(lambda: not check(wide, "replication").finding.startswith("no replication slot"))
+    found = check(wide, "replication")
     assert re.fullmatch(
         r"standby reports \(session \d+, hot_standby_feedback\) holds back VACUUM by \d+ transactions", found.finding
     )
@@ -735,10 +729,8 @@ def test_a_setting_that_loses_messages_is_named_with_its_place_and_cured(
 def _after_reload(conn: Connection, *, severity: str) -> Finding:
     """Reload the configuration and wait until the session has seen it."""
     conn.execute("SELECT pg_reload_conf()")
-    deadline = time.monotonic() + 20
-    while (found := check(conn, "settings")).severity != severity:
-        assert time.monotonic() < deadline, found
-    return found
+    until(lambda: check(conn, "settings").severity == severity, what=f"the severity {severity}")
+    return check(conn, "settings")
 
 
 # Messages that wait ---------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import Duplicate, InvalidArgument, QueueFull, QueueNotFound, QueuePaused, run, verbs
 from airflow_provider_pgqueue.core.errors import QueueNotEmpty
+from tests.waiting import until_leases_expire
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -159,7 +160,8 @@ def test_no_more_are_leased_at_once_than_the_queue_allows_however_many_ask(conne
 def test_an_expired_lease_no_longer_counts(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish_batch(queue("orders", max_leased=1), [1, 2]))
     run(conn, verbs.lease("orders", lease_for=timedelta(milliseconds=1)))
-    conn.execute("SELECT pg_sleep(0.01), messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority")
+    until_leases_expire(conn)
+    conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority")
     assert len(run(conn, verbs.lease("orders"))) == 1
 
 

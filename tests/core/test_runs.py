@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import InvalidArgument, run
-from airflow_provider_pgqueue.core.verbs.statement import Statement, one
+from airflow_provider_pgqueue.core.client import Statement, one
 from tests.core.test_roles import Login, logins
 
 Connection = psycopg.Connection[Any]

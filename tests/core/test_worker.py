@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -28,19 +27,20 @@ from airflow_provider_pgqueue.core import (
     run,
     verbs,
 )
-from tests.waiting import until
+from tests.waiting import until, until_past, until_waiting
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
 Queue = Callable[..., str]
 
 SLOW_WORKER = """
-import sys, time
+import sys
+import psycopg
 from airflow_provider_pgqueue.core import Consumer, Worker
 
 def handle(message):
-    print(message.id, flush=True)
-    time.sleep(0.5)
+    with psycopg.connect(sys.argv[1]) as conn:
+        conn.execute("SELECT pg_advisory_lock_shared(7)")  # which the test holds
 
 Worker(conninfo=sys.argv[1], consumer=Consumer(queue_name="orders", handle=handle, batch_size=10)).run()
 """
@@ -78,12 +78,12 @@ def held_lease(conn: Connection, lease_for: timedelta, number: int = 1) -> Lease
 
 def test_sigterm_finishes_the_message_in_hand_and_releases_the_rest(dsn: str, conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish_batch(queue("orders"), list(range(5))))
-    process = subprocess.Popen([sys.executable, "-c", SLOW_WORKER, dsn], stdout=subprocess.PIPE, text=True)
-    assert process.stdout
-    with process.stdout:
-        process.stdout.readline()
+    conn.execute("SELECT pg_advisory_lock(7)")
+    with subprocess.Popen([sys.executable, "-c", SLOW_WORKER, dsn]) as process:
+        until_waiting(conn, "wait_event = 'advisory'")
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        conn.execute("SELECT pg_advisory_unlock(7)")
+        assert process.wait(60) == 0
     assert count(conn, "message_archive") == 1
     rows = conn.execute("SELECT DISTINCT attempts, lock_token, count(*) OVER () FROM messages.message").fetchall()
     assert rows == [(0, None, 4)]
@@ -123,8 +123,8 @@ def test_a_worker_of_an_unknown_queue_ends_with_the_error(dsn: str) -> None:
 def test_an_open_lease_is_renewed(connect: Connect, queue: Queue) -> None:
     conn, other = connect(), connect()
     run(conn, verbs.publish(queue("orders"), 1))
-    with held_lease(conn, timedelta(seconds=0.3)):
-        time.sleep(0.8)
+    with held_lease(conn, timedelta(seconds=1)) as lease:
+        until_past(other, lease[0].lock_expires_at)
         assert run(other, verbs.lease("orders")) == []
     assert count(conn, "message_archive") == 1
 
@@ -134,14 +134,26 @@ def test_each_lease_of_a_drain_is_renewed(connect: Connect, queue: Queue) -> Non
     run(conn, verbs.publish_batch(queue("orders"), [1, 2]))
 
     def slow(message: Message) -> None:
-        time.sleep(0.8)
+        until_past(other, message.lock_expires_at)
         others = run(other, verbs.lease("orders", max_messages=2))
         assert message.id not in [taken.id for taken in others]
         for taken in others:
             run(other, verbs.release(taken.lock_token, [taken.id], count_attempt=False))
 
-    consumer = Consumer(queue_name="orders", handle=slow, batch_size=1, lease_for=timedelta(seconds=0.3))
+    consumer = Consumer(queue_name="orders", handle=slow, batch_size=1, lease_for=timedelta(seconds=1))
     assert consumer.drain(conn) == {"success": 2}
+
+
+@pytest.mark.parametrize("wrong", [False, "done", {"result": "success"}])
+def test_what_is_no_outcome_is_a_failed_attempt_and_not_a_success(conn: Connection, queue: Queue, wrong: Any) -> None:
+    run(conn, verbs.publish_batch(queue("orders", max_attempts=1), [1, 2]))
+    one = Consumer(queue_name="orders", handle=lambda message: wrong)
+    assert one.drain(conn, max_messages=1) == {"failed": 1}
+    batch = Consumer(queue_name="orders", handle_batch=lambda messages: [wrong] * len(messages))
+    assert batch.drain(conn) == {"failed": 1}
+    details = conn.execute("SELECT DISTINCT details FROM messages.message_archive").fetchall()
+    kind = type(wrong).__name__
+    assert details == [(f"TypeError: the function returned {kind} as an outcome. Return None or an outcome.",)]
 
 
 def test_a_renewal_does_not_take_what_is_settled_meanwhile_for_lost(conn: Connection, queue: Queue) -> None:

@@ -25,6 +25,7 @@ from psycopg import sql
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, PermissionDenied, run, verbs
+from airflow_provider_pgqueue.core.client import one
 from airflow_provider_pgqueue.core.errors import (
     BeforeArchive,
     ExportDiffers,
@@ -33,7 +34,6 @@ from airflow_provider_pgqueue.core.errors import (
     UndecidedMessages,
 )
 from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.core.verbs.statement import one
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.export import replace as succession
 from airflow_provider_pgqueue.spark.jobs.export.export import ExportOptions, _Export, export

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from airflow_provider_pgqueue.core.body import to_json
+from airflow_provider_pgqueue.core.client import to_json
 from airflow_provider_pgqueue.core.errors import InvalidMessage
 from airflow_provider_pgqueue.core.message import DeadMessage
 from airflow_provider_pgqueue.core.outcome import storable

@@ -4,6 +4,9 @@ A statement knows no connection. `client.run` and `client.run_async` run it, so 
 are those of sql/functions.
 """
 
+from airflow_provider_pgqueue.core.client import (
+    Statement,
+)
 from airflow_provider_pgqueue.core.verbs.archive import (
     archive,
     search_archive,
@@ -88,9 +91,6 @@ from airflow_provider_pgqueue.core.verbs.stages import (
     drop_stage,
     publish_staged,
     stage_publish,
-)
-from airflow_provider_pgqueue.core.verbs.statement import (
-    Statement,
 )
 from airflow_provider_pgqueue.core.verbs.topics import (
     TopicOptions,

@@ -7,10 +7,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from airflow_provider_pgqueue.core.body import to_json
+from airflow_provider_pgqueue.core.client import Statement, list_of, to_json, unless_lost
 from airflow_provider_pgqueue.core.message import ArchivedMessage
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
-from airflow_provider_pgqueue.core.verbs.statement import Statement, list_of, optional_json, unless_lost
 
 
 def archive(
@@ -36,7 +35,7 @@ def archive(
         "handled_by": handled_by,
         "outcomes": to_json({str(id_): _as_result(outcome) for id_, outcome in outcomes.items()}) if outcomes else None,
         "output": None if output is None else to_json(output),
-        "failure": optional_json(failure),
+        "failure": None if failure is None else to_json(failure),
     }
     types = {"ids": "bigint[]", "outcomes": "jsonb", "output": "jsonb", "failure": "jsonb"}
     return Statement("archive", arguments, unless_lost(ids), types)
@@ -65,4 +64,4 @@ def search_archive(
     max_messages: int = 100,
 ) -> Statement[list[ArchivedMessage]]:
     """Find finished messages, newest first, without their bodies. BeforeArchive for a time that is not kept."""
-    return Statement("search_archive", dict(locals()), list_of(ArchivedMessage.from_row))
+    return Statement("search_archive", dict(locals()), list_of(ArchivedMessage))

@@ -7,10 +7,18 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from airflow_provider_pgqueue.core.body import to_json
+from airflow_provider_pgqueue.core.client import (
+    ZERO,
+    Statement,
+    ids_of,
+    list_of,
+    messages_of,
+    only_row,
+    to_json,
+    unless_lost,
+)
 from airflow_provider_pgqueue.core.errors import LeaseLost
 from airflow_provider_pgqueue.core.message import DeadCause, DeadMessage, DeadQueue, Requeued, Row
-from airflow_provider_pgqueue.core.verbs.statement import ZERO, Statement, ids_of, list_of, only_row, unless_lost
 
 
 def lease_dead(
@@ -28,7 +36,7 @@ def lease_dead(
         "results": None if results is None else list(results),
         "ids": None if ids is None else list(ids),
     }
-    return Statement("lease_dead", arguments, list_of(DeadMessage.from_row), {"results": "text[]", "ids": "bigint[]"})
+    return Statement("lease_dead", arguments, messages_of(DeadMessage), {"results": "text[]", "ids": "bigint[]"})
 
 
 def dead_ids(
@@ -81,7 +89,7 @@ def requeue(
     }
 
     def decode(rows: list[Row]) -> list[Requeued]:
-        requeued = [Requeued.from_row(row) for row in rows]
+        requeued = [Requeued(**row) for row in rows]
         if lost := set(ids) - {one.id for one in requeued}:
             raise LeaseLost(lost)
         return requeued
@@ -121,12 +129,12 @@ def requeue_dead(
     Messages that were requeued `max_requeues` times before are left on the work list.
     """
     arguments = dict(locals()) | {"results": None if results is None else list(results)}
-    return Statement("requeue_dead", arguments, list_of(Requeued.from_row), {"results": "text[]"})
+    return Statement("requeue_dead", arguments, list_of(Requeued), {"results": "text[]"})
 
 
 def dead_causes(queue_name: str | None = None) -> Statement[list[DeadCause]]:
     """Ask why messages died about which nothing was decided yet; most frequent cause first."""
-    return Statement("dead_causes", dict(locals()), list_of(DeadCause.from_row))
+    return Statement("dead_causes", dict(locals()), _causes)
 
 
 def dead_queues(
@@ -134,7 +142,7 @@ def dead_queues(
 ) -> Statement[list[DeadQueue]]:
     """Ask which queues have dead messages that nobody decided about and nobody holds."""
     arguments = {"queue_names": None if queue_names is None else list(queue_names)}
-    return Statement("dead_queues", arguments, list_of(DeadQueue.from_row), {"queue_names": "text[]"})
+    return Statement("dead_queues", arguments, list_of(DeadQueue), {"queue_names": "text[]"})
 
 
 def remedies(ids: Collection[int]) -> Statement[dict[int, tuple[str, str]]]:
@@ -154,3 +162,7 @@ def count_remedies(remedied_by: str) -> Statement[dict[str, int]]:
 def requeued_results(remedied_by: str, max_messages: int) -> Statement[dict[str, int]]:
     """Count what became of the first messages that somebody requeued: `requeued`, `finished`, `died_again`."""
     return Statement("requeued_results", dict(locals()), only_row)
+
+
+def _causes(rows: list[Row]) -> list[DeadCause]:
+    return [DeadCause(queue_name=row.pop("cause_queue"), **row) for row in rows]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from airflow_provider_pgqueue.core.client import Statement, list_of
 from airflow_provider_pgqueue.core.message import Finding
-from airflow_provider_pgqueue.core.verbs.statement import Statement, list_of
 
 
 def health(*, held_for: timedelta | None = None, waiting_for: timedelta | None = None) -> Statement[list[Finding]]:
@@ -14,4 +14,4 @@ def health(*, held_for: timedelta | None = None, waiting_for: timedelta | None =
     A transaction may hold its snapshot `held_for` (5 minutes; critical after twelve times as long), a message may wait
     `waiting_for` (1 day), ready or dead.
     """
-    return Statement("health", dict(locals()), list_of(Finding.from_row))
+    return Statement("health", dict(locals()), list_of(Finding))

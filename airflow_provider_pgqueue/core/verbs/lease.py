@@ -7,15 +7,15 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from airflow_provider_pgqueue.core.message import Message, Row
-from airflow_provider_pgqueue.core.verbs.statement import (
+from airflow_provider_pgqueue.core.client import (
     ZERO,
     Statement,
-    list_of,
+    messages_of,
     one,
-    optional_json,
+    to_json,
     unless_lost,
 )
+from airflow_provider_pgqueue.core.message import Message, Row
 
 
 def lease(
@@ -31,8 +31,8 @@ def lease(
 
     With a `topic` pattern or with `headers` only those that match: whose topic does, whose headers contain these.
     """
-    arguments = dict(locals()) | {"headers": optional_json(headers)}
-    return Statement("lease", arguments, list_of(Message.from_row), {"headers": "jsonb"}, durable=False)
+    arguments = dict(locals()) | {"headers": None if headers is None else to_json(headers)}
+    return Statement("lease", arguments, messages_of(Message), {"headers": "jsonb"}, durable=False)
 
 
 def extend(lock_token: UUID, ids: Collection[int], *, lease_for: timedelta) -> Statement[list[int]]:
@@ -64,7 +64,7 @@ def release(
         "delay": delay,
         "count_attempt": count_attempt,
         "details": details,
-        "failure": optional_json(failure),
+        "failure": None if failure is None else to_json(failure),
         "back_off": back_off or None,
     }
     return Statement("release", arguments, unless_lost(ids), {"ids": "bigint[]", "failure": "jsonb"})
@@ -72,7 +72,7 @@ def release(
 
 def consume(queue_name: str, *, max_messages: int = 1, handled_by: str | None = None) -> Statement[list[Message]]:
     """Take messages out and archive them as success in the caller's transaction."""
-    return Statement("consume", dict(locals()), list_of(Message.from_row))
+    return Statement("consume", dict(locals()), messages_of(Message))
 
 
 def once(consumer: str, message_id: int) -> Statement[bool]:

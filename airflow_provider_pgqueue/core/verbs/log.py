@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from airflow_provider_pgqueue.core.client import Statement, only_row
 from airflow_provider_pgqueue.core.message import Row
-from airflow_provider_pgqueue.core.verbs.statement import Statement, only_row
 
 
 def archive_log_end() -> Statement[Row]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from airflow_provider_pgqueue.core.client import Statement, nothing, one
 from airflow_provider_pgqueue.core.message import Row
-from airflow_provider_pgqueue.core.verbs.statement import Statement, nothing, one
 
 
 def partition_archive(partition_by: str) -> Statement[None]:

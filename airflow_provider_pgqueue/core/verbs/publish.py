@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, TypedDict, Unpack, cast
 
-from airflow_provider_pgqueue.core.body import to_json
+from airflow_provider_pgqueue.core.client import Statement, ids_of, one, to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Duplicate, Row
-from airflow_provider_pgqueue.core.verbs.statement import Statement, ids_of, one, optional_json
 
 
 class Options(TypedDict, total=False):
@@ -65,12 +64,9 @@ def publish(queue_name: str, body: Any, **options: Unpack[Options]) -> Statement
     if options.get("dedup_key") is not None:
         batch = publish_batch(queue_name, [body], **_as_batch(options))
         return Statement(batch.function, batch.arguments, lambda rows: batch.decode(rows)[0], batch.types)
-    arguments = {
-        **options,
-        "queue_name": queue_name,
-        "message": to_json(body),
-        "headers": optional_json(options.get("headers")),
-    }
+    arguments = {**options, "queue_name": queue_name, "message": to_json(body)}
+    if (headers := options.get("headers")) is not None:
+        arguments["headers"] = to_json(headers)
     return Statement("publish", arguments, one, {"message": "jsonb", "headers": "jsonb"})
 
 
@@ -85,7 +81,8 @@ def publish_texts(queue_name: str, texts: Sequence[str], **options: Unpack[Batch
         raise InvalidArgument("the batch is empty. Give at least one body.")
     # One JSON parameter: three times faster through the driver than an array of texts.
     arguments = {**options, "queue_name": queue_name, "messages": f"[{','.join(texts)}]"}
-    arguments["headers"] = optional_json(options.get("headers"))
+    if (headers := options.get("headers")) is not None:
+        arguments["headers"] = to_json(headers)
     for name in ("references", "topics", "group_keys", "dedup_keys"):
         if (values := arguments.get(name)) is not None:
             arguments[name] = list(values)  # type: ignore[call-overload]

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from datetime import timedelta
 from typing import TypedDict, Unpack
 
+from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one
 from airflow_provider_pgqueue.core.message import QueueStatus, ReadyQueue
-from airflow_provider_pgqueue.core.verbs.statement import Statement, list_of, nothing, one
 
 
 class Policy(TypedDict, total=False):
@@ -66,7 +66,7 @@ def drop_queue(queue_name: str, *, force: bool = False) -> Statement[int]:
 
 def status(queue_name: str | None = None) -> Statement[list[QueueStatus]]:
     """Each queue in numbers; counts every message."""
-    return Statement("status", dict(locals()), list_of(QueueStatus.from_row))
+    return Statement("status", dict(locals()), list_of(QueueStatus))
 
 
 def ready_queues(queue_names: Collection[str] | None = None, *, count_up_to: int = 1000) -> Statement[list[ReadyQueue]]:
@@ -75,4 +75,4 @@ def ready_queues(queue_names: Collection[str] | None = None, *, count_up_to: int
         "queue_names": None if queue_names is None else list(queue_names),
         "count_up_to": count_up_to,
     }
-    return Statement("ready_queues", arguments, list_of(ReadyQueue.from_row), {"queue_names": "text[]"})
+    return Statement("ready_queues", arguments, list_of(ReadyQueue), {"queue_names": "text[]"})

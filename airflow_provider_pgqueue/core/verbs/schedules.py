@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_pgqueue.core.body import to_json
+from airflow_provider_pgqueue.core.client import Statement, list_of, one, to_json
 from airflow_provider_pgqueue.core.message import Schedule
-from airflow_provider_pgqueue.core.verbs.statement import Statement, list_of, one
 
 
 def schedule(
@@ -48,7 +47,7 @@ def resume_schedule(schedule_name: str) -> Statement[None]:
 
 def schedules() -> Statement[list[Schedule]]:
     """List the schedules, without their bodies, with the next tick of each."""
-    return Statement("schedules", {}, list_of(Schedule.from_row))
+    return Statement("schedules", {}, list_of(Schedule))
 
 
 def run_schedules() -> Statement[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_pgqueue.core.verbs.statement import Statement, one
+from airflow_provider_pgqueue.core.client import Statement, one
 
 
 def stage_publish(stage_id: str, *, queue_name: str | None = None, run_id: str | None = None) -> Statement[str | None]:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypedDict, Unpack
 
-from airflow_provider_pgqueue.core.body import to_json
-from airflow_provider_pgqueue.core.verbs.statement import Statement, one, onlys, optional_json
+from airflow_provider_pgqueue.core.client import Statement, one, onlys, to_json
 
 
 class TopicOptions(TypedDict, total=False):
@@ -25,7 +24,9 @@ class TopicOptions(TypedDict, total=False):
 
 def publish_topic(topic: str, body: Any, **options: Unpack[TopicOptions]) -> Statement[dict[str, int]]:
     """Publish one message to each queue that the topic reaches; the ids by queue. Unroutable if it reaches none."""
-    arguments = {**options, "topic": topic, "message": to_json(body), "headers": optional_json(options.get("headers"))}
+    arguments = {**options, "topic": topic, "message": to_json(body)}
+    if (headers := options.get("headers")) is not None:
+        arguments["headers"] = to_json(headers)
     types = {"message": "jsonb", "headers": "jsonb"}
     return Statement("publish_topic", arguments, lambda rows: {row["queue_name"]: row["id"] for row in rows}, types)
 

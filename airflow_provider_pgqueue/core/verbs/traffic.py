@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from airflow_provider_pgqueue.core.client import Statement, one
 from airflow_provider_pgqueue.core.message import Row
-from airflow_provider_pgqueue.core.verbs.statement import Statement, one
 
 
 def traffic_report(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_pgqueue.core.verbs.statement import Statement, one
+from airflow_provider_pgqueue.core.client import Statement, one
 
 
 def upkeep() -> Statement[dict[str, Any]]:

@@ -11,11 +11,13 @@ import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
 from tests.core.cli.conftest import Pgqueue, Program
+from tests.waiting import until_waiting
 
 Connection = psycopg.Connection[Any]
 
 HANDLERS = """
-import sys, time
+import os, sys
+import psycopg
 from airflow_provider_pgqueue.core import Rejected
 
 LIMIT = 3
@@ -28,8 +30,8 @@ def pack_all(messages):
     return {message.id: Rejected("odd") for message in messages if message.body % 2}
 
 def slow(message):
-    print(message.id, flush=True)
-    time.sleep(0.5)
+    with psycopg.connect(os.environ["PGQUEUE_DSN"]) as conn:
+        conn.execute("SELECT pg_advisory_lock_shared(7)")  # which the test holds
 
 class Packer:
     @staticmethod
@@ -87,10 +89,11 @@ def test_a_signal_ends_the_worker_after_the_message_in_hand(
     program: Program, dsn: str, conn: Connection, folder: Path, number: signal.Signals
 ) -> None:
     run(conn, verbs.publish_batch("default", [1, 2, 3]))
+    conn.execute("SELECT pg_advisory_lock(7)")
     with program("worker", "handlers:slow", "--queue", "default", dsn=dsn, cwd=folder) as process:
-        assert process.stdout
-        process.stdout.readline()
+        until_waiting(conn, "wait_event = 'advisory'")
         process.send_signal(number)
+        conn.execute("SELECT pg_advisory_unlock(7)")
         out, _ = process.communicate(timeout=30)
     assert (process.returncode, out) == (0, "worker of queue default stopped: 1 success, 2 released.\n")
     assert len(results(conn)) == 1
@@ -102,11 +105,11 @@ def test_several_processes_share_the_work_and_stop_together(
 ) -> None:
     run(conn, verbs.publish_batch("default", list(range(10))))
     options = ["--queue", "default", "--batch-size", "1", "--processes", "2"]
+    conn.execute("SELECT pg_advisory_lock(7)")
     with program("worker", "handlers:slow", *options, dsn=dsn, cwd=folder) as process:
-        assert process.stdout
-        process.stdout.readline()
-        process.stdout.readline()
+        until_waiting(conn, "wait_event = 'advisory'", sessions=2)
         process.terminate()
+        conn.execute("SELECT pg_advisory_unlock(7)")
         process.communicate(timeout=30)
     assert process.returncode == 0
     rows = conn.execute("SELECT count(DISTINCT handled_by) FROM messages.message_archive").fetchall()

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.body import to_json
 from airflow_provider_pgqueue.core.client import run as run_statement
+from airflow_provider_pgqueue.core.client import to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.database import Database
