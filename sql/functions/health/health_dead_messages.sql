@@ -3,9 +3,8 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT CASE WHEN oldest.age > waiting_for THEN 'warning' ELSE 'ok' END,
            CASE WHEN oldest.age IS NULL THEN 'no dead message waits for a remedy'
-                ELSE format('%s for a remedy, the oldest (%s, of queue %s) for %s',
-                            CASE WHEN counted.count > 1000 THEN 'more than 1000 dead messages wait' WHEN counted.count > 1 THEN counted.count || ' dead messages wait'
-                                 ELSE '1 dead message waits' END,
+                ELSE format('dead messages that wait for a remedy: %s; the oldest (%s, of queue %s) for %s',
+                            CASE WHEN counted.count > 1000 THEN 'more than 1000' ELSE counted.count::text END,
                             oldest.result, oldest.queue_name, date_trunc('second', oldest.age)) END,
            CASE WHEN oldest.age > waiting_for THEN
                CASE WHEN oldest.result IN ('failed', 'lock_expired') THEN format('SELECT * FROM messages.requeue_dead(%L)', oldest.queue_name)
