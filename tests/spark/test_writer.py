@@ -288,10 +288,10 @@ def test_rows_that_are_gone_publish_nothing(conn: Connection, queue: Queue, stag
     queue()
     staged = [stage().put(partition, rows(partition)) for partition in range(3)]
     conn.execute("DELETE FROM messages.publish_stage_1 WHERE message = '1'")
-    with pytest.raises(StageIncomplete, match=r"staged 3 rows and 2 are left.*Run the job again"):
+    with pytest.raises(StageIncomplete, match=r"staged: 3; rows that are left: 2; .*Run the job again"):
         stage().publish(staged, run_id="job", queue_name="orders")
     conn.execute("DROP TABLE messages.publish_stage_1")
-    with pytest.raises(StageIncomplete, match="3 rows and 0"):
+    with pytest.raises(StageIncomplete, match="staged: 3; rows that are left: 0;"):
         stage().publish(staged, run_id="job", queue_name="orders")
     assert bodies(conn) == []
     again = stage("again").put(0, rows(1))
@@ -653,7 +653,7 @@ def test_a_stream_remembers_its_last_batch_and_refuses_one_before(
         return stage().publish([staged], run_id="q", queue_name="orders", batch=batch)
 
     assert [commit(batch).get("repeated") for batch in (4, 5, 5, 6, 6)] == [None, None, True, None, True]
-    with pytest.raises(InvalidArgument, match=r"has published batch 6, and now brings batch 5.*checkpoint"):
+    with pytest.raises(InvalidArgument, match=r"has published batch 6, and is now given batch 5.*checkpoint"):
         commit(5)
     assert bodies(conn) == [4, 5, 6]
     assert conn.execute("SELECT run_id, summary -> 'batch' FROM messages.pipeline_run").fetchall() == [("q", 6)]

@@ -4,8 +4,8 @@ AS $$
     WITH age AS (
         SELECT clock_timestamp() - (SELECT min(d.expires_at) FROM messages.dedup d) AS dedup,
                clock_timestamp() - (SELECT min(i.handled_at) FROM messages.inbox i) AS inbox,
-               clock_timestamp() - (SELECT coalesce(p.retained_at, min(q.created_at)) FROM messages.archive_policy p
-                                      JOIN messages.queue q ON q.retention IS NOT NULL GROUP BY p.retained_at) AS retention),
+               clock_timestamp() - (SELECT coalesce(p.retention_applied_at, min(q.created_at)) FROM messages.archive_policy p
+                                      JOIN messages.queue q ON q.retention IS NOT NULL GROUP BY p.retention_applied_at) AS retention),
     late (finding, cure) AS (
         SELECT format('dedup keys that expired %s ago are still kept', date_trunc('second', dedup)), 'messages.upkeep()' FROM age WHERE dedup > '1 hour'
         UNION ALL
@@ -14,11 +14,11 @@ AS $$
         SELECT format('retention was last applied %s ago', date_trunc('second', retention)), 'messages.apply_retention()' FROM age WHERE retention > '1 day')
     SELECT CASE WHEN count(*) = 0 THEN 'ok' ELSE 'warning' END,
            concat_ws('; ', string_agg(late.finding, '; '),
-                format('the archive takes %s, from %s queues without a retention', pg_size_pretty(
+                format('the archive takes %s; queues without a retention: %s', pg_size_pretty(
                     (SELECT sum(pg_total_relation_size(i.inhrelid)) FROM pg_inherits i WHERE i.inhparent = 'messages.message_archive'::regclass)),
                     (SELECT count(*) FROM messages.queue q WHERE q.retention IS NULL))),
            'SELECT ' || string_agg(DISTINCT late.cure, ', ')
       FROM late
 $$;
 COMMENT ON FUNCTION messages.health_history() IS
-    'Internal, of health(). Whether what is kept for a time is forgotten afterwards: dedup keys, the inbox, the archive of queues with a retention.';
+    'A check of health(). Whether what is kept for a time is deleted afterwards: dedup keys, the inbox, the archive of queues with a retention.';

@@ -3,7 +3,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     -- An entry takes about 60 bytes and a page is two thirds full: 100 bytes a message, live or dead.
     SELECT CASE WHEN bloated THEN 'warning' ELSE 'ok' END,
-           format('largest index of messages.message: %s with %s, %s bytes for each of about %s messages',
+           format('largest index of messages.message: %s with %s, %s bytes per message; messages: about %s',
                   name, pg_size_pretty(size), size / entries, entries),
            CASE WHEN bloated THEN format('REINDEX INDEX CONCURRENTLY messages.%I', name) END
       FROM (SELECT i.indexrelid::regclass AS index, c.relname AS name, pg_relation_size(i.indexrelid) AS size,
@@ -14,4 +14,4 @@ AS $$
      CROSS JOIN LATERAL (SELECT size > smallest AND size > entries * 1000 AS bloated) judged
 $$;
 COMMENT ON FUNCTION messages.health_index_bloat(bigint) IS
-    'Internal, of health(). The largest index of the table of messages, against what is in it; smaller ones than smallest bytes are well.';
+    'A check of health(). The largest index of the table of messages, compared with what is in it; an index of less than smallest bytes is fine.';
