@@ -184,14 +184,14 @@ class Schedule:
     last_error: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """What one check of `health()` found; `severity` is `ok`, `warning` or `critical`, `cure` the SQL to run."""
 
     check_name: str
     severity: str
     finding: str
-    cure: str | None
+    cure: str | None = None
 
 
 def _header(headers: Any, name: str) -> Any:
