@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import tomllib
 from typing import Any
 
 import psycopg
 import pytest
 
+from airflow_provider_pgqueue import core
 from airflow_provider_pgqueue.cli.program import COMMANDS
+from airflow_provider_pgqueue.core import errors
 from airflow_provider_pgqueue.get_provider_info import get_provider_info
 from tools import ROOT
-from tools.site import commands, links, schema
+from tools.site import commands, links, schema, verbs
 
 Connection = psycopg.Connection[Any]
 REFERENCE = ROOT / "docs" / "reference"
@@ -40,6 +43,19 @@ def test_every_class_that_airflow_discovers_has_its_place() -> None:
     }
     assert len(classes) > 10
     assert classes | set(get_provider_info()["queues"]) == described("airflow.md")
+
+
+def test_every_name_of_the_face_has_its_place() -> None:
+    names = {f"{core.__name__}.{name}" for name in core.__all__ if name != "verbs"}
+    raised = {name for name in names if name.rpartition(".")[2] in vars(errors)}
+    assert f"{core.__name__}.errors" in described("python.md")
+    assert names - raised - described("python.md") == set()
+
+
+def test_every_verb_has_its_place() -> None:
+    listed = re.findall(r"\w+", " ".join(re.findall(r"members: \[(.*)\]", verbs.reference())))
+    assert sorted([*listed, "Statement"]) == sorted(core.verbs.__all__)
+    assert "<!-- generated: verbs -->" in (REFERENCE / "python.md").read_text()
 
 
 def test_every_function_that_a_role_may_call_has_its_place_and_says_what_it_does(conn: Connection) -> None:

@@ -70,9 +70,9 @@ def worker(
 ) -> int:
     """Handle messages with a Python function.
 
-    MODULE is looked for in the current directory first. The function gets a message (id, body, headers, reference,
-    attempts, …) and returns nothing for success, or Rejected, Failed or Retry of airflow_provider_pgqueue.core.outcome.
-    If it raises, the message is delivered again later. SIGTERM and Ctrl-C finish the message in hand.
+    MODULE is searched for in the current directory first. The function gets a message (id, body, headers, reference,
+    attempts, …). It returns None for success, or Rejected, Failed or Retry from airflow_provider_pgqueue.core. If it
+    raises, the message is delivered again later. SIGTERM and Ctrl-C end the worker after the message in hand.
     """
     logging.basicConfig(level="INFO", stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     handler = load(function, settings)

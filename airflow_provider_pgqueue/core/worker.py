@@ -44,9 +44,9 @@ class Worker:
     conninfo: str
     consumer: Consumer
     poll_interval: float = 30.0
-    counts: Counter[str] = field(default_factory=Counter)
-    _wake: threading.Event = field(default_factory=threading.Event)
-    _stopping: threading.Event = field(default_factory=threading.Event)
+    counts: Counter[str] = field(init=False, default_factory=Counter)
+    _wake: threading.Event = field(init=False, default_factory=threading.Event)
+    _stopping: threading.Event = field(init=False, default_factory=threading.Event)
 
     def stop(self) -> None:
         """Ask `run` to return after the message in hand; safe from a signal handler or another thread."""

@@ -33,7 +33,7 @@ _LONGEST_NAME: Final = 63  # bytes that PostgreSQL keeps of application_name
 
 
 class PgQueueHook(PostgresHook):
-    """Works with the queue through a connection of type `pgqueue` or `postgres`.
+    """Works with the queue through the connection `pgqueue_conn_id`, of type `pgqueue` or `postgres`.
 
     What `PostgresHook` knows (IAM and Azure tokens, SSL, service files) works here. The extra `listen_conn_id` names a
     direct connection to the same database for those who wait, where this one goes through a pooler. Before its first
@@ -41,8 +41,6 @@ class PgQueueHook(PostgresHook):
 
     The verbs of every day are methods; all of them are values in `core.verbs`, for `run`:
     `hook.run(verbs.requeue_dead("orders"))`.
-
-    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
     conn_name_attr = "pgqueue_conn_id"

@@ -72,11 +72,11 @@ def test_a_migration_that_fails_leaves_nothing(empty_dsn: str) -> None:
 
 
 def test_a_schema_that_does_not_fit_is_refused_with_the_cure(empty_dsn: str, conn: Connection) -> None:
-    with psycopg.connect(empty_dsn, autocommit=True) as empty, pytest.raises(SchemaMissing, match="Run the setup DAG"):
+    with psycopg.connect(empty_dsn, autocommit=True) as empty, pytest.raises(SchemaMissing, match="pgqueue install"):
         migrations.check_version(empty)
     newest = migrations.code_version()
     conn.execute("DELETE FROM messages.schema_migration WHERE version = %s", [newest])
-    with pytest.raises(SchemaTooOld, match=rf"version \d+, this package needs {newest}\. Run the setup DAG"):
+    with pytest.raises(SchemaTooOld, match=rf"version \d+, this package needs {newest}\. Run pgqueue install"):
         migrations.check_version(conn)
     conn.execute("INSERT INTO messages.schema_migration (version, name) VALUES (99, 'of a later package')")
     migrations.check_version(conn)

@@ -65,7 +65,7 @@ def unreachable(dsn: str, conn: Connection) -> Iterator[Wrong]:
 def too_old(dsn: str, conn: Connection) -> Iterator[Wrong]:
     newest = code_version()
     row = conn.execute("DELETE FROM messages.schema_migration WHERE version = %s RETURNING name", [newest]).fetchone()
-    says = rf"schema messages has version {newest - 1}, this package needs {newest}\. Run the setup DAG"
+    says = rf"schema messages has version {newest - 1}, this package needs {newest}\. Run pgqueue install"
     yield Wrong(dsn, errors.SchemaTooOld, says)
     conn.execute("INSERT INTO messages.schema_migration (version, name) VALUES (%s, %s)", [newest, *(row or ())])
 

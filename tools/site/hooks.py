@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tools import ROOT
-from tools.site import commands, links, schema
+from tools.site import commands, links, schema, verbs
 
 _log = logging.getLogger("mkdocs.hooks.site")  # below the logger whose warnings MkDocs counts
 
@@ -20,6 +20,7 @@ _GENERATED: Final[dict[str, Callable[[], str]]] = {
     "readme": lambda: links.first_screen((ROOT / "README.md").read_text()),
     "commands": cache(commands.reference),
     "schema": cache(schema.reference),
+    "verbs": verbs.reference,
 }
 
 

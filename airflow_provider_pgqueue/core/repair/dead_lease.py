@@ -13,6 +13,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidMessage, LeaseLost, PgQueueError
 from airflow_provider_pgqueue.core.message import DeadMessage
+from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.repair.remedy import KEEP, Remedy
 from airflow_provider_pgqueue.core.verbs import Statement
 
@@ -45,7 +46,9 @@ class DeadLease:
             self._held = held - set(error.ids)
             log.warning("%s", error)
         except PgQueueError as error:
-            log.warning("could not extend the lease of %s dead message(s): %s", len(held), type(error).__name__)
+            log.warning(
+                "could not extend the lease of %s: %s", quantity(len(held), "dead message"), type(error).__name__
+            )
 
     def settle(self, remedies: Mapping[int, Remedy], *, delay: timedelta, remedied_by: str) -> Outcomes:
         """Requeue, dismiss and give back in one transaction; return what became of each that has a remedy.

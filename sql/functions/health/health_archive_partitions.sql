@@ -8,7 +8,7 @@ AS $$
                NOT EXISTS (SELECT FROM part p WHERE p.first_at <= now_in.end_at AND p.end_at > now_in.end_at) AS none_next
           FROM now_in)
     SELECT CASE WHEN none_now AND NOT strays THEN 'critical' WHEN none_now OR none_next OR strays THEN 'warning' ELSE 'ok' END,
-           format('%s partitions, from %s to %s', (SELECT count(*) FROM part), (SELECT min(first_at) FROM part), (SELECT max(end_at) FROM part))
+           format('partitions: %s, from %s to %s', (SELECT count(*) FROM part), (SELECT min(first_at) FROM part), (SELECT max(end_at) FROM part))
            || CASE WHEN strays THEN '; the default partition has messages' WHEN none_now THEN '; none for now'
                    WHEN none_next THEN '; none for the time after this one' ELSE '' END,
            CASE WHEN strays THEN 'SELECT messages.adopt_archive_default()'

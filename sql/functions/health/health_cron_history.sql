@@ -16,7 +16,7 @@ BEGIN
     END IF;
     RETURN QUERY SELECT
         CASE WHEN ours > 0 OR total > 1000000 THEN 'warning' ELSE 'ok' END,
-        format('%s run%s of ours older than 7 days in the history of pg_cron, about %s runs of all jobs', ours, CASE ours WHEN 1 THEN '' ELSE 's' END, total),
+        format('runs of ours older than 7 days in the history of pg_cron: %s; runs of all jobs: about %s', ours, total),
         CASE WHEN ours > 0 THEN 'SELECT messages.upkeep()'
              WHEN total > 1000000 THEN 'DELETE FROM cron.job_run_details WHERE end_time < now() - interval ''7 days''' END;
 END $$;

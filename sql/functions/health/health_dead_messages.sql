@@ -3,7 +3,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT CASE WHEN oldest.age > waiting_for THEN 'warning' ELSE 'ok' END,
            CASE WHEN oldest.age IS NULL THEN 'no dead message waits for a decision'
-                ELSE format('%s dead messages wait for a decision, the oldest (%s, of queue %s) for %s',
+                ELSE format('dead messages that wait for a decision: %s; the oldest (%s, of queue %s) for %s',
                             CASE WHEN counted.count > 1000 THEN 'more than 1000' ELSE counted.count::text END,
                             oldest.result, oldest.queue_name, date_trunc('second', oldest.age)) END,
            CASE WHEN oldest.age > waiting_for THEN

@@ -3,7 +3,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     -- Autovacuum begins at 10,000 dead versions and a tenth of the live ones. Twice as many: it does not keep up.
     SELECT late.severity,
-           format('%s dead versions beside about %s messages; table %s, indexes %s, %s a message; last VACUUM %s',
+           format('dead versions: %s; messages: about %s; table %s, indexes %s, %s per message; last VACUUM %s',
                   s.n_dead_tup, s.n_live_tup, pg_size_pretty(size.heap), pg_size_pretty(size.indexes),
                   pg_size_pretty((size.heap + size.indexes) / greatest(s.n_live_tup, 1)),
                   coalesce(date_trunc('second', clock_timestamp() - greatest(s.last_vacuum, s.last_autovacuum))::text || ' ago', 'never'))

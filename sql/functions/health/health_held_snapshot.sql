@@ -14,11 +14,11 @@ AS $$
     SELECT CASE WHEN oldest.age > held_for * 12 THEN 'critical' WHEN oldest.age > held_for OR hidden.count > 0 THEN 'warning' ELSE 'ok' END,
            concat_ws('; ',
                CASE WHEN oldest.pid IS NULL THEN 'no session holds a snapshot'
-                    ELSE format('session %s (application %s, %s) holds back VACUUM by %s transactions, its own is open for %s; %s in all hold a snapshot',
+                    ELSE format('session %s (application %s, %s) holds back VACUUM; transactions since: %s; its own is open for %s; sessions with a snapshot: %s',
                                 oldest.pid, coalesce(nullif(oldest.application_name, ''), 'without a name'), coalesce(oldest.state, 'state unknown'),
                                 oldest.transactions, coalesce(date_trunc('second', oldest.age)::text, 'an unknown time'),
                                 (SELECT count(*) FROM holder)) END,
-               CASE WHEN hidden.count > 0 THEN format('%s sessions of other roles hide their age from role %s', hidden.count, current_user) END),
+               CASE WHEN hidden.count > 0 THEN format('sessions of other roles that hide their age from role %s: %s', current_user, hidden.count) END),
            CASE WHEN oldest.age > held_for THEN format('SELECT pg_terminate_backend(%s)', oldest.pid)
                 WHEN hidden.count > 0 THEN format('GRANT pg_read_all_stats TO %I', current_user) END
       FROM hidden LEFT JOIN oldest ON true

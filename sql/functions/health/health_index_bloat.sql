@@ -3,7 +3,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     -- An entry takes about 60 bytes and a page is two thirds full: 100 bytes a message, live or dead.
     SELECT CASE WHEN bloated THEN 'warning' ELSE 'ok' END,
-           format('largest index of messages.message: %s with %s, %s bytes for each of about %s messages',
+           format('largest index of messages.message: %s with %s, %s bytes per message; messages: about %s',
                   name, pg_size_pretty(size), size / entries, entries),
            CASE WHEN bloated THEN format('REINDEX INDEX CONCURRENTLY messages.%I', name) END
       FROM (SELECT i.indexrelid::regclass AS index, c.relname AS name, pg_relation_size(i.indexrelid) AS size,

@@ -3,7 +3,7 @@ LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT CASE WHEN oldest.age > held_for * 12 THEN 'critical' WHEN oldest.age > held_for THEN 'warning' ELSE 'ok' END,
            CASE WHEN oldest.gid IS NULL THEN 'no prepared transaction'
-                ELSE format('prepared transaction %L of %s waits for its COMMIT PREPARED for %s and holds back VACUUM by %s transactions',
+                ELSE format('prepared transaction %L of %s waits for its COMMIT PREPARED for %s and holds back VACUUM; transactions since: %s',
                             oldest.gid, oldest.owner, date_trunc('second', oldest.age), oldest.transactions) END,
            CASE WHEN oldest.age > held_for THEN format('ROLLBACK PREPARED %L', oldest.gid) END
       FROM (VALUES (true)) AS one (row)

@@ -14,7 +14,7 @@ AS $$
           FROM pg_stat_replication r WHERE r.backend_xmin IS NOT NULL)
     SELECT CASE WHEN transactions > 100000000 THEN 'critical' WHEN transactions > 1000000 OR NOT active THEN 'warning' ELSE 'ok' END,
            CASE WHEN name IS NULL THEN 'no replication slot and no standby holds a snapshot'
-                ELSE format('%s holds back VACUUM by %s transactions', name, transactions) END,
+                ELSE format('%s holds back VACUUM; transactions since: %s', name, transactions) END,
            CASE WHEN transactions > 1000000 OR NOT active THEN cure END
       FROM (VALUES (true)) AS one (row)
       LEFT JOIN LATERAL (SELECT * FROM holder h ORDER BY h.active, h.transactions DESC LIMIT 1) worst ON true

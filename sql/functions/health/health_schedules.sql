@@ -6,7 +6,7 @@ AS $$
     worst AS (
         SELECT * FROM schedule s WHERE s.late > '3 minutes' OR s.last_error IS NOT NULL ORDER BY s.late DESC NULLS LAST LIMIT 1)
     SELECT CASE WHEN worst.schedule_name IS NULL THEN 'ok' ELSE 'warning' END,
-           CASE WHEN worst.schedule_name IS NULL THEN format('%s schedules are on time', (SELECT count(*) FROM schedule))
+           CASE WHEN worst.schedule_name IS NULL THEN format('schedules on time: %s', (SELECT count(*) FROM schedule))
                 ELSE format('schedule %s is late by %s', worst.schedule_name, date_trunc('second', greatest(worst.late, '0')))
                      || coalesce('; its last error: ' || left(worst.last_error, 200), '') END,
            CASE WHEN worst.last_error IS NOT NULL THEN format('SELECT messages.pause_schedule(%L)', worst.schedule_name)

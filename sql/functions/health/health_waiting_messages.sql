@@ -18,7 +18,7 @@ AS $$
            CASE WHEN oldest.oldest_age > waiting_for THEN
                CASE WHEN oldest.paused THEN format('SELECT messages.alter_queue(%L, paused => false)', oldest.queue_name)
                     ELSE format('-- start a consumer of queue %s', oldest.queue_name) END END
-      FROM (SELECT format('%s queue%s too long', count(*), CASE count(*) WHEN 1 THEN ' waits' ELSE 's wait' END) AS queues
+      FROM (SELECT format('queues that wait too long: %s', count(*)) AS queues
               FROM waiting w WHERE w.oldest_age > waiting_for) late
       LEFT JOIN LATERAL (SELECT * FROM waiting w ORDER BY w.oldest_age DESC LIMIT 1) oldest ON true
 $$;

@@ -46,7 +46,7 @@ BEGIN
         END LOOP;
     END IF;
     IF staged <> wanted THEN
-        RAISE EXCEPTION 'the tasks staged % rows and % are left: nothing was published', wanted, staged
+        RAISE EXCEPTION 'rows that the tasks staged: %; rows that are left: %; nothing was published', wanted, staged
             USING ERRCODE = 'PQ012', HINT = 'PostgreSQL crashed in between, or the stage was a day old. Run the job again.';
     END IF;
     IF staged > 0 THEN
