@@ -169,7 +169,7 @@ def test_the_backlog_is_planned_once_and_not_for_each_batch(
 def test_a_plan_that_is_cut_short_goes_on_where_it_ended(conn: Connection, archive: Callable[..., list[int]]) -> None:
     for _ in range(7):
         archive(1)
-    steps = "SELECT xid, messages FROM messages.archive_log_steps(%s, %s, 2, max_steps => 2)"
+    steps = "SELECT xid, messages FROM messages.split_archive_log(%s, %s, 2, max_steps => 2)"
     let_foreigners_pass(conn)
     horizon = scalar(conn, "SELECT horizon FROM messages.archive_log_end()")
     first = conn.execute(steps, [0, horizon]).fetchall()
@@ -395,9 +395,9 @@ def test_a_partition_that_was_exported_and_dropped_unread_is_an_error(
     archive_days_ago(conn, 45)
     read, unread = as_of(end_of(log()), 45), as_of(log().initialOffset(), 45)
     conn.execute(
-        "SELECT messages.remove_archive_partition((SELECT p.partition FROM messages.archive_partitions() p LIMIT 1))"
+        "SELECT messages.drop_and_record_partition((SELECT p.partition FROM messages.archive_partitions() p LIMIT 1))"
     )
-    conn.execute("SELECT messages.begin_archive()")
+    conn.execute("SELECT messages.set_archive_begin()")
     assert given(log(), read) == []
     with pytest.raises(BeforeArchive):
         log().latestOffset(unread, ReadAllAvailable())

@@ -132,8 +132,7 @@ def test_a_function_sees_the_whole_message_and_every_digit_of_it(
     draining(see)
     row = conn.execute("SELECT id, created_at, output FROM messages.message_archive").fetchone()
     assert row is not None
-    headers = json.loads(row[2].pop("headers"))
-    assert headers == {"h": 1, "topic": "shop.eu", "group_key": "g"}
+    assert json.loads(row[2].pop("headers")) == {"h": 1}
     assert row[2] == {
         "id": row[0],
         "message": '{"n": 1.2345678901234567890123}',

@@ -1,4 +1,4 @@
-"""A queue as a stream: leased under claims, archived by the sink, whatever is run twice and whatever dies."""
+"""A queue as a stream: leased under names, archived by the sink, whatever is run twice and whatever dies."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def sink(dsn: str) -> ArchiveSink:
     return ArchiveSink(Database(dsn), spark_schema(LEASED.select()))
 
 
-def rows(stream: LeaseStream, claim: str) -> list[dict[str, Any]]:
-    return [row for batch in stream.read(InputPartition(claim)) for row in batch.to_pylist()]
+def rows(stream: LeaseStream, lease_name: str) -> list[dict[str, Any]]:
+    return [row for batch in stream.read(InputPartition(lease_name)) for row in batch.to_pylist()]
 
 
-def ids(stream: LeaseStream, claim: str) -> list[int]:
-    return sorted(row["id"] for row in rows(stream, claim))
+def ids(stream: LeaseStream, lease_name: str) -> list[int]:
+    return sorted(row["id"] for row in rows(stream, lease_name))
 
 
 def write(sink: ArchiveSink, outcomes: list[dict[str, Any]]) -> dict[str, int]:
@@ -148,9 +148,9 @@ def test_the_first_batch_has_the_same_claims_after_a_crash_though_spark_forgot_w
     start = before.initialOffset()
     end = before.latestOffset(start, ReadAllAvailable())
     assert before.initialOffset() == start
-    claims = [[part.value for part in one.partitions(one.initialOffset(), end)] for one in (before, after)]
-    assert claims[0] == claims[1]
-    assert len(claims[0]) == 2
+    names = [[part.value for part in one.partitions(one.initialOffset(), end)] for one in (before, after)]
+    assert names[0] == names[1]
+    assert len(names[0]) == 2
 
 
 def test_a_straggler_of_a_batch_that_is_done_takes_nothing(
@@ -172,9 +172,9 @@ def test_claims_are_forgotten_a_day_after_they_ended(
     publish(1)
     ids(stream(), "packer/1/0")
     ids(stream(), "packer/2/0")
-    conn.execute("UPDATE messages.claim SET expires_at = expires_at - interval '25 hours' WHERE claim = 'packer/1/0'")
+    conn.execute("UPDATE messages.named_lease SET expires_at = now() - interval '25 hours' WHERE lease_name ~ '/1/'")
     conn.execute("SELECT messages.delete_expired_records()")
-    assert conn.execute("SELECT claim FROM messages.claim").fetchall() == [("packer/2/0",)]
+    assert conn.execute("SELECT lease_name FROM messages.named_lease").fetchall() == [("packer/2/0",)]
 
 
 def test_a_claim_of_another_queue_is_refused(
@@ -214,7 +214,7 @@ def test_a_limited_team_reaches_no_claim_of_another_team(
                     mailers.execute(statement.encode(), [first.value])
             with pytest.raises(psycopg.Error, match="is of queue 'orders'"):
                 mailers.execute("SELECT messages.lease_named(%s, 'mail')", [first.value])
-    assert conn.execute("SELECT count(*) FROM messages.claim WHERE lock_token IS NOT NULL").fetchone() == (1,)
+    assert conn.execute("SELECT count(*) FROM messages.named_lease WHERE lock_token IS NOT NULL").fetchone() == (1,)
 
 
 def test_an_unknown_queue_is_an_error_at_the_start(stream: Callable[..., LeaseStream], publish: Publish) -> None:

@@ -653,7 +653,7 @@ def test_a_stream_remembers_its_last_batch_and_refuses_one_before(
         return stage().publish([staged], run_id="q", queue_name="orders", batch=batch)
 
     assert [commit(batch).get("repeated") for batch in (4, 5, 5, 6, 6)] == [None, None, True, None, True]
-    with pytest.raises(InvalidArgument, match=r"has published batch 6, and now brings batch 5.*checkpoint"):
+    with pytest.raises(InvalidArgument, match=r"has published batch 6, and is now given batch 5.*checkpoint"):
         commit(5)
     assert bodies(conn) == [4, 5, 6]
     assert conn.execute("SELECT run_id, summary -> 'batch' FROM messages.pipeline_run").fetchall() == [("q", 6)]

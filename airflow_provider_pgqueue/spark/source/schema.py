@@ -145,6 +145,8 @@ LEASED: Final = Table(
         Column("message", JSON),
         Column("headers", JSON),
         Column("reference", TEXT),
+        Column("topic", TEXT),
+        Column("group_key", TEXT),
         Column("priority", SMALLINT),
         Column("attempts", SMALLINT),
         Column("max_attempts", SMALLINT),

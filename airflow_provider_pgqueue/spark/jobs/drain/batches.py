@@ -83,23 +83,17 @@ class Batches:
 
 def table_of(messages: Sequence[Message]) -> pa.Table:
     """Return messages as the table that a function gets; `message` and `headers` are JSON texts."""
-    headers = [json.loads(message.headers) if message.headers else {} for message in messages]
     columns = {
         "id": [message.id for message in messages],
         "message": [message.body for message in messages],
         "reference": [message.reference for message in messages],
         "attempts": [message.attempts for message in messages],
         "headers": [message.headers for message in messages],
-        "topic": [_member(header, "topic") for header in headers],
-        "group_key": [_member(header, "group_key") for header in headers],
+        "topic": [message.topic for message in messages],
+        "group_key": [message.group_key for message in messages],
         "created_at": [message.created_at for message in messages],
     }
     return pa.table(columns, schema=MESSAGES)
-
-
-def _member(headers: Any, name: str) -> str | None:
-    value = headers.get(name) if isinstance(headers, dict) else None
-    return value if isinstance(value, str) else None
 
 
 def _given_back(messages: Sequence[Message]) -> dict[int, Outcome | None]:

@@ -33,10 +33,10 @@ _OPTIONS: Final = (
 
 
 class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Gives each batch what its claims lease: a batch that is read again gets its own messages and no others.
+    """Gives each batch what is leased under its names: a batch that is read again gets its own messages and no others.
 
-    The offset counts batches. Part `p` of batch `b` leases on its executor under the claim `STREAM/b/p`; a retry, a
-    second action, speculation and a replay after a crash ask for the same claim, and get those of its messages that it
+    The offset counts batches. Part `p` of batch `b` leases on its executor under the name `STREAM/b/p`; a retry, a
+    second action, speculation and a replay after a crash ask for the same name, and get those of its messages that it
     still holds, with their leases extended. What was archived or lost meanwhile is not given again.
     """
 
@@ -55,7 +55,7 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._looked = 0.0
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return a number that no batch of this stream had: a new checkpoint meets none of the claims of an old one.
+        """Return a number that no batch of this stream had: a new checkpoint meets none of the names of an old one.
 
         Spark asks again and again until the first batch is done: a reader keeps to its answer.
         """
@@ -85,7 +85,7 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"batch": start["batch"] + 1}
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Forget what the claims of this batch and of those before it took: the batch is done."""
+        """End the named leases of this batch and of those before it: the batch is done."""
         self._session.ask(
             "SELECT messages.end_named_leases(%(stream)s, %(queue_name)s, %(before_batch)s)",
             {"stream": self._stream, "queue_name": self._queue_name, "before_batch": end["batch"] + 1},
@@ -103,26 +103,26 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return sum(row["ready"] for row in rows)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Name the claims of a batch. Its end is its name, because Spark forgets the start of the first batch."""
+        """Name the leases of a batch. Its end is its name, because Spark forgets the start of the first batch."""
         if start == end:
             return []
         return [InputPartition(f"{self._stream}/{end['batch']}/{part}") for part in range(self._parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Lease under a claim, or get what it leased before and still holds. Nothing while the queue is paused."""
+        """Lease under a name, or get what it leased before and still holds. Nothing while the queue is paused."""
         schema = to_arrow_schema(self._schema, timezone="UTC")
         rows = self._lease(partition.value)
         if rows:
             yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
-    def _lease(self, claim: str) -> list[dict[str, Any]]:
+    def _lease(self, lease_name: str) -> list[dict[str, Any]]:
         columns = LEASED.selected(self._schema.names)
         query = (
-            f"SELECT {columns} FROM messages.lease_named(%(claim)s, %(queue_name)s, %(max_messages)s,"  # noqa: S608 own names
+            f"SELECT {columns} FROM messages.lease_named(%(lease_name)s, %(queue_name)s, %(max_messages)s,"  # noqa: S608 own names
             " %(lease_for)s, %(locked_by)s)"
         )
         arguments = {
-            "claim": claim,
+            "lease_name": lease_name,
             "queue_name": self._queue_name,
             "max_messages": -(-self._max_messages // self._parts),
             "lease_for": self._lease_for,

@@ -92,7 +92,7 @@ class LogPlan:
 
     def _ask(self, start: Place, end: Place, max_messages: int | None) -> list[Step]:
         rows = self._session.ask(
-            "SELECT * FROM messages.archive_log_steps(%(from_xid)s, %(before_xid)s, %(max_messages)s,"
+            "SELECT * FROM messages.split_archive_log(%(from_xid)s, %(before_xid)s, %(max_messages)s,"
             " %(from_id)s, %(before_id)s)",
             {
                 "from_xid": start.xid,
