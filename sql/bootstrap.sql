@@ -1,17 +1,10 @@
--- What must exist before the first migration: the schema and the record of what was applied.
+-- What must exist before the first migration: the schema, the record of what was applied, and what migrations call.
 DO $$
 BEGIN
     -- IF NOT EXISTS would ask for CREATE on the database even where there is nothing to create.
     IF to_regnamespace('messages') IS NULL THEN
         CREATE SCHEMA messages;
     END IF;
-    -- A function that a migration drops and that is created again is granted again: grants.sql.
-    PERFORM set_config('messages.kept_grants', coalesce((
-        SELECT jsonb_agg(DISTINCT jsonb_build_object('grantee', r.rolname, 'proname', p.proname))
-          FROM pg_proc p CROSS JOIN aclexplode(p.proacl) a JOIN pg_roles r ON r.oid = a.grantee
-         WHERE p.pronamespace = to_regnamespace('messages') AND a.grantee <> p.proowner
-           AND r.rolname <> ALL (ARRAY['messages_publisher', 'messages_consumer', 'messages_observer', 'messages_upkeep',
-                                       'messages_admin', 'messages_raw', 'messages_reader', 'messages_pipeline', 'messages_limited', 'messages_owner']))::text, '[]'), true);
 END $$;
 REVOKE ALL ON SCHEMA messages FROM PUBLIC;
 COMMENT ON SCHEMA messages IS 'Message queue: publish, lease, archive. See sql/README.md of airflow-provider-pgqueue.';

@@ -1,65 +1,86 @@
--- Nothing for PUBLIC; runs after every migrate, so it covers what a new version added.
-REVOKE ALL ON ALL TABLES IN SCHEMA messages FROM PUBLIC;
-REVOKE ALL ON ALL SEQUENCES IN SCHEMA messages FROM PUBLIC;
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA messages FROM PUBLIC;
-REVOKE ALL ON TYPE messages.leased_message, messages.leased_dead_message, messages.queue_status FROM PUBLIC;
-
--- Who may call what: the one list. Names that do not exist are skipped; messages_admin may call all that is not internal.
+-- Who may call what, and what nobody may call: the one list. It runs at every installation, so it covers what a new version
+-- adds, and fails if it names no function or if a new function is missing from it.
 DO $$
 DECLARE
+    listed CONSTANT text[] := ARRAY[
+        -- every: each group role, and whoever was granted anything by hand. messages_admin may call all but the internal ones.
+        ['publisher', 'publish publish_batch publish_deduplicated publish_topic route_topic'],
+        ['publisher', 'stage_publish publish_staged drop_stage'],
+        ['consumer', 'lease extend release consume once lease_named end_named_leases archive'],
+        ['consumer', 'lease_dead extend_dead release_dead requeue dismiss requeue_dead dead_ids'],
+        ['consumer', 'remedies count_remedies requeued_results'],
+        ['consumer observer', 'status ready_queues dead_queues dead_causes'],
+        ['consumer observer pipeline', 'triage_causes'],
+        ['observer', 'search_archive schedules traffic_report'],
+        ['observer upkeep', 'health'],
+        ['upkeep', 'upkeep run_schedules install_cron uninstall_cron'],
+        -- messages_pipeline is a member of messages_reader.
+        ['observer reader', 'archive_partitions'],
+        ['reader', 'archive_log_end split_archive_log'],
+        ['pipeline', 'begin_run finish_run run_summary run_backlog run_archived replay check_queues_exist'],
+        ['pipeline', 'archive_checksums drop_archive_partition fingerprint'],
+        ['pipeline', 'record_triage_causes record_traffic traffic_windows'],
+        ['publisher consumer observer upkeep', 'session_is_limited granted_queues'],
+        ['every', 'schema_version latest_migration upkeep_mode'],
+        ['admin', 'create_queue alter_queue pause_queue resume_queue purge_queue drop_queue bind_topic unbind_topic'],
+        ['admin', 'schedule unschedule pause_schedule resume_schedule cron_matches'],
+        ['admin', 'grant_queue revoke_queue queue_grants partition_archive apply_retention adopt_archive_default'],
+        -- What these do may change with any version.
+        ['internal', 'check_publish new_message ring check_max_depth create_depth_sequences check_topic topic_regex'],
+        ['internal', 'check_lease count_leasable record_counted_leases lease_taken_over check_outcomes message_archived'],
+        ['internal', 'check_dead_lease group_lock_key queue_up_in_groups make_next_of_group_ready'],
+        ['internal', 'make_next_of_missed_groups_ready repair_stuck_groups'],
+        ['internal', 'check_policy check_queue check_queue_name raise_unknown_queue'],
+        ['internal', 'run_schedules_at check_schedule raise_unknown_schedule next_cron_tick cron_ticks parse_cron parse_cron_field'],
+        ['internal', 'find_role check_access sweep_all sweep_priority sweep create_priority_sequences stored_moment store_moment'],
+        ['internal', 'delete_expired_records suspend_futile_autovacuum notify_queue_is_filling purge_cron_history'],
+        ['internal', 'make_archive_partitions drop_and_record_partition set_archive_begin record_archive_removal'],
+        ['internal', 'closed_archive_partition lock_publish_run check_run_begun check_run_owner drop_or_empty_stage traffic_kept_since'],
+        ['internal', 'health_archive_partitions health_cron_history health_cron_jobs health_dead_messages health_dead_tuples'],
+        ['internal', 'health_held_snapshot health_history health_index_bloat health_notify_queue health_prepared_transaction'],
+        ['internal', 'health_replication health_schedules health_settings health_upkeep_lag health_waiting_messages health_wraparound'],
+        ['internal', 'cron_database show_cron_jobs_to_owner check_batch check_duration check_key check_number check_read_committed'],
+        ['internal', 'lock_all_or_none supersede']];
+    groups CONSTANT text[] := ARRAY['publisher', 'consumer', 'observer', 'upkeep', 'raw', 'reader', 'pipeline', 'admin', 'limited'];
     change text;
 BEGIN
     FOR change IN
-        WITH listed (groups, functions) AS (VALUES
-            ('publisher', 'publish publish_batch publish_deduplicated publish_topic route_topic'),
-            ('publisher', 'stage_publish publish_staged drop_stage'),
-            ('consumer', 'lease extend archive release consume once lease_named end_named_leases'),
-            ('consumer', 'dead_ids lease_dead extend_dead release_dead requeue dismiss requeue_dead'),
-            ('consumer', 'remedies count_remedies requeued_results'),
-            ('consumer observer', 'status ready_queues dead_queues dead_causes'),
-            ('observer', 'search_archive schedules traffic_report'),
-            ('observer upkeep', 'health'),
-            ('upkeep', 'upkeep run_schedules install_cron uninstall_cron'),
-            -- messages_pipeline is a member of messages_reader.
-            ('observer reader', 'archive_partitions'),
-            ('reader', 'archive_log_end archive_log_steps'),
-            ('pipeline', 'begin_run finish_run run_summary run_backlog run_archived'),
-            ('pipeline', 'archive_checksums drop_archive_partition'),
-            ('pipeline', 'record_triage_causes fingerprint'),
-            ('consumer observer pipeline', 'triage_causes'),
-            ('pipeline', 'record_traffic replay traffic_windows require_queues'),
-            ('publisher consumer observer upkeep', 'session_is_limited granted_queues'),
-            ('publisher consumer observer upkeep raw reader pipeline', 'schema_version latest_migration compatible_version upkeep_mode')),
-        function AS (
-            SELECT p.oid, p.proname, p.proowner, p.proacl, coalesce(obj_description(p.oid, 'pg_proc'), '') LIKE 'Internal.%'
-                OR coalesce(obj_description(p.oid, 'pg_proc'), '') LIKE 'Internal,%' AS internal
-              FROM pg_proc p WHERE p.pronamespace = 'messages'::regnamespace),
-        -- What was granted by hand before this installation, which may have dropped and created functions.
-        kept AS (
-            SELECT r.oid AS grantee, k.proname
-              FROM jsonb_to_recordset(coalesce(nullif(current_setting('messages.kept_grants', true), ''), '[]')::jsonb)
-                   AS k (grantee text, proname text) JOIN pg_roles r ON r.rolname = k.grantee),
+        SELECT CASE WHEN p.oid IS NULL THEN format('grants.sql names messages.%s, and there is no such function', name)
+                    ELSE format('function %s is not in the list of grants.sql', p.oid::regprocedure) END
+          FROM (SELECT string_to_table(listed[place][2], ' ') AS name FROM generate_subscripts(listed, 1) AS place) AS known
+          FULL JOIN (SELECT * FROM pg_proc WHERE pronamespace = 'messages'::regnamespace) p ON p.proname = known.name
+         -- A function that this list never saw has no privileges yet. What an upgrade left for calls under way has some.
+         WHERE p.oid IS NULL OR (known.name IS NULL AND p.proacl IS NULL)
+         ORDER BY 1 LIMIT 1
+    LOOP
+        RAISE EXCEPTION '%', change USING ERRCODE = 'invalid_grant_operation',
+            HINT = 'Name each function of the schema once: for a role, or as internal. Your own functions belong in a schema of yours.';
+    END LOOP;
+    FOR change IN
+        WITH function AS (
+            SELECT p.oid, p.proname, p.proowner, p.proacl FROM pg_proc p WHERE p.pronamespace = 'messages'::regnamespace),
+        granted AS (
+            SELECT f.oid, f.proname, f.proname LIKE 'superseded\_%' AS superseded, a.grantee,
+                   a.grantee = ANY (SELECT to_regrole('messages_' || name) FROM unnest(groups) AS name) AS to_group
+              FROM function f CROSS JOIN aclexplode(f.proacl) a WHERE a.grantee NOT IN (0, f.proowner)),
+        allowed AS (
+            SELECT name, role FROM generate_subscripts(listed, 1) AS place
+             CROSS JOIN string_to_table(listed[place][2], ' ') AS name CROSS JOIN string_to_table(listed[place][1], ' ') AS role),
         wanted AS (
-            SELECT to_regrole('messages_' || name)::oid AS grantee, f.oid
-              FROM listed CROSS JOIN string_to_table(listed.groups, ' ') AS name
-              JOIN function f ON f.proname = ANY (string_to_array(listed.functions, ' '))
-             WHERE to_regrole('messages_' || name) IS NOT NULL
+            SELECT to_regrole('messages_' || g.role)::oid AS grantee, f.oid
+              FROM allowed a JOIN function f ON f.proname = a.name
+              JOIN unnest(groups) AS g (role) ON g.role = a.role OR g.role <> 'limited' AND a.role = 'every'
+                                              OR g.role = 'admin' AND a.role <> 'internal'
+             WHERE to_regrole('messages_' || g.role) IS NOT NULL
             UNION
-            SELECT to_regrole('messages_admin')::oid, f.oid FROM function f
-             WHERE NOT f.internal AND to_regrole('messages_admin') IS NOT NULL
-            UNION
-            -- Whoever was granted anything may also ask what every role may ask.
-            SELECT k.grantee, f.oid FROM kept k JOIN function f
-                ON f.proname = k.proname OR f.proname IN ('schema_version', 'latest_migration', 'compatible_version', 'upkeep_mode')
-             WHERE f.proowner <> k.grantee),
-        present AS (
-            SELECT a.grantee, f.oid FROM function f CROSS JOIN aclexplode(f.proacl) a)
-        SELECT format(CASE WHEN p.oid IS NULL THEN 'GRANT EXECUTE ON FUNCTION %s TO %s' ELSE 'REVOKE ALL ON FUNCTION %s FROM %s' END,
+            -- A grant by hand of a function that was superseded goes to its successor.
+            SELECT g.grantee, f.oid FROM granted g JOIN function f
+                ON f.proname = regexp_replace(g.proname, '^superseded_', '') OR f.proname IN (SELECT a.name FROM allowed a WHERE a.role = 'every')
+             WHERE NOT g.to_group AND f.proowner <> g.grantee)
+        SELECT format(CASE WHEN g.oid IS NULL THEN 'GRANT EXECUTE ON FUNCTION %s TO %s' ELSE 'REVOKE ALL ON FUNCTION %s FROM %s' END,
                       oid::regprocedure, grantee::regrole)
-          FROM wanted w FULL JOIN present p USING (grantee, oid)
-         WHERE p.oid IS NULL
-            OR (w.oid IS NULL AND grantee::regrole::text IN ('messages_publisher', 'messages_consumer', 'messages_observer',
-                    'messages_upkeep', 'messages_admin', 'messages_raw', 'messages_reader', 'messages_pipeline', 'messages_limited'))
+          FROM wanted w FULL JOIN granted g USING (grantee, oid)
+         WHERE g.oid IS NULL OR (w.oid IS NULL AND (g.to_group OR g.superseded))
          ORDER BY oid::regprocedure::text, grantee::regrole::text
     LOOP
         EXECUTE change;
@@ -68,18 +89,24 @@ BEGIN
         SELECT format('GRANT %s TO %I', privilege, 'messages_' || name)
           FROM (VALUES
             -- messages_limited can do nothing by itself, but it must not be dropped while a database counts on it.
-            ('USAGE ON SCHEMA messages', 'publisher consumer observer upkeep admin raw reader pipeline limited'),
-            ('SELECT ON messages.archive_overview, messages.message_overview, messages.result_count', 'observer admin'),
+            ('USAGE ON SCHEMA messages', groups),
+            ('SELECT ON messages.archive_overview, messages.message_overview, messages.result_count', '{observer,admin}'),
             -- Whole tables, bodies too, by ranges of pages.
-            ('SELECT ON messages.message, messages.message_archive', 'reader'),
+            ('SELECT ON messages.message, messages.message_archive', '{reader}'),
             -- The conventions for plain SQL: sql/README.md
-            ('SELECT, INSERT, UPDATE, DELETE ON messages.message', 'raw'),
-            ('SELECT, INSERT ON messages.message_archive', 'raw'),
-            ('USAGE ON SEQUENCE messages.message_id_seq', 'raw')) AS listed (privilege, groups)
-         CROSS JOIN string_to_table(groups, ' ') AS name
+            ('SELECT, INSERT, UPDATE, DELETE ON messages.message', '{raw}'),
+            ('SELECT, INSERT ON messages.message_archive', '{raw}'),
+            ('USAGE ON SEQUENCE messages.message_id_seq', '{raw}')) AS tables (privilege, roles)
+         CROSS JOIN unnest(roles) AS name
          WHERE to_regrole('messages_' || name) IS NOT NULL
     LOOP
         EXECUTE change;
     END LOOP;
-    PERFORM messages.open_cron();
+    PERFORM messages.show_cron_jobs_to_owner();
 END $$;
+
+-- Nothing for PUBLIC.
+REVOKE ALL ON ALL TABLES IN SCHEMA messages FROM PUBLIC;
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA messages FROM PUBLIC;
+REVOKE ALL ON ALL FUNCTIONS IN SCHEMA messages FROM PUBLIC;
+REVOKE ALL ON TYPE messages.leased_message, messages.leased_dead_message, messages.queue_status FROM PUBLIC;

@@ -9,34 +9,13 @@ DO $$ BEGIN PERFORM pg_advisory_xact_lock(hashtextextended('messages.migrate', 0
 \ir bootstrap.sql
 \ir roles.sql
 
+-- Migrations, each applied once; the next one is added here with the same four lines
+\ir functions/upgrade/lock_all_or_none.sql
+\ir functions/upgrade/supersede.sql
 SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 1) AS pending \gset
 \if :pending
-\ir migrations/0001_tables.sql
-INSERT INTO messages.schema_migration (version, name) VALUES (1, 'tables');
-\endif
-
-SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 2) AS pending \gset
-\if :pending
-\ir migrations/0002_policy_groups_dedup.sql
-INSERT INTO messages.schema_migration (version, name) VALUES (2, 'policy_groups_dedup');
-\endif
-
-SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 3) AS pending \gset
-\if :pending
-\ir migrations/0003_queue_grants.sql
-INSERT INTO messages.schema_migration (version, name) VALUES (3, 'queue_grants');
-\endif
-
-SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 4) AS pending \gset
-\if :pending
-\ir migrations/0004_schedules.sql
-INSERT INTO messages.schema_migration (version, name) VALUES (4, 'schedules');
-\endif
-
-SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 5) AS pending \gset
-\if :pending
-\ir migrations/0005_pipeline.sql
-INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
+\ir migrations/0001_schema.sql
+INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \endif
 
 -- Publish
@@ -92,7 +71,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/dead/check_dead_lease.sql
 
 -- Groups: one message at a time, in order
-\ir functions/groups/group_lock.sql
+\ir functions/groups/group_lock_key.sql
 \ir functions/groups/queue_up_in_groups.sql
 \ir functions/groups/make_next_of_group_ready.sql
 \ir functions/groups/make_next_of_missed_groups_ready.sql
@@ -122,25 +101,25 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/schedules/run_schedules_at.sql
 \ir functions/schedules/check_schedule.sql
 \ir functions/schedules/raise_unknown_schedule.sql
-\ir functions/schedules/next_tick.sql
+\ir functions/schedules/next_cron_tick.sql
 \ir functions/schedules/cron_ticks.sql
 \ir functions/schedules/cron_matches.sql
 \ir functions/schedules/parse_cron.sql
-\ir functions/schedules/cron_field.sql
+\ir functions/schedules/parse_cron_field.sql
 
 -- Roles and teams
 \ir functions/roles/grant_queue.sql
 \ir functions/roles/revoke_queue.sql
 \ir functions/roles/queue_grants.sql
 \ir functions/roles/granted_queues.sql
-\ir functions/roles/grantee.sql
+\ir functions/roles/find_role.sql
 \ir functions/roles/session_is_limited.sql
 \ir functions/roles/check_access.sql
 
 -- Upkeep: sweeps, marks, what is kept for a while only
 \ir functions/upkeep/upkeep.sql
 \ir functions/upkeep/sweep_all.sql
-\ir functions/upkeep/sweep_band.sql
+\ir functions/upkeep/sweep_priority.sql
 \ir functions/upkeep/sweep.sql
 \ir functions/upkeep/create_priority_sequences.sql
 \ir functions/upkeep/stored_moment.sql
@@ -156,8 +135,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/partitions/make_archive_partitions.sql
 \ir functions/partitions/adopt_archive_default.sql
 \ir functions/partitions/apply_retention.sql
-\ir functions/partitions/remove_archive_partition.sql
-\ir functions/partitions/begin_archive.sql
+\ir functions/partitions/drop_and_record_partition.sql
+\ir functions/partitions/set_archive_begin.sql
 \ir functions/partitions/record_archive_removal.sql
 \ir functions/partitions/closed_archive_partition.sql
 \ir functions/partitions/drop_archive_partition.sql
@@ -166,9 +145,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 -- Health: one function for each check
 \ir functions/health/health.sql
 \ir functions/health/health_archive_partitions.sql
-\ir functions/health/health_cron_history.sql
-\ir functions/health/health_cron_home.sql
-\ir functions/health/health_cron_jobs.sql
 \ir functions/health/health_dead_messages.sql
 \ir functions/health/health_dead_tuples.sql
 \ir functions/health/health_held_snapshot.sql
@@ -189,59 +165,63 @@ INSERT INTO messages.schema_migration (version, name) VALUES (5, 'pipeline');
 \ir functions/runs/run_summary.sql
 \ir functions/runs/run_backlog.sql
 \ir functions/runs/run_archived.sql
-\ir functions/runs/publish_run.sql
-\ir functions/runs/check_run.sql
+\ir functions/runs/lock_publish_run.sql
+\ir functions/runs/check_run_begun.sql
 \ir functions/runs/check_run_owner.sql
-\ir functions/runs/require_queues.sql
+\ir functions/runs/check_queues_exist.sql
 \ir functions/runs/replay.sql
 
 -- Staged publishing
 \ir functions/stages/stage_publish.sql
 \ir functions/stages/publish_staged.sql
 \ir functions/stages/drop_stage.sql
-\ir functions/stages/remove_stage.sql
+\ir functions/stages/drop_or_empty_stage.sql
 
 -- The archive as a log
 \ir functions/log/archive_log_end.sql
-\ir functions/log/archive_log_steps.sql
+\ir functions/log/split_archive_log.sql
 
 -- Traffic and causes of death
 \ir functions/traffic/record_traffic.sql
 \ir functions/traffic/traffic_report.sql
 \ir functions/traffic/traffic_windows.sql
-\ir functions/traffic/traffic_kept.sql
+\ir functions/traffic/traffic_kept_since.sql
 \ir functions/traffic/record_triage_causes.sql
 \ir functions/traffic/triage_causes.sql
 
 -- Checks of arguments
 \ir functions/checks/check_batch.sql
 \ir functions/checks/check_duration.sql
-\ir functions/checks/check_isolation.sql
+\ir functions/checks/check_read_committed.sql
 \ir functions/checks/check_key.sql
 \ir functions/checks/check_number.sql
 
--- Versions
-\ir functions/version/schema_version.sql
-\ir functions/version/latest_migration.sql
+-- Versions of the schema
+\ir functions/upgrade/schema_version.sql
+\ir functions/upgrade/latest_migration.sql
 
+-- pg_cron
 \ir cron/install_cron.sql
-\ir cron/open_cron.sql
 \ir cron/uninstall_cron.sql
 \ir cron/upkeep_mode.sql
+\ir cron/show_cron_jobs_to_owner.sql
+\ir cron/health_cron_jobs.sql
+\ir cron/health_cron_history.sql
+\ir cron/cron_database.sql
 
+-- Triggers
 \ir triggers/lease_taken_over.sql
 \ir triggers/message_archived.sql
 \ir triggers/new_message.sql
 
+-- Views, and the function that returns rows of one
 \ir views/session_reach.sql
-\ir views/archive_overview.sql
 \ir views/message_overview.sql
+\ir views/archive_overview.sql
 \ir views/result_count.sql
-
--- Returns rows of a view
 \ir functions/archive/search_archive.sql
 
-\ir superseded.sql
+-- Owner, first rows, grants
 \ir owner.sql
 \ir seed.sql
 \ir grants.sql

@@ -8,7 +8,7 @@ DECLARE
     name text;
     why  text;
 BEGIN
-    -- What open_cron() gave to messages_owner.
+    -- What show_cron_jobs_to_owner() gave to messages_owner.
     IF EXISTS (SELECT FROM pg_policy WHERE polname = 'messages_owner' AND polrelid = (
                    SELECT oid FROM pg_class WHERE relnamespace = to_regnamespace('cron') AND relname = 'job')) THEN
         DROP POLICY messages_owner ON cron.job_run_details;

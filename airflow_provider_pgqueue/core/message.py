@@ -16,13 +16,18 @@ class Duplicate(int):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Message:
-    """A message as a consumer gets it; `lock_token` is None when it was consumed rather than leased."""
+    """A message as a consumer gets it; `lock_token` is None when it was consumed rather than leased.
+
+    Messages with the same `group_key` are leased one at a time and in order.
+    """
 
     id: int
     queue_name: str
     body: Any
     headers: Any
     reference: str | None
+    topic: str | None
+    group_key: str | None
     priority: int
     attempts: int
     max_attempts: int
@@ -31,18 +36,6 @@ class Message:
     lock_token: UUID | None = None
     lock_expires_at: datetime | None = None
 
-    @property
-    def topic(self) -> str | None:
-        """The topic that it was published under."""
-        value: str | None = _header(self.headers, "topic")
-        return value
-
-    @property
-    def group_key(self) -> str | None:
-        """The group whose messages are leased one at a time and in order."""
-        value: str | None = _header(self.headers, "group_key")
-        return value
-
     def __repr__(self) -> str:
         """Name the message without its body, which must not reach a log."""
         return f"<Message {self.id} of {self.queue_name}, attempt {self.attempts} of {self.max_attempts}>"
@@ -50,15 +43,21 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeadMessage:
-    """An archived message that did not succeed, leased by who decides about it."""
+    """An archived message that did not succeed, leased in order to requeue or dismiss it.
+
+    `failure` is the last failure: `error`, `message` and `traceback`, as far as the consumer gave them.
+    """
 
     id: int
     queue_name: str
     result: str
     details: str | None
+    failure: dict[str, Any] | None
     body: Any
     headers: Any
     reference: str | None
+    topic: str | None
+    group_key: str | None
     attempts: int
     requeues: int
     created_at: datetime
@@ -66,12 +65,6 @@ class DeadMessage:
     handled_by: str | None
     lock_token: UUID
     lock_expires_at: datetime
-
-    @property
-    def failure(self) -> dict[str, Any] | None:
-        """The last failure: `error`, `message` and `traceback`, as far as the consumer gave them."""
-        value: dict[str, Any] | None = _header(self.headers, "failure")
-        return value
 
     def __repr__(self) -> str:
         """Name the message without its body, which must not reach a log."""
@@ -184,15 +177,11 @@ class Schedule:
     last_error: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """What one check of `health()` found; `severity` is `ok`, `warning` or `critical`, `cure` the SQL to run."""
 
     check_name: str
     severity: str
     finding: str
-    cure: str | None
-
-
-def _header(headers: Any, name: str) -> Any:
-    return headers.get(name) if isinstance(headers, dict) else None
+    cure: str | None = None

@@ -63,9 +63,10 @@ def _scripts() -> Iterator[Script]:
         )
 
 
+@cache
 def code_version() -> int:
     """Return the schema version that this package needs."""
-    return max(script.version or 0 for script in scripts())
+    return max(int(file.name[:4]) for file in (sql_folder() / "migrations").iterdir() if file.name.endswith(".sql"))
 
 
 def current_version(conn: psycopg.Connection[Any]) -> int:
@@ -77,11 +78,6 @@ def _versions(conn: psycopg.Connection[Any]) -> tuple[int, int]:
     """Return the newest migration, and the oldest version whose packages may work beside it."""
     try:
         return _ask(conn, "SELECT messages.latest_migration(), messages.schema_version()")
-    except psycopg.Error as error:
-        if error.sqlstate not in _UNDEFINED:
-            raise translate(error) from error
-    try:
-        return _ask(conn, "SELECT messages.schema_version(), messages.schema_version()")  # before latest_migration()
     except psycopg.Error as error:
         if error.sqlstate not in _UNDEFINED:
             raise translate(error) from error

@@ -20,7 +20,7 @@ _MOMENTS = """
      GROUP BY c.relname ORDER BY c.relname
 """
 # A lease looks from one mark on, and sweeps not before the other: both have to be forgotten, or it would see nothing.
-_MARKS = "SELECT pg_catalog.setval(mark, 1) FROM messages.band b, unnest(ARRAY[b.low_water, b.sweep_due]) mark"
+_MARKS = "SELECT pg_catalog.setval(mark, 1) FROM messages.queue_priority, unnest(ARRAY[low_water, sweep_due]) mark"
 
 
 def pass_time(conn: psycopg.Connection[Any], by: timedelta) -> None:

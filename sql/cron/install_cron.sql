@@ -23,8 +23,8 @@ BEGIN
     IF to_regnamespace('cron') IS NULL THEN
         EXECUTE 'CREATE EXTENSION IF NOT EXISTS pg_cron';
     END IF;
-    IF has_function_privilege('messages.open_cron()', 'EXECUTE') THEN
-        PERFORM messages.open_cron();
+    IF has_function_privilege('messages.show_cron_jobs_to_owner()', 'EXECUTE') THEN
+        PERFORM messages.show_cron_jobs_to_owner();
     END IF;
     -- A job keeps the host and port of the day it was made, so make them anew.
     PERFORM messages.uninstall_cron();

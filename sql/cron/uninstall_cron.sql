@@ -12,4 +12,4 @@ BEGIN
     END IF;
     RETURN removed;
 END $$;
-COMMENT ON FUNCTION messages.uninstall_cron() IS 'Removes the pg_cron jobs of the queue, a superuser those of everybody, and returns how many there were.';
+COMMENT ON FUNCTION messages.uninstall_cron() IS 'Removes the pg_cron jobs of the queue that belong to the caller (for a superuser those of everybody) and returns how many there were.';

@@ -64,7 +64,7 @@ def test_an_expired_head_comes_back_before_the_rest_of_its_group(conn: Connectio
     publish(conn, "a1", "a2")
     lease(conn, lease_for=timedelta(milliseconds=1))
     until_leases_expire(conn)
-    conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.band")
+    conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority")
     assert bodies(lease(conn)) == ["a1"]
 
 
@@ -119,7 +119,7 @@ def test_a_head_that_dies_of_an_expired_lease_blocks_too(conn: Connection, queue
     publish(conn, "a1", "a2")
     lease(conn, lease_for=timedelta(milliseconds=1))
     until_leases_expire(conn)
-    conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.band")
+    conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority")
     assert lease(conn) == []
     row = conn.execute("SELECT result FROM messages.message_archive").fetchone()
     assert row == ("lock_expired",)
@@ -137,9 +137,9 @@ def test_a_group_is_taken_over_by_a_publisher_that_commits_after_its_head_was_fi
     publish(publisher, "a2")  # waits behind a1, and holds the lock of the group
     finish(conn, head)  # cannot see a2, and does not wait for it
     publisher.commit()
-    conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.band WHERE queue_name = 'orders'")
+    conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority")
     lease(conn)
-    conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.band WHERE queue_name = 'orders'")
+    conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority")
     held = conn.execute("SELECT message FROM messages.message WHERE lock_expires_at IS NOT NULL").fetchall()
     assert [*bodies(lease(conn)), *[row[0] for row in held]] == ["a2"]
 

@@ -660,7 +660,7 @@ def test_the_new_default_partition_is_like_the_old_one(conn: Connection) -> None
         ),
         (
             "WITH q AS (UPDATE messages.queue SET retention = '1 day') UPDATE messages.archive_policy"
-            " SET retained_at = now() - interval '2 days'",
+            " SET retention_applied_at = now() - interval '2 days'",
             "retention was last applied 2 days",
         ),
     ],
@@ -748,11 +748,11 @@ def test_dead_messages_that_nobody_decides_about_are_named_and_the_cure_decides(
     found = check(conn, "dead_messages", waiting_for=AT_ONCE)
     assert found.severity == "warning"
     assert re.fullmatch(
-        rf"dead messages that wait for a decision: 1; the oldest \({result}, of queue orders\) for 00:00:\d\d",
+        rf"dead messages that wait for a remedy: 1; the oldest \({result}, of queue orders\) for 00:00:\d\d",
         found.finding,
     )
     cure(conn, found.cure)
-    assert check(conn, "dead_messages", waiting_for=AT_ONCE).finding == "no dead message waits for a decision"
+    assert check(conn, "dead_messages", waiting_for=AT_ONCE).finding == "no dead message waits for a remedy"
 
 
 def test_a_queue_that_nobody_consumes_is_named(conn: Connection, queue: Callable[..., str]) -> None:

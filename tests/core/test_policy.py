@@ -122,7 +122,7 @@ def test_a_full_queue_refuses_a_publish_and_takes_the_next_when_there_is_room(co
     run(conn, verbs.publish_batch(queue("orders", max_depth=10), range(8)))
     with pytest.raises(QueueFull, match="queue 'orders' is full: it takes 10"):
         run(conn, verbs.publish_batch("orders", range(3)))
-    conn.execute("SELECT messages.store_moment(room_due, 'epoch') FROM messages.queue WHERE queue_name = 'orders'")
+    conn.execute("SELECT messages.store_moment(depth_recount_at, 'epoch') FROM messages.queue WHERE max_depth > 0")
     run(conn, verbs.publish_batch("orders", range(2)))
     with pytest.raises(QueueFull):
         run(conn, verbs.publish("orders", 1))
@@ -139,7 +139,7 @@ def test_a_full_queue_refuses_plain_sql_too_and_lets_publishers_in_after_consume
     assert refused.value.sqlstate == "PQ007"
     with conn.transaction():
         run(conn, verbs.consume("orders", max_messages=3))
-    conn.execute("SELECT messages.store_moment(room_due, 'epoch') FROM messages.queue WHERE queue_name = 'orders'")
+    conn.execute("SELECT messages.store_moment(depth_recount_at, 'epoch') FROM messages.queue WHERE max_depth > 0")
     assert len(run(conn, verbs.publish_batch("orders", [1, 2, 3]))) == 3
 
 
@@ -161,7 +161,7 @@ def test_an_expired_lease_no_longer_counts(conn: Connection, queue: Queue) -> No
     run(conn, verbs.publish_batch(queue("orders", max_leased=1), [1, 2]))
     run(conn, verbs.lease("orders", lease_for=timedelta(milliseconds=1)))
     until_leases_expire(conn)
-    conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.band")
+    conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority")
     assert len(run(conn, verbs.lease("orders"))) == 1
 
 

@@ -258,7 +258,7 @@ def triage_row() -> dict[str, Any]:
         "died_again": 0,
         "first_at": moment,
         "last_at": moment,
-        "verdict": "new",
+        "trend": "new",
         "series": [2],
         "series_from": moment,
         "series_step": "1 hour",

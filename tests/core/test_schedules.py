@@ -106,7 +106,7 @@ def ticks(conn: Connection, cron: str, time_zone: str, after: datetime, until: d
 
 
 def next_tick(conn: Connection, cron: str, time_zone: str, after: datetime) -> datetime | None:
-    row = conn.execute("SELECT messages.next_tick(%s, %s, %s)", [cron, time_zone, after]).fetchone()
+    row = conn.execute("SELECT messages.next_cron_tick(%s, %s, %s)", [cron, time_zone, after]).fetchone()
     return row[0] if row else None
 
 
@@ -195,7 +195,7 @@ def test_seconds_do_not_matter_to_a_minute(conn: Connection) -> None:
         ("* * * MON *", "month 'MON'"),
         ("* * * * 8", "day of week '8'"),
         ("* * * * JAN", "day of week 'JAN'"),
-        ("0 0 31 2 *", r"'0 0 31 2 \*' never comes"),
+        ("0 0 31 2 *", r"'0 0 31 2 \*' never has a tick"),
         ("* * * * '; DROP TABLE messages.schedule", "cron is '"),
     ],
 )
@@ -414,7 +414,7 @@ def test_a_schedule_that_another_session_runs_is_left_to_it(
     with first.transaction(force_rollback=True):
         assert run_at(first, noon) == 1
         assert run_at(conn, noon) == 0
-    # The first one crashed, as it were: what it published is gone, and so is its claim.
+    # The first one crashed, as it were: what it published is gone, and so is its tick.
     assert run_at(conn, noon) == 1
     assert len(published(conn)) == 1
 

@@ -65,7 +65,7 @@ def test_six_at_once_migrate_one_after_the_other(empty_dsn: str) -> None:
 
 def test_a_migration_that_fails_leaves_nothing(empty_dsn: str) -> None:
     with psycopg.connect(empty_dsn, autocommit=True) as conn:
-        conn.execute("CREATE SCHEMA messages; CREATE TABLE messages.band (wrong text)")
+        conn.execute("CREATE SCHEMA messages; CREATE TABLE messages.queue_priority (wrong text)")
         with pytest.raises(psycopg.errors.DuplicateTable):
             migrations.migrate(conn)
         assert conn.execute("SELECT to_regclass('messages.queue')").fetchone() == (None,)

@@ -170,7 +170,7 @@ def test_the_backlog_is_planned_once_and_not_for_each_batch(
 def test_a_plan_that_is_cut_short_goes_on_where_it_ended(conn: Connection, archive: Callable[..., list[int]]) -> None:
     for _ in range(7):
         archive(1)
-    steps = "SELECT xid, messages FROM messages.archive_log_steps(%s, %s, 2, max_steps => 2)"
+    steps = "SELECT xid, messages FROM messages.split_archive_log(%s, %s, 2, max_steps => 2)"
     let_foreigners_pass(conn)
     horizon = scalar(conn, "SELECT horizon FROM messages.archive_log_end()")
     first = conn.execute(steps, [0, horizon]).fetchall()
@@ -313,6 +313,8 @@ def test_a_server_that_is_behind_the_batch_gives_no_rows_rather_than_some(log: L
         ({"result": "sucess"}, "names 'sucess'. Give some of success, failed"),
         ({"maxMessagePerTrigger": "10"}, "no option 'maxMessagePerTrigger'.*Did you mean maxMessagesPerTrigger?"),
         ({"starting_offsets": "latest"}, "Did you mean startingOffsets?"),
+        ({"maxOffsetsPerTrigger": "10"}, "no option 'maxOffsetsPerTrigger'.* Use maxMessagesPerTrigger"),
+        ({"startingTimestamp": "1"}, "A stream of the archive starts at startingOffsets"),
         ({"from": "2026-11-01T00:00:00Z"}, "no option 'from'. A stream of the archive takes table, columns"),
     ],
     ids=str,
@@ -396,9 +398,9 @@ def test_a_partition_that_was_exported_and_dropped_unread_is_an_error(
     archive_days_ago(conn, 45)
     read, unread = as_of(end_of(log()), 45), as_of(log().initialOffset(), 45)
     conn.execute(
-        "SELECT messages.remove_archive_partition((SELECT p.partition FROM messages.archive_partitions() p LIMIT 1))"
+        "SELECT messages.drop_and_record_partition((SELECT p.partition FROM messages.archive_partitions() p LIMIT 1))"
     )
-    conn.execute("SELECT messages.begin_archive()")
+    conn.execute("SELECT messages.set_archive_begin()")
     assert given(log(), read) == []
     with pytest.raises(BeforeArchive):
         log().latestOffset(unread, ReadAllAvailable())
@@ -535,7 +537,11 @@ def test_spark_gives_all_columns_and_ends_with_what_was_there_at_the_start(
 ) -> None:
     mine = archive(4) + archive(1)
     let_foreigners_pass(conn)
-    stream = spark.readStream.format("pgqueue").options(maxMessagesPerTrigger="4", numPartitions="2").load()
+    stream = (
+        spark.readStream.format("pgqueue")
+        .options(table="archive", columns="*", maxMessagesPerTrigger="4", numPartitions="2")
+        .load()
+    )
     query = (
         stream.writeStream.format("parquet")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -565,7 +571,9 @@ def test_each_message_is_given_once_while_many_archive_at_random(
 
     found: dict[int, list[int]] = {}
     stream = (
-        spark.readStream.format("pgqueue").options(columns="id", maxMessagesPerTrigger="120", numPartitions="2").load()
+        spark.readStream.format("pgqueue")
+        .options(table="archive", columns="id", maxMessagesPerTrigger="120", numPartitions="2")
+        .load()
     )
     query = (
         stream.writeStream.foreachBatch(collect(found))

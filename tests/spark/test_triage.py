@@ -23,7 +23,7 @@ from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.dead import triage as module
 from airflow_provider_pgqueue.spark.jobs.dead.causes import Causes
 from airflow_provider_pgqueue.spark.jobs.dead.error_pattern import group, normalise
-from airflow_provider_pgqueue.spark.jobs.dead.trend import Window, verdict
+from airflow_provider_pgqueue.spark.jobs.dead.trend import Window, trend
 from airflow_provider_pgqueue.spark.jobs.dead.triage import TriageOptions, triage
 from airflow_provider_pgqueue.spark.jobs.dead.triage_report import render
 
@@ -56,7 +56,7 @@ WEEK = Window(begin=MONDAY, end=MONDAY + timedelta(days=7))
 def test_a_verdict_compares_the_last_quarter_with_the_time_since_the_first_death(
     before: int, lately: int, first_after: timedelta, said: str
 ) -> None:
-    assert verdict(WEEK, before=before, lately=lately, first_at=MONDAY + first_after) == said
+    assert trend(WEEK, before=before, lately=lately, first_at=MONDAY + first_after) == said
 
 
 def test_a_window_has_hours_up_to_two_weeks_and_then_days() -> None:
@@ -104,7 +104,7 @@ def test_a_normalised_message_has_no_number_id_quoted_text_or_control_character(
 
 
 def found(**causes: str) -> Causes:
-    """Return causes by their names, each with a verdict; with a capital letter somebody decided about all of it."""
+    """Return causes by their names, each with a trend; with a capital letter somebody decided about all of it."""
     series = [1] * WEEK.steps
     rows = [
         {
@@ -112,7 +112,7 @@ def found(**causes: str) -> Causes:
             **dict.fromkeys(("requeued", "dismissed", "died_again"), 0),
             **dict.fromkeys(("first_at", "last_at"), MONDAY),
             "cause": name,
-            "verdict": said,
+            "trend": said,
             "dead": WEEK.steps,
             "undecided": WEEK.steps * name.islower(),
             "series": series,
@@ -246,12 +246,12 @@ def test_the_causes_are_the_ones_that_were_made_and_the_numbers_those_of_sql(
         ("orders", "failed", "shop.ShopError", "at the beginning of the window"): 1,
     }
     reset = by_cause["orders", "failed", "OSError", "connection reset"]
-    assert {name: reset[name] for name in ("undecided", "requeued", "dismissed", "died_again", "verdict")} == {
+    assert {name: reset[name] for name in ("undecided", "requeued", "dismissed", "died_again", "trend")} == {
         "undecided": 0,
         "requeued": 3,
         "dismissed": 1,
         "died_again": 1,
-        "verdict": "new",
+        "trend": "new",
     }
     towns = by_cause["orders", "failed", "shop.ShopError", "no address in * for order #"]
     assert len(towns["fingerprints"]) == len(CITIES)
@@ -373,7 +373,7 @@ def test_the_line_of_the_page_requeues_the_cause(
 def test_the_history_is_bounded_and_a_record_is_whole_or_nothing(conn: Connection) -> None:
     for number in range(33):
         conn.execute("SELECT messages.record_triage_causes(%s, %s)", [f"night {number}", json.dumps([example("a")])])
-    assert conn.execute("SELECT count(*), min(recorded_at) FROM messages.dead_cause").fetchone()[0] == 30  # type: ignore[index]
+    assert conn.execute("SELECT count(*), min(recorded_at) FROM messages.triage_cause").fetchone()[0] == 30  # type: ignore[index]
     for wrong in (
         [example("b"), example("c", dead=7)],
         [example("b"), example("b")],
@@ -393,7 +393,7 @@ def example(cause: str, **values: Any) -> dict[str, Any]:
         "result": "failed",
         "error": None,
         "pattern": "disk full",
-        "verdict": "new",
+        "trend": "new",
         "dead": 1,
         "undecided": 1,
         "requeued": 0,

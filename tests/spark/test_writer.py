@@ -436,6 +436,9 @@ MESSAGE = "message string"
         (MESSAGE, {"run_id": "backfill"}, "no option 'run_id'. A write takes table, queue, runId.*Did you mean runId?"),
         (MESSAGE, {"DEDUPWINDOWS": "1 hour"}, "Did you mean dedupWindow?"),
         (MESSAGE, {"zz": "1"}, "no option 'zz'.*maxConnections.$"),
+        (MESSAGE, {"batchsize": "1000"}, "no option 'batchsize'.*maxConnections is how many tasks write at once"),
+        (MESSAGE, {"numPartitions": "4"}, "no option 'numPartitions'.*Use maxConnections"),
+        (MESSAGE, {"topic": "orders"}, "no option 'topic'.*Use queue, or a column topic"),
     ],
 )
 def test_options_and_columns_that_cannot_be_are_named_with_the_cure(
@@ -652,7 +655,7 @@ def test_a_stream_remembers_its_last_batch_and_refuses_one_before(
         return stage().publish([staged], run_id="q", queue_name="orders", batch=batch)
 
     assert [commit(batch).get("repeated") for batch in (4, 5, 5, 6, 6)] == [None, None, True, None, True]
-    with pytest.raises(InvalidArgument, match=r"has published batch 6, and now brings batch 5.*checkpoint"):
+    with pytest.raises(InvalidArgument, match=r"has published batch 6, and is now given batch 5.*checkpoint"):
         commit(5)
     assert bodies(conn) == [4, 5, 6]
     assert conn.execute("SELECT run_id, summary -> 'batch' FROM messages.pipeline_run").fetchall() == [("q", 6)]

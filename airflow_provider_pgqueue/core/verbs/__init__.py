@@ -39,7 +39,7 @@ from airflow_provider_pgqueue.core.verbs.lease import (
 )
 from airflow_provider_pgqueue.core.verbs.log import (
     archive_log_end,
-    archive_log_steps,
+    split_archive_log,
 )
 from airflow_provider_pgqueue.core.verbs.partitions import (
     archive_checksums,
@@ -72,9 +72,9 @@ from airflow_provider_pgqueue.core.verbs.roles import (
 )
 from airflow_provider_pgqueue.core.verbs.runs import (
     begin_run,
+    check_queues_exist,
     finish_run,
     replay,
-    require_queues,
     run_archived,
     run_backlog,
     run_summary,
@@ -123,10 +123,10 @@ __all__ = [
     "archive",
     "archive_checksums",
     "archive_log_end",
-    "archive_log_steps",
     "archive_partitions",
     "begin_run",
     "bind_topic",
+    "check_queues_exist",
     "consume",
     "count_remedies",
     "create_queue",
@@ -168,7 +168,6 @@ __all__ = [
     "requeue",
     "requeue_dead",
     "requeued_results",
-    "require_queues",
     "resume_queue",
     "resume_schedule",
     "revoke_queue",
@@ -180,6 +179,7 @@ __all__ = [
     "schedule",
     "schedules",
     "search_archive",
+    "split_archive_log",
     "stage_publish",
     "status",
     "traffic_report",

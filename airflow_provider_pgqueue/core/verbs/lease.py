@@ -81,14 +81,14 @@ def once(consumer: str, message_id: int) -> Statement[bool]:
 
 
 def lease_named(
-    claim: str,
+    lease_name: str,
     queue_name: str,
     *,
     max_messages: int = 1000,
     lease_for: timedelta | None = None,
     locked_by: str | None = None,
 ) -> Statement[list[Row]]:
-    """Lease once under each name: under the same name again, give those of its messages that it still holds, extended.
+    """Lease once under each name: the same name again returns those of its messages that are still held, extended.
 
     Two at once under one name get the same messages.
     """

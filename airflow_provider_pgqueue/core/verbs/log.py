@@ -11,7 +11,7 @@ def archive_log_end() -> Statement[Row]:
     return Statement("archive_log_end", {}, only_row)
 
 
-def archive_log_steps(
+def split_archive_log(
     from_xid: int,
     before_xid: int,
     *,
@@ -20,5 +20,5 @@ def archive_log_steps(
     before_id: int = 0,
     max_steps: int = 1000,
 ) -> Statement[list[Row]]:
-    """Cut a stretch of the log into steps of whole transactions, of up to `max_messages` each."""
-    return Statement("archive_log_steps", dict(locals()), list)
+    """Split a range of the log into steps of whole transactions, of up to `max_messages` each."""
+    return Statement("split_archive_log", dict(locals()), list)

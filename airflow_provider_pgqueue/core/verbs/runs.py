@@ -34,9 +34,9 @@ def run_archived(run_id: str) -> Statement[Row]:
     return Statement("run_archived", dict(locals()), only_row)
 
 
-def require_queues(queue_names: Collection[str]) -> Statement[None]:
+def check_queues_exist(queue_names: Collection[str]) -> Statement[None]:
     """Raise QueueNotFound for the first of these names that no queue has."""
-    return Statement("require_queues", {"queue_names": list(queue_names)}, nothing)
+    return Statement("check_queues_exist", {"queue_names": list(queue_names)}, nothing)
 
 
 def replay(run_id: str, queue_name: str, rows: str, *, priority: int = 0) -> Statement[int]:

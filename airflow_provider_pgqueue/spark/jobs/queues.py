@@ -13,4 +13,4 @@ def require_queues(database: Database, queue_names: Collection[str]) -> None:
     """Raise QueueNotFound for the first of these names that no queue has now."""
     if queue_names:
         with database.connect("pgqueue pipeline") as conn:
-            run(conn, verbs.require_queues(queue_names))
+            run(conn, verbs.check_queues_exist(queue_names))

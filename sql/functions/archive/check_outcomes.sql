@@ -22,4 +22,4 @@ BEGIN
         END IF;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.check_outcomes(jsonb, jsonb, jsonb) IS 'Internal. Raises PQ004 for an outcome that cannot be kept.';
+COMMENT ON FUNCTION messages.check_outcomes(jsonb, jsonb, jsonb) IS 'Raises PQ004 for an outcome that the archive cannot keep.';

@@ -22,4 +22,4 @@ BEGIN
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION messages.message_archived() IS
-    'Internal, trigger. Puts a dead message on the work list, warns in the server log and rings dead_message with the archive id; gives the next message of a group its turn.';
+    'Trigger. Puts a dead message on the work list, warns in the server log and rings dead_message with the archive id; gives the next message of a group its turn.';

@@ -33,4 +33,4 @@ BEGIN
     PERFORM messages.check_key('dedup_key', key) FROM unnest(check_batch.dedup_keys) AS key;
 END $$;
 COMMENT ON FUNCTION messages.check_batch(text, jsonb, text[], text[], text[], text[]) IS
-    'Internal. Raises PQ004 for a batch that cannot be published like this.';
+    'Raises PQ004 for a batch that cannot be published.';

@@ -8,4 +8,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.check_duration(text, interval, interval, interval) IS
-    'Internal. Raises PQ004 for a duration out of range; NULL means not given.';
+    'Raises PQ004 for a duration out of range; NULL means not given.';

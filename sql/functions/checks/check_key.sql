@@ -9,4 +9,4 @@ BEGIN
     RETURN value;
 END $$;
 COMMENT ON FUNCTION messages.check_key(text, text) IS
-    'Internal. Returns a group_key or dedup_key, or raises PQ004 if it cannot be one; NULL means not given.';
+    'Returns a group_key or dedup_key, or raises PQ004 if it cannot be one; NULL means not given.';

@@ -8,4 +8,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.check_number(text, bigint, bigint, bigint) IS
-    'Internal. Raises PQ004 for a number out of range; NULL means not given.';
+    'Raises PQ004 for a number out of range; NULL means not given.';

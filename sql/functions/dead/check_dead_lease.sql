@@ -18,4 +18,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.check_dead_lease(text, integer, text[]) IS
-    'Internal. Raises PQ001 or PQ004 for an argument of lease_dead that cannot be.';
+    'Raises PQ001 or PQ004 for a bad argument of lease_dead.';

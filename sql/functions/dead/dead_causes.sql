@@ -16,4 +16,4 @@ AS $$
      ORDER BY c.waiting DESC, c.newest_id
 $$;
 COMMENT ON FUNCTION messages.dead_causes(text) IS
-    'Dead messages about which nothing was decided yet, by queue, result and fingerprint, with the error of the newest as an example.';
+    'Dead messages without a remedy, by queue, result and fingerprint, with the error of the newest as an example.';

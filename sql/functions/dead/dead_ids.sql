@@ -18,4 +18,4 @@ BEGIN
      ORDER BY d.archived_at, d.id LIMIT dead_ids.max_messages;
 END $$;
 COMMENT ON FUNCTION messages.dead_ids(text, text[], text[], integer) IS
-    'Dead messages about which nothing was decided yet, oldest first, leased ones too. PQ001, PQ004.';
+    'The ids of dead messages without a remedy, oldest first, leased ones too. PQ001: unknown queue; PQ004: bad argument.';

@@ -11,4 +11,4 @@ AS $$
      GROUP BY d.queue_name, d.result
 $$;
 COMMENT ON FUNCTION messages.dead_queues(text[]) IS
-    'The queues that have dead messages which nobody decided about and nobody holds, by result.';
+    'The queues that have dead messages without a remedy and without a lease, by result.';

@@ -7,7 +7,7 @@ DECLARE
     dismissed record;
 BEGIN
     IF coalesce(btrim(dismiss.reason), '') = '' THEN
-        RAISE EXCEPTION 'reason is empty' USING ERRCODE = 'PQ004', HINT = 'Say why nothing more will be done.';
+        RAISE EXCEPTION 'reason is empty' USING ERRCODE = 'PQ004', HINT = 'Say why it needs no further work.';
     END IF;
     FOR dismissed IN
     WITH mine AS (
@@ -28,4 +28,4 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.dismiss(uuid, bigint[], text, text) IS
-    'Decides that nothing more is done about leased dead messages, notes why in the archive, returns the ids; an id that is missing was lost. PQ004: no reason.';
+    'Closes leased dead messages without publishing them again, records the reason in the archive, and returns the ids; an id that is missing was lost. PQ004: no reason.';

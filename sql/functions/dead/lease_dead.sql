@@ -31,14 +31,10 @@ BEGIN
                locked_by = coalesce(lease_dead.locked_by, session_user)
           FROM picked p WHERE d.id = p.id
         RETURNING d.id, d.archived_at, d.lock_token, d.lock_expires_at)
-    SELECT a.id, a.queue_name, a.result, a.details, a.message,
-           CASE WHEN num_nonnulls(a.topic, a.group_key, a.failure) = 0 THEN a.headers
-                ELSE coalesce(a.headers, '{}') || jsonb_strip_nulls(jsonb_build_object(
-                    'topic', a.topic, 'group_key', a.group_key, 'failure', a.failure)) END,
-           a.reference, a.attempts, a.requeues,
-           a.created_at, a.archived_at, a.handled_by, l.lock_token, l.lock_expires_at
+    SELECT a.id, a.queue_name, a.result, a.details, a.failure, a.message, a.headers, a.reference, a.topic, a.group_key, a.attempts,
+           a.requeues, a.created_at, a.archived_at, a.handled_by, l.lock_token, l.lock_expires_at
       FROM leased l JOIN messages.message_archive a ON a.id = l.id AND a.archived_at = l.archived_at
      ORDER BY a.archived_at, a.id;
 END $$;
 COMMENT ON FUNCTION messages.lease_dead(text, integer, interval, text, text[], text, bigint[]) IS
-    'Takes dead messages about which nothing was decided yet under one fresh lock_token, oldest first; NULL takes any queue, result, cause or id. PQ001, PQ004.';
+    'Leases dead messages without a remedy under one fresh lock_token, oldest first; NULL stands for any queue, result, cause or id. PQ001: unknown queue; PQ004: bad argument.';

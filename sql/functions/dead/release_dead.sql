@@ -6,4 +6,4 @@ AS $$
     RETURNING d.id
 $$;
 COMMENT ON FUNCTION messages.release_dead(uuid, bigint[]) IS
-    'Gives leased dead messages back undecided and returns the ids; an id that is missing was lost.';
+    'Gives leased dead messages back without a remedy and returns the ids; an id that is missing was lost.';

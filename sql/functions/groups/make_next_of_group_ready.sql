@@ -7,7 +7,7 @@ DECLARE
     next   record;
 BEGIN
     -- Whoever holds the lock may be publishing to the group: not wait, but leave it to the next sweep.
-    IF NOT pg_try_advisory_xact_lock(messages.group_lock(make_next_of_group_ready.queue_name, make_next_of_group_ready.group_key)) THEN
+    IF NOT pg_try_advisory_xact_lock(messages.group_lock_key(make_next_of_group_ready.queue_name, make_next_of_group_ready.group_key)) THEN
         INSERT INTO messages.group_without_head (queue_name, group_key) VALUES (make_next_of_group_ready.queue_name, make_next_of_group_ready.group_key)
         ON CONFLICT DO NOTHING;
         RETURN false;
@@ -22,11 +22,11 @@ BEGIN
     END IF;
     -- It waited long enough to be the oldest: it enters where the leases look now.
     UPDATE messages.message m
-       SET visible_at = greatest(m.due_at, least(messages.stored_moment(b.low_water), moment)), due_at = NULL
-      FROM messages.group_member g, messages.band b, messages.queue q
+       SET visible_at = greatest(m.due_at, least(messages.stored_moment(p.low_water), moment)), due_at = NULL
+      FROM messages.group_member g, messages.queue_priority p, messages.queue q
      WHERE g.queue_name = make_next_of_group_ready.queue_name AND g.group_key = make_next_of_group_ready.group_key AND NOT g.waits AND m.id = g.id
-       AND b.queue_name = m.queue_name AND b.priority = m.priority AND q.queue_name = m.queue_name
-    RETURNING m.id, m.visible_at, b.low_water, q.notify INTO next;
+       AND p.queue_name = m.queue_name AND p.priority = m.priority AND q.queue_name = m.queue_name
+    RETURNING m.id, m.visible_at, p.low_water, q.notify INTO next;
     IF next.visible_at < messages.stored_moment(next.low_water) THEN
         PERFORM messages.store_moment(next.low_water, next.visible_at);
     END IF;
@@ -39,4 +39,4 @@ BEGIN
     RETURN true;
 END $$;
 COMMENT ON FUNCTION messages.make_next_of_group_ready(text, text) IS
-    'Internal. Lets the next message of a group be leased, unless the group has a head; true if there was one to promote.';
+    'Makes the next message of a group ready, unless the group has a head; true if there was a next message.';

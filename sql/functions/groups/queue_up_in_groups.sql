@@ -7,7 +7,7 @@ DECLARE
 BEGIN
     -- Until the commit, nobody else changes these groups. In one order, so that two publishers never wait for each other.
     PERFORM pg_advisory_xact_lock(bucket.lock) FROM (
-        SELECT DISTINCT messages.group_lock(queue_up_in_groups.queue_name, group_key) AS lock FROM unnest(group_keys) AS group_key
+        SELECT DISTINCT messages.group_lock_key(queue_up_in_groups.queue_name, group_key) AS lock FROM unnest(group_keys) AS group_key
          ORDER BY 1) bucket;
     FOR member IN
         SELECT * FROM unnest(ids, group_keys, requeued_from) WITH ORDINALITY AS m (id, group_key, requeued_from, place) ORDER BY place
@@ -24,4 +24,4 @@ BEGIN
       FROM messages.group_member g WHERE g.id = ANY (ids) AND g.waits AND m.id = g.id;
 END $$;
 COMMENT ON FUNCTION messages.queue_up_in_groups(text, bigint[], text[], bigint[]) IS
-    'Internal. Gives messages that were just inserted their place in their groups; all but the head of a group wait.';
+    'Gives messages that were just inserted their place in their groups; all but the head of a group wait.';

@@ -24,4 +24,4 @@ BEGIN
     RETURN healed;
 END $$;
 COMMENT ON FUNCTION messages.repair_stuck_groups(text) IS
-    'Internal. Promotes in each group that has no head and returns in how many; needed only after plain SQL deleted messages or a policy changed.';
+    'Makes the next message ready in each group that has no head and returns in how many; needed only after plain SQL deleted messages or a policy changed.';

@@ -16,4 +16,4 @@ AS $$
       FROM judged
 $$;
 COMMENT ON FUNCTION messages.health_archive_partitions() IS
-    'Internal, of health(). Whether the archive has partitions for now and for what comes next, and messages in its default partition.';
+    'A check of health(). Whether the archive has partitions for now and for what comes next, and messages in its default partition.';

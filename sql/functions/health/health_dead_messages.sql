@@ -2,8 +2,8 @@ CREATE OR REPLACE FUNCTION messages.health_dead_messages(waiting_for interval) R
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT CASE WHEN oldest.age > waiting_for THEN 'warning' ELSE 'ok' END,
-           CASE WHEN oldest.age IS NULL THEN 'no dead message waits for a decision'
-                ELSE format('dead messages that wait for a decision: %s; the oldest (%s, of queue %s) for %s',
+           CASE WHEN oldest.age IS NULL THEN 'no dead message waits for a remedy'
+                ELSE format('dead messages that wait for a remedy: %s; the oldest (%s, of queue %s) for %s',
                             CASE WHEN counted.count > 1000 THEN 'more than 1000' ELSE counted.count::text END,
                             oldest.result, oldest.queue_name, date_trunc('second', oldest.age)) END,
            CASE WHEN oldest.age > waiting_for THEN
@@ -19,4 +19,4 @@ AS $$
          ORDER BY first.age DESC LIMIT 1) oldest ON true
 $$;
 COMMENT ON FUNCTION messages.health_dead_messages(interval) IS
-    'Internal, of health(). How long dead messages wait for a decision; the cure requeues or dismisses those of one queue.';
+    'A check of health(). How long dead messages have waited for a remedy; the cure requeues or dismisses those of one queue.';

@@ -16,4 +16,4 @@ AS $$
      WHERE s.relid = 'messages.message'::regclass
 $$;
 COMMENT ON FUNCTION messages.health_dead_tuples() IS
-    'Internal, of health(). Dead row versions and size of the table of messages, and when it was vacuumed. From statistics.';
+    'A check of health(). Dead row versions and size of the table of messages, and when it was vacuumed. From statistics.';

@@ -24,4 +24,4 @@ AS $$
       FROM hidden LEFT JOIN oldest ON true
 $$;
 COMMENT ON FUNCTION messages.health_held_snapshot(interval) IS
-    'Internal, of health(). The session that holds back VACUUM of this database the most. Never what it runs.';
+    'A check of health(). The session that holds back VACUUM of this database the most. Never what it runs.';

@@ -4,8 +4,8 @@ AS $$
     WITH age AS (
         SELECT clock_timestamp() - (SELECT min(d.expires_at) FROM messages.dedup d) AS dedup,
                clock_timestamp() - (SELECT min(i.handled_at) FROM messages.inbox i) AS inbox,
-               clock_timestamp() - (SELECT coalesce(p.retained_at, min(q.created_at)) FROM messages.archive_policy p
-                                      JOIN messages.queue q ON q.retention IS NOT NULL GROUP BY p.retained_at) AS retention),
+               clock_timestamp() - (SELECT coalesce(p.retention_applied_at, min(q.created_at)) FROM messages.archive_policy p
+                                      JOIN messages.queue q ON q.retention IS NOT NULL GROUP BY p.retention_applied_at) AS retention),
     late (finding, cure) AS (
         SELECT format('dedup keys that expired %s ago are still kept', date_trunc('second', dedup)), 'messages.upkeep()' FROM age WHERE dedup > '1 hour'
         UNION ALL
@@ -21,4 +21,4 @@ AS $$
       FROM late
 $$;
 COMMENT ON FUNCTION messages.health_history() IS
-    'Internal, of health(). Whether what is kept for a time is forgotten afterwards: dedup keys, the inbox, the archive of queues with a retention.';
+    'A check of health(). Whether what is kept for a time is deleted afterwards: dedup keys, the inbox, the archive of queues with a retention.';

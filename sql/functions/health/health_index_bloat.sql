@@ -14,4 +14,4 @@ AS $$
      CROSS JOIN LATERAL (SELECT size > smallest AND size > entries * 1000 AS bloated) judged
 $$;
 COMMENT ON FUNCTION messages.health_index_bloat(bigint) IS
-    'Internal, of health(). The largest index of the table of messages, against what is in it; smaller ones than smallest bytes are well.';
+    'A check of health(). The largest index of the table of messages, compared with what is in it; an index of less than smallest bytes is fine.';

@@ -17,4 +17,4 @@ AS $$
          ORDER BY a.state NOT LIKE 'idle in transaction%', a.xact_start LIMIT 1) behind ON true
 $$;
 COMMENT ON FUNCTION messages.health_notify_queue(double precision) IS
-    'Internal, of health(). How full the notification queue is, and which session probably keeps it from being emptied.';
+    'A check of health(). How full the notification queue is, and which session probably keeps it from being emptied.';

@@ -12,4 +12,4 @@ AS $$
           FROM pg_prepared_xacts p WHERE p.database = current_database() ORDER BY p.prepared LIMIT 1) oldest ON true
 $$;
 COMMENT ON FUNCTION messages.health_prepared_transaction(interval) IS
-    'Internal, of health(). The oldest prepared transaction of this database.';
+    'A check of health(). The oldest prepared transaction of this database.';

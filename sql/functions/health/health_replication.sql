@@ -20,4 +20,4 @@ AS $$
       LEFT JOIN LATERAL (SELECT * FROM holder h ORDER BY h.active, h.transactions DESC LIMIT 1) worst ON true
 $$;
 COMMENT ON FUNCTION messages.health_replication() IS
-    'Internal, of health(). The replication slot or standby that holds back VACUUM; one that nobody uses before all others.';
+    'A check of health(). The replication slot or standby that holds back VACUUM; an unused one before all others.';

@@ -14,4 +14,4 @@ AS $$
       FROM (VALUES (true)) AS one (row) LEFT JOIN worst ON true
 $$;
 COMMENT ON FUNCTION messages.health_schedules() IS
-    'Internal, of health(). The schedule that is most overdue, and why.';
+    'A check of health(). The schedule that is most overdue, and why.';

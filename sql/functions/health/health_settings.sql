@@ -35,4 +35,4 @@ AS $$
       FROM found f
 $$;
 COMMENT ON FUNCTION messages.health_settings() IS
-    'Internal, of health(). Settings of the server, this database, its roles and this session that lose messages or keep dead versions.';
+    'A check of health(). Settings of the server, this database, its roles and this session that lose messages or keep dead versions.';

@@ -5,7 +5,7 @@ AS $$
            CASE WHEN run.done_by IS NULL THEN 'no upkeep ever ran'
                 ELSE format('the last upkeep was %s ago, by %s; it is due every minute', date_trunc('second', run.age), run.done_by) END,
            CASE WHEN late.severity = 'ok' THEN NULL
-                WHEN messages.health_cron_home() = current_database()
+                WHEN messages.cron_database() = current_database()
                 THEN 'SELECT messages.install_cron(), messages.upkeep()'
                 ELSE 'SELECT messages.upkeep() -- and every minute from now on: start the DAG pgqueue_upkeep' END
       FROM (SELECT max(u.done_by) AS done_by, clock_timestamp() - max(u.finished_at) AS age FROM messages.upkeep_run u) run
@@ -13,4 +13,4 @@ AS $$
                                      ELSE 'critical' END AS severity) late
 $$;
 COMMENT ON FUNCTION messages.health_upkeep_lag() IS
-    'Internal, of health(). When the last upkeep was, and who did it.';
+    'A check of health(). When the last upkeep was, and who did it.';

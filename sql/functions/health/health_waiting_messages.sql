@@ -5,10 +5,10 @@ AS $$
         SELECT r.queue_name, r.oldest_age, false AS paused FROM messages.ready_queues(count_up_to => 1) r WHERE r.ready > 0
         UNION ALL
         SELECT q.queue_name, clock_timestamp() - min(first.visible_at), true
-          FROM messages.queue q JOIN messages.band b USING (queue_name)
+          FROM messages.queue q JOIN messages.queue_priority p USING (queue_name)
          CROSS JOIN LATERAL (
             SELECT m.visible_at FROM messages.message m
-             WHERE m.queue_name = b.queue_name AND m.priority = b.priority AND m.visible_at <= clock_timestamp()
+             WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at <= clock_timestamp()
              ORDER BY m.visible_at LIMIT 1) first
          WHERE q.paused GROUP BY q.queue_name)
     SELECT CASE WHEN oldest.oldest_age > waiting_for THEN 'warning' ELSE 'ok' END,
@@ -23,4 +23,4 @@ AS $$
       LEFT JOIN LATERAL (SELECT * FROM waiting w ORDER BY w.oldest_age DESC LIMIT 1) oldest ON true
 $$;
 COMMENT ON FUNCTION messages.health_waiting_messages(interval) IS
-    'Internal, of health(). The queue whose oldest ready message waits longest.';
+    'A check of health(). The queue whose oldest ready message waits longest.';

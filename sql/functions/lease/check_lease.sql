@@ -17,4 +17,4 @@ BEGIN
     PERFORM messages.check_duration('lease_for', lease_for, '1 millisecond', '12 hours');
 END $$;
 COMMENT ON FUNCTION messages.check_lease(text, boolean, integer, interval) IS
-    'Internal. Raises PQ002, PQ004 or 42501 if nothing can be leased like this.';
+    'Raises PQ002 or 42501 if this login cannot lease from the queue now, PQ004 for a bad argument.';

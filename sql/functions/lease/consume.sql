@@ -10,31 +10,31 @@ DECLARE
     holder  text        := coalesce(consume.handled_by, session_user);
     wanted  integer     := consume.max_messages;
     taken   integer;
-    band    record;
+    level   record;
     from_at timestamptz;
     swept   boolean;
     known   boolean := false;
 BEGIN
     -- As lease does it; docs/decisions/0005-hot-statements.md
-    FOR band IN
-        SELECT q.paused, q.max_attempts, b.priority, b.low_water AS low_water_mark,
-               'epoch'::timestamptz + pg_sequence_last_value(b.low_water) * interval '1 us' AS low_water,
-               'epoch'::timestamptz + pg_sequence_last_value(b.sweep_due) * interval '1 us' AS sweep_due
-          FROM messages.queue q JOIN messages.band b ON b.queue_name = q.queue_name
-         WHERE q.queue_name = consume.queue_name ORDER BY b.priority DESC
+    FOR level IN
+        SELECT q.paused, q.max_attempts, p.priority, p.low_water AS low_water_mark,
+               'epoch'::timestamptz + pg_sequence_last_value(p.low_water) * interval '1 us' AS low_water,
+               'epoch'::timestamptz + pg_sequence_last_value(p.sweep_due) * interval '1 us' AS sweep_due
+          FROM messages.queue q JOIN messages.queue_priority p ON p.queue_name = q.queue_name
+         WHERE q.queue_name = consume.queue_name ORDER BY p.priority DESC
     LOOP
         IF NOT known THEN
             known := true;
-            PERFORM messages.check_lease(consume.queue_name, band.paused, wanted, NULL);
+            PERFORM messages.check_lease(consume.queue_name, level.paused, wanted, NULL);
         END IF;
-        from_at := coalesce(band.low_water, '-infinity');
+        from_at := coalesce(level.low_water, '-infinity');
         swept := false;
         LOOP
             RETURN QUERY
             WITH ready AS MATERIALIZED (
                 SELECT m.ctid AS place, m.visible_at
                   FROM messages.message m
-                 WHERE m.queue_name = consume.queue_name AND m.priority = band.priority
+                 WHERE m.queue_name = consume.queue_name AND m.priority = level.priority
                    AND m.visible_at >= from_at AND m.visible_at <= moment
                    AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > moment)
                  ORDER BY m.visible_at LIMIT wanted FOR UPDATE SKIP LOCKED),
@@ -46,24 +46,21 @@ BEGIN
                 SELECT g.id, g.created_at, moment, g.requeued_from, g.priority, g.attempts + 1, g.requeues,
                        g.queue_name, 'success', holder, g.reference, g.topic, g.group_key, g.headers, g.message
                   FROM gone g)
-            SELECT g.id, g.queue_name, g.message,
-                   CASE WHEN g.topic IS NULL AND g.group_key IS NULL THEN g.headers
-                        ELSE coalesce(g.headers, '{}') || jsonb_strip_nulls(jsonb_build_object('topic', g.topic, 'group_key', g.group_key)) END,
-                   g.reference, g.priority, (g.attempts + 1)::smallint, band.max_attempts, g.requeues, g.created_at,
-                   NULL::uuid, NULL::timestamptz
+            SELECT g.id, g.queue_name, g.message, g.headers, g.reference, g.topic, g.group_key, g.priority,
+                   (g.attempts + 1)::smallint, level.max_attempts, g.requeues, g.created_at, NULL::uuid, NULL::timestamptz
               FROM gone g
              WHERE (SELECT CASE WHEN min(visible_at) > from_at + interval '0.2 ms' AND moment > from_at + interval '5.2 ms'
-                                THEN setval(band.low_water_mark, (extract(epoch FROM least(min(visible_at), moment - interval '5 ms')) * 1000000)::bigint)
+                                THEN setval(level.low_water_mark, (extract(epoch FROM least(min(visible_at), moment - interval '5 ms')) * 1000000)::bigint)
                                 ELSE 0 END
                       FROM ready WHERE NOT swept) IS NOT NULL;
             GET DIAGNOSTICS taken = ROW_COUNT;
             wanted := wanted - taken;
-            EXIT WHEN swept OR moment < band.sweep_due + CASE WHEN wanted > 0 THEN interval '0' ELSE interval '1 s' END
-                   OR (wanted = 0 AND band.low_water IS NULL);
+            EXIT WHEN swept OR moment < level.sweep_due + CASE WHEN wanted > 0 THEN interval '0' ELSE interval '1 s' END
+                   OR (wanted = 0 AND level.low_water IS NULL);
             swept := true;
-            from_at := messages.sweep_band(consume.queue_name, band.priority,
-                                           CASE WHEN wanted > 0 THEN 'infinity' ELSE from_at END,
-                                           band.max_attempts, greatest(consume.max_messages, 100));
+            from_at := messages.sweep_priority(consume.queue_name, level.priority,
+                                               CASE WHEN wanted > 0 THEN 'infinity' ELSE from_at END,
+                                               level.max_attempts, greatest(consume.max_messages, 100));
             EXIT WHEN from_at IS NULL OR wanted = 0;
         END LOOP;
         EXIT WHEN wanted <= 0;
@@ -73,4 +70,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.consume(text, integer, text) IS
-    'Takes messages out and archives them as success in the caller''s transaction: effects in the same transaction happen exactly once; a rollback gives the messages back. max_leased does not concern it. Errors as lease.';
+    'Takes messages out and archives them as success in the caller''s transaction: effects in the same transaction happen exactly once; a rollback gives the messages back. max_leased does not apply. Errors as lease.';

@@ -13,4 +13,4 @@ BEGIN
         SELECT count(*) FROM messages.counted_lease c WHERE c.queue_name = count_leasable.queue_name));
 END $$;
 COMMENT ON FUNCTION messages.count_leasable(text, integer) IS
-    'Internal. How many messages of a queue with a max_leased may be leased now; keeps other leases of it out until the commit.';
+    'How many more messages of a queue with a max_leased may be leased; keeps other leases of this queue out until the commit.';

@@ -3,16 +3,16 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enab
 AS $$
 #variable_conflict use_column
 DECLARE
-    forgotten bigint;
+    ended bigint;
 BEGIN
     PERFORM messages.check_access(end_named_leases.queue_name, 'consume');
-    -- The name stays until forget() deletes it, so that a straggler of an old batch takes nothing under it.
-    UPDATE messages.claim c SET lock_token = NULL, ids = '{}'
-     WHERE split_part(c.claim, '/', 1) = end_named_leases.stream AND c.queue_name = end_named_leases.queue_name AND c.lock_token IS NOT NULL
-       AND CASE WHEN split_part(c.claim, '/', 2) ~ '^[0-9]{1,18}$'
-                THEN split_part(c.claim, '/', 2)::bigint < end_named_leases.before_batch END;
-    GET DIAGNOSTICS forgotten = ROW_COUNT;
-    RETURN forgotten;
+    -- The name stays for a day, so that a straggler of an old batch leases nothing under it.
+    UPDATE messages.named_lease n SET lock_token = NULL, ids = '{}'
+     WHERE split_part(n.lease_name, '/', 1) = end_named_leases.stream AND n.queue_name = end_named_leases.queue_name AND n.lock_token IS NOT NULL
+       AND CASE WHEN split_part(n.lease_name, '/', 2) ~ '^[0-9]{1,18}$'
+                THEN split_part(n.lease_name, '/', 2)::bigint < end_named_leases.before_batch END;
+    GET DIAGNOSTICS ended = ROW_COUNT;
+    RETURN ended;
 END $$;
 COMMENT ON FUNCTION messages.end_named_leases(text, text, bigint) IS
-    'Forgets what the claims STREAM/BATCH/PARTITION of a stream took, for batches before this one, which are done; how many there were. Their leases stay as they are.';
+    'Ends the leases named STREAM/BATCH/PARTITION of the batches of a stream before this one, which are done, and returns how many there were: those names get no messages any more. The messages stay leased.';

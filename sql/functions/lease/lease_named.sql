@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.lease_named(
-    claim        text,
+    lease_name   text,
     queue_name   text,
     max_messages integer  DEFAULT 1000,
     lease_for    interval DEFAULT NULL,
@@ -9,46 +9,44 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    known messages.claim;
+    known messages.named_lease;
     until timestamptz;
 BEGIN
-    PERFORM messages.check_key('claim', coalesce(lease_named.claim, ''));
+    PERFORM messages.check_key('lease_name', coalesce(lease_named.lease_name, ''));
     PERFORM messages.check_access(lease_named.queue_name, 'consume');
     PERFORM messages.check_duration('lease_for', lease_named.lease_for, '1 millisecond', '12 hours');
     -- Of two at once the second waits here for the first, and then finds what it took.
-    INSERT INTO messages.claim (claim, queue_name, expires_at)
-    VALUES (lease_named.claim, lease_named.queue_name, clock_timestamp()) ON CONFLICT (claim) DO NOTHING;
+    INSERT INTO messages.named_lease (lease_name, queue_name, expires_at)
+    VALUES (lease_named.lease_name, lease_named.queue_name, clock_timestamp()) ON CONFLICT (lease_name) DO NOTHING;
     IF FOUND THEN
         RETURN QUERY
         WITH leased AS MATERIALIZED (
             SELECT * FROM messages.lease(lease_named.queue_name, lease_named.max_messages, lease_named.lease_for,
                                          lease_named.locked_by)),
         noted AS (
-            UPDATE messages.claim c SET lock_token = l.tokens[1], ids = l.ids, expires_at = l.lock_expires_at
+            UPDATE messages.named_lease n SET lock_token = l.tokens[1], ids = l.ids, expires_at = l.lock_expires_at
               FROM (SELECT array_agg(lock_token) AS tokens, array_agg(id) AS ids, max(lock_expires_at) AS lock_expires_at FROM leased) l
-             WHERE c.claim = lease_named.claim AND l.ids IS NOT NULL)
+             WHERE n.lease_name = lease_named.lease_name AND l.ids IS NOT NULL)
         SELECT * FROM leased;
         RETURN;
     END IF;
-    SELECT * INTO known FROM messages.claim c WHERE c.claim = lease_named.claim FOR UPDATE;
+    SELECT * INTO known FROM messages.named_lease n WHERE n.lease_name = lease_named.lease_name FOR UPDATE;
     IF known.queue_name <> lease_named.queue_name THEN
-        RAISE EXCEPTION 'claim % is of queue %', quote_literal(lease_named.claim), quote_literal(known.queue_name)
+        RAISE EXCEPTION 'the lease named % is of queue %', quote_literal(lease_named.lease_name), quote_literal(known.queue_name)
             USING ERRCODE = 'PQ004', HINT = 'Give each stream a name of its own.';
     END IF;
     -- Whoever does it again has as much time as the first had.
     until := clock_timestamp() + coalesce(lease_named.lease_for,
                                           (SELECT q.lease_for FROM messages.queue q WHERE q.queue_name = known.queue_name));
-    UPDATE messages.claim c SET expires_at = until WHERE c.claim = lease_named.claim AND c.lock_token IS NOT NULL;
+    UPDATE messages.named_lease n SET expires_at = until WHERE n.lease_name = lease_named.lease_name AND n.lock_token IS NOT NULL;
     RETURN QUERY
     WITH held AS (
         UPDATE messages.message m SET lock_expires_at = greatest(m.lock_expires_at, until)
          WHERE m.id = ANY (known.ids) AND m.lock_token = known.lock_token AND m.lock_expires_at > clock_timestamp()
         RETURNING m.*)
-    SELECT h.id, h.queue_name, h.message,
-           CASE WHEN h.topic IS NULL AND h.group_key IS NULL THEN h.headers
-                ELSE coalesce(h.headers, '{}') || jsonb_strip_nulls(jsonb_build_object('topic', h.topic, 'group_key', h.group_key)) END,
-           h.reference, h.priority, h.attempts, q.max_attempts, h.requeues, h.created_at, h.lock_token, h.lock_expires_at
+    SELECT h.id, h.queue_name, h.message, h.headers, h.reference, h.topic, h.group_key, h.priority, h.attempts,
+           q.max_attempts, h.requeues, h.created_at, h.lock_token, h.lock_expires_at
       FROM held h JOIN messages.queue q ON q.queue_name = h.queue_name;
 END $$;
 COMMENT ON FUNCTION messages.lease_named(text, text, integer, interval, text) IS
-    'Leases like lease, once for each claim: under the same claim again it returns those of its messages whose lease it still holds, extended, and never others. Two at once get the same. PQ001: unknown queue; PQ002: paused; PQ004: bad argument, or a claim of another queue.';
+    'Leases like lease, once under each name: the same name again returns those of its messages that are still leased, extended, and never others. Two calls at once get the same messages. PQ001: unknown queue; PQ002: paused; PQ004: bad argument, or the name is in use for another queue.';

@@ -6,4 +6,4 @@ AS $$
      WHERE m.queue_name = record_counted_leases.queue_name AND m.lock_token = record_counted_leases.lock_token
     ON CONFLICT (queue_name, id) DO UPDATE SET lock_token = excluded.lock_token
 $$;
-COMMENT ON FUNCTION messages.record_counted_leases(text, uuid) IS 'Internal. Counts what was just leased from a queue with a max_leased.';
+COMMENT ON FUNCTION messages.record_counted_leases(text, uuid) IS 'Records what was just leased from a queue with a max_leased.';

@@ -33,9 +33,9 @@ BEGIN
              WHERE m.id = ANY (release.ids) AND m.lock_token = release.lock_token AND m.lock_expires_at > clock_timestamp()
                AND q.queue_name = m.queue_name AND (NOT release.count_attempt OR m.attempts < q.max_attempts)
             RETURNING m.id, m.queue_name, m.priority, m.visible_at)
-        SELECT f.queue_name, f.priority, array_agg(f.id) AS ids, min(f.visible_at) AS lowest, b.low_water, q.notify
-          FROM freed f JOIN messages.band b USING (queue_name, priority) JOIN messages.queue q USING (queue_name)
-         GROUP BY f.queue_name, f.priority, b.low_water, q.notify
+        SELECT f.queue_name, f.priority, array_agg(f.id) AS ids, min(f.visible_at) AS lowest, p.low_water, q.notify
+          FROM freed f JOIN messages.queue_priority p USING (queue_name, priority) JOIN messages.queue q USING (queue_name)
+         GROUP BY f.queue_name, f.priority, p.low_water, q.notify
     LOOP
         IF released.lowest < messages.stored_moment(released.low_water) THEN
             PERFORM messages.store_moment(released.low_water, released.lowest);

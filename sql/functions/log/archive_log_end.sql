@@ -20,4 +20,4 @@ AS $$
       LEFT JOIN holder ON true
 $$;
 COMMENT ON FUNCTION messages.archive_log_end() IS
-    'Where the archive as a log ends now: all transactions before the horizon are over, so what they archived is to be seen and nothing will come before it. Says which cluster and database it is, where the archive begins, behind which place messages are gone, and which transaction holds the horizon back.';
+    'Where the archive as a log ends now: all transactions before the horizon have ended, so everything that they archived is visible and nothing can appear before it. Also the cluster and database, where the archive begins, the place up to which messages are gone, and the transaction that holds the horizon back.';

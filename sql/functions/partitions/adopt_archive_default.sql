@@ -28,4 +28,4 @@ BEGIN
     RETURN name;
 END $$;
 COMMENT ON FUNCTION messages.adopt_archive_default() IS
-    'Makes the default partition of the archive, with its messages, a partition for their months, puts an empty one in its place, and returns the name (NULL: it was empty). Moves no message; reads that partition once, while the archive is locked.';
+    'Turns the default partition of the archive into a partition for the months of its messages, puts an empty default partition in its place, and returns the name (NULL: it was empty). Moves no message; reads that partition once, while the archive is locked.';

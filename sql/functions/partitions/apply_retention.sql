@@ -17,7 +17,7 @@ BEGIN
          WHERE p.end_at < moment - (SELECT min(q.retention) FROM messages.queue q)
            AND has_table_privilege(p.partition, 'DELETE')          -- not of somebody who made it by hand
     LOOP
-        -- One row that has to be kept keeps all: of a queue that keeps longer, or a dead message that waits for a decision.
+        -- One row that has to be kept keeps them all: of a queue with a longer retention, or a dead message without a remedy.
         EXECUTE format($keep$
             SELECT EXISTS (SELECT FROM messages.dead_message d WHERE d.archived_at >= $3 AND d.archived_at < $1)
                 OR EXISTS (SELECT FROM %1$s a LEFT JOIN messages.queue q ON q.queue_name = a.queue_name
@@ -25,7 +25,7 @@ BEGIN
             $keep$, old.partition) INTO kept USING old.end_at, moment, old.first_at;
         CONTINUE WHEN kept;
         BEGIN
-            PERFORM messages.remove_archive_partition(old.partition);
+            PERFORM messages.drop_and_record_partition(old.partition);
             partitions_dropped := partitions_dropped + 1;
         EXCEPTION
             WHEN lock_not_available THEN
@@ -35,7 +35,7 @@ BEGIN
         END;
     END LOOP;
     IF partitions_dropped > 0 THEN
-        PERFORM messages.begin_archive();
+        PERFORM messages.set_archive_begin();
     END IF;
     FOR old IN
         SELECT q.queue_name, moment - q.retention AS before, p.partition
@@ -58,7 +58,7 @@ BEGIN
         PERFORM messages.record_archive_removal(gone.last_xid, gone.last_id);
         messages_deleted := messages_deleted + gone.number;
     END LOOP;
-    UPDATE messages.archive_policy SET retained_at = moment WHERE messages_deleted < max_messages;
+    UPDATE messages.archive_policy SET retention_applied_at = moment WHERE messages_deleted < max_messages;
 END $$;
 COMMENT ON FUNCTION messages.apply_retention(integer) IS
-    'Removes finished messages that are older than the retention of their queue: by dropping partitions of which nothing has to be kept, else by deleting up to max_messages. Dead messages wait for a decision first. The upkeep does it every hour.';
+    'Removes finished messages that are older than the retention of their queue: drops partitions in which nothing has to be kept, else deletes up to max_messages. Dead messages are kept until they have a remedy. The upkeep does it every hour.';

@@ -9,4 +9,4 @@ AS $$
      ORDER BY 2
 $$;
 COMMENT ON FUNCTION messages.archive_partitions() IS
-    'The partitions of the archive with the time from first_at to before end_at, oldest first; without the default partition.';
+    'The partitions of the archive, oldest first, each for the time from first_at to before end_at; without the default partition.';

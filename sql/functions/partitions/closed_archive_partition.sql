@@ -9,7 +9,7 @@ BEGIN
       FROM messages.archive_partitions() p JOIN pg_class c ON c.oid = p.partition WHERE c.relname = name;
     IF partition IS NULL THEN
         RAISE EXCEPTION 'archive partition % does not exist', coalesce(quote_literal(left(name, 100)), 'NULL')
-            USING ERRCODE = 'PQ004', HINT = 'Give one of messages.archive_partitions(), without the schema; the default partition is none.';
+            USING ERRCODE = 'PQ004', HINT = 'Give one of messages.archive_partitions(), without the schema; not the default partition.';
     END IF;
     IF end_at > clock_timestamp() THEN
         RAISE EXCEPTION 'archive partition % takes messages until %', quote_literal(name), end_at
@@ -17,4 +17,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.closed_archive_partition(text) IS
-    'Internal. The archive partition of this name, of which the time is over. PQ004: there is none, or its time is not over.';
+    'The archive partition of this name, whose time must be over. PQ004: there is none, or its time is not over.';

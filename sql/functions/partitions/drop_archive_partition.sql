@@ -12,13 +12,13 @@ DECLARE
     after    record;
     again    text := 'Nothing was dropped. Export the partition again and drop it with the new manifest.';
 BEGIN
-    PERFORM messages.check_isolation();
+    PERFORM messages.check_read_committed();
     SELECT * INTO part FROM messages.closed_archive_partition(drop_archive_partition.partition);
     SELECT c.relowner::regrole INTO holder FROM pg_class c
      WHERE c.oid = part.partition AND NOT pg_has_role(current_user, c.relowner, 'USAGE');
     IF FOUND THEN
         RAISE EXCEPTION 'archive partition % belongs to role %', quote_literal(drop_archive_partition.partition), holder
-            USING ERRCODE = 'PQ015', HINT = format('Nothing was dropped. Its owner can drop it, or give it away: ALTER TABLE %s OWNER TO %I',
+            USING ERRCODE = 'PQ015', HINT = format('Nothing was dropped. Its owner can drop it, or hand it over: ALTER TABLE %s OWNER TO %I',
                                                    part.partition, current_user);
     END IF;
     IF manifest ->> 'partition' IS DISTINCT FROM drop_archive_partition.partition
@@ -63,9 +63,9 @@ BEGIN
         RAISE EXCEPTION 'archive partition % has dead messages about which nothing was decided', quote_literal(drop_archive_partition.partition)
             USING ERRCODE = 'PQ014', HINT = 'Nothing was dropped. Requeue or dismiss them, then export and drop it again.';
     END IF;
-    PERFORM messages.remove_archive_partition(part.partition);
-    PERFORM messages.begin_archive();
+    PERFORM messages.drop_and_record_partition(part.partition);
+    PERFORM messages.set_archive_begin();
     RETURN after.rows;
 END $$;
 COMMENT ON FUNCTION messages.drop_archive_partition(text, jsonb) IS
-    'Drops a closed archive partition if the manifest of its export covers it and is equal to it, and returns how many messages it had. 55P03: it is in use, try again. PQ004: no such partition, not closed, no manifest of it, or an isolation level other than read committed. PQ013: it differs from the manifest. PQ014: it has dead messages that wait for a decision. PQ015: it belongs to another role.';
+    'Drops a closed archive partition if the manifest of its export covers and equals it, and returns how many messages it had. 55P03: it is in use, try again. PQ004: no such partition, not closed, no manifest of it, or an isolation level other than read committed. PQ013: it differs from the manifest. PQ014: it has dead messages without a remedy. PQ015: it belongs to another role.';

@@ -24,4 +24,4 @@ BEGIN
     RETURN made;
 END $$;
 COMMENT ON FUNCTION messages.make_archive_partitions() IS
-    'Internal. Makes the archive partitions (UTC) of this and the coming days or months and returns how many were missing.';
+    'Makes the archive partitions (UTC) of the current and the coming days or months and returns how many were missing.';

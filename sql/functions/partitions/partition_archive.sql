@@ -21,4 +21,4 @@ BEGIN
     PERFORM messages.make_archive_partitions();
 END $$;
 COMMENT ON FUNCTION messages.partition_archive(text) IS
-    'Makes archive partitions by day or by month from now on; those that have messages stay. PQ004: neither day nor month.';
+    'Makes archive partitions by day or by month from now on; those that have messages stay as they are. PQ004: neither day nor month.';

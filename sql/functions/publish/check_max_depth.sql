@@ -9,21 +9,21 @@ DECLARE
     free   bigint;
 BEGIN
     SELECT * INTO queue FROM messages.queue q WHERE q.queue_name = check_max_depth.queue_name;
-    free := coalesce(pg_sequence_last_value(queue.room), 0) - arrived;
+    free := coalesce(pg_sequence_last_value(queue.depth_left), 0) - arrived;
     -- Counting costs as much as the queue is deep: once in as many publishes as were free, and 2 % of the time when full.
-    IF free < 0 AND moment >= messages.stored_moment(queue.room_due) THEN
+    IF free < 0 AND moment >= messages.stored_moment(queue.depth_recount_at) THEN
         free := queue.max_depth - (
             SELECT count(*) FROM (
                 SELECT FROM messages.message m WHERE m.queue_name = check_max_depth.queue_name
                  ORDER BY m.priority DESC, m.visible_at LIMIT queue.max_depth + 1) AS counted);
-        PERFORM messages.store_moment(queue.room_due, clock_timestamp() + 50 * (clock_timestamp() - moment));
+        PERFORM messages.store_moment(queue.depth_recount_at, clock_timestamp() + 50 * (clock_timestamp() - moment));
     END IF;
     IF free < 0 THEN
         RAISE EXCEPTION 'queue % is full: it takes %', quote_literal(queue.queue_name), queue.max_depth
             USING ERRCODE = 'PQ007',
                   HINT = format('Publish later, or raise it: SELECT messages.alter_queue(%L, max_depth => …)', queue.queue_name);
     END IF;
-    PERFORM setval(queue.room, free);
+    PERFORM setval(queue.depth_left, free);
 END $$;
 COMMENT ON FUNCTION messages.check_max_depth(text, bigint) IS
-    'Internal. Lets messages that were just inserted into a queue with a max_depth stay, or raises PQ007.';
+    'Raises PQ007 if the messages that were just inserted exceed the max_depth of the queue.';

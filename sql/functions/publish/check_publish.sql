@@ -21,4 +21,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.check_publish(integer, interval, interval, timestamptz, jsonb) IS
-    'Internal. Raises PQ004 for an argument of publish that is out of range.';
+    'Raises PQ004 for an argument of publish that is out of range.';

@@ -3,12 +3,12 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    number integer := nextval('messages.room_seq');
-    place  text := format('messages.room_%s', number);
-    due    text := format('messages.room_due_%s', number);
+    number integer := nextval('messages.depth_sequence_number');
+    place  text := format('messages.depth_left_%s', number);
+    due    text := format('messages.depth_recount_at_%s', number);
 BEGIN
     EXECUTE format('CREATE SEQUENCE %s AS bigint MINVALUE 0', place);
     EXECUTE format('CREATE SEQUENCE %s AS bigint', due);
-    UPDATE messages.queue q SET room = place::regclass, room_due = due::regclass WHERE q.queue_name = create_depth_sequences.queue_name;
+    UPDATE messages.queue q SET depth_left = place::regclass, depth_recount_at = due::regclass WHERE q.queue_name = create_depth_sequences.queue_name;
 END $$;
-COMMENT ON FUNCTION messages.create_depth_sequences(text) IS 'Internal. Makes the sequences of a queue that gets a max_depth for the first time.';
+COMMENT ON FUNCTION messages.create_depth_sequences(text) IS 'Makes the sequences of a queue that gets a max_depth for the first time.';

@@ -24,8 +24,8 @@ BEGIN
         END IF;
         EXIT WHEN arrival.first_id IS NULL;
         started := true;
-        SELECT q.max_body_bytes, q.notify, q.max_depth, b.priority IS NULL AS new_band INTO policy
-          FROM messages.queue q LEFT JOIN messages.band b ON b.queue_name = q.queue_name AND b.priority = arrival.priority
+        SELECT q.max_body_bytes, q.notify, q.max_depth, p.priority IS NULL AS new_priority INTO policy
+          FROM messages.queue q LEFT JOIN messages.queue_priority p ON p.queue_name = q.queue_name AND p.priority = arrival.priority
          WHERE q.queue_name = arrival.queue_name;
         IF NOT FOUND THEN
             PERFORM messages.raise_unknown_queue(arrival.queue_name);
@@ -36,7 +36,7 @@ BEGIN
                 USING ERRCODE = 'PQ005',
                       HINT = 'Keep large data elsewhere and publish where it is, or raise max_body_bytes with messages.alter_queue.';
         END IF;
-        IF policy.new_band THEN
+        IF policy.new_priority THEN
             PERFORM messages.create_priority_sequences(arrival.queue_name, arrival.priority);
         END IF;
         IF policy.max_depth IS NOT NULL THEN
@@ -45,7 +45,7 @@ BEGIN
         -- A full notification queue would make publishers fail at commit, so stop ringing long before. To ask how full it is
         -- takes two locks of the whole server, so only now and then.
         IF policy.notify <> 'off'
-           AND coalesce(pg_sequence_last_value('messages.quiet_until') < extract(epoch FROM clock_timestamp()) * 1000000, true)
+           AND coalesce(pg_sequence_last_value('messages.rings_paused_until') < extract(epoch FROM clock_timestamp()) * 1000000, true)
            AND (random() > 0.01 OR NOT messages.notify_queue_is_filling())
            AND (policy.notify = 'always'
                 OR pg_try_advisory_xact_lock(hashtextextended('messages.new_message.' || arrival.queue_name, 0))) THEN
@@ -61,4 +61,4 @@ BEGIN
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION messages.new_message() IS
-    'Internal, trigger. Checks what a statement inserted, lines up the groups, and rings new_message once per queue and priority with the first id.';
+    'Trigger. Checks what a statement inserted, queues it up in the groups, and rings new_message once per queue and priority with the first id.';

@@ -45,15 +45,15 @@ BEGIN
         admitted := set_config('messages.admitted', 'yes', true);
         INSERT INTO messages.message (id, queue_name, message, priority, created_at, visible_at, expires_at, headers, reference, topic)
             OVERRIDING SYSTEM VALUE
-        SELECT new.id, q.queue_name, publish.message, b.priority, moment,
+        SELECT new.id, q.queue_name, publish.message, p.priority, moment,
                greatest(publish.visible_at, moment + coalesce(publish.delay, '0')), moment + publish.expires_in,
                publish.headers, publish.reference, publish.topic
           FROM messages.queue q
-          JOIN messages.band b ON b.queue_name = q.queue_name AND b.priority = publish.priority
+          JOIN messages.queue_priority p ON p.queue_name = q.queue_name AND p.priority = publish.priority
          CROSS JOIN LATERAL (SELECT nextval('messages.message_id_seq') AS id) new
          WHERE q.queue_name = publish.queue_name AND q.max_depth IS NULL AND random() > 0.01
            AND pg_column_size(publish.message) <= q.max_body_bytes
-           AND coalesce(pg_sequence_last_value('messages.quiet_until') < extract(epoch FROM moment) * 1000000, true)
+           AND coalesce(pg_sequence_last_value('messages.rings_paused_until') < extract(epoch FROM moment) * 1000000, true)
            AND CASE WHEN q.notify = 'always'
                       OR q.notify = 'gated' AND pg_try_advisory_xact_lock(hashtextextended('messages.new_message.' || q.queue_name, 0))
                     THEN pg_notify('new_message', new.id::text) IS NOT NULL ELSE true END

@@ -89,4 +89,4 @@ BEGIN
     RETURN QUERY SELECT * FROM unnest(ids, old);
 END $$;
 COMMENT ON FUNCTION messages.publish_deduplicated(text, jsonb, text[], interval, text, integer, interval, interval, jsonb, text[], timestamptz, text[], text[]) IS
-    'Publishes bodies whose dedup_key is not remembered; a duplicate gives the id of the message that was published before. on_conflict replace puts the new body in its place while it waits. Errors as publish.';
+    'Publishes the bodies whose dedup_key is not remembered; a duplicate returns the id of the message that was published before. on_conflict => replace puts the new body in its place while that message waits. Errors as publish.';

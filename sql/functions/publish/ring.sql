@@ -6,20 +6,20 @@ AS $$
 DECLARE
     moment timestamptz := clock_timestamp();
     rung   integer := 0;
-    band   record;
+    level  record;
 BEGIN
-    FOR band IN
-        SELECT b.priority, messages.stored_moment(b.low_water) AS lowest
-          FROM messages.band b WHERE b.queue_name = ring.queue_name ORDER BY b.priority DESC
+    FOR level IN
+        SELECT p.priority, messages.stored_moment(p.low_water) AS lowest
+          FROM messages.queue_priority p WHERE p.queue_name = ring.queue_name ORDER BY p.priority DESC
     LOOP
         rung := rung + (
             SELECT count(pg_notify('new_message', waiting.id::text)) FROM (
                 SELECT m.id FROM messages.message m
-                 WHERE m.queue_name = ring.queue_name AND m.priority = band.priority
-                   AND m.visible_at >= band.lowest AND m.visible_at <= moment AND m.lock_expires_at IS NULL
+                 WHERE m.queue_name = ring.queue_name AND m.priority = level.priority
+                   AND m.visible_at >= level.lowest AND m.visible_at <= moment AND m.lock_expires_at IS NULL
                  ORDER BY m.visible_at LIMIT greatest(max_rings - rung, 0)) waiting);
     END LOOP;
     RETURN rung;
 END $$;
 COMMENT ON FUNCTION messages.ring(text, integer) IS
-    'Internal. Sends new_message again for the oldest ready messages of a queue and returns for how many.';
+    'Sends new_message again for the oldest ready messages of a queue and returns for how many.';

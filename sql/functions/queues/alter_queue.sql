@@ -27,11 +27,11 @@ BEGIN
     IF NOT FOUND THEN
         PERFORM messages.raise_unknown_queue(alter_queue.queue_name);
     END IF;
-    IF alter_queue.max_depth > 0 AND before.room IS NULL THEN
+    IF alter_queue.max_depth > 0 AND before.depth_left IS NULL THEN
         PERFORM messages.create_depth_sequences(alter_queue.queue_name);
     ELSIF alter_queue.max_depth > 0 THEN
-        PERFORM setval(before.room, 0);                            -- the next publish counts anew
-        PERFORM messages.store_moment(before.room_due, 'epoch');
+        PERFORM setval(before.depth_left, 0);                      -- the next publish counts anew
+        PERFORM messages.store_moment(before.depth_recount_at, 'epoch');
     END IF;
     UPDATE messages.queue q
        SET max_attempts   = coalesce(alter_queue.max_attempts, q.max_attempts),
@@ -52,4 +52,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, boolean, interval, interval, interval, interval, text, integer, bigint) IS
-    'Changes the policy of a queue for waiting messages too; NULL keeps a value; 0 lifts max_leased, max_depth and retention. PQ001: unknown queue; PQ004: bad policy.';
+    'Changes the policy of a queue, also for the messages that wait in it; NULL keeps a value; 0 lifts max_leased, max_depth and retention. PQ001: unknown queue; PQ004: bad policy.';

@@ -33,4 +33,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.check_policy(integer, interval, text, integer, interval, interval, interval, interval, text, integer, bigint) IS
-    'Internal. Raises PQ004 for a policy value out of range; NULL means not given.';
+    'Raises PQ004 for a policy value out of range; NULL means not given.';

@@ -8,4 +8,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.check_queue(text, text) IS
-    'Internal. Raises 42501 if this login is limited and the queue was not granted to it, PQ001 if there is no such queue.';
+    'Raises 42501 if this login is limited and the queue was not granted to it, PQ001 if there is no such queue.';

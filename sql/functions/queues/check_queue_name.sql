@@ -7,4 +7,4 @@ BEGIN
             USING ERRCODE = 'PQ003', HINT = 'Use a lower-case letter, then letters, digits and underscores; at most 48 characters.';
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_queue_name(text) IS 'Internal. Raises PQ003 for a name that no queue can have.';
+COMMENT ON FUNCTION messages.check_queue_name(text) IS 'Raises PQ003 for a name that no queue can have.';

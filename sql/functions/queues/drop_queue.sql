@@ -6,7 +6,7 @@ DECLARE
     deleted bigint;
     mark    regclass;
 BEGIN
-    PERFORM messages.check_isolation();
+    PERFORM messages.check_read_committed();
     -- Publishers read the queue without a lock: keep them all out for the moment that this takes.
     LOCK TABLE messages.message IN SHARE ROW EXCLUSIVE MODE;
     PERFORM FROM messages.queue q WHERE q.queue_name = drop_queue.queue_name FOR UPDATE;
@@ -26,10 +26,10 @@ BEGIN
     DELETE FROM messages.schedule s WHERE s.queue_name = drop_queue.queue_name;
     DELETE FROM messages.dedup d WHERE d.queue_name = drop_queue.queue_name;
     FOR mark IN
-        SELECT unnest(ARRAY[b.low_water, b.sweep_due]) FROM messages.band b WHERE b.queue_name = drop_queue.queue_name
+        SELECT unnest(ARRAY[p.low_water, p.sweep_due]) FROM messages.queue_priority p WHERE p.queue_name = drop_queue.queue_name
         UNION ALL
-        SELECT unnest(ARRAY[q.room, q.room_due]) FROM messages.queue q
-         WHERE q.queue_name = drop_queue.queue_name AND q.room IS NOT NULL
+        SELECT unnest(ARRAY[q.depth_left, q.depth_recount_at]) FROM messages.queue q
+         WHERE q.queue_name = drop_queue.queue_name AND q.depth_left IS NOT NULL
     LOOP
         EXECUTE format('DROP SEQUENCE %s', mark);
     END LOOP;

@@ -7,18 +7,18 @@ AS $$
     SELECT q.queue_name, sum(found.ready)::bigint, moment - min(found.oldest), min(coming.visible_at) - moment
       FROM (SELECT clock_timestamp() AS moment) clock
      CROSS JOIN messages.queue q
-      JOIN messages.band b ON b.queue_name = q.queue_name
+      JOIN messages.queue_priority p ON p.queue_name = q.queue_name
      CROSS JOIN LATERAL (
         SELECT count(*) AS ready, min(oldest.visible_at) AS oldest FROM (
             SELECT m.visible_at FROM messages.message m
-             WHERE m.queue_name = b.queue_name AND m.priority = b.priority AND m.visible_at <= moment
-               AND m.visible_at >= CASE WHEN messages.stored_moment(b.sweep_due) <= moment THEN '-infinity' ELSE messages.stored_moment(b.low_water) END
+             WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at <= moment
+               AND m.visible_at >= CASE WHEN messages.stored_moment(p.sweep_due) <= moment THEN '-infinity' ELSE messages.stored_moment(p.low_water) END
                AND (m.lock_expires_at IS NULL OR m.lock_expires_at <= moment)
                AND (m.expires_at IS NULL OR m.expires_at > moment)
              ORDER BY m.visible_at LIMIT count_up_to) oldest) found
       LEFT JOIN LATERAL (
         SELECT m.visible_at FROM messages.message m
-         WHERE m.queue_name = b.queue_name AND m.priority = b.priority AND m.visible_at > moment AND m.visible_at < 'infinity'
+         WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at > moment AND m.visible_at < 'infinity'
          ORDER BY m.visible_at LIMIT 1) coming ON true
      WHERE (queue_names IS NULL OR q.queue_name = ANY (queue_names)) AND NOT q.paused
        AND ((SELECT r.everything FROM messages.session_reach r)
@@ -27,4 +27,4 @@ AS $$
     HAVING sum(found.ready) > 0 OR min(coming.visible_at) IS NOT NULL
 $$;
 COMMENT ON FUNCTION messages.ready_queues(text[], integer) IS
-    'The queues, not paused, that have a message to lease now (ready counts up to count_up_to a priority) or later (next_in). One question for any number of waiting consumers.';
+    'The queues, not paused, that have a message to lease now (ready counts up to count_up_to per priority) or later (next_in). One query serves any number of waiting consumers.';

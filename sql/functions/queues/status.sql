@@ -28,4 +28,4 @@ BEGIN
      ORDER BY q.queue_name;
 END $$;
 COMMENT ON FUNCTION messages.status(text) IS
-    'Each queue: depth = ready + leased + delayed; age of the oldest ready message; open dead messages; time since the last upkeep. Counts every message. Without a name, those that this login may observe. PQ001: unknown queue.';
+    'Each queue: depth = ready + leased + delayed; age of the oldest ready message; dead messages without a remedy; time since the last upkeep. Counts every message. Without a name, the queues that this login may observe. PQ001: unknown queue.';

@@ -21,4 +21,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.check_access(text, text) IS
-    'Internal. Raises 42501 if this login is limited and the queue was not granted to it.';
+    'Raises 42501 if this login is limited and the queue was not granted to it.';

@@ -3,7 +3,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    grantee regrole := messages.grantee(grant_queue.role_name);
+    grantee regrole := messages.find_role(grant_queue.role_name);
     groups  text[]  := CASE grant_queue.privilege
         WHEN 'publish' THEN ARRAY['messages_limited', 'messages_publisher']
         WHEN 'consume' THEN ARRAY['messages_limited', 'messages_consumer']

@@ -7,4 +7,4 @@ AS $$
      ORDER BY 1
 $$;
 COMMENT ON FUNCTION messages.granted_queues(text) IS
-    'The queues that were granted to this login for publish, consume or observe. It reaches only these if it is limited().';
+    'The queues that were granted to this login for publish, consume or observe. It reaches only these if session_is_limited().';

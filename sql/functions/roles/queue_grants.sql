@@ -6,4 +6,4 @@ AS $$
       FROM messages.queue_grant g JOIN pg_roles r ON r.oid = g.grantee
      ORDER BY 1, 2, 3
 $$;
-COMMENT ON FUNCTION messages.queue_grants() IS 'What grant_queue granted.';
+COMMENT ON FUNCTION messages.queue_grants() IS 'The privileges that grant_queue granted.';

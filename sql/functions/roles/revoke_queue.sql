@@ -3,7 +3,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    role    regrole := messages.grantee(revoke_queue.role_name);
+    role    regrole := messages.find_role(revoke_queue.role_name);
     revoked integer;
 BEGIN
     -- It stays in messages_limited: to leave that would reach every queue, and other databases grant there too.
@@ -14,4 +14,4 @@ BEGIN
     RETURN revoked;
 END $$;
 COMMENT ON FUNCTION messages.revoke_queue(text, text, text) IS
-    'Takes back what grant_queue granted, NULL all privileges on the queue; returns how many there were. The role stays limited. PQ004: no such role.';
+    'Takes back what grant_queue granted, NULL for all privileges on the queue; returns how many there were. The role stays limited. PQ004: no such role.';

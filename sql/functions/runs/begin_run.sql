@@ -19,4 +19,4 @@ BEGIN
     RETURN summary;
 END $$;
 COMMENT ON FUNCTION messages.begin_run(text, text) IS
-    'Notes that a run of a pipeline starts; returns its summary if it finished before, else NULL. PQ004: no name, the name of another pipeline''s, or an unfinished run that another role started.';
+    'Records that a run of a pipeline starts; returns its summary if it has finished before, else NULL. PQ004: no name, the name of another pipeline''s run, or an unfinished run that another role started.';

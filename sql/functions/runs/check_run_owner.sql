@@ -9,4 +9,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.check_run_owner(text) IS
-    'Internal. Raises PQ004 if another login started the run, except for admins.';
+    'Raises PQ004 if another login started the run, except for admins.';

@@ -18,4 +18,4 @@ BEGIN
     RETURN finished.summary;
 END $$;
 COMMENT ON FUNCTION messages.finish_run(text, jsonb) IS
-    'Notes that a run is done and returns its summary: of two at once the first one''s. PQ004: another role started it, or it is one of publish_staged().';
+    'Records that a run is done and returns its summary: of two at once, that of the first. PQ004: another role started it, or publish_staged() finishes it.';

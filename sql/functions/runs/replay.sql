@@ -13,7 +13,7 @@ BEGIN
     ELSIF replay.rows = '[]' THEN
         RETURN 0;
     END IF;
-    PERFORM messages.check_run(replay.run_id, 'replay');
+    PERFORM messages.check_run_begun(replay.run_id, 'replay');
     SELECT array_agg(r.id ORDER BY place) AS ids, array_agg(r.headers ORDER BY place) AS headers,
            jsonb_agg(coalesce(r.message, 'null') ORDER BY place) AS bodies, array_agg(r.reference ORDER BY place) AS "references",
            array_agg(r.topic ORDER BY place) AS topics, array_agg(r.group_key ORDER BY place) AS group_keys,
@@ -36,4 +36,4 @@ BEGIN
     RETURN published;
 END $$;
 COMMENT ON FUNCTION messages.replay(text, text, jsonb, integer) IS
-    'Publishes copies of messages [{"id", "message", "headers", "reference", "topic", "group_key"}] with the headers replay_of and replay_run, and returns how many: each id once a run and queue, for 90 days. No rows: checks that the queue exists. Errors as publish.';
+    'Publishes copies of messages [{"id", "message", "headers", "reference", "topic", "group_key"}] with the headers replay_of and replay_run, and returns how many: each id once per run and queue, for 90 days. Without rows it only checks that the queue exists. Errors as publish.';

@@ -28,4 +28,4 @@ BEGIN
        AND strpos(substr(a.handled_by, length(holder) + 1), ' ') = 0;
 END $$;
 COMMENT ON FUNCTION messages.run_archived(text) IS
-    'What a run of a pipeline archived since it began, by result, and how many seconds ago that was. PQ004: no such run.';
+    'How many messages a run of a pipeline has archived since it began, by result, and how many seconds ago it began. PQ004: no such run.';

@@ -12,4 +12,4 @@ BEGIN
     RETURN known.summary;
 END $$;
 COMMENT ON FUNCTION messages.run_summary(text, text) IS
-    'The summary of a run of a pipeline, NULL until it finished or if it never began. PQ004: the name is another pipeline''s.';
+    'The summary of a run of a pipeline, NULL until it finishes or if it never began. PQ004: the name is that of another pipeline''s run.';

@@ -18,8 +18,8 @@ BEGIN
         RAISE EXCEPTION 'time_zone is %', coalesce(quote_literal(left(time_zone, 100)), 'NULL')
             USING ERRCODE = 'PQ004', HINT = 'Give a name of pg_timezone_names, such as UTC or Europe/Berlin.';
     END IF;
-    IF messages.next_tick(cron, time_zone, clock_timestamp()) IS NULL THEN
-        RAISE EXCEPTION 'cron % never comes', quote_literal(left(cron, 100))
+    IF messages.next_cron_tick(cron, time_zone, clock_timestamp()) IS NULL THEN
+        RAISE EXCEPTION 'cron % never has a tick', quote_literal(left(cron, 100))
             USING ERRCODE = 'PQ004', HINT = 'Give a day of month that the month has.';
     END IF;
     IF message IS NULL THEN
@@ -35,4 +35,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.check_schedule(text, text, text, jsonb, integer, jsonb) IS
-    'Internal. Raises PQ004 for an argument of schedule that is out of range.';
+    'Raises PQ004 for an argument of schedule that is out of range.';

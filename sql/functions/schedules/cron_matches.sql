@@ -5,4 +5,4 @@ AS $$
       FROM (SELECT date_trunc('minute', local_minute) AT TIME ZONE 'UTC' AS minute) asked
 $$;
 COMMENT ON FUNCTION messages.cron_matches(text, timestamp) IS
-    'Whether a cron expression has a tick in this minute of the wall clock. PQ004: not an expression.';
+    'Whether a cron expression has a tick in this minute of the wall clock. PQ004: not a cron expression.';

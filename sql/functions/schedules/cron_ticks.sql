@@ -42,4 +42,4 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.cron_ticks(text, text, timestamptz, timestamptz) IS
-    'Internal. The ticks of a cron expression after one moment, until another. PQ004: not an expression.';
+    'The ticks of a cron expression after one moment, until another. PQ004: not a cron expression.';

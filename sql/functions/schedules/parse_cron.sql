@@ -26,15 +26,15 @@ BEGIN
             USING ERRCODE = 'PQ004',
                   HINT = 'Give five fields (minute, hour, day of month, month, day of week), or @hourly, @daily, @weekly, @monthly, @yearly.';
     END IF;
-    minutes := messages.cron_field(cron, 'minute', fields[1], 0, 59);
-    hours := messages.cron_field(cron, 'hour', fields[2], 0, 23);
-    days := messages.cron_field(cron, 'day of month', fields[3], 1, 31);
-    months := messages.cron_field(cron, 'month', fields[4], 1, 12, '{JAN,FEB,MAR,APR,MAY,JUN,JUL,AUG,SEP,OCT,NOV,DEC}');
-    weekdays := messages.cron_field(cron, 'day of week', fields[5], 0, 7, '{SUN,MON,TUE,WED,THU,FRI,SAT}');
+    minutes := messages.parse_cron_field(cron, 'minute', fields[1], 0, 59);
+    hours := messages.parse_cron_field(cron, 'hour', fields[2], 0, 23);
+    days := messages.parse_cron_field(cron, 'day of month', fields[3], 1, 31);
+    months := messages.parse_cron_field(cron, 'month', fields[4], 1, 12, '{JAN,FEB,MAR,APR,MAY,JUN,JUL,AUG,SEP,OCT,NOV,DEC}');
+    weekdays := messages.parse_cron_field(cron, 'day of week', fields[5], 0, 7, '{SUN,MON,TUE,WED,THU,FRI,SAT}');
     weekdays := ARRAY(SELECT DISTINCT weekday % 7 FROM unnest(weekdays) AS weekday);
     -- As Vixie cron and pg_cron have it: a day field that begins with a star restricts beside the other, not instead of it.
     either_day := fields[3] NOT LIKE '*%' AND fields[5] NOT LIKE '*%';
     every_hour := fields[2] LIKE '*%';
 END $$;
 COMMENT ON FUNCTION messages.parse_cron(text) IS
-    'Internal. What a cron expression means; either_day: one of days and weekdays is enough. PQ004: not an expression.';
+    'What a cron expression means; either_day: one of days and weekdays is enough. PQ004: not a cron expression.';

@@ -9,4 +9,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.pause_schedule(text) IS
-    'Lets a schedule publish nothing until it is resumed; twice does no harm. PQ011: unknown schedule.';
+    'Stops a schedule until it is resumed; pausing it twice does no harm. PQ011: unknown schedule.';

@@ -47,4 +47,4 @@ BEGIN
     RETURN published;
 END $$;
 COMMENT ON FUNCTION messages.run_schedules_at(timestamptz) IS
-    'Internal. Does what run_schedules does as if it were this moment.';
+    'Does what run_schedules does, as if this moment were now.';

@@ -42,4 +42,4 @@ BEGIN
     RETURN false;
 END $$;
 COMMENT ON FUNCTION messages.schedule(text, text, text, jsonb, text, integer, jsonb, boolean) IS
-    'Publishes a message at each tick of a cron expression from now on. True: new; false: it exists and is now as given, or was already; paused NULL leaves that as it is. PQ001: unknown queue; PQ004: bad argument.';
+    'Publishes a message at each tick of a cron expression from now on. True: it is new; false: it existed and is now as given. paused => NULL leaves that as it is. PQ001: unknown queue; PQ004: bad argument.';

@@ -7,7 +7,7 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT s.schedule_name, s.cron, s.time_zone, s.queue_name, s.priority, s.paused, s.created_at, s.last_tick,
            CASE WHEN NOT s.paused
-                THEN messages.next_tick(s.cron, s.time_zone, greatest(s.checked_until, clock_timestamp() - interval '24 hours')) END,
+                THEN messages.next_cron_tick(s.cron, s.time_zone, greatest(s.checked_until, clock_timestamp() - interval '24 hours')) END,
            s.last_error
       FROM messages.schedule s
      WHERE (SELECT r.everything FROM messages.session_reach r)

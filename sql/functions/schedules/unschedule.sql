@@ -9,4 +9,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.unschedule(text) IS
-    'Ends a schedule; what it published stays. PQ011: unknown schedule.';
+    'Removes a schedule; the messages that it published stay. PQ011: unknown schedule.';

@@ -1,7 +1,7 @@
 CREATE OR REPLACE FUNCTION messages.drop_stage(stage_id text) RETURNS boolean
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT coalesce(bool_and(messages.remove_stage(s.number)), false) FROM messages.publish_stage s
+    SELECT coalesce(bool_and(messages.drop_or_empty_stage(s.number)), false) FROM messages.publish_stage s
      WHERE s.made_by = session_user AND s.stage_id = drop_stage.stage_id
 $$;
 COMMENT ON FUNCTION messages.drop_stage(text) IS

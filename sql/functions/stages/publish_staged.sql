@@ -24,10 +24,10 @@ BEGIN
     IF publish_staged.run_id IS NULL THEN
         RAISE EXCEPTION 'run_id is NULL' USING ERRCODE = 'PQ004', HINT = 'Give the run a name.';
     END IF;
-    done := messages.publish_run(publish_staged.run_id, publish_staged.batch) || '{"repeated": true}';
+    done := messages.lock_publish_run(publish_staged.run_id, publish_staged.batch) || '{"repeated": true}';
     IF done IS NOT NULL THEN
         -- In the stage of a stream may be the next batch already: whoever repeats this one may be a driver that was replaced.
-        PERFORM messages.remove_stage(s.number) FROM messages.publish_stage s
+        PERFORM messages.drop_or_empty_stage(s.number) FROM messages.publish_stage s
          WHERE publish_staged.batch IS NULL AND s.made_by = session_user AND s.stage_id = publish_staged.stage_id;
         RETURN done;
     END IF;
@@ -47,7 +47,7 @@ BEGIN
     END IF;
     IF staged <> wanted THEN
         RAISE EXCEPTION 'rows that the tasks staged: %; rows that are left: %; nothing was published', wanted, staged
-            USING ERRCODE = 'PQ012', HINT = 'PostgreSQL crashed in between, or the stage was a day old. Run the job again.';
+            USING ERRCODE = 'PQ012', HINT = 'PostgreSQL crashed meanwhile, or the stage was more than a day old. Run the job again.';
     END IF;
     IF staged > 0 THEN
         moment := clock_timestamp();
@@ -97,9 +97,9 @@ BEGIN
        SET finished_at = clock_timestamp(), summary = done,
            started_at = CASE WHEN publish_staged.batch IS NULL THEN r.started_at ELSE clock_timestamp() END
      WHERE r.run_id = publish_staged.run_id;
-    PERFORM messages.remove_stage(s.number, publish_staged.batch IS NOT NULL) FROM messages.publish_stage s
+    PERFORM messages.drop_or_empty_stage(s.number, publish_staged.batch IS NOT NULL) FROM messages.publish_stage s
      WHERE s.made_by = session_user AND s.stage_id = publish_staged.stage_id;
     RETURN done;
 END $$;
 COMMENT ON FUNCTION messages.publish_staged(text, text, jsonb, text, interval, bigint) IS
-    'Publishes the rows of the attempts in winners ([{partition, attempt, rows}, …]) in their order, notes the run, and drops the stage, of a stream empties it: all or none. The same run or batch again publishes nothing and says repeated. PQ012: rows are missing; other errors as publish.';
+    'Publishes the rows of the attempts in winners ([{partition, attempt, rows}, …]) in their order, records the run, and drops the stage, or empties that of a stream: all or none. The same run or batch again publishes nothing and returns repeated. PQ012: rows are missing; other errors as publish.';

@@ -8,4 +8,4 @@ BEGIN
     END IF;
     RETURN topic;
 END $$;
-COMMENT ON FUNCTION messages.check_topic(text) IS 'Internal. Returns a topic, or raises PQ004 if it cannot be one; NULL means not given.';
+COMMENT ON FUNCTION messages.check_topic(text) IS 'Returns a topic, or raises PQ004 if it cannot be one; NULL means not given.';

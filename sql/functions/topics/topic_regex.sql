@@ -12,4 +12,4 @@ BEGIN
           FROM string_to_table(pattern, '.') WITH ORDINALITY AS words (word, place)) || '$';
 END $$;
 COMMENT ON FUNCTION messages.topic_regex(text) IS
-    'Internal. The regular expression of a topic pattern, for a topic with a dot before it. PQ004: bad pattern; NULL means not given.';
+    'The regular expression of a topic pattern, for a topic with a dot before it. PQ004: bad pattern; NULL means not given.';

@@ -6,4 +6,4 @@ BEGIN
     DELETE FROM messages.topic_binding b WHERE b.queue_name = unbind_topic.queue_name AND b.pattern = unbind_topic.pattern;
     RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION messages.unbind_topic(text, text) IS 'Ends a binding; true if there was one.';
+COMMENT ON FUNCTION messages.unbind_topic(text, text) IS 'Removes a binding; true if there was one.';

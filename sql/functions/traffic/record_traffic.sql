@@ -7,7 +7,7 @@ DECLARE
     wrong    record;
     recorded bigint;
 BEGIN
-    PERFORM messages.check_run(record_traffic.run_id, 'rollup');
+    PERFORM messages.check_run_begun(record_traffic.run_id, 'rollup');
     IF jsonb_typeof(record_traffic.rows) IS DISTINCT FROM 'array' THEN
         RAISE EXCEPTION 'the rows are not a JSON array' USING ERRCODE = 'PQ004', HINT = 'Give an array of objects.';
     END IF;
@@ -17,7 +17,7 @@ BEGIN
             AND t.bucket_at + ('1 ' || t.grain)::interval <= clock_timestamp()) IS NOT TRUE
      LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION 'the bucket % at % is none, or has not ended', quote_nullable(left(wrong.grain, 20)), wrong.bucket_at
+        RAISE EXCEPTION 'the bucket % at % is not a whole one, or has not ended', quote_nullable(left(wrong.grain, 20)), wrong.bucket_at
             USING ERRCODE = 'PQ004', HINT = 'Give whole minutes, hours or days in UTC that are over.';
     END IF;
     -- The archive only gains rows until retention, an export or a purge takes some away: the count with more messages is
@@ -31,7 +31,7 @@ BEGIN
                success bigint, failed bigint, rejected bigint, lock_expired bigint, expired bigint, attempts bigint, attempts_max integer,
                wait_p50 bigint, wait_p95 bigint, wait_p99 bigint, wait_max bigint,
                run_p50 bigint, run_p95 bigint, run_p99 bigint, run_max bigint, dead_causes jsonb)
-     WHERE coalesce(n.bucket_at >= date_trunc(n.grain, messages.traffic_kept(n.grain), 'UTC'), true)
+     WHERE coalesce(n.bucket_at >= date_trunc(n.grain, messages.traffic_kept_since(n.grain), 'UTC'), true)
      ORDER BY n.grain, n.bucket_at, n.queue_name
     ON CONFLICT (grain, bucket_at, queue_name) DO UPDATE SET
         arrivals = greatest(t.arrivals, excluded.arrivals),
@@ -47,4 +47,4 @@ BEGIN
     RETURN recorded;
 END $$;
 COMMENT ON FUNCTION messages.record_traffic(text, jsonb) IS
-    'Records counted buckets and returns how many were new or grew. Of two counts of one bucket the one with more messages stays, so that the same or older numbers change nothing. Durations in microseconds. PQ004: an unknown run, or a bucket that is none or not over.';
+    'Records counted buckets and returns how many were new or grew. Of two counts of one bucket the one with more messages stays, so that the same or older numbers change nothing. Durations in microseconds. PQ004: an unknown run, or a bucket that is not a whole one or not over.';

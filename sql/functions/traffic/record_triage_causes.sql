@@ -15,14 +15,14 @@ BEGIN
     moment := clock_timestamp();
     DELETE FROM messages.triage_run t WHERE t.run_id = record_triage_causes.run_id;
     INSERT INTO messages.triage_run (run_id, recorded_at) VALUES (record_triage_causes.run_id, moment);
-    INSERT INTO messages.dead_cause (run_id, recorded_at, cause, queue_name, result, error, pattern, verdict, dead, undecided,
+    INSERT INTO messages.triage_cause (run_id, recorded_at, cause, queue_name, result, error, pattern, trend, dead, undecided,
                                      requeued, dismissed, died_again, first_at, last_at, series_from, series_step, series,
                                      fingerprints, sample_ids, sample_references)
-    SELECT record_triage_causes.run_id, moment, cause, queue_name, result, left(error, 200), left(pattern, 500), verdict, dead,
+    SELECT record_triage_causes.run_id, moment, cause, queue_name, result, left(error, 200), left(pattern, 500), trend, dead,
            undecided, requeued, dismissed, died_again, first_at, last_at, series_from, series_step, series,
            fingerprints[:1000], sample_ids[:5], ARRAY(SELECT left(r, 200) FROM unnest(sample_references[:5]) AS r)
       FROM jsonb_to_recordset(record_triage_causes.causes) AS given (
-               cause text, queue_name text, result text, error text, pattern text, verdict text, dead bigint, undecided bigint,
+               cause text, queue_name text, result text, error text, pattern text, trend text, dead bigint, undecided bigint,
                requeued bigint, dismissed bigint, died_again bigint, first_at timestamptz, last_at timestamptz,
                series_from timestamptz, series_step interval, series bigint[], fingerprints text[], sample_ids bigint[],
                sample_references text[]);
@@ -32,4 +32,4 @@ BEGIN
     RETURN recorded;
 END $$;
 COMMENT ON FUNCTION messages.record_triage_causes(text, jsonb) IS
-    'Records what a triage found, in the place of what the same run recorded before; keeps the last 30 runs. Returns the number of causes. PQ004: not an array, or more than 1000.';
+    'Records what a triage found, in place of what the same run recorded before; keeps the last 30 runs. Returns the number of causes. PQ004: not an array, or more than 1000.';

@@ -27,9 +27,9 @@ BEGIN
           FROM messages.pipeline_run r WHERE r.pipeline = 'rollup' AND r.summary ? 'up_to';
     END IF;
     RETURN QUERY
-    SELECT g.grain, date_trunc(g.grain, greatest(since, begins, messages.traffic_kept(g.grain)), 'UTC'),
+    SELECT g.grain, date_trunc(g.grain, greatest(since, begins, messages.traffic_kept_since(g.grain)), 'UTC'),
            date_trunc(g.grain, least(traffic_windows.end_at, moment - traffic_windows.margin), 'UTC')
       FROM unnest(ARRAY['minute', 'hour', 'day']) AS g (grain);
 END $$;
 COMMENT ON FUNCTION messages.traffic_windows(timestamptz, timestamptz, interval, interval) IS
-    'From where to where each grain is to be counted, whole buckets only; nothing, where the first is not before the end. Without first_at from settle before the last run up to now. PQ009: older than the archive.';
+    'The time that is to be counted in each grain, in whole buckets; nothing if it ends where it begins. Without first_at it begins settle before the last run. PQ009: older than the archive.';

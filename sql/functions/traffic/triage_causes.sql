@@ -2,11 +2,11 @@ CREATE OR REPLACE FUNCTION messages.triage_causes(
     queue_name text DEFAULT NULL,
     cause      text DEFAULT NULL,
     run_id     text DEFAULT NULL
-) RETURNS SETOF messages.dead_cause
+) RETURNS SETOF messages.triage_cause
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT c.*
-      FROM messages.dead_cause c
+      FROM messages.triage_cause c
      WHERE c.run_id = coalesce(triage_causes.run_id, (SELECT t.run_id FROM messages.triage_run t ORDER BY t.recorded_at DESC LIMIT 1))
        AND (triage_causes.queue_name IS NULL OR c.queue_name = triage_causes.queue_name)
        AND (triage_causes.cause IS NULL OR c.cause = triage_causes.cause)
@@ -15,4 +15,4 @@ AS $$
      ORDER BY c.undecided DESC, c.dead DESC, c.cause
 $$;
 COMMENT ON FUNCTION messages.triage_causes(text, text, text) IS
-    'The causes of death that the last triage found, or the one named, most undecided first; its fingerprints are for requeue_dead and lease_dead.';
+    'The causes of death that the last triage found, or the triage named, those with most undecided messages first; requeue_dead and lease_dead take their fingerprints.';

@@ -3,6 +3,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     stage record;
+    old   regprocedure;
 BEGIN
     DELETE FROM messages.dedup WHERE ctid = ANY (ARRAY(
         SELECT d.ctid FROM messages.dedup d WHERE d.expires_at <= clock_timestamp()
@@ -13,13 +14,20 @@ BEGIN
     DELETE FROM messages.pipeline_run r WHERE r.started_at <= clock_timestamp() - interval '90 days';
     DELETE FROM messages.traffic WHERE ctid = ANY (ARRAY(
         SELECT t.ctid FROM unnest(ARRAY['minute', 'hour']) AS g (grain) JOIN messages.traffic t ON t.grain = g.grain
-         WHERE t.bucket_at < date_trunc(g.grain, messages.traffic_kept(g.grain), 'UTC') LIMIT max_rows FOR UPDATE OF t SKIP LOCKED));
-    DELETE FROM messages.claim c WHERE c.expires_at <= clock_timestamp() - interval '1 day';
+         WHERE t.bucket_at < date_trunc(g.grain, messages.traffic_kept_since(g.grain), 'UTC') LIMIT max_rows FOR UPDATE OF t SKIP LOCKED));
+    DELETE FROM messages.named_lease n WHERE n.expires_at <= clock_timestamp() - interval '1 day';
     FOR stage IN
         SELECT s.number FROM messages.publish_stage s WHERE s.expires_at <= clock_timestamp()
          ORDER BY s.expires_at LIMIT 100 FOR UPDATE SKIP LOCKED
     LOOP
-        PERFORM messages.remove_stage(stage.number);
+        PERFORM messages.drop_or_empty_stage(stage.number);
+    END LOOP;
+    FOR old IN
+        SELECT p.oid FROM pg_proc p
+         WHERE p.pronamespace = 'messages'::regnamespace AND p.proname LIKE 'superseded\_%'
+           AND NOT EXISTS (SELECT FROM messages.schema_migration s WHERE s.applied_at > clock_timestamp() - interval '1 hour')
+    LOOP
+        EXECUTE format('DROP FUNCTION %s', old);
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Internal. Deletes what is remembered for a while only: expired dedup keys, entries of the inbox after 30 days, runs of pipelines after 90, claims a day after they ended; drops stages whose job died a day ago.';
+COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a while only: expired dedup keys, entries of the inbox after 30 days, runs of pipelines after 90, named leases a day after they end; drops stages whose job died a day ago, and functions that an upgrade superseded an hour ago.';

@@ -8,7 +8,7 @@ BEGIN
         RETURN 0;
     END IF;
     -- pg_cron keeps a row for each run for ever, those of jobs that were removed too, and those without an end, which a
-    -- restart of the server leaves. Row security limits this to the runs that open_cron() shows.
+    -- restart of the server leaves. Row security limits this to the runs that show_cron_jobs_to_owner() shows.
     EXECUTE $purge$
         WITH ours AS (
             SELECT d.runid, d.end_time FROM cron.job_run_details d
@@ -22,4 +22,4 @@ BEGIN
     RETURN purged;
 END $$;
 COMMENT ON FUNCTION messages.purge_cron_history(interval) IS
-    'Internal. Deletes the run history of our own pg_cron jobs, those that were removed too, and returns how many rows.';
+    'Deletes the run history of our own pg_cron jobs, including removed ones, and returns how many rows.';

@@ -56,4 +56,4 @@ BEGIN
          ORDER BY m.visible_at LIMIT 1));
 END $$;
 COMMENT ON FUNCTION messages.sweep(text, smallint, timestamptz, integer, integer) IS
-    'Internal. Below a mark: archives what is exhausted or too late, frees expired leases, returns the oldest message that is ready.';
+    'Below a moment: archives messages that are exhausted or too late, ends expired leases, and returns the visible_at of the oldest ready message.';

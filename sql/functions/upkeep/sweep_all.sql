@@ -15,8 +15,8 @@ BEGIN
         SELECT m.visible_at
           FROM messages.message m
          WHERE m.queue_name = sweep_all.queue_name AND m.priority = sweep_all.priority
-           AND m.visible_at >= (SELECT messages.stored_moment(b.low_water) FROM messages.band b
-                                 WHERE b.queue_name = sweep_all.queue_name AND b.priority = sweep_all.priority)
+           AND m.visible_at >= (SELECT messages.stored_moment(p.low_water) FROM messages.queue_priority p
+                                 WHERE p.queue_name = sweep_all.queue_name AND p.priority = sweep_all.priority)
          ORDER BY m.visible_at LIMIT 10000) ahead;
     LOOP
         swept := messages.sweep(sweep_all.queue_name, sweep_all.priority, coalesce(below, 'infinity'), max_attempts, 1000);
@@ -28,4 +28,4 @@ BEGIN
     RETURN NEXT;
 END $$;
 COMMENT ON FUNCTION messages.sweep_all(text, smallint, integer) IS
-    'Internal. Sweeps a queue and priority until nothing is left to sweep.';
+    'Sweeps a queue and priority in batches until nothing is left to sweep.';

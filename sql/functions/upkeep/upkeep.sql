@@ -3,7 +3,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan
 AS $$
 #variable_conflict use_column
 DECLARE
-    band     record;
+    level    record;
     swept    record;
     retained record;
     freed    bigint := 0;
@@ -17,16 +17,16 @@ BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtextextended('messages.upkeep', 0)) THEN
         RETURN jsonb_build_object('skipped', 'another upkeep is running');
     END IF;
-    FOR band IN
-        SELECT b.queue_name, b.priority, b.low_water, q.max_attempts
-          FROM messages.band b JOIN messages.queue q USING (queue_name)
-         ORDER BY b.queue_name, b.priority DESC
+    FOR level IN
+        SELECT p.queue_name, p.priority, p.low_water, q.max_attempts
+          FROM messages.queue_priority p JOIN messages.queue q USING (queue_name)
+         ORDER BY p.queue_name, p.priority DESC
     LOOP
-        SELECT * INTO swept FROM messages.sweep_all(band.queue_name, band.priority, band.max_attempts);
+        SELECT * INTO swept FROM messages.sweep_all(level.queue_name, level.priority, level.max_attempts);
         freed := freed + swept.freed;
         archived := archived + swept.archived;
-        IF swept.lowest < messages.stored_moment(band.low_water) THEN
-            PERFORM messages.store_moment(band.low_water, swept.lowest);
+        IF swept.lowest < messages.stored_moment(level.low_water) THEN
+            PERFORM messages.store_moment(level.low_water, swept.lowest);
         END IF;
     END LOOP;
     SELECT coalesce(sum(messages.repair_stuck_groups(q.queue_name)), 0) INTO healed
@@ -37,7 +37,7 @@ BEGIN
     END IF;
     made := messages.make_archive_partitions();
     SELECT r.* INTO retained FROM messages.archive_policy p CROSS JOIN LATERAL messages.apply_retention() r
-     WHERE p.retained_at < clock_timestamp() - interval '1 hour' OR p.retained_at IS NULL;
+     WHERE p.retention_applied_at < clock_timestamp() - interval '1 hour' OR p.retention_applied_at IS NULL;
     purged := messages.purge_cron_history('3 days');
     PERFORM messages.delete_expired_records();
     PERFORM messages.suspend_futile_autovacuum();
@@ -49,4 +49,4 @@ BEGIN
                               'archive_deleted', coalesce(retained.messages_deleted, 0), 'cron_history_purged', purged);
 END $$;
 COMMENT ON FUNCTION messages.upkeep() IS
-    'Archives what expired, rings again for what waits, makes partitions, applies retention, forgets old dedup keys, purges its own pg_cron history. Idempotent; safe to run any number of times at once. Adds speed, never correctness.';
+    'Archives what expired, rings again for what waits, makes partitions, applies retention, deletes old dedup keys, purges its own pg_cron history. Idempotent; safe to run any number of times at once. Adds speed, never correctness.';

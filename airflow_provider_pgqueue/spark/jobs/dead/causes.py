@@ -13,13 +13,13 @@ from pyspark.sql import functions as f
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.dead.dead_rows import dead_rows, with_fingerprints
 from airflow_provider_pgqueue.spark.jobs.dead.error_pattern import group, normalise
-from airflow_provider_pgqueue.spark.jobs.dead.trend import Window, verdict
+from airflow_provider_pgqueue.spark.jobs.dead.trend import Window, trend
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
 
-Cause = dict[str, Any]  # the columns of messages.dead_cause
+Cause = dict[str, Any]  # the columns of messages.triage_cause
 FINGERPRINTS: Final = 1000  # of one cause, most frequent first
 SUMS: Final = ("dead", "undecided", "requeued", "dismissed", "died_again")
 _KEY: Final = ("queue_name", "result", "error")
@@ -139,7 +139,7 @@ def _judged(cause: Cause, window: Window) -> Cause:
         "error": cause["error"] or None,
         "first_at": first_at,
         "last_at": last_at,
-        "verdict": verdict(window, before=cause["dead"] - lately, lately=lately, first_at=first_at),
+        "trend": trend(window, before=cause["dead"] - lately, lately=lately, first_at=first_at),
         "series_from": window.first_step,
         "series_step": window.step,
         "sample_ids": [sample["id"] for sample in samples],

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
-Verdict = Literal["new", "growing", "steady", "fading"]
+Trend = Literal["new", "growing", "steady", "fading"]
 
 _HOURS_UP_TO: Final = timedelta(days=14)
 _FACTOR: Final = 2.0
@@ -39,11 +39,11 @@ class Window:
 
     @property
     def last_quarter(self) -> datetime:
-        """When the last quarter begins, which the verdict compares with what was before."""
+        """When the last quarter begins, which the trend compares with what was before."""
         return self.end - (self.end - self.begin) / 4
 
 
-def verdict(window: Window, *, before: int, lately: int, first_at: datetime) -> Verdict:
+def trend(window: Window, *, before: int, lately: int, first_at: datetime) -> Trend:
     """Say how a cause develops, from how many died before the last quarter of the window and in it.
 
     `new`: none before. `fading`: none lately. Else `growing` or `fading` if the rate at least doubled or halved since

@@ -92,9 +92,9 @@ def _summary(options: TriageOptions, window: Window, found: Causes) -> Summary:
     return {
         **{name: found.sums[name] for name in ("causes", *SUMS)},
         "left_out": {"causes": found.sums["causes"] - len(found.causes), "dead": found.left_out},
-        "verdicts": dict(sorted(Counter(cause["verdict"] for cause in found.causes).items())),
+        "trends": dict(sorted(Counter(cause["trend"] for cause in found.causes).items())),
         "largest": [
-            {name: cause[name] for name in ("cause", "queue_name", "result", "verdict", "dead", "undecided")}
+            {name: cause[name] for name in ("cause", "queue_name", "result", "trend", "dead", "undecided")}
             for cause in found.causes[:5]
         ],
         "from": window.begin.isoformat(),

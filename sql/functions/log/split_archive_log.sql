@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.archive_log_steps(
+CREATE OR REPLACE FUNCTION messages.split_archive_log(
     from_xid     bigint,
     before_xid   bigint,
     max_messages integer DEFAULT NULL,
@@ -71,5 +71,5 @@ BEGIN
         RETURN NEXT;
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.archive_log_steps(bigint, bigint, integer, bigint, bigint, integer) IS
-    'Cuts a stretch of the archive as a log into steps of whole transactions, of up to max_messages each (more only if one transaction archived more); the last ends where the stretch does, and there are none if it is empty. A step is given by its end, exclusive: a transaction; or 0 and an id, in the beginning of the log. PQ004.';
+COMMENT ON FUNCTION messages.split_archive_log(bigint, bigint, integer, bigint, bigint, integer) IS
+    'Splits a range of the archive as a log into steps of whole transactions, of up to max_messages each (more only if one transaction archived more); the last step ends where the range does, and an empty range has none. A step is given by its exclusive end: a transaction; or 0 and an id, in the beginning of the log. PQ004: bad argument.';

@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.begin_archive() RETURNS void
+CREATE OR REPLACE FUNCTION messages.set_archive_begin() RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -8,5 +8,5 @@ BEGIN
     ALTER TABLE messages.message_archive_default DROP CONSTRAINT IF EXISTS archived_before_the_archive_begins;
     EXECUTE format('ALTER TABLE messages.message_archive_default ADD CONSTRAINT archived_before_the_archive_begins CHECK (archived_at >= %L) NOT VALID', begins);
 END $$;
-COMMENT ON FUNCTION messages.begin_archive() IS
-    'Internal. Notes where the archive begins after its oldest partition went; what is older is refused from now on.';
+COMMENT ON FUNCTION messages.set_archive_begin() IS
+    'Records where the archive begins after its oldest partition was dropped; older messages are refused from now on.';

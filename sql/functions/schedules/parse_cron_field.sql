@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.cron_field(
+CREATE OR REPLACE FUNCTION messages.parse_cron_field(
     cron    text,
     field   text,
     value   text,
@@ -40,5 +40,5 @@ BEGIN
     END LOOP;
     RETURN ARRAY(SELECT DISTINCT number FROM unnest(numbers) AS number ORDER BY number);
 END $$;
-COMMENT ON FUNCTION messages.cron_field(text, text, text, integer, integer, text[]) IS
-    'Internal. The numbers that one field of a cron expression means; PQ004 names the field.';
+COMMENT ON FUNCTION messages.parse_cron_field(text, text, text, integer, integer, text[]) IS
+    'The numbers that one field of a cron expression means; PQ004 names the field.';

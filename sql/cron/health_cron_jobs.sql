@@ -3,11 +3,11 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    home    text := messages.health_cron_home();
+    home    text := messages.cron_database();
     last_by text;
     done    boolean;
     -- For a superuser. A role that can log in gets the jobs, messages_owner only sees them.
-    shown   text := CASE WHEN current_user = 'messages_owner' THEN 'SELECT messages.open_cron()'
+    shown   text := CASE WHEN current_user = 'messages_owner' THEN 'SELECT messages.show_cron_jobs_to_owner()'
                          ELSE format($cure$SELECT cron.unschedule(jobid), cron.schedule_in_database(jobname, schedule, command, database, %L) FROM cron.job WHERE jobname LIKE 'messages:%%'$cure$, current_user) END;
 BEGIN
     IF home IS DISTINCT FROM current_database() THEN
@@ -67,4 +67,4 @@ BEGIN
     ) AS found (applies, severity, finding, cure) WHERE found.applies LIMIT 1;
 END $$;
 COMMENT ON FUNCTION messages.health_cron_jobs() IS
-    'Internal, of health(). Whether pg_cron has one active job for the upkeep and one for the schedules, whose they are, and how their last runs ended.';
+    'A check of health(). Whether pg_cron has one active job for the upkeep and one for the schedules, whose they are, and how their last runs ended.';

@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.grantee(role_name text) RETURNS regrole
+CREATE OR REPLACE FUNCTION messages.find_role(role_name text) RETURNS regrole
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -11,4 +11,4 @@ BEGIN
     END IF;
     RETURN found;
 END $$;
-COMMENT ON FUNCTION messages.grantee(text) IS 'Internal. The role of this name. PQ004: there is none.';
+COMMENT ON FUNCTION messages.find_role(text) IS 'The role with this name. PQ004: there is none.';

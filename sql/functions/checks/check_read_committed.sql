@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.check_isolation() RETURNS void
+CREATE OR REPLACE FUNCTION messages.check_read_committed() RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -8,5 +8,5 @@ BEGIN
                   HINT = 'Nothing was dropped. Call it under BEGIN ISOLATION LEVEL READ COMMITTED, so that it sees what was committed while it waited for its lock.';
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_isolation() IS
-    'Internal. Raises PQ004 in a transaction that does not see what was committed after its first statement.';
+COMMENT ON FUNCTION messages.check_read_committed() IS
+    'Raises PQ004 in a transaction that does not see what was committed after its first statement.';

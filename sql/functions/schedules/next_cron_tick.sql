@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.next_tick(cron text, time_zone text, after timestamptz) RETURNS timestamptz
+CREATE OR REPLACE FUNCTION messages.next_cron_tick(cron text, time_zone text, after timestamptz) RETURNS timestamptz
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -12,5 +12,5 @@ BEGIN
     END LOOP;
     RETURN tick;
 END $$;
-COMMENT ON FUNCTION messages.next_tick(text, text, timestamptz) IS
-    'Internal. The first tick of a cron expression after a moment; NULL if there is none in 40 years. PQ004: not an expression.';
+COMMENT ON FUNCTION messages.next_cron_tick(text, text, timestamptz) IS
+    'The first tick of a cron expression after a moment; NULL if there is none in 40 years. PQ004: not a cron expression.';

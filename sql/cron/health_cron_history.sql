@@ -21,4 +21,4 @@ BEGIN
              WHEN total > 1000000 THEN 'DELETE FROM cron.job_run_details WHERE end_time < now() - interval ''7 days''' END;
 END $$;
 COMMENT ON FUNCTION messages.health_cron_history() IS
-    'Internal, of health(). Whether the run history of pg_cron is purged.';
+    'A check of health(). Whether the run history of pg_cron is purged.';

@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.open_cron() RETURNS boolean
+CREATE OR REPLACE FUNCTION messages.show_cron_jobs_to_owner() RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -21,5 +21,5 @@ BEGIN
     END IF;
     RETURN true;
 END $$;
-COMMENT ON FUNCTION messages.open_cron() IS
-    'Internal. Lets messages_owner see our own jobs of pg_cron and their history, if the caller owns the tables of pg_cron.';
+COMMENT ON FUNCTION messages.show_cron_jobs_to_owner() IS
+    'Lets messages_owner see our own jobs of pg_cron and their history, if the caller owns the tables of pg_cron.';

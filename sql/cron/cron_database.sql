@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.health_cron_home() RETURNS text
+CREATE OR REPLACE FUNCTION messages.cron_database() RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -6,5 +6,5 @@ BEGIN
 EXCEPTION WHEN insufficient_privilege THEN
     RETURN CASE WHEN EXISTS (SELECT FROM pg_extension e WHERE e.extname = 'pg_cron') THEN current_database() ELSE '' END;
 END $$;
-COMMENT ON FUNCTION messages.health_cron_home() IS
-    'Internal, of health(). The database of pg_cron; NULL: it is not loaded; empty: another one that this role may not ask for.';
+COMMENT ON FUNCTION messages.cron_database() IS
+    'The database of pg_cron; NULL: it is not loaded; empty: another one, whose name this role may not see.';

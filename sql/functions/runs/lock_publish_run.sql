@@ -1,0 +1,26 @@
+CREATE OR REPLACE FUNCTION messages.lock_publish_run(run_id text, batch bigint DEFAULT NULL) RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    run messages.pipeline_run;
+BEGIN
+    IF lock_publish_run.run_id IS NULL THEN
+        RETURN NULL;
+    END IF;
+    PERFORM messages.begin_run(lock_publish_run.run_id, CASE WHEN batch IS NULL THEN 'publish' ELSE 'publish stream' END);
+    SELECT * INTO run FROM messages.pipeline_run r WHERE r.run_id = lock_publish_run.run_id FOR UPDATE;
+    IF run.started_by <> session_user THEN
+        RAISE EXCEPTION 'run % was started by another role', quote_literal(lock_publish_run.run_id)
+            USING ERRCODE = 'PQ004', HINT = 'Publish as that role, or give the run another name.';
+    ELSIF batch < (run.summary ->> 'batch')::bigint THEN
+        RAISE EXCEPTION 'stream % has published batch %, and is now given batch % again',
+            quote_literal(lock_publish_run.run_id), run.summary ->> 'batch', batch
+            USING ERRCODE = 'PQ004', HINT = 'Its checkpoint is older than what was published. Restore the newest one, or begin a new one.';
+    ELSIF batch IS NULL OR batch = (run.summary ->> 'batch')::bigint THEN
+        RETURN run.summary;
+    END IF;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION messages.lock_publish_run(text, bigint) IS
+    'Locks a run, or a stream whose last batch is remembered, so that of two at once the second waits. Returns what it published before, else NULL. PQ004: another role''s run, or a batch before the last.';

@@ -1,0 +1,27 @@
+CREATE OR REPLACE FUNCTION messages.sweep_priority(
+    queue_name   text,
+    priority     smallint,
+    below        timestamptz,
+    max_attempts integer,
+    max_messages integer
+) RETURNS timestamptz
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment timestamptz := clock_timestamp();
+    lowest timestamptz;
+    level  messages.queue_priority;
+BEGIN
+    SELECT * INTO level FROM messages.queue_priority p WHERE p.queue_name = sweep_priority.queue_name AND p.priority = sweep_priority.priority;
+    SELECT s.lowest INTO lowest
+      FROM messages.sweep(sweep_priority.queue_name, sweep_priority.priority, sweep_priority.below, sweep_priority.max_attempts, sweep_priority.max_messages) s;
+    PERFORM messages.make_next_of_missed_groups_ready(sweep_priority.queue_name);
+    IF lowest < messages.stored_moment(level.low_water) THEN
+        PERFORM messages.store_moment(level.low_water, lowest);
+    END IF;
+    PERFORM messages.store_moment(level.sweep_due, clock_timestamp() + 50 * (clock_timestamp() - moment));
+    RETURN lowest;
+END $$;
+COMMENT ON FUNCTION messages.sweep_priority(text, smallint, timestamptz, integer, integer) IS
+    'A sweep that a lease pays for: moves both marks and returns where the ready messages begin, NULL if there are none.';

@@ -1,0 +1,527 @@
+-- Everything that PostgreSQL parses anew in each statement costs: each CHECK and each WHEN of a trigger. Those on messages
+-- and archive took a quarter of a lease and its archiving, so the functions guard what only they write.
+-- docs/decisions/0005-hot-statements.md
+
+CREATE TABLE messages.queue (
+    queue_name       text        PRIMARY KEY CHECK (queue_name ~ '^[a-z][a-z0-9_]{0,47}$'),
+    max_attempts     smallint    NOT NULL DEFAULT 5 CHECK (max_attempts BETWEEN 1 AND 1000),
+    lease_for        interval    NOT NULL DEFAULT '5 minutes' CHECK (lease_for > '0' AND lease_for <= '12 hours'),
+    backoff_first    interval    NOT NULL DEFAULT '1 second' CHECK (backoff_first >= '0'),
+    backoff_max      interval    NOT NULL DEFAULT '5 minutes' CHECK (backoff_max >= '0'),
+    dedup_window     interval    NOT NULL DEFAULT '1 day' CHECK (dedup_window > '0'),
+    retention        interval    CHECK (retention > '0'),
+    notify           text        NOT NULL DEFAULT 'always' CHECK (notify IN ('always', 'gated', 'off')),
+    on_dead_head     text        NOT NULL DEFAULT 'block' CHECK (on_dead_head IN ('block', 'skip')),
+    max_body_bytes   integer     NOT NULL DEFAULT 1048576 CHECK (max_body_bytes BETWEEN 1 AND 268435455),
+    max_leased       integer     CHECK (max_leased >= 1),
+    max_depth        bigint      CHECK (max_depth >= 1),
+    depth_left       regclass,
+    depth_recount_at regclass,
+    paused           boolean     NOT NULL DEFAULT false,
+    created_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
+    CONSTRAINT queue_max_depth_needs_its_sequences
+        CHECK (max_depth IS NULL OR (depth_left IS NOT NULL AND depth_recount_at IS NOT NULL))
+);
+COMMENT ON TABLE messages.queue IS 'A named stream of messages and its policy.';
+COMMENT ON COLUMN messages.queue.queue_name IS 'A lower-case letter, then letters, digits and underscores; at most 48 characters.';
+COMMENT ON COLUMN messages.queue.max_attempts IS 'How often a message is delivered at most; 1 makes an expired lease a dead message at once.';
+COMMENT ON COLUMN messages.queue.lease_for IS 'How long a lease lasts if the consumer does not say.';
+COMMENT ON COLUMN messages.queue.backoff_first IS 'Pause after the first failed attempt; doubles with each further one, with jitter.';
+COMMENT ON COLUMN messages.queue.backoff_max IS 'Longest pause between attempts.';
+COMMENT ON COLUMN messages.queue.dedup_window IS 'How long a dedup_key is remembered if the publisher does not say.';
+COMMENT ON COLUMN messages.queue.retention IS 'How long the archive keeps finished messages; NULL for ever. Dead messages are kept until they have a remedy.';
+COMMENT ON COLUMN messages.queue.notify IS 'always: every publish rings; gated: one uncommitted publisher at a time rings; off: consumers poll.';
+COMMENT ON COLUMN messages.queue.on_dead_head IS 'What a dead message does to its group: block it until the message has a remedy, or skip to the next.';
+COMMENT ON COLUMN messages.queue.max_body_bytes IS 'Largest body that can be published, as the size of its jsonb value.';
+COMMENT ON COLUMN messages.queue.max_leased IS 'Largest number of messages that are leased at once; NULL for any.';
+COMMENT ON COLUMN messages.queue.max_depth IS 'Largest number of unfinished messages; NULL for any. Concurrent publishers may exceed it by what they publish.';
+COMMENT ON COLUMN messages.queue.depth_left IS 'Sequence: how many more messages can be published before the depth is counted again.';
+COMMENT ON COLUMN messages.queue.depth_recount_at IS 'Sequence: the moment from which a full queue may be counted again.';
+COMMENT ON COLUMN messages.queue.paused IS 'While true nothing can be leased; publishing goes on.';
+COMMENT ON COLUMN messages.queue.created_at IS 'When the queue was created.';
+CREATE SEQUENCE messages.depth_sequence_number AS integer;
+COMMENT ON SEQUENCE messages.depth_sequence_number IS 'Numbers the sequences of the queues with a max_depth.';
+
+-- A sequence is the one thing in PostgreSQL that is updated in place: no dead versions, no row lock, no snapshot. So both
+-- marks of a priority are sequences, which hold microseconds since 1970. docs/decisions/0002-low-water-in-sequences.md
+CREATE TABLE messages.queue_priority (
+    queue_name text     NOT NULL REFERENCES messages.queue ON DELETE CASCADE,
+    priority   smallint NOT NULL,
+    low_water  regclass NOT NULL,
+    sweep_due  regclass NOT NULL,
+    PRIMARY KEY (queue_name, priority)
+);
+COMMENT ON TABLE messages.queue_priority IS 'The priorities that each queue has seen, and where a lease starts to look in each.';
+COMMENT ON COLUMN messages.queue_priority.queue_name IS 'The queue.';
+COMMENT ON COLUMN messages.queue_priority.priority IS 'The priority.';
+COMMENT ON COLUMN messages.queue_priority.low_water IS 'Sequence: a lease looks from this visible_at on. A hint, never the truth: a sweep looks below it.';
+COMMENT ON COLUMN messages.queue_priority.sweep_due IS 'Sequence: the moment from which a lease may pay for the next sweep.';
+CREATE SEQUENCE messages.priority_sequence_number AS integer;
+COMMENT ON SEQUENCE messages.priority_sequence_number IS 'Numbers the sequences of the priorities.';
+
+CREATE SEQUENCE messages.rings_paused_until AS bigint;
+COMMENT ON SEQUENCE messages.rings_paused_until IS 'Microseconds since 1970: until then nobody rings, because the notification queue of the server is half full.';
+
+-- The lease columns are in no index and the pages keep room (fillfactor 50), so that a lease is a HOT update.
+-- Autovacuum: stock cost limits, because an eager vacuum rereads the whole heap for nothing while a snapshot is held.
+CREATE TABLE messages.message (
+    id              bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    visible_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    lock_expires_at timestamptz,
+    leased_at       timestamptz,
+    expires_at      timestamptz,
+    lock_token      uuid,
+    requeued_from   bigint,
+    priority        smallint    NOT NULL DEFAULT 0,
+    attempts        smallint    NOT NULL DEFAULT 0,
+    requeues        smallint    NOT NULL DEFAULT 0,
+    queue_name      text        NOT NULL DEFAULT 'default',
+    locked_by       text,
+    reference       text,
+    headers         jsonb,
+    message         jsonb       NOT NULL,
+    due_at          timestamptz,
+    topic           text,
+    group_key       text
+) WITH (
+    fillfactor = 50,
+    autovacuum_vacuum_scale_factor = 0.1,
+    autovacuum_vacuum_threshold = 10000,
+    autovacuum_vacuum_insert_threshold = -1,
+    autovacuum_analyze_scale_factor = 0,
+    autovacuum_analyze_threshold = 50000,
+    vacuum_truncate = off
+);
+CREATE INDEX message_order_idx ON messages.message (queue_name, priority DESC, visible_at);
+CREATE INDEX message_reference_idx ON messages.message (reference) WHERE reference IS NOT NULL;
+COMMENT ON TABLE messages.message IS 'Messages that are not finished: waiting, delayed or leased.';
+COMMENT ON COLUMN messages.message.id IS 'The id for ever: the archive keeps it.';
+COMMENT ON COLUMN messages.message.created_at IS 'When it was published.';
+COMMENT ON COLUMN messages.message.visible_at IS 'Not leased before this moment. A lease does not change it; a delayed release does.';
+COMMENT ON COLUMN messages.message.lock_expires_at IS 'End of the lease; NULL while nobody holds one.';
+COMMENT ON COLUMN messages.message.leased_at IS 'When the last lease began.';
+COMMENT ON COLUMN messages.message.expires_at IS 'If it is not finished by then, it is archived as expired.';
+COMMENT ON COLUMN messages.message.lock_token IS 'The fence: archive, extend and release need it. NULL under a lease taken by plain SQL.';
+COMMENT ON COLUMN messages.message.requeued_from IS 'The archived message that this one repeats.';
+COMMENT ON COLUMN messages.message.priority IS 'Higher first.';
+COMMENT ON COLUMN messages.message.attempts IS 'Deliveries that count towards max_attempts of the queue.';
+COMMENT ON COLUMN messages.message.requeues IS 'How many times this work was requeued from the archive.';
+COMMENT ON COLUMN messages.message.queue_name IS 'The queue that it waits in.';
+COMMENT ON COLUMN messages.message.locked_by IS 'Who holds the lease, in its own words.';
+COMMENT ON COLUMN messages.message.reference IS 'The publisher''s own key.';
+COMMENT ON COLUMN messages.message.headers IS 'Metadata beside the body.';
+COMMENT ON COLUMN messages.message.message IS 'The body. Untrusted.';
+COMMENT ON COLUMN messages.message.due_at IS 'The visible_at that was asked for, while the message waits behind others of its group.';
+COMMENT ON COLUMN messages.message.topic IS 'Words with dots between them; a consumer may lease by pattern.';
+COMMENT ON COLUMN messages.message.group_key IS 'Messages of a group are leased one at a time, in the order in which they were published.';
+
+-- The archive is also a log: ids and times are drawn before the commit, so only the transaction tells what a reader has
+-- seen. docs/decisions/0008-the-archive-as-a-log.md
+CREATE TABLE messages.message_archive (
+    id            bigint      NOT NULL DEFAULT nextval('messages.message_id_seq'),
+    created_at    timestamptz NOT NULL,
+    archived_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    leased_at     timestamptz,
+    requeued_from bigint,
+    priority      smallint    NOT NULL DEFAULT 0,
+    attempts      smallint    NOT NULL DEFAULT 0,
+    requeues      smallint    NOT NULL DEFAULT 0,
+    queue_name    text        NOT NULL DEFAULT 'default',
+    result        text        NOT NULL
+        CONSTRAINT archive_result CHECK (result IN ('success', 'failed', 'rejected', 'lock_expired', 'expired')),
+    handled_by    text,
+    details       text,
+    reference     text,
+    remedy        text,
+    remedied_at   timestamptz,
+    remedied_by   text,
+    requeued_as   bigint,
+    dismissed_for text,
+    headers       jsonb,
+    message       jsonb       NOT NULL,
+    topic         text,
+    group_key     text,
+    fingerprint   text,
+    output        jsonb,
+    failure       jsonb,
+    xid           bigint      DEFAULT pg_current_xact_id()::text::bigint
+) PARTITION BY RANGE (archived_at);
+CREATE TABLE messages.message_archive_default PARTITION OF messages.message_archive DEFAULT;
+CREATE INDEX message_archive_id_idx ON messages.message_archive (id);
+CREATE INDEX message_archive_archived_at_idx ON messages.message_archive USING brin (archived_at);
+CREATE INDEX message_archive_reference_idx ON messages.message_archive (reference) WHERE reference IS NOT NULL;
+CREATE INDEX message_archive_dead_idx ON messages.message_archive (fingerprint, archived_at) WHERE fingerprint IS NOT NULL;
+CREATE INDEX message_archive_xid_idx ON messages.message_archive USING brin (xid) WITH (autosummarize = on);
+-- A pipeline that was killed counts by it what it did. Few rows have a remedy.
+CREATE INDEX message_archive_remedied_by_idx ON messages.message_archive (remedied_by, remedied_at) WHERE remedied_by IS NOT NULL;
+COMMENT ON TABLE messages.message_archive IS 'Finished messages, each with exactly one result; partitioned by archived_at.';
+COMMENT ON COLUMN messages.message_archive.id IS 'Id of the message; drawn anew only for a plain INSERT that names none.';
+COMMENT ON COLUMN messages.message_archive.created_at IS 'When it was published.';
+COMMENT ON COLUMN messages.message_archive.archived_at IS 'When it was finished.';
+COMMENT ON COLUMN messages.message_archive.leased_at IS 'When the last lease began; NULL if it was never leased.';
+COMMENT ON COLUMN messages.message_archive.requeued_from IS 'The archived message that this one repeated.';
+COMMENT ON COLUMN messages.message_archive.priority IS 'As published.';
+COMMENT ON COLUMN messages.message_archive.attempts IS 'Deliveries that it took.';
+COMMENT ON COLUMN messages.message_archive.requeues IS 'How many times this work had been requeued before.';
+COMMENT ON COLUMN messages.message_archive.queue_name IS 'The queue that it was published to.';
+COMMENT ON COLUMN messages.message_archive.result IS 'success, failed (handler error), rejected (invalid), lock_expired (abandoned), expired (too late).';
+COMMENT ON COLUMN messages.message_archive.handled_by IS 'Who finished it, in its own words.';
+COMMENT ON COLUMN messages.message_archive.details IS 'Reason of a rejection or failure.';
+COMMENT ON COLUMN messages.message_archive.reference IS 'The publisher''s own key.';
+COMMENT ON COLUMN messages.message_archive.remedy IS 'What was done about a dead message: requeued or dismissed.';
+COMMENT ON COLUMN messages.message_archive.remedied_at IS 'When that was done.';
+COMMENT ON COLUMN messages.message_archive.remedied_by IS 'Who did it.';
+COMMENT ON COLUMN messages.message_archive.requeued_as IS 'Id of the message that repeats it.';
+COMMENT ON COLUMN messages.message_archive.dismissed_for IS 'Why it was dismissed.';
+COMMENT ON COLUMN messages.message_archive.headers IS 'Metadata beside the body.';
+COMMENT ON COLUMN messages.message_archive.message IS 'The body. Untrusted.';
+COMMENT ON COLUMN messages.message_archive.topic IS 'As published.';
+COMMENT ON COLUMN messages.message_archive.group_key IS 'As published.';
+COMMENT ON COLUMN messages.message_archive.fingerprint IS 'The same for dead messages with the same cause: error and message without numbers, ids and quoted texts.';
+COMMENT ON COLUMN messages.message_archive.output IS 'What the handler returned.';
+COMMENT ON COLUMN messages.message_archive.failure IS 'The last failure: error, message, traceback.';
+COMMENT ON COLUMN messages.message_archive.xid IS 'The transaction that archived it: its place in the log.';
+
+CREATE TABLE messages.archive_policy (
+    only_row        boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
+    partition_by    text        NOT NULL CHECK (partition_by IN ('day', 'month')),
+    begins_at       timestamptz NOT NULL,
+    retention_applied_at     timestamptz,
+    gone_before_xid bigint      NOT NULL DEFAULT 0,
+    gone_before_id  bigint      NOT NULL DEFAULT 0
+);
+INSERT INTO messages.archive_policy (partition_by, begins_at) VALUES ('month', date_trunc('month', now(), 'UTC'));
+DO $$ BEGIN
+    EXECUTE format('ALTER TABLE messages.message_archive_default ADD CONSTRAINT archived_before_the_archive_begins CHECK (archived_at >= %L)',
+                   (SELECT begins_at FROM messages.archive_policy));
+END $$;
+COMMENT ON TABLE messages.archive_policy IS 'How the archive is kept.';
+COMMENT ON COLUMN messages.archive_policy.only_row IS 'Always true: there is one row.';
+COMMENT ON COLUMN messages.archive_policy.partition_by IS 'The size of the partitions that are made from now on.';
+COMMENT ON COLUMN messages.archive_policy.begins_at IS 'Older messages are no longer kept.';
+COMMENT ON COLUMN messages.archive_policy.retention_applied_at IS 'When retention last removed everything that was due.';
+COMMENT ON COLUMN messages.archive_policy.gone_before_xid IS 'The place in the log behind the last message that was removed: a reader that had passed it lost nothing. 0: in the beginning of the log.';
+COMMENT ON COLUMN messages.archive_policy.gone_before_id IS 'In the beginning of the log: the id there. 0 and 0: none was removed.';
+
+CREATE TABLE messages.dead_message (
+    id              bigint      PRIMARY KEY,
+    archived_at     timestamptz NOT NULL,
+    lock_expires_at timestamptz,
+    lock_token      uuid,
+    queue_name      text        NOT NULL,
+    result          text        NOT NULL,
+    locked_by       text,
+    fingerprint     text
+);
+CREATE INDEX dead_message_oldest_idx ON messages.dead_message (queue_name, archived_at);
+COMMENT ON TABLE messages.dead_message IS 'Dead messages without a remedy: the work list of remediation.';
+COMMENT ON COLUMN messages.dead_message.id IS 'Id of the archived message.';
+COMMENT ON COLUMN messages.dead_message.archived_at IS 'When it died; names its archive partition.';
+COMMENT ON COLUMN messages.dead_message.lock_expires_at IS 'End of the lease; NULL while nobody holds one.';
+COMMENT ON COLUMN messages.dead_message.lock_token IS 'The fence: requeue and dismiss need it.';
+COMMENT ON COLUMN messages.dead_message.queue_name IS 'The queue that it was published to.';
+COMMENT ON COLUMN messages.dead_message.result IS 'How it died.';
+COMMENT ON COLUMN messages.dead_message.locked_by IS 'Who holds the lease.';
+COMMENT ON COLUMN messages.dead_message.fingerprint IS 'The cause, as in the archive.';
+
+-- Beside the messages, so that those without a group pay nothing for it. docs/decisions/0006-groups-beside-the-messages.md
+CREATE TABLE messages.group_member (
+    id         bigint  PRIMARY KEY,
+    place      bigint  GENERATED ALWAYS AS IDENTITY,
+    queue_name text    NOT NULL,
+    group_key  text    NOT NULL,
+    waits      boolean NOT NULL
+);
+CREATE INDEX group_member_place_idx ON messages.group_member (queue_name, group_key, place);
+CREATE UNIQUE INDEX group_member_head_idx ON messages.group_member (queue_name, group_key) WHERE NOT waits;
+COMMENT ON TABLE messages.group_member IS 'The order inside the groups: each message that is not finished, and dead heads that block.';
+COMMENT ON COLUMN messages.group_member.id IS 'The message.';
+COMMENT ON COLUMN messages.group_member.place IS 'Its place in the group; drawn under the lock of the group, so it follows the order of the commits.';
+COMMENT ON COLUMN messages.group_member.queue_name IS 'The queue.';
+COMMENT ON COLUMN messages.group_member.group_key IS 'The group.';
+COMMENT ON COLUMN messages.group_member.waits IS 'False for the head, which alone can be leased; a unique index allows one per group.';
+
+CREATE TABLE messages.group_without_head (
+    queue_name text NOT NULL,
+    group_key  text NOT NULL,
+    PRIMARY KEY (queue_name, group_key)
+);
+COMMENT ON TABLE messages.group_without_head IS 'Groups whose head was finished while a publisher held their lock: the next sweep makes the next message ready.';
+COMMENT ON COLUMN messages.group_without_head.queue_name IS 'The queue.';
+COMMENT ON COLUMN messages.group_without_head.group_key IS 'The group.';
+
+CREATE TABLE messages.counted_lease (
+    id         bigint NOT NULL,
+    lock_token uuid   NOT NULL,
+    queue_name text   NOT NULL,
+    PRIMARY KEY (queue_name, id)
+);
+COMMENT ON TABLE messages.counted_lease IS 'Leases of the queues with a max_leased; the next lease removes those that ended.';
+COMMENT ON COLUMN messages.counted_lease.id IS 'The message.';
+COMMENT ON COLUMN messages.counted_lease.lock_token IS 'The lease.';
+COMMENT ON COLUMN messages.counted_lease.queue_name IS 'The queue.';
+
+CREATE TABLE messages.named_lease (
+    lease_name text        PRIMARY KEY,
+    queue_name text        NOT NULL,
+    lock_token uuid,
+    ids        bigint[]    NOT NULL DEFAULT '{}',
+    expires_at timestamptz NOT NULL
+);
+CREATE INDEX named_lease_expires_at_idx ON messages.named_lease (expires_at);
+-- Of the names that a stream used in a day, few still hold messages.
+CREATE INDEX named_lease_held_idx ON messages.named_lease (split_part(lease_name, '/', 1), queue_name) WHERE lock_token IS NOT NULL;
+COMMENT ON TABLE messages.named_lease IS 'Leases with a name: the same name always gets the same messages. Deleted a day after they end.';
+COMMENT ON COLUMN messages.named_lease.lease_name IS 'The name; of a lease stream STREAM/BATCH/PARTITION.';
+COMMENT ON COLUMN messages.named_lease.queue_name IS 'The queue that it leased from.';
+COMMENT ON COLUMN messages.named_lease.lock_token IS 'The token of the lease; NULL if there was nothing to lease, or when its batch is done.';
+COMMENT ON COLUMN messages.named_lease.ids IS 'The messages that it leased.';
+COMMENT ON COLUMN messages.named_lease.expires_at IS 'When its lease ends.';
+
+CREATE TABLE messages.dedup (
+    queue_name text        NOT NULL,
+    dedup_key  text        NOT NULL,
+    id         bigint      NOT NULL,
+    expires_at timestamptz NOT NULL,
+    PRIMARY KEY (queue_name, dedup_key)
+);
+CREATE INDEX dedup_expires_at_idx ON messages.dedup (expires_at);
+COMMENT ON TABLE messages.dedup IS 'The dedup keys that are remembered.';
+COMMENT ON COLUMN messages.dedup.queue_name IS 'The queue.';
+COMMENT ON COLUMN messages.dedup.dedup_key IS 'The publisher''s key.';
+COMMENT ON COLUMN messages.dedup.id IS 'The message that was published under it.';
+COMMENT ON COLUMN messages.dedup.expires_at IS 'Until when the key is remembered.';
+
+CREATE TABLE messages.inbox (
+    consumer   text        NOT NULL,
+    message_id bigint      NOT NULL,
+    handled_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (consumer, message_id)
+);
+CREATE INDEX inbox_handled_at_idx ON messages.inbox (handled_at);
+COMMENT ON TABLE messages.inbox IS 'The messages that messages.once() let through, for each consumer.';
+COMMENT ON COLUMN messages.inbox.consumer IS 'Who had the effect.';
+COMMENT ON COLUMN messages.inbox.message_id IS 'Of which message.';
+COMMENT ON COLUMN messages.inbox.handled_at IS 'When; deleted after 30 days.';
+
+CREATE TABLE messages.topic_binding (
+    queue_name text NOT NULL REFERENCES messages.queue ON DELETE CASCADE,
+    pattern    text NOT NULL,
+    PRIMARY KEY (queue_name, pattern)
+);
+COMMENT ON TABLE messages.topic_binding IS 'Which topics reach which queues.';
+COMMENT ON COLUMN messages.topic_binding.queue_name IS 'The queue that gets a copy.';
+COMMENT ON COLUMN messages.topic_binding.pattern IS 'Words with dots between them; * is any word, # is any number of words.';
+
+CREATE TABLE messages.queue_grant (
+    queue_name text        NOT NULL REFERENCES messages.queue ON DELETE CASCADE,
+    grantee    regrole     NOT NULL,
+    privilege  text        NOT NULL CHECK (privilege IN ('publish', 'consume', 'observe')),
+    granted_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    granted_by text        NOT NULL DEFAULT session_user,
+    PRIMARY KEY (queue_name, grantee, privilege)
+);
+COMMENT ON TABLE messages.queue_grant IS 'Which queues the members of messages_limited reach.';
+COMMENT ON COLUMN messages.queue_grant.queue_name IS 'The queue.';
+COMMENT ON COLUMN messages.queue_grant.grantee IS 'The role, for itself and its members. Its number stays when the role is dropped, and then means nobody.';
+COMMENT ON COLUMN messages.queue_grant.privilege IS 'publish, consume (also finish, requeue and dismiss) or observe; consume includes observe.';
+COMMENT ON COLUMN messages.queue_grant.granted_at IS 'When it was granted.';
+COMMENT ON COLUMN messages.queue_grant.granted_by IS 'Who granted it.';
+
+CREATE TABLE messages.schedule (
+    schedule_name text        PRIMARY KEY CHECK (schedule_name ~ '^[a-z][a-z0-9_]{0,47}$'),
+    cron          text        NOT NULL,
+    time_zone     text        NOT NULL DEFAULT 'UTC',
+    queue_name    text        NOT NULL,
+    message       jsonb       NOT NULL,
+    priority      smallint    NOT NULL DEFAULT 0 CHECK (priority BETWEEN -100 AND 100),
+    headers       jsonb       CHECK (jsonb_typeof(headers) = 'object'),
+    paused        boolean     NOT NULL DEFAULT false,
+    created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    last_tick     timestamptz,
+    checked_until timestamptz NOT NULL DEFAULT clock_timestamp(),
+    last_error    text
+);
+COMMENT ON TABLE messages.schedule IS 'Messages that are published again and again, at the ticks of a cron expression.';
+COMMENT ON COLUMN messages.schedule.schedule_name IS 'A lower-case letter, then letters, digits and underscores; at most 48 characters.';
+COMMENT ON COLUMN messages.schedule.cron IS 'Five fields (minute, hour, day of month, month, day of week), or @hourly, @daily, @weekly, @monthly, @yearly.';
+COMMENT ON COLUMN messages.schedule.time_zone IS 'The time zone that the expression is read in.';
+COMMENT ON COLUMN messages.schedule.queue_name IS 'The queue to publish to. No foreign key: a schedule without its queue says so in last_error.';
+COMMENT ON COLUMN messages.schedule.message IS 'The body of each message.';
+COMMENT ON COLUMN messages.schedule.priority IS 'Higher is leased first.';
+COMMENT ON COLUMN messages.schedule.headers IS 'Metadata beside each body; schedule and tick are added.';
+COMMENT ON COLUMN messages.schedule.paused IS 'While true nothing is published, and nothing is made up for later.';
+COMMENT ON COLUMN messages.schedule.created_at IS 'When the schedule was created.';
+COMMENT ON COLUMN messages.schedule.last_tick IS 'The tick of the last message.';
+COMMENT ON COLUMN messages.schedule.checked_until IS 'Ticks up to this moment are settled: published, merged into a later one, or before the schedule began or went on.';
+COMMENT ON COLUMN messages.schedule.last_error IS 'Why the last tick could not be published; NULL after one that could.';
+
+CREATE TABLE messages.upkeep_run (
+    only_row    boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
+    finished_at timestamptz NOT NULL,
+    done_by     text        NOT NULL
+);
+COMMENT ON TABLE messages.upkeep_run IS 'The last upkeep.';
+COMMENT ON COLUMN messages.upkeep_run.only_row IS 'Always true: there is one row.';
+COMMENT ON COLUMN messages.upkeep_run.finished_at IS 'When it finished.';
+COMMENT ON COLUMN messages.upkeep_run.done_by IS 'The application_name that ran it: pg_cron, a worker or a DAG.';
+
+CREATE TABLE messages.pipeline_run (
+    run_id      text        PRIMARY KEY CHECK (run_id <> '' AND length(run_id) <= 250),
+    pipeline    text        NOT NULL,
+    started_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    started_by  text        NOT NULL DEFAULT session_user,
+    finished_at timestamptz,
+    summary     jsonb,
+    CONSTRAINT pipeline_run_finished_with_summary CHECK ((finished_at IS NULL) = (summary IS NULL))
+);
+CREATE INDEX pipeline_run_started_at_idx ON messages.pipeline_run (started_at);
+COMMENT ON TABLE messages.pipeline_run IS 'Runs of the pipelines: a finished one is not done again. Forgotten after 90 days.';
+COMMENT ON COLUMN messages.pipeline_run.run_id IS 'The name of the run; in Airflow made of DAG, task and run.';
+COMMENT ON COLUMN messages.pipeline_run.pipeline IS 'What it does: drain, export, …';
+COMMENT ON COLUMN messages.pipeline_run.started_at IS 'When it started first: a run that died is the same run when it is done again.';
+COMMENT ON COLUMN messages.pipeline_run.started_by IS 'The role that started it.';
+COMMENT ON COLUMN messages.pipeline_run.finished_at IS 'When it was done; NULL until then.';
+COMMENT ON COLUMN messages.pipeline_run.summary IS 'What it says it did, as the pipeline returned it.';
+
+CREATE TABLE messages.publish_stage (
+    number     bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    stage_id   text        NOT NULL CHECK (stage_id <> '' AND length(stage_id) <= 250),
+    made_by    text        NOT NULL DEFAULT session_user,
+    expires_at timestamptz NOT NULL DEFAULT clock_timestamp() + interval '1 day',
+    UNIQUE (made_by, stage_id)
+);
+CREATE INDEX publish_stage_expires_at_idx ON messages.publish_stage (expires_at);
+COMMENT ON TABLE messages.publish_stage IS 'The staging tables publish_stage_<number>: rows of jobs that are not published yet.';
+COMMENT ON COLUMN messages.publish_stage.number IS 'Names the table.';
+COMMENT ON COLUMN messages.publish_stage.stage_id IS 'What its job calls it.';
+COMMENT ON COLUMN messages.publish_stage.made_by IS 'The login of the job, which alone may stage and publish here.';
+COMMENT ON COLUMN messages.publish_stage.expires_at IS 'The upkeep drops it then: a day after the last task began to stage.';
+
+CREATE TABLE messages.triage_run (
+    run_id      text        PRIMARY KEY CHECK (run_id <> '' AND length(run_id) <= 250),
+    recorded_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE messages.triage_run IS 'The triages whose causes are kept: the last 30.';
+COMMENT ON COLUMN messages.triage_run.run_id IS 'The run of the pipeline.';
+COMMENT ON COLUMN messages.triage_run.recorded_at IS 'When its causes were recorded.';
+
+CREATE TABLE messages.triage_cause (
+    run_id            text        NOT NULL REFERENCES messages.triage_run ON DELETE CASCADE,
+    recorded_at       timestamptz NOT NULL,
+    cause             text        NOT NULL,
+    queue_name        text        NOT NULL,
+    result            text        NOT NULL,
+    error             text,
+    pattern           text        NOT NULL,
+    trend           text        NOT NULL CHECK (trend IN ('new', 'growing', 'steady', 'fading')),
+    dead              bigint      NOT NULL CHECK (dead > 0),
+    undecided         bigint      NOT NULL CHECK (undecided >= 0),
+    requeued          bigint      NOT NULL CHECK (requeued >= 0),
+    dismissed         bigint      NOT NULL CHECK (dismissed >= 0),
+    died_again        bigint      NOT NULL CHECK (died_again BETWEEN 0 AND requeued),
+    first_at          timestamptz NOT NULL,
+    last_at           timestamptz NOT NULL CHECK (last_at >= first_at),
+    series_from       timestamptz NOT NULL,
+    series_step       interval    NOT NULL CHECK (series_step > '0'),
+    series            bigint[]    NOT NULL,
+    fingerprints      text[]      NOT NULL CHECK (cardinality(fingerprints) > 0),
+    sample_ids        bigint[]    NOT NULL,
+    sample_references text[]      NOT NULL,
+    PRIMARY KEY (run_id, cause),
+    CONSTRAINT triage_cause_adds_up CHECK (dead = undecided + requeued + dismissed),
+    CONSTRAINT triage_cause_references_its_samples CHECK (cardinality(sample_ids) = cardinality(sample_references))
+);
+COMMENT ON TABLE messages.triage_cause IS 'Why messages died in the window of a triage: fingerprints with near-identical messages are one cause.';
+COMMENT ON COLUMN messages.triage_cause.run_id IS 'The triage.';
+COMMENT ON COLUMN messages.triage_cause.recorded_at IS 'When it was recorded: the numbers are of then.';
+COMMENT ON COLUMN messages.triage_cause.cause IS 'Names the cause: the same in each triage that finds the same queue, result, error and pattern.';
+COMMENT ON COLUMN messages.triage_cause.queue_name IS 'The queue.';
+COMMENT ON COLUMN messages.triage_cause.result IS 'How they died.';
+COMMENT ON COLUMN messages.triage_cause.error IS 'The class of the error, if the consumer gave one. Untrusted.';
+COMMENT ON COLUMN messages.triage_cause.pattern IS 'The words that their messages share, with * for the others, # for numbers and ids, ? for quoted texts; cut off. Untrusted.';
+COMMENT ON COLUMN messages.triage_cause.trend IS 'new (only in the last quarter of the window), growing, steady or fading.';
+COMMENT ON COLUMN messages.triage_cause.dead IS 'How many died in the window.';
+COMMENT ON COLUMN messages.triage_cause.undecided IS 'Of them, about how many nothing was decided.';
+COMMENT ON COLUMN messages.triage_cause.requeued IS 'Of them, how many were requeued.';
+COMMENT ON COLUMN messages.triage_cause.dismissed IS 'Of them, how many were dismissed.';
+COMMENT ON COLUMN messages.triage_cause.died_again IS 'Of those that were requeued, how many died again, of whatever cause.';
+COMMENT ON COLUMN messages.triage_cause.first_at IS 'The first death in the window.';
+COMMENT ON COLUMN messages.triage_cause.last_at IS 'The last death in the window.';
+COMMENT ON COLUMN messages.triage_cause.series_from IS 'When the first step of the series begins.';
+COMMENT ON COLUMN messages.triage_cause.series_step IS 'How long a step is: an hour or a day.';
+COMMENT ON COLUMN messages.triage_cause.series IS 'How many died in each step.';
+COMMENT ON COLUMN messages.triage_cause.fingerprints IS 'What requeue_dead and lease_dead take, most frequent first; at most 1000.';
+COMMENT ON COLUMN messages.triage_cause.sample_ids IS 'The newest dead messages, at most five.';
+COMMENT ON COLUMN messages.triage_cause.sample_references IS 'Their references, cut off. Untrusted.';
+
+CREATE TABLE messages.traffic (
+    grain        text        NOT NULL CHECK (grain IN ('minute', 'hour', 'day')),
+    bucket_at    timestamptz NOT NULL,
+    queue_name   text        NOT NULL,
+    arrivals     bigint      NOT NULL DEFAULT 0 CHECK (arrivals >= 0),
+    success      bigint      NOT NULL DEFAULT 0 CHECK (success >= 0),
+    failed       bigint      NOT NULL DEFAULT 0 CHECK (failed >= 0),
+    rejected     bigint      NOT NULL DEFAULT 0 CHECK (rejected >= 0),
+    lock_expired bigint      NOT NULL DEFAULT 0 CHECK (lock_expired >= 0),
+    expired      bigint      NOT NULL DEFAULT 0 CHECK (expired >= 0),
+    completions  bigint      NOT NULL GENERATED ALWAYS AS (success + failed + rejected + lock_expired + expired) STORED,
+    attempts     bigint      NOT NULL DEFAULT 0,
+    attempts_max integer     NOT NULL DEFAULT 0,
+    wait_p50     interval,
+    wait_p95     interval,
+    wait_p99     interval,
+    wait_max     interval,
+    run_p50      interval,
+    run_p95      interval,
+    run_p99      interval,
+    run_max      interval,
+    dead_causes  jsonb       NOT NULL DEFAULT '[]',
+    run_id       text        NOT NULL,
+    recorded_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (grain, bucket_at, queue_name)
+);
+COMMENT ON TABLE messages.traffic IS 'What went through each queue in each minute, hour and day. Minutes are kept 14 days, hours 400 days, days for ever.';
+COMMENT ON COLUMN messages.traffic.grain IS 'minute, hour or day, in UTC.';
+COMMENT ON COLUMN messages.traffic.bucket_at IS 'Where the bucket begins; it ends before the next one.';
+COMMENT ON COLUMN messages.traffic.queue_name IS 'The queue; it may have been dropped since.';
+COMMENT ON COLUMN messages.traffic.arrivals IS 'Messages that were published, by created_at.';
+COMMENT ON COLUMN messages.traffic.success IS 'Messages that were archived as success, by archived_at, as all that follows.';
+COMMENT ON COLUMN messages.traffic.failed IS 'Archived as failed.';
+COMMENT ON COLUMN messages.traffic.rejected IS 'Archived as rejected.';
+COMMENT ON COLUMN messages.traffic.lock_expired IS 'Archived as lock_expired.';
+COMMENT ON COLUMN messages.traffic.expired IS 'Archived as expired.';
+COMMENT ON COLUMN messages.traffic.completions IS 'All that were archived.';
+COMMENT ON COLUMN messages.traffic.attempts IS 'Deliveries that the archived messages took, together.';
+COMMENT ON COLUMN messages.traffic.attempts_max IS 'Most deliveries that one of them took.';
+COMMENT ON COLUMN messages.traffic.wait_p50 IS 'Half of the messages waited at most so long from publish to the beginning of their last lease: delays and retries are in it. NULL: none was leased.';
+COMMENT ON COLUMN messages.traffic.wait_p95 IS '95 of 100 waited at most so long. Exact, by nearest rank.';
+COMMENT ON COLUMN messages.traffic.wait_p99 IS '99 of 100 waited at most so long.';
+COMMENT ON COLUMN messages.traffic.wait_max IS 'The longest wait.';
+COMMENT ON COLUMN messages.traffic.run_p50 IS 'Half of the messages that a handler finished took at most so long from lease to archive. NULL: there was none.';
+COMMENT ON COLUMN messages.traffic.run_p95 IS '95 of 100 took at most so long.';
+COMMENT ON COLUMN messages.traffic.run_p99 IS '99 of 100 took at most so long.';
+COMMENT ON COLUMN messages.traffic.run_max IS 'The longest run.';
+COMMENT ON COLUMN messages.traffic.dead_causes IS 'The ten most frequent causes of death: [{"result", "fingerprint", "messages"}].';
+COMMENT ON COLUMN messages.traffic.run_id IS 'The run of the pipeline that counted it last.';
+COMMENT ON COLUMN messages.traffic.recorded_at IS 'When that was.';
+
+-- What the verbs return. A column more breaks the workers of the version before: docs/decisions/0007-upgrade-side-by-side.md
+CREATE TYPE messages.leased_message AS (
+    id bigint, queue_name text, message jsonb, headers jsonb, reference text, topic text, group_key text,
+    priority smallint, attempts smallint, max_attempts smallint, requeues smallint, created_at timestamptz, lock_token uuid,
+    lock_expires_at timestamptz
+);
+COMMENT ON TYPE messages.leased_message IS 'A message as a consumer gets it; no token and no expiry after consume.';
+CREATE TYPE messages.leased_dead_message AS (
+    id bigint, queue_name text, result text, details text, failure jsonb, message jsonb, headers jsonb, reference text,
+    topic text, group_key text, attempts smallint, requeues smallint, created_at timestamptz, archived_at timestamptz,
+    handled_by text, lock_token uuid, lock_expires_at timestamptz
+);
+COMMENT ON TYPE messages.leased_dead_message IS 'A dead message as lease_dead returns it.';
+CREATE TYPE messages.queue_status AS (
+    queue_name text, paused boolean, depth bigint, ready bigint, leased bigint, delayed bigint, oldest_age interval,
+    dead bigint, upkeep_age interval
+);
+COMMENT ON TYPE messages.queue_status IS 'A queue in numbers.';

@@ -1,0 +1,236 @@
+"""From one version to the next: online, with the workers of both side by side."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import migrations, verbs
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.consumer import Consumer
+from tools import ROOT
+from tools.golden import GOLDEN, describe
+from tools.postgres import Cluster
+
+Connection = psycopg.Connection[Any]
+MIGRATION = """
+SELECT messages.lock_all_or_none('messages.message', 'messages.queue', 'messages.message_archive');
+ALTER TABLE messages.message ADD COLUMN note text;
+COMMENT ON COLUMN messages.message.note IS 'What this upgrade is about.';
+"""
+
+
+@pytest.fixture(scope="module")
+def later(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout of a later version: a column more, and an argument more for three verbs, `note`."""
+    folder = tmp_path_factory.mktemp("later")
+    shutil.copytree(ROOT / "sql", folder / "sql")
+    (folder / "airflow_provider_pgqueue").symlink_to(ROOT / "airflow_provider_pgqueue")
+    migration = MIGRATION
+    for path in ("publish/publish", "lease/lease", "archive/archive"):
+        file = folder / "sql" / "functions" / f"{path}.sql"
+        text = file.read_text()
+        found = re.search(r"COMMENT ON FUNCTION (messages\.\w+\([^)]*\))", text)
+        assert found is not None
+        migration += f"SELECT messages.supersede('{found[1]}');\n"
+        text = text.replace("\n) RETURNS", ",\n    note text DEFAULT NULL\n) RETURNS", 1)
+        file.write_text(text.replace(found[1], f"{found[1][:-1]}, text)"))
+    (folder / "sql" / "migrations" / "0002_note.sql").write_text(migration)
+    install = folder / "sql" / "install.sql"
+    of_first = re.search(r"^SELECT NOT EXISTS.*?^\\endif\n", install.read_text(), re.M | re.S)
+    assert of_first is not None
+    of_second = of_first[0].replace("version = 1", "version = 2").replace("0001_schema", "0002_note")
+    of_second = of_second.replace("(1, 'schema')", "(2, 'note')")
+    install.write_text(install.read_text().replace(of_first[0], of_first[0] + of_second))
+    return folder
+
+
+def upgrade(later: Path, dsn: str) -> subprocess.Popen[str]:
+    """Start the migrator of the later version, in a process of its own."""
+    migrate = "import psycopg, sys; from airflow_provider_pgqueue.core.migrations import migrate; "
+    migrate += "print(migrate(psycopg.connect(sys.argv[1], autocommit=True)))"
+    return subprocess.Popen([sys.executable, "-c", migrate, dsn], cwd=later, stdout=subprocess.PIPE, text=True)
+
+
+def outcome(upgrading: subprocess.Popen[str]) -> str:
+    said, _ = upgrading.communicate(timeout=60)
+    assert upgrading.returncode == 0
+    return said.strip()
+
+
+class Load:
+    """Threads that publish and work until they are stopped; what each did, by its name."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+        self.done: dict[str, int] = {}
+        self.failures: list[BaseException] = []
+        self._news = threading.Condition()
+        self._stopped = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self, name: str, work: Callable[[Connection], int]) -> None:
+        """Repeat `work`, which returns how many messages it published or archived."""
+        self.done[name] = 0
+        self._threads.append(threading.Thread(target=self._repeat, args=[name, work]))
+        self._threads[-1].start()
+
+    def _repeat(self, name: str, work: Callable[[Connection], int]) -> None:
+        try:
+            with psycopg.connect(self.dsn, autocommit=True) as conn:
+                while not self._stopped.is_set():
+                    self._add(name, work(conn))
+        except BaseException as error:
+            self.failures.append(error)
+
+    def _add(self, name: str, number: int) -> None:
+        with self._news:
+            self.done[name] += number
+            self._news.notify_all()
+
+    def wait_for(self, more: int, *names: str) -> None:
+        """Wait until each of them did so much more."""
+        with self._news:
+            enough = {name: self.done[name] + more for name in names}
+            assert self._news.wait_for(
+                lambda: bool(self.failures) or all(self.done[name] >= enough[name] for name in names), timeout=60
+            )
+        assert self.failures == []
+
+    def stop(self) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.fixture
+def load(dsn: str) -> Iterator[Load]:
+    load = Load(dsn)
+    yield load
+    load.stop()
+
+
+def publish(conn: Connection) -> int:
+    run(conn, verbs.publish("orders", 1))
+    return 1
+
+
+def publish_note(conn: Connection) -> int:
+    conn.execute("SELECT messages.publish('orders', '1', note => 'later')")
+    return 1
+
+
+def work(conn: Connection) -> int:
+    migrations.check_version(conn)
+    return Consumer(queue_name="orders", batch_size=5, handle=lambda message: None).drain(conn).total()
+
+
+def work_note(conn: Connection) -> int:
+    leased = conn.execute("SELECT id, lock_token FROM messages.lease('orders', 5, note => 'later')").fetchall()
+    ids = [id_ for id_, _ in leased]
+    token = leased[0][1] if leased else None
+    return conn.execute("SELECT messages.archive(%s, %s::bigint[], note => 'later')", [token, ids]).rowcount
+
+
+def hold_back(conn: Connection, load: Load) -> None:
+    """Return when the upgrade waits for a lock; messages must come through until then."""
+    waiting = "SELECT FROM pg_locks WHERE relation = 'messages.queue'::regclass AND NOT granted AND mode ~ 'Exclusive'"
+    while conn.execute(waiting).rowcount == 0:
+        load.wait_for(1, "published")
+
+
+def test_an_upgrade_under_load_loses_nothing_and_workers_of_both_versions_go_on(
+    later: Path, conn: Connection, dsn: str, queue: Callable[..., str], load: Load, connect: Callable[..., Connection]
+) -> None:
+    queue("orders")
+    run(conn, verbs.publish("orders", "held", priority=1))
+    (held,) = run(conn, verbs.lease("orders"))
+    load.start("published", publish)
+    load.start("worked", work)
+    load.start("worked too", work)
+    load.wait_for(100, "published", "worked", "worked too")
+    reader = connect(autocommit=False)
+    reader.execute("SELECT FROM messages.queue")
+    with upgrade(later, dsn) as upgrading:
+        hold_back(conn, load)
+        # It holds back the upgrade, and the upgrade must not hold back the others.
+        load.wait_for(100, "published", "worked", "worked too")
+        assert upgrading.poll() is None
+        reader.rollback()
+        assert outcome(upgrading) == "[2]"
+    load.start("published a note", publish_note)
+    load.start("worked with a note", work_note)
+    load.wait_for(100, *load.done)
+    assert isinstance(held.lock_token, UUID)
+    assert run(conn, verbs.archive(held.lock_token, [held.id])) == [held.id]
+    load.stop()
+    assert load.failures == []
+    # What came behind the low-water mark waits for a sweep: docs/decisions/0002-low-water-in-sequences.md
+    run(conn, verbs.upkeep())
+    work(conn)
+    published = 1 + load.done["published"] + load.done["published a note"]
+    row = conn.execute(
+        "SELECT count(*), count(DISTINCT id), min(result), max(result) FROM messages.message_archive"
+    ).fetchone()
+    assert row == (published, published, "success", "success")
+    assert conn.execute("SELECT FROM messages.message").rowcount == 0
+
+
+def test_a_fresh_schema_is_the_one_under_review(conn: Connection) -> None:
+    assert describe(conn) == GOLDEN.read_text(), "the schema changed: look at it with `make golden`"
+
+
+def test_an_upgraded_schema_is_the_same_as_a_fresh_one(
+    later: Path, conn: Connection, dsn: str, empty_dsn: str, cluster: Cluster
+) -> None:
+    with upgrade(later, dsn) as upgrading:
+        assert outcome(upgrading) == "[2]"
+    psql = [cluster.binaries.folder / "psql", "-q", "-v", "ON_ERROR_STOP=1", "-f", later / "sql" / "install.sql"]
+    subprocess.run([*psql, empty_dsn], check=True)
+    # What calls under way may still need goes an hour later.
+    assert "superseded_lease" in describe(conn)
+    conn.execute("UPDATE messages.schema_migration SET applied_at = applied_at - interval '61 minutes'")
+    run(conn, verbs.upkeep())
+    with psycopg.connect(empty_dsn) as fresh:
+        assert describe(conn) == describe(fresh)
+
+
+def test_a_grant_by_hand_outlives_the_upgrade_until_it_is_revoked(later: Path, conn: Connection, dsn: str) -> None:
+    def may(function: str) -> bool:
+        question = "SELECT has_function_privilege('test_shop', oid, 'EXECUTE') FROM pg_proc WHERE proname = %s"
+        row = conn.execute(question, [function]).fetchone()
+        return row is not None and bool(row[0])
+
+    conn.execute("CREATE ROLE test_shop NOLOGIN; GRANT EXECUTE ON FUNCTION messages.publish TO test_shop")
+    try:
+        with upgrade(later, dsn) as upgrading:
+            assert outcome(upgrading) == "[2]"
+        assert may("publish")
+        assert may("latest_migration")
+        assert not may("lease")
+        conn.execute("REVOKE EXECUTE ON FUNCTION messages.publish FROM test_shop")
+        with upgrade(later, dsn) as upgrading:
+            assert outcome(upgrading) == "[]"
+        assert not may("publish")
+    finally:
+        conn.execute("DROP OWNED BY test_shop; DROP ROLE test_shop")
+
+
+def test_a_version_check_reads_the_names_of_the_migrations_alone(tmp_path: Path) -> None:
+    (tmp_path / "airflow_provider_pgqueue").symlink_to(ROOT / "airflow_provider_pgqueue")
+    (tmp_path / "sql" / "migrations").mkdir(parents=True)
+    for name in ("0002_note.sql", "0010_index.sql", "0009_type.sql"):
+        (tmp_path / "sql" / "migrations" / name).touch()
+    check = "from airflow_provider_pgqueue.core.migrations import code_version; print(code_version())"
+    done = subprocess.run([sys.executable, "-c", check], cwd=tmp_path, check=True, capture_output=True, text=True)
+    assert done.stdout == "10\n"
