@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import dedent
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,7 @@ from tools import ROOT
 Connection = psycopg.Connection[Any]
 PAGES = sorted([*ROOT.glob("*.md"), ROOT / "sql" / "README.md", *ROOT.glob("docs/**/*.md")])
 
-_FENCE = re.compile(r"(?:^<!-- (?P<mark>[^\n]*) -->\n)?^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.M | re.S)
+_FENCE = re.compile(r"(?:^ *<!-- (?P<mark>[^\n]*) -->\n)?^ *```(?P<language>\w*)\n(?P<code>.*?)^ *```$", re.M | re.S)
 _LINK = re.compile(r"\[(?P<label>[^\]]+)\]\((?P<target>[^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.M)
 _TEST = re.compile(r"\btest_\w+\b(?!\.py)")
@@ -44,7 +45,7 @@ def blocks(language: str) -> Iterator[Block]:
     for page in PAGES:
         for found in _FENCE.finditer(page.read_text()):
             if found["language"] == language:
-                yield Block(name(page), found["mark"] or "", language, found["code"])
+                yield Block(name(page), found["mark"] or "", language, dedent(found["code"]))
 
 
 def of_page(page: str, language: str, mark: str = "") -> list[str]:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
 
 import click
 import psycopg
-from psycopg.rows import dict_row
 
 from airflow_provider_pgqueue.cli.connection import Connection, open_connection
 from airflow_provider_pgqueue.cli.output import records, span, to_text
@@ -17,6 +14,7 @@ from airflow_provider_pgqueue.cli.text import one_line, printable
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, SchemaError, SchemaTooNew, translate
+from airflow_provider_pgqueue.core.message import Finding
 from airflow_provider_pgqueue.core.migrations import check_version, code_version
 from airflow_provider_pgqueue.core.quantity import quantity
 
@@ -28,16 +26,6 @@ SELECT array_agg(DISTINCT p.proname ORDER BY p.proname)
   FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
  WHERE n.nspname = 'messages' AND p.proname = ANY (%s) AND NOT has_function_privilege(p.oid, 'EXECUTE')
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """One look: `severity` is ok, warning or critical, `cure` what to do."""
-
-    check_name: str
-    severity: str
-    finding: str
-    cure: str | None = None
 
 
 @click.command()
@@ -69,25 +57,25 @@ def doctor(settings: Settings, fail_on: str, show_all: bool) -> int:
     return 0 if sound else 1
 
 
-def _line(finding: Diagnosis) -> str:
+def _line(finding: Finding) -> str:
     text = printable(f"{finding.severity:<8}  {finding.check_name}: {finding.finding}")
     return text + (f"\n{'':<8}  cure: {printable(finding.cure)}" if finding.cure else "")
 
 
-def _summary(findings: list[Diagnosis], show_all: bool) -> str:
+def _summary(findings: list[Finding], show_all: bool) -> str:
     ok = sum(finding.severity == "ok" for finding in findings)
     text = f"{quantity(len(findings) - ok, 'problem')}; {quantity(ok, 'check')} ok"
     return f"{text}." if show_all or not ok else f"{text}, listed by --all."
 
 
-def _examine(settings: Settings) -> Iterator[Diagnosis]:
+def _examine(settings: Settings) -> Iterator[Finding]:
     try:
         conn = open_connection(settings)
     except (ConnectionFailed, InvalidArgument) as error:
-        yield Diagnosis("connection", "critical", one_line(str(error)))
+        yield Finding("connection", "critical", one_line(str(error)))
         return
     with conn:
-        yield Diagnosis("connection", "ok", _where(conn))
+        yield Finding("connection", "ok", _where(conn))
         yield _server(conn)
         yield _pooler(conn)
         try:
@@ -95,15 +83,15 @@ def _examine(settings: Settings) -> Iterator[Diagnosis]:
         except SchemaError as error:
             install = "pgqueue install, as a role that may create schemas"
             cure = error.cure if isinstance(error, SchemaTooNew) else install
-            yield Diagnosis("schema", "critical", error.problem, cure)
+            yield Finding("schema", "critical", error.problem, cure)
             return
         except psycopg.Error as error:
-            yield Diagnosis("schema", "critical", one_line(str(translate(error))))
+            yield Finding("schema", "critical", one_line(str(translate(error))))
             return
         except Exception as error:
-            yield Diagnosis("schema", "critical", one_line(str(error)), "GRANT USAGE ON SCHEMA messages")
+            yield Finding("schema", "critical", one_line(str(error)), "GRANT USAGE ON SCHEMA messages")
             return
-        yield Diagnosis("schema", "ok", f"version {code_version()}, as this package needs")
+        yield Finding("schema", "ok", f"version {code_version()}, as this package needs")
         yield _privileges(conn)
         yield from _upkeep(conn)
         yield from _health(conn)
@@ -113,20 +101,20 @@ def _where(conn: Connection) -> str:
     return f"database {conn.info.dbname} on {conn.info.host}:{conn.info.port} as {conn.info.user}"
 
 
-def _server(conn: Connection) -> Diagnosis:
+def _server(conn: Connection) -> Finding:
     major = conn.info.server_version // 10000
     text = f"PostgreSQL {conn.info.parameter_status('server_version')}"
     if major < _OLDEST:
-        return Diagnosis("server", "critical", text, f"upgrade to PostgreSQL {_OLDEST} or newer")
-    return Diagnosis("server", "ok", text)
+        return Finding("server", "critical", text, f"upgrade to PostgreSQL {_OLDEST} or newer")
+    return Finding("server", "ok", text)
 
 
-def _pooler(conn: Connection) -> Diagnosis:
+def _pooler(conn: Connection) -> Finding:
     # A pooler in transaction mode makes up the process id that it gives to a client.
     row = conn.execute("SELECT pg_catalog.pg_backend_pid()").fetchone()
     if row and row[0] == conn.info.backend_pid:
-        return Diagnosis("pooler", "ok", "the connection is direct: notifications arrive")
-    return Diagnosis(
+        return Finding("pooler", "ok", "the connection is direct: notifications arrive")
+    return Finding(
         "pooler",
         "warning",
         "a connection pooler stands in between, where LISTEN hears nothing",
@@ -134,13 +122,13 @@ def _pooler(conn: Connection) -> Diagnosis:
     )
 
 
-def _privileges(conn: Connection) -> Diagnosis:
+def _privileges(conn: Connection) -> Finding:
     row = conn.execute(_MISSING, [list(_WORKING)]).fetchone()
     missing = row[0] if row else None
     if not missing:
-        return Diagnosis("privileges", "ok", f"role {conn.info.user} may publish and consume")
+        return Finding("privileges", "ok", f"role {conn.info.user} may publish and consume")
     names = ", ".join(missing)
-    return Diagnosis(
+    return Finding(
         "privileges",
         "warning",
         f"role {conn.info.user} may not execute {names}",
@@ -148,20 +136,17 @@ def _privileges(conn: Connection) -> Diagnosis:
     )
 
 
-def _upkeep(conn: Connection) -> Iterator[Diagnosis]:
+def _upkeep(conn: Connection) -> Iterator[Finding]:
     try:
         mode = run(conn, verbs.upkeep_mode())
         queues = run(conn, verbs.status())
     except Exception as error:
-        yield Diagnosis("upkeep_mode", "warning", one_line(str(error)))
+        yield Finding("upkeep_mode", "warning", one_line(str(error)))
         return
     age = queues[0].upkeep_age if queues else None
     last = f"the last was {span(age)} ago" if age is not None else "it never ran"
-    yield Diagnosis("upkeep_mode", "ok", f"upkeep by {mode}; {last}")
+    yield Finding("upkeep_mode", "ok", f"upkeep by {mode}; {last}")
 
 
-def _health(conn: Connection) -> Iterator[Diagnosis]:
-    with conn.cursor(row_factory=dict_row) as cursor:
-        for row in cursor.execute("SELECT check_name, severity, finding, cure FROM messages.health()").fetchall():
-            values: dict[str, Any] = row
-            yield Diagnosis(**values)
+def _health(conn: Connection) -> Iterator[Finding]:
+    yield from run(conn, verbs.health())

@@ -63,7 +63,7 @@ def program() -> None:
     """
 
 
-def run(arguments: Sequence[str] | None = None) -> int:
+def run_program(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status; errors go to stderr in one line."""
     settings = Settings()
     try:

@@ -177,11 +177,11 @@ class Schedule:
     last_error: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """What one check of `health()` found; `severity` is `ok`, `warning` or `critical`, `cure` the SQL to run."""
 
     check_name: str
     severity: str
     finding: str
-    cure: str | None
+    cure: str | None = None

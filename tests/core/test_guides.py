@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import click
@@ -24,6 +27,7 @@ from tools.postgres import Cluster
 Connection = psycopg.Connection[Any]
 Shell = Callable[[str], str]
 GUIDES = ROOT / "docs" / "how-to"
+VERBS = "airflow_provider_pgqueue/core/verbs/"
 HANDLE = """#!/bin/sh
 body=$(cat)
 echo "$body" >> handled
@@ -32,8 +36,9 @@ case $body in *bad*) exit 65 ;; *flaky*) exit 1 ;; esac
 
 
 def block(page: str, mark: str) -> str:
-    (code,) = re.findall(rf"^<!-- {mark} -->\n```\w+\n(.*?)^```$", (GUIDES / page).read_text(), re.M | re.S)
-    return str(code)
+    found = re.findall(rf"^ *<!-- {mark} -->\n *```\w+\n(.*?)^ *```$", (GUIDES / page).read_text(), re.M | re.S)
+    (code,) = found
+    return dedent(code)
 
 
 @pytest.fixture
@@ -138,3 +143,31 @@ def test_the_scaler_asks_what_an_observer_may_ask(conn: Connection) -> None:
         conn.execute(sql.SQL("GRANT messages_observer TO scaler"))
         conn.execute("SET LOCAL ROLE scaler")
         assert conn.execute(query.encode()).fetchall() == [(0,)]
+
+
+def test_a_verb_is_added_in_the_six_places_that_contributing_names(tmp_path: Path) -> None:
+    copy = tmp_path / "checkout"
+    others = shutil.ignore_patterns(".*", "results", "dist", "__pycache__")
+    shutil.copytree(ROOT, copy, ignore=others)
+    contributing, name = "../../CONTRIBUTING.md", "oldest_ready"
+    function, value, test = (f"sql/functions/queues/{name}.sql", VERBS + "queues.py", f"tests/core/test_{name}.py")
+    for new in (function, test):
+        (copy / new).write_text(block(contributing, f"add: {new}"))
+    with (copy / value).open("a") as module:
+        module.write(f"\n\n{block(contributing, f'add: {value}')}")
+    beside(copy / "sql/install.sql", r"(\\ir functions/queues/)status(\.sql\n)", name)
+    beside(copy / "sql/grants.sql", r"((?<='| ))status( )", name)
+    beside(copy / (VERBS + "__init__.py"), r"(    )status(,\n)", name)
+    beside(copy / (VERBS + "__init__.py"), r"(    )\"status\"(,\n)", f'"{name}"')
+
+    some = [test, "tests/core/test_schema.py", "tests/test_site.py", "-k", f"{name} or file or comment or verb or role"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *some]
+    run = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stdout[-5000:]
+
+
+def beside(file: Path, line: str, name: str) -> None:
+    """Repeat what the pattern finds with another name between its two groups."""
+    text, times = re.subn(line, rf"\g<0>\g<1>{name}\g<2>", file.read_text())
+    assert times == 1
+    file.write_text(text)

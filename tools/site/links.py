@@ -10,7 +10,7 @@ from typing import Final
 
 _log = logging.getLogger("mkdocs.hooks.links")  # below the logger whose warnings MkDocs counts
 
-_FENCE: Final = re.compile(r"(^```.*?^```$)", re.M | re.S)
+_FENCE: Final = re.compile(r"(^ *```.*?^ *```$)", re.M | re.S)
 _LINK: Final = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]+)")
 
 
@@ -38,4 +38,4 @@ def to_repository(markdown: str, page: str, root: Path, repository: str) -> str:
         return f"{repository}/{path}"
 
     parts = _FENCE.split(markdown)
-    return "".join(part if part.startswith("```") else _LINK.sub(absolute, part) for part in parts)
+    return "".join(part if part.lstrip().startswith("```") else _LINK.sub(absolute, part) for part in parts)

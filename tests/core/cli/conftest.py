@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_pgqueue.cli.program import run
+from airflow_provider_pgqueue.cli.program import run_program
 from tools import ROOT
 
 
@@ -68,7 +68,7 @@ def run_pgqueue(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
         content = stdin if isinstance(stdin, bytes) else stdin.encode()
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
         capsys.readouterr()
-        status = run(arguments)
+        status = run_program(arguments)
         captured = capsys.readouterr()
         return Ended(status, captured.out, captured.err)
 

@@ -23,8 +23,8 @@ UNREACHABLE = "postgresql://shop:geheim@127.0.0.1:1/shop"
 IMPORTS = """
 import importlib, pkgutil, sys
 import airflow_provider_pgqueue.cli as cli
-from airflow_provider_pgqueue.cli.program import COMMANDS, run
-assert run(["--help"]) == 0
+from airflow_provider_pgqueue.cli.program import COMMANDS, run_program
+assert run_program(["--help"]) == 0
 print(sorted({"psycopg", "rich", "airflow"} & set(sys.modules)), file=sys.stderr)
 for module in pkgutil.iter_modules(cli.__path__):
     if module.name != "__main__":
