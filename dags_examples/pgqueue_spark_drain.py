@@ -33,7 +33,13 @@ def compare(spark: Any) -> dict[str, Any]:
 
     register(spark, PgQueueHook().conninfo())
     limit = get_current_context()["params"]["flights"]
-    archive = spark.read.format("pgqueue").option("columns", "result,output").option("queue", QUEUE).load()
+    archive = (
+        spark.read.format("pgqueue")
+        .option("table", "archive")
+        .option("columns", "result,output")
+        .option("queue", QUEUE)
+        .load()
+    )
     from_archive = mean_delays(archive)
     from_file = delays(flight for flight in read_flights(limit) if flight["arr_time"] is not None)
     if from_archive != from_file:

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Protocol, Self, overload
+from uuid import UUID
 
 import psycopg
 
@@ -182,36 +183,11 @@ class Lease(Sequence[Message]):
 
         LeaseLost names all that were lost, after the others were settled.
         """
-        finals: dict[int, Success | Rejected | Failed] = {}
-        retries: dict[str, tuple[Retry, list[Message]]] = {}
-        for message, outcome in outcomes.items():
-            if isinstance(outcome, Retry):
-                retries.setdefault(repr(outcome), (outcome, []))[1].append(message)
-            else:
-                finals[message.id] = outcome or Success()
         lost: set[int] = set()
-        try:
-            if finals:
-                special = {id_: outcome for id_, outcome in finals.items() if outcome != Success()}
-                statement = verbs.archive(
-                    self._require_token(),
-                    list(finals),
-                    outcomes=special,
-                    handled_by=self._handled_by,
-                )
-                self._call(statement, finals)
-        except LeaseLost as error:
-            lost.update(error.ids)
-        for retry, messages in retries.values():
+        by_id = {message.id: outcome for message, outcome in outcomes.items()}
+        for ids, statement in settlement(self._require_token(), by_id, handled_by=self._handled_by) if by_id else ():
             try:
-                self.release(
-                    messages,
-                    delay=retry.delay or timedelta(0),
-                    count_attempt=retry.count_attempt,
-                    details=retry.details,
-                    failure=retry.failure,
-                    back_off=retry.delay is None,
-                )
+                self._call(statement, ids)
             except LeaseLost as error:
                 lost.update(error.ids)
         if lost:
@@ -235,6 +211,38 @@ class Lease(Sequence[Message]):
         if self._token is None:
             raise ValueError("this lease holds no messages")
         return self._token
+
+
+def settlement(
+    lock_token: UUID, outcomes: Mapping[int, Outcome | None], *, handled_by: str | None = None
+) -> Iterator[tuple[list[int], Statement[list[int]]]]:
+    """Give the calls that give leased messages their outcomes (None is success), with the ids that each is about.
+
+    One call archives, and one releases for each kind of retry. Each raises LeaseLost after the rest of it took effect.
+    """
+    retries: dict[str, tuple[Retry, list[int]]] = {}
+    finals: dict[int, Success | Rejected | Failed] = {}
+    for id_, outcome in outcomes.items():
+        if isinstance(outcome, Retry):
+            retries.setdefault(repr(outcome), (outcome, []))[1].append(id_)
+        else:
+            finals[id_] = outcome or Success()
+    if finals:
+        special = {id_: outcome for id_, outcome in finals.items() if outcome != Success()}
+        yield list(finals), verbs.archive(lock_token, list(finals), outcomes=special, handled_by=handled_by)
+    for retry, ids in retries.values():
+        yield (
+            ids,
+            verbs.release(
+                lock_token,
+                ids,
+                delay=retry.delay or timedelta(0),
+                count_attempt=retry.count_attempt,
+                details=retry.details,
+                failure=retry.failure,
+                back_off=retry.delay is None,
+            ),
+        )
 
 
 def _ids(messages: Collection[Message]) -> list[int]:

@@ -24,6 +24,7 @@ class Rejected:
     """The message is invalid: archived as `rejected` with the reason, never retried."""
 
     reason: str
+    output: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Failed:
 
     details: str
     failure: Mapping[str, Any] | None = None
+    output: Any = None
 
 
 @dataclass(frozen=True, slots=True)

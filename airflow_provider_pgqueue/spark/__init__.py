@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -14,6 +17,23 @@ if find_spec("pyspark") is None:
     )
 
 
+def _warn_of_mixed_versions() -> None:
+    """Warn if pyspark and pyspark-client, which share a directory, overwrote files of each other."""
+    found = {}
+    for name in ("pyspark", "pyspark-client"):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    if len(set(found.values())) > 1:
+        installed = " and ".join(f"{name} {number}" for name, number in found.items())
+        warnings.warn(
+            f"{installed} share a directory, so that files of two versions lie there. Install both in one version.",
+            stacklevel=2,
+        )
+
+
+_warn_of_mixed_versions()
+
+
 def register(spark: SparkSession, conninfo: str = "") -> None:
     """Make `format("pgqueue")` known to a session, for batch and for streams; again replaces the connection.
 
@@ -23,7 +43,6 @@ def register(spark: SparkSession, conninfo: str = "") -> None:
     """
     from airflow_provider_pgqueue.spark.source.data_source import data_source
 
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(data_source(conninfo))
 
 

@@ -10,8 +10,6 @@ import airflow_provider_pgqueue.core as face
 from tools import ROOT
 
 PACKAGE = ROOT / "airflow_provider_pgqueue"
-# Shared in spark/ today: this list may only get shorter.
-SHARED = {"Column", "Staged", "Window"}
 
 
 def public_classes() -> Iterator[tuple[str, str]]:
@@ -42,5 +40,4 @@ def test_no_two_classes_share_a_name() -> None:
     for name, place in public_classes():
         places[name].append(place)
     shared = {name: found for name, found in places.items() if len(found) > 1}
-    assert set(shared) == SHARED, shared
-    assert [place for name in SHARED for place in places[name] if not place.startswith("spark/")] == []
+    assert shared == {}

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.data_source import PgQueueSource, data_source
-from airflow_provider_pgqueue.spark.source.publish.staging import Staged
+from airflow_provider_pgqueue.spark.source.publish.staging import StagedRows
 from airflow_provider_pgqueue.spark.source.publish.writer import (
     Messages,
     PublishOptions,
@@ -38,7 +38,7 @@ class FaultyWriter(PublishWriter):
         super().__init__(database, options)
         self._fault, self._home = fault, home
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
         staged = super().write(iterator)
         task: Any = TaskContext.get()
         if self._fault == "retry" and task.partitionId() == 0 and task.attemptNumber() == 0:

@@ -312,6 +312,8 @@ def test_a_server_that_is_behind_the_batch_gives_no_rows_rather_than_some(log: L
         ({"result": "sucess"}, "names 'sucess'. Give some of success, failed"),
         ({"maxMessagePerTrigger": "10"}, "no option 'maxMessagePerTrigger'.*Did you mean maxMessagesPerTrigger?"),
         ({"starting_offsets": "latest"}, "Did you mean startingOffsets?"),
+        ({"maxOffsetsPerTrigger": "10"}, "no option 'maxOffsetsPerTrigger'.* Use maxMessagesPerTrigger"),
+        ({"startingTimestamp": "1"}, "A stream of the archive starts at startingOffsets"),
         ({"from": "2026-11-01T00:00:00Z"}, "no option 'from'. A stream of the archive takes table, columns"),
     ],
     ids=str,
@@ -534,7 +536,11 @@ def test_spark_gives_all_columns_and_ends_with_what_was_there_at_the_start(
 ) -> None:
     mine = archive(4) + archive(1)
     let_foreigners_pass(conn)
-    stream = spark.readStream.format("pgqueue").options(maxMessagesPerTrigger="4", numPartitions="2").load()
+    stream = (
+        spark.readStream.format("pgqueue")
+        .options(table="archive", columns="*", maxMessagesPerTrigger="4", numPartitions="2")
+        .load()
+    )
     query = (
         stream.writeStream.format("parquet")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -564,7 +570,9 @@ def test_each_message_is_given_once_while_many_archive_at_random(
 
     found: dict[int, list[int]] = {}
     stream = (
-        spark.readStream.format("pgqueue").options(columns="id", maxMessagesPerTrigger="120", numPartitions="2").load()
+        spark.readStream.format("pgqueue")
+        .options(table="archive", columns="id", maxMessagesPerTrigger="120", numPartitions="2")
+        .load()
     )
     query = (
         stream.writeStream.foreachBatch(collect(found))

@@ -331,7 +331,7 @@ def stream_to(frame: DataFrame, folder: Path, **options: str) -> None:
 
 
 def read(spark: SparkSession, folder: Path) -> None:
-    spark.read.format("pgqueue").load().collect()
+    spark.read.format("pgqueue").option("table", "archive").load().collect()
 
 
 def write(spark: SparkSession, folder: Path, queue_name: str = "orders") -> None:
@@ -340,7 +340,7 @@ def write(spark: SparkSession, folder: Path, queue_name: str = "orders") -> None
 
 
 def follow_the_archive(spark: SparkSession, folder: Path) -> None:
-    stream_to(spark.readStream.format("pgqueue").load(), folder)
+    stream_to(spark.readStream.format("pgqueue").option("table", "archive").load(), folder)
 
 
 def lease_and_archive(spark: SparkSession, folder: Path, queue_name: str = "orders") -> None:

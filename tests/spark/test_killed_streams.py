@@ -36,8 +36,8 @@ class Source(data_source(DSN)):
         return Pausing(self.database, schema)
 
 spark.dataSource.register(Source)
-log = spark.readStream.format("pgqueue").options(columns="id", maxMessagesPerTrigger="10", queue="mail").load()
-log.writeStream.foreachBatch(keep).option("checkpointLocation", FOLDER + "/log").start()
+log = spark.readStream.format("pgqueue").options(table="archive", columns="id", maxMessagesPerTrigger="10")
+log.option("queue", "mail").load().writeStream.foreachBatch(keep).option("checkpointLocation", FOLDER + "/log").start()
 stream = spark.readStream.format("pgqueue").options(table="queue", queue="orders", streamName="packer")
 writer = stream.option("maxMessagesPerTrigger", "10").load().writeStream.format("pgqueue").option("table", "archive")
 writer.option("checkpointLocation", FOLDER + "/lease").start().awaitTermination()
@@ -69,7 +69,11 @@ def test_a_killed_driver_goes_on_where_it_was_and_loses_and_doubles_nothing(
         for row in batch.select("id").collect():
             conn.execute("INSERT INTO public.kept VALUES (%s, %s)", [number, row.id])
 
-    log = spark.readStream.format("pgqueue").options(columns="id", maxMessagesPerTrigger="10", queue="mail").load()
+    log = (
+        spark.readStream.format("pgqueue")
+        .options(table="archive", columns="id", maxMessagesPerTrigger="10", queue="mail")
+        .load()
+    )
     stream = spark.readStream.format("pgqueue").options(table="queue", queue="orders", streamName="packer")
     writers = {
         "log": log.writeStream.foreachBatch(keep),

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from airflow_provider_pgqueue.core import InvalidArgument, InvalidMessage, PgQueueError, QueueNotFound
+from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError, QueueNotFound
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.lease.archive_sink import ArchiveSink
 from airflow_provider_pgqueue.spark.source.lease.lease_stream import LeaseStream
@@ -60,12 +60,12 @@ def sink(dsn: str) -> ArchiveSink:
     return ArchiveSink(Database(dsn), spark_schema(LEASED.select()))
 
 
-def rows(stream: LeaseStream, lease_name: str) -> list[dict[str, Any]]:
-    return [row for batch in stream.read(InputPartition(lease_name)) for row in batch.to_pylist()]
+def rows(stream: LeaseStream, name: str) -> list[dict[str, Any]]:
+    return [row for batch in stream.read(InputPartition(name)) for row in batch.to_pylist()]
 
 
-def ids(stream: LeaseStream, lease_name: str) -> list[int]:
-    return sorted(row["id"] for row in rows(stream, lease_name))
+def ids(stream: LeaseStream, name: str) -> list[int]:
+    return sorted(row["id"] for row in rows(stream, name))
 
 
 def write(sink: ArchiveSink, outcomes: list[dict[str, Any]]) -> dict[str, int]:
@@ -83,7 +83,7 @@ def waiting(conn: Connection) -> list[tuple[int, int]]:
     return conn.execute("SELECT id, attempts FROM messages.message ORDER BY id").fetchall()
 
 
-def test_a_claim_gives_the_same_messages_again_and_never_others(
+def test_a_named_lease_gives_the_same_messages_again_and_never_others(
     stream: Callable[..., LeaseStream], publish: Publish
 ) -> None:
     publish(5)
@@ -94,7 +94,7 @@ def test_a_claim_gives_the_same_messages_again_and_never_others(
     assert not set(ids(packer, "packer/1/1")) & set(first)
 
 
-def test_a_claim_that_found_nothing_stays_empty(stream: Callable[..., LeaseStream], publish: Publish) -> None:
+def test_a_named_lease_that_found_nothing_stays_empty(stream: Callable[..., LeaseStream], publish: Publish) -> None:
     packer = stream()
     assert ids(packer, "packer/1/0") == []
     publish(3)
@@ -123,7 +123,7 @@ def test_asking_again_extends_the_lease_and_counts_no_attempt(
     assert waiting(conn) == [(first["id"], 1)]
 
 
-def test_a_claim_gives_only_what_it_still_holds(
+def test_a_named_lease_gives_only_what_it_still_holds(
     stream: Callable[..., LeaseStream], publish: Publish, conn: Connection, sink: ArchiveSink
 ) -> None:
     publish(6)
@@ -140,7 +140,7 @@ def test_a_claim_gives_only_what_it_still_holds(
     assert write(sink, [{"id": taken["id"], "lock_token": taken["lock_token"]}]) == {"lost": 1}
 
 
-def test_the_first_batch_has_the_same_claims_after_a_crash_though_spark_forgot_where_it_began(
+def test_the_first_batch_has_the_same_names_after_a_crash_though_spark_forgot_where_it_began(
     stream: Callable[..., LeaseStream], publish: Publish
 ) -> None:
     publish(1)
@@ -166,7 +166,7 @@ def test_a_straggler_of_a_batch_that_is_done_takes_nothing(
     assert len(ids(packer, "packer/8/0")) == 1
 
 
-def test_claims_are_forgotten_a_day_after_they_ended(
+def test_named_leases_are_forgotten_a_day_after_they_ended(
     stream: Callable[..., LeaseStream], publish: Publish, conn: Connection
 ) -> None:
     publish(1)
@@ -177,7 +177,7 @@ def test_claims_are_forgotten_a_day_after_they_ended(
     assert conn.execute("SELECT lease_name FROM messages.named_lease").fetchall() == [("packer/2/0",)]
 
 
-def test_a_claim_of_another_queue_is_refused(
+def test_a_named_lease_of_another_queue_is_refused(
     stream: Callable[..., LeaseStream], publish: Publish, queue: Callable[..., str]
 ) -> None:
     queue("mail")
@@ -186,7 +186,7 @@ def test_a_claim_of_another_queue_is_refused(
         rows(stream(queue="mail"), "packer/1/0")
 
 
-def test_a_limited_team_reaches_no_claim_of_another_team(
+def test_a_limited_team_reaches_no_named_lease_of_another_team(
     dsn: str, stream: Callable[..., LeaseStream], publish: Publish, queue: Callable[..., str], conn: Connection
 ) -> None:
     publish(2)
@@ -310,10 +310,10 @@ def test_a_result_that_there_is_not_is_refused(
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
-        ({"output": "secret: 42"}, "its output is no JSON"),
-        ({"output": '{"secret": "\\u0000"}'}, "its output is no JSON"),
-        ({"output": "secret \0"}, "its output is no JSON"),
-        ({"output": f'"{"secret" * 11000}"'}, "an output or failure has 66002 bytes. Give at most 65536"),
+        ({"output": "secret: 42"}, "its output is not JSON"),
+        ({"output": '{"secret": "\\u0000"}'}, "its output is not JSON"),
+        ({"output": "secret \0"}, "its output is not JSON"),
+        ({"output": f'"{"secret" * 11000}"'}, "its output has 66002 bytes. Give at most 65536"),
         ({"result": "retry", "delay_seconds": float("inf")}, "delay_seconds is inf. Give 0 to 366 days"),
         ({"result": "retry", "delay_seconds": -1.0}, "delay_seconds is -1.0. Give 0 to 366 days"),
     ],
@@ -374,8 +374,9 @@ def test_details_that_postgresql_cannot_hold_are_kept_without_that(
 
 def test_a_token_that_is_none_is_an_error(publish: Publish, sink: ArchiveSink, conn: Connection) -> None:
     mine = publish(2)
-    with pytest.raises(InvalidMessage, match="uuid"):
+    with pytest.raises(InvalidArgument, match="a lock_token is not one of a lease") as raised:
         write(sink, [{"id": id_, "lock_token": "secret"} for id_ in mine])
+    assert "secret" not in str(raised.value)
     assert archived(conn) == {}
 
 
@@ -406,8 +407,8 @@ def test_spark_archives_a_queue_and_ends_with_what_was_ready_at_the_start(
 ) -> None:
     mine = publish(35)
     frame = lease_stream(spark).withColumn("body", F.col("message").cast("int"))
-    verdict = F.when(F.col("body") % 5 == 0, "rejected").otherwise("success")
-    outcomes = frame.select("id", "lock_token", verdict.alias("result"), F.to_json(F.struct("body")).alias("output"))
+    result = F.when(F.col("body") % 5 == 0, "rejected").otherwise("success")
+    outcomes = frame.select("id", "lock_token", result.alias("result"), F.to_json(F.struct("body")).alias("output"))
     archive_all(outcomes, tmp_path / "checkpoint")
     found = archived(conn)
     assert sorted(found) == mine

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from airflow_provider_pgqueue.core.client import Statement, list_of, to_json, unless_lost
+from airflow_provider_pgqueue.core.client import JsonText, Statement, list_of, to_json, unless_lost
 from airflow_provider_pgqueue.core.message import ArchivedMessage
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
 
@@ -33,7 +33,7 @@ def archive(
         "result": result,
         "details": details,
         "handled_by": handled_by,
-        "outcomes": to_json({str(id_): _as_result(outcome) for id_, outcome in outcomes.items()}) if outcomes else None,
+        "outcomes": _object({str(id_): _as_result(outcome) for id_, outcome in outcomes.items()}) if outcomes else None,
         "output": None if output is None else to_json(output),
         "failure": None if failure is None else to_json(failure),
     }
@@ -41,15 +41,20 @@ def archive(
     return Statement("archive", arguments, unless_lost(ids), types)
 
 
-def _as_result(outcome: Success | Rejected | Failed) -> dict[str, Any]:
+def _as_result(outcome: Success | Rejected | Failed) -> JsonText:
     match outcome:
         case Success(details, output):
             said = {"result": "success", "details": details, "output": output}
-        case Rejected(reason):
-            said = {"result": "rejected", "details": reason}
-        case Failed(details, failure):
-            said = {"result": "failed", "details": details, "failure": failure}
-    return {key: value for key, value in said.items() if value is not None}
+        case Rejected(reason, output):
+            said = {"result": "rejected", "details": reason, "output": output}
+        case Failed(details, failure, output):
+            said = {"result": "failed", "details": details, "failure": failure, "output": output}
+    return _object({key: value for key, value in said.items() if value is not None})
+
+
+def _object(members: Mapping[str, Any]) -> JsonText:
+    # By hand, so that an output that is text already stays as it is.
+    return JsonText("{" + ",".join(f"{to_json(key)}:{to_json(value)}" for key, value in members.items()) + "}")
 
 
 def search_archive(

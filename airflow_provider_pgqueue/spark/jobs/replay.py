@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from psycopg import sql
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -147,14 +148,16 @@ def _choose(spark: SparkSession, options: ReplayOptions, database: Database, col
 
 
 def _archive(spark: SparkSession, options: ReplayOptions, columns: tuple[str, ...]) -> DataFrame:
-    """Read the archive, anew for each query, as `pushFilters` needs it: a reference is found by its index."""
+    """Read the archive; references are found by their index."""
+    references = sql.SQL(", ").join(map(sql.Literal, options.references))
     given = {
-        "pushFilters": "true",
-        "columns": "" if options.where else ",".join(dict.fromkeys(columns + _CHOSEN_BY)),
+        "table": "archive",
+        "columns": "*" if options.where else ",".join(dict.fromkeys(columns + _CHOSEN_BY)),
         "queue": ",".join(options.queues),
         "result": ",".join(options.results),
         "from": options.first_at.isoformat() if options.first_at else "",
         "to": options.end_at.isoformat() if options.end_at else "",
+        "where": sql.SQL("reference IN ({})").format(references).as_string(None) if options.references else "",
     }
     return spark.read.format("pgqueue").options(**{name: value for name, value in given.items() if value}).load()
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.source.options import check_names
+from airflow_provider_pgqueue.spark.source.options import check_names, choice, names
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -25,9 +24,9 @@ class PgQueueSource(DataSource):
 
     | call | option `table` | gives or takes |
     |---|---|---|
-    | `read` | `archive` (default), `queue` | rows, without leasing any |
+    | `read` | `archive`, `queue` | rows, without leasing any |
     | `write` | | messages to publish |
-    | `readStream` | `archive` (default) | each archived message once, in the order of the log |
+    | `readStream` | `archive` | each archived message once, in the order of the log |
     | `readStream` | `queue` | leased messages, to be archived by the sink |
     | `writeStream` | `queue` (default) | messages to publish |
     | `writeStream` | `archive` | outcomes of leased messages |
@@ -43,35 +42,38 @@ class PgQueueSource(DataSource):
     def schema(self) -> StructType:
         """Return the columns that this read gives."""
         from airflow_provider_pgqueue.spark.source.schema import LEASED, spark_schema
-        from airflow_provider_pgqueue.spark.source.selection import columns
+        from airflow_provider_pgqueue.spark.source.selection import table_of
 
         # Only a stream of leased messages has a name.
-        return spark_schema(columns(self.options, LEASED if "streamName" in self.options else None))
+        table = LEASED if "streamName" in self.options else table_of(self.options)
+        return spark_schema(table.select(names(self.options, "columns")))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a table in ranges."""
-        from airflow_provider_pgqueue.spark.source.read.reader import reader
+        from airflow_provider_pgqueue.spark.source.read.reader import RangeReader
 
-        return reader(self.database, self.options, schema)
+        return RangeReader(self.database, self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what publishes the rows of a DataFrame."""
         from airflow_provider_pgqueue.spark.source.publish.writer import PublishOptions, PublishWriter
 
-        self._option("table", "queue", among=("queue",))
+        choice(self.options, "table", ("queue",), default="queue")
         return PublishWriter(self.database, PublishOptions.of(self.options, schema, overwrite=overwrite))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return what follows the archive, or leases."""
         from airflow_provider_pgqueue.spark.source.lease.lease_stream import LeaseStream
         from airflow_provider_pgqueue.spark.source.log.archive_log import ArchiveLog
+        from airflow_provider_pgqueue.spark.source.schema import ARCHIVE
+        from airflow_provider_pgqueue.spark.source.selection import table_of
 
-        table = self._option("table", "archive", among=("archive", "queue"))
-        return (ArchiveLog if table == "archive" else LeaseStream)(self.database, self.options, schema)
+        follows = table_of(self.options) is ARCHIVE
+        return (ArchiveLog if follows else LeaseStream)(self.database, self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return what publishes each batch of a stream, or archives it."""
-        if self._option("table", "queue", among=("queue", "archive")) == "archive":
+        if choice(self.options, "table", ("queue", "archive"), default="queue") == "archive":
             from airflow_provider_pgqueue.spark.source.lease.archive_sink import ArchiveSink
 
             check_names(self.options, ("table",), "The sink of a lease stream")
@@ -79,12 +81,6 @@ class PgQueueSource(DataSource):
         from airflow_provider_pgqueue.spark.source.publish.writer import PublishOptions, PublishStreamWriter
 
         return PublishStreamWriter(self.database, PublishOptions.of(self.options, schema, overwrite=overwrite))
-
-    def _option(self, name: str, default: str, *, among: tuple[str, ...]) -> str:
-        value: str = self.options.get(name, default)
-        if value not in among:
-            raise InvalidArgument(f"option {name} is {value!r}. Give one of {', '.join(among)}.")
-        return value
 
 
 def data_source(conninfo: str = "") -> type[PgQueueSource]:

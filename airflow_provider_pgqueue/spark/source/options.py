@@ -1,4 +1,4 @@
-"""The options of a read, a write or a stream, checked."""
+"""The options of a read, a write or a stream, checked; and the names that people bring from other sources."""
 
 from __future__ import annotations
 
@@ -14,9 +14,52 @@ RESULTS: Final = ("success", "failed", "rejected", "lock_expired", "expired")
 _QUEUE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})  # what it hands on to the sink of a stream
 
+_CONNECTION: Final = "Give the connection to register(spark, conninfo) or in PGQUEUE_DSN: it belongs in no option."
+_RANGES: Final = "A read cuts its ranges itself; numPartitions is how many at most."
+_START: Final = "A stream of the archive starts at startingOffsets; a batch read takes from and to."
+_SIZE: Final = "A read is cut into statements by itself; a stream takes maxMessagesPerTrigger."
+_ADVICE: Final = {
+    "maxOffsetsPerTrigger": "Use maxMessagesPerTrigger.",
+    "maxRecordsPerTrigger": "Use maxMessagesPerTrigger.",
+    "maxFilesPerTrigger": "Use maxMessagesPerTrigger.",
+    "minPartitions": "Use numPartitions.",
+    "subscribe": "Use queue.",
+    "subscribePattern": "Use queue, with names separated by commas; or topic, with a pattern.",
+    "assign": "Use queue.",
+    "topic": "Use queue, or a column topic in the rows.",
+    "group.id": "Use streamName.",
+    "kafka.group.id": "Use streamName.",
+    "groupIdPrefix": "Use streamName.",
+    "includeHeaders": "Name headers in columns.",
+    "from": _START,
+    "to": _START,
+    "startingTimestamp": _START,
+    "endingTimestamp": _START,
+    "startingOffsets": _START,
+    "endingOffsets": _START,
+    "dbtable": "Use table, which is archive or queue; and queue for the names of queues.",
+    "query": "Use table, and where for a condition.",
+    "pushDownPredicate": "Use where for a condition that PostgreSQL applies.",
+    "pushFilters": "Use where for a condition that PostgreSQL applies.",
+    "predicates": "Use where for a condition that PostgreSQL applies.",
+    "partitionColumn": _RANGES,
+    "lowerBound": _RANGES,
+    "upperBound": _RANGES,
+    "fetchsize": _SIZE,
+    "batchsize": "Rows are published in one transaction of any size; maxConnections is how many tasks write at once.",
+    "numPartitions": "Use maxConnections, which is how many tasks write at once.",
+    "isolationLevel": "Rows are published in one transaction, or none.",
+    "truncate": "A queue cannot be overwritten.",
+    "sessionInitStatement": _CONNECTION,
+    "path": "Call load() and save() without a path.",
+} | dict.fromkeys(
+    ("url", "host", "port", "user", "password", "driver", "bootstrap.servers", "kafka.bootstrap.servers"), _CONNECTION
+)
+_BY_LOWER_NAME: Final = {name.lower(): advice for name, advice in _ADVICE.items()}
+
 
 def check_names(options: Collection[str], known: Collection[str], what: str) -> None:
-    """Raise InvalidArgument for an option that `what` does not take: nothing that was mistyped is passed over.
+    """Raise InvalidArgument for an option that `what` does not take, such as one of Kafka: none is passed over.
 
     Spark writes them in lower case.
     """
@@ -24,8 +67,20 @@ def check_names(options: Collection[str], known: Collection[str], what: str) -> 
     for option in options:
         if option.lower() not in by_name.keys() | _OF_SPARK:
             near = get_close_matches(option.lower().replace("_", ""), by_name, n=1)
-            hint = f" Did you mean {by_name[near[0]]}?" if near else ""
-            raise InvalidArgument(f"there is no option {option[:50]!r}. {what} takes {', '.join(known)}.{hint}")
+            guess = f"Did you mean {by_name[near[0]]}?" if near else ""
+            hint = _BY_LOWER_NAME.get(option.lower(), guess)
+            raise InvalidArgument(
+                f"there is no option {option[:50]!r}. {what} takes {', '.join(known)}. {hint}".strip()
+            )
+
+
+def choice(options: Mapping[str, str], name: str, among: Collection[str], *, default: str | None = None) -> str:
+    """Return one of the values that an option may have."""
+    value = options.get(name, default)
+    if value is None or value not in among:
+        given = "is missing" if value is None else f"is {value[:50]!r}"
+        raise InvalidArgument(f"option {name} {given}. Give one of {', '.join(among)}.")
+    return value
 
 
 def queues(options: Mapping[str, str]) -> list[str]:
@@ -55,14 +110,6 @@ def number(options: Mapping[str, str], name: str, default: int, *, at_most: int 
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= at_most):
         raise InvalidArgument(f"option {name} is {text[:50]!r}. Give a whole number from 1 to {at_most}.")
     return int(text)
-
-
-def boolean(options: Mapping[str, str], name: str, default: bool) -> bool:
-    """Return true or false."""
-    text = options.get(name, str(default)).lower()
-    if text not in ("true", "false"):
-        raise InvalidArgument(f"option {name} is {text[:50]!r}. Give true or false.")
-    return text == "true"
 
 
 def names(options: Mapping[str, str], name: str) -> list[str]:

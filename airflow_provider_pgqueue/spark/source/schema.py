@@ -12,126 +12,126 @@ from pyspark.sql.types import DataType, LongType, ShortType, StringType, StructF
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 
+EVERYTHING: Final = "*"
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of PostgreSQL as Arrow and Spark have it; `read` is how a column becomes that, where it is not at once."""
+    """A type of PostgreSQL as Arrow and Spark have it; `read` converts a column that does not arrive as that."""
 
-    name: str
     arrow: pa.DataType
     spark: DataType
     read: LiteralString = "{}"
 
 
-BIGINT: Final = Kind("bigint", pa.int64(), LongType())
-SMALLINT: Final = Kind("smallint", pa.int16(), ShortType())
-TEXT: Final = Kind("text", pa.string(), StringType())
-JSON: Final = Kind("jsonb", pa.string(), StringType(), read="{}::text")
-UUID: Final = Kind("uuid", pa.string(), StringType(), read="{}::text")
-MOMENT: Final = Kind("timestamptz", pa.timestamp("us", tz="UTC"), TimestampType())
-# A moment that may be infinite, which neither Arrow nor Spark has: it reads as NULL.
-FINITE: Final = replace(MOMENT, read="CASE WHEN isfinite({0}) THEN {0} END")
+_TEXT: Final = Kind(pa.string(), StringType())
+_MOMENT: Final = Kind(pa.timestamp("us", tz="UTC"), TimestampType())
+_KINDS: Final = {
+    "bigint": Kind(pa.int64(), LongType()),
+    "smallint": Kind(pa.int16(), ShortType()),
+    "text": _TEXT,
+    "jsonb": replace(_TEXT, read="{}::text"),
+    "uuid": replace(_TEXT, read="{}::text"),
+    "timestamptz": _MOMENT,
+    # A moment that may be infinite, which neither Arrow nor Spark has: it reads as NULL.
+    "infinite": replace(_MOMENT, read="CASE WHEN isfinite({0}) THEN {0} END"),
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column, named alike in SQL and in Spark."""
+class TableColumn:
+    """A column, named alike in SQL and in Spark; one that is not read `by_default` has to be asked for."""
 
     name: str
     kind: Kind
-
-    @property
-    def value(self) -> sql.Composable:
-        """The value that arrives, as an SQL expression."""
-        return sql.SQL(self.kind.read).format(sql.Identifier(self.name))
+    by_default: bool = True
 
     @property
     def expression(self) -> sql.Composable:
-        """What to select: the value, under the name of the column."""
-        return sql.SQL("{} AS {}").format(self.value, sql.Identifier(self.name))
+        """What to select: the value that arrives, under the name of the column."""
+        name = sql.Identifier(self.name)
+        return sql.SQL("{} AS {}").format(sql.SQL(self.kind.read).format(name), name)
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table that can be read; `moment` is the column that `from` and `to` are about."""
+    """A table that can be read; `moment` is the column that the options `from` and `to` are about."""
 
     name: str
     relation: sql.Identifier
     moment: str
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
 
-    def select(self, names: Iterable[str] = ()) -> tuple[Column, ...]:
-        """Return columns by name, in that order; all without names. InvalidArgument for an unknown or doubled one."""
+    def select(self, names: Iterable[str] = ()) -> tuple[TableColumn, ...]:
+        """Return columns by name, in that order; `*` stands for all, and no names for all but the bodies.
+
+        Spark does not say which columns a query uses, so a body that nobody asked for would be read for nothing.
+        InvalidArgument for a column that does not exist or is named twice.
+        """
         known, wanted = {column.name: column for column in self.columns}, list(names)
+        if wanted == [EVERYTHING]:
+            return self.columns
         for place, name in enumerate(wanted):
             if name not in known:
                 raise InvalidArgument(f"the {self.name} has no column {name!r}. It has {', '.join(known)}.")
             if name in wanted[:place]:
                 raise InvalidArgument(f"column {name!r} is named twice. Name each column once.")
-        return tuple(known[name] for name in wanted or known)
+        return tuple(known[name] for name in wanted) or tuple(column for column in self.columns if column.by_default)
 
-    def selected(self, names: Iterable[str]) -> str:
-        """Return what to SELECT for these columns."""
-        return ", ".join(column.expression.as_string(None) for column in self.select(names))
+    def columns_of(self, schema: StructType) -> tuple[TableColumn, ...]:
+        """Return the columns of a schema; InvalidArgument if the table has none of that name and type."""
+        columns = self.select(schema.fieldNames())
+        for given, known in zip(schema, columns, strict=True):
+            if given.dataType != known.kind.spark:
+                raise InvalidArgument(
+                    f"column {given.name!r} is {known.kind.spark.simpleString()}, not "
+                    f"{given.dataType.simpleString()}. Leave out schema(), and cast afterwards."
+                )
+        return columns
+
+    def statement(self, columns: Iterable[TableColumn], conditions: Collection[sql.Composable]) -> sql.Composed:
+        """Return the SELECT of the rows that meet all conditions."""
+        return sql.SQL("SELECT {} FROM {}{}{}").format(
+            sql.SQL(", ").join(column.expression for column in columns),
+            self.relation,
+            sql.SQL(" WHERE " if conditions else ""),
+            sql.SQL(" AND ").join(conditions),
+        )
+
+
+def _columns(text: str, *, on_request: str = "") -> tuple[TableColumn, ...]:
+    pairs = (column.split() for column in text.split(","))
+    return tuple(TableColumn(name, _KINDS[kind], by_default=name != on_request) for name, kind in pairs)
 
 
 ARCHIVE: Final = Table(
     "archive",
     sql.Identifier("messages", "message_archive"),
     "archived_at",
-    (
-        Column("id", BIGINT),
-        Column("queue_name", TEXT),
-        Column("result", TEXT),
-        Column("created_at", MOMENT),
-        Column("leased_at", MOMENT),
-        Column("archived_at", MOMENT),
-        Column("attempts", SMALLINT),
-        Column("priority", SMALLINT),
-        Column("requeues", SMALLINT),
-        Column("requeued_from", BIGINT),
-        Column("handled_by", TEXT),
-        Column("details", TEXT),
-        Column("reference", TEXT),
-        Column("topic", TEXT),
-        Column("group_key", TEXT),
-        Column("fingerprint", TEXT),
-        Column("remedy", TEXT),
-        Column("remedied_at", MOMENT),
-        Column("remedied_by", TEXT),
-        Column("requeued_as", BIGINT),
-        Column("dismissed_for", TEXT),
-        Column("headers", JSON),
-        Column("output", JSON),
-        Column("failure", JSON),
-        Column("message", JSON),
-        Column("xid", BIGINT),
+    _columns(
+        """
+        id bigint, queue_name text, result text, created_at timestamptz, leased_at timestamptz, archived_at timestamptz,
+        attempts smallint, priority smallint, requeues smallint, requeued_from bigint, handled_by text, details text,
+        reference text, topic text, group_key text, fingerprint text, remedy text, remedied_at timestamptz,
+        remedied_by text, requeued_as bigint, dismissed_for text, headers jsonb, output jsonb, failure jsonb,
+        message jsonb, xid bigint
+        """,
+        on_request="message",
     ),
 )
-# Without lock_token: it is the right to finish a message, and who reads has leased nothing.
+# Without lock_token: it is the right to finish a message, and a reader has leased nothing.
 QUEUE: Final = Table(
     "queue",
     sql.Identifier("messages", "message"),
     "created_at",
-    (
-        Column("id", BIGINT),
-        Column("queue_name", TEXT),
-        Column("created_at", MOMENT),
-        Column("visible_at", FINITE),
-        Column("leased_at", MOMENT),
-        Column("lock_expires_at", FINITE),
-        Column("expires_at", FINITE),
-        Column("due_at", FINITE),
-        Column("attempts", SMALLINT),
-        Column("priority", SMALLINT),
-        Column("requeues", SMALLINT),
-        Column("requeued_from", BIGINT),
-        Column("locked_by", TEXT),
-        Column("reference", TEXT),
-        Column("topic", TEXT),
-        Column("group_key", TEXT),
-        Column("headers", JSON),
-        Column("message", JSON),
+    _columns(
+        """
+        id bigint, queue_name text, created_at timestamptz, visible_at infinite, leased_at timestamptz,
+        lock_expires_at infinite, expires_at infinite, due_at infinite, attempts smallint, priority smallint,
+        requeues smallint, requeued_from bigint, locked_by text, reference text, topic text, group_key text,
+        headers jsonb, message jsonb
+        """,
+        on_request="message",
     ),
 )
 # What lease_named() returns, with the token: whoever is given a message has to finish it.
@@ -139,31 +139,22 @@ LEASED: Final = Table(
     "lease",
     sql.Identifier("messages", "lease_named"),
     "created_at",
-    (
-        Column("id", BIGINT),
-        Column("queue_name", TEXT),
-        Column("message", JSON),
-        Column("headers", JSON),
-        Column("reference", TEXT),
-        Column("topic", TEXT),
-        Column("group_key", TEXT),
-        Column("priority", SMALLINT),
-        Column("attempts", SMALLINT),
-        Column("max_attempts", SMALLINT),
-        Column("requeues", SMALLINT),
-        Column("created_at", MOMENT),
-        Column("lock_token", UUID),
-        Column("lock_expires_at", MOMENT),
+    _columns(
+        """
+        id bigint, queue_name text, message jsonb, headers jsonb, reference text, topic text,
+        group_key text, priority smallint, attempts smallint, max_attempts smallint, requeues smallint,
+        created_at timestamptz, lock_token uuid, lock_expires_at timestamptz
+        """
     ),
 )
 TABLES: Final = {table.name: table for table in (ARCHIVE, QUEUE)}
 
 
-def spark_schema(columns: Collection[Column]) -> StructType:
+def spark_schema(columns: Collection[TableColumn]) -> StructType:
     """Return the columns as Spark has them."""
     return StructType([StructField(column.name, column.kind.spark) for column in columns])
 
 
-def arrow_schema(columns: Collection[Column]) -> Any:
+def arrow_schema(columns: Collection[TableColumn]) -> Any:
     """Return the columns as Arrow has them, equal to what Spark expects of them."""
     return pa.schema([(column.name, column.kind.arrow) for column in columns])

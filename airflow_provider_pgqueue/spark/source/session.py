@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
-from psycopg.rows import dict_row
 
-from airflow_provider_pgqueue.core.errors import translate
-from airflow_provider_pgqueue.core.message import Row
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import PgQueueError
 from airflow_provider_pgqueue.core.migrations import check_version
+from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark.database import Database
+
+T = TypeVar("T")
 
 
 class Session:
@@ -30,24 +31,18 @@ class Session:
     def __reduce__(self) -> tuple[Any, ...]:
         return Session, (self._database, self._application_name)
 
-    def ask(self, query: str, arguments: Mapping[str, Any] | None = None) -> list[Row]:
-        """Return the rows of a statement that may run twice: it does if the connection broke under it.
-
-        An error of the tree in `core.errors`.
-        """
+    def ask(self, statement: Statement[T]) -> T:
+        """Return what a statement gives that may run twice: it does if the connection broke under it."""
         conn = self._conn or self._open()
         began = time.monotonic()
         try:
-            return _rows(conn, query, arguments)
-        except psycopg.Error as error:
+            return run(conn, statement)
+        except (PgQueueError, psycopg.Error):
             if not conn.closed:
-                raise translate(error) from error
+                raise
         finally:
             self.seconds += time.monotonic() - began
-        try:
-            return _rows(self._open(), query, arguments)
-        except psycopg.Error as error:
-            raise translate(error) from error
+        return run(self._open(), statement)
 
     def close(self) -> None:
         """Close the connection, if there is one; the next question opens another."""
@@ -59,8 +54,3 @@ class Session:
         self._conn = self._database.connect(self._application_name)
         check_version(self._conn)
         return self._conn
-
-
-def _rows(conn: psycopg.Connection[Any], query: str, arguments: Mapping[str, Any] | None) -> list[Row]:
-    with conn.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(query.encode(), arguments).fetchall()

@@ -37,7 +37,7 @@ def dead_rows(spark: SparkSession, database: Database, window: Window, queue_nam
 
 
 def _archived(spark: SparkSession, database: Database, window: Window, queue_names: tuple[str, ...]) -> DataFrame:
-    reader = spark.read.format("pgqueue").option("columns", _COLUMNS).option("result", DEAD)
+    reader = spark.read.format("pgqueue").option("table", "archive").option("columns", _COLUMNS).option("result", DEAD)
     if queue_names:
         reader = reader.option("queue", ",".join(queue_names))
     return reader.option("from", window.begin.isoformat()).load()

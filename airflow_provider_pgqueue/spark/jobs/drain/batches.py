@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -10,13 +9,12 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from airflow_provider_pgqueue.core.client import to_json
 from airflow_provider_pgqueue.core.consumer import outcome_of
-from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
+from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Message
-from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Retry, Success, storable
+from airflow_provider_pgqueue.core.outcome import Outcome, Retry
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.spark.source.delay import delay_of
+from airflow_provider_pgqueue.spark.source.outcomes import COLUMNS, RESULTS, parse_outcomes
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +33,6 @@ MESSAGES: Final = pa.schema(
         ("created_at", pa.timestamp("us", tz="UTC")),
     ]
 )
-_RESULTS: Final = ("success", "rejected", "failed", "retry")
-_LARGEST_OUTPUT: Final = 65536  # bytes, as the archive counts them
 
 
 class Batches:
@@ -104,32 +100,26 @@ def outcomes_of(answer: Any, ids: set[int]) -> dict[int, Outcome | None]:
     """Return a function's answer as outcomes by id; InvalidArgument says what is wrong with it.
 
     None is success for all. Else a pyarrow.Table, a RecordBatch or a pandas.DataFrame with the columns `id` and
-    `result`, and if wanted `details`, `output` (JSON, with success) and `delay_seconds` (with retry; without it the
-    back-off of the queue). A message that it leaves out is a success.
+    `result`, and if wanted `details`, `output` (JSON) and `delay_seconds` (with retry; without it the
+    back-off of the queue). A message that it leaves out is a success, one whose outcome cannot be kept is `failed`.
     """
     if answer is None:
         return {}
-    rows = _columns(answer)
-    given = rows.column("id").to_pylist()
-    if None in given or len(set(given)) < len(given):
-        raise InvalidArgument("the function gave a row without an id, or two for one. Give one row a message.")
-    if unknown := sorted(set(given) - ids):
-        raise InvalidArgument(f"the function gave outcomes for messages that it did not get: {unknown[:10]}")
-    return {row.pop("id"): _outcome(**row) for row in rows.to_pylist()}
-
-
-def _columns(answer: Any) -> pa.Table:
-    table = _as_table(answer)
-    names = table.column_names
-    if unknown := sorted(set(names) - set(_ACCEPTED)):
-        raise InvalidArgument(f"the function gave the columns {unknown}. Known are {', '.join(_ACCEPTED)}.")
+    rows = _as_table(answer)
+    names = rows.column_names
+    if unknown := sorted(set(names) - set(COLUMNS)):
+        raise InvalidArgument(f"the function gave the columns {unknown}. Known are {', '.join(COLUMNS)}.")
     if len(set(names)) < len(names) or not {"id", "result"} <= set(names):
         raise InvalidArgument(f"the function gave the columns {names}. Give id and result, each column once.")
-    for name in names:
-        accepted, type_ = _ACCEPTED[name], table.schema.field(name).type
-        if not any(accepts(type_) for accepts in accepted):
-            raise InvalidArgument(f"the function gave the column {name} as {type_}. Give {_CURES[name]}.")
-    return table
+    if rows.column("result").null_count:
+        raise InvalidArgument(f"the function gave a row without a result. Give one of {', '.join(RESULTS)}.")
+    given = list(parse_outcomes(rows, giver="the function"))
+    found: dict[int, Outcome | None] = dict(given)
+    if len(found) < len(given):
+        raise InvalidArgument("the function gave two rows for one message. Give one row a message.")
+    if strangers := sorted(set(found) - ids):
+        raise InvalidArgument(f"the function gave outcomes for messages that it did not get: {strangers[:10]}")
+    return found
 
 
 def _as_table(answer: Any) -> pa.Table:
@@ -150,63 +140,3 @@ def _as_table(answer: Any) -> pa.Table:
             f"the DataFrame that the function returned is no table ({type(error).__name__}). "
             "Give each column one type: whole numbers as id, text as result, details and output."
         ) from None
-
-
-_TEXT: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
-_WHOLE: Final = (pa.types.is_integer,)
-_NUMBER: Final = (pa.types.is_integer, pa.types.is_floating, pa.types.is_null)
-_ACCEPTED: Final[Mapping[str, tuple[Callable[[Any], bool], ...]]] = {
-    "id": _WHOLE,
-    "result": _TEXT,
-    "details": _TEXT,
-    "output": _TEXT,
-    "delay_seconds": _NUMBER,
-}
-_CURES: Final = {
-    "id": "whole numbers",
-    "result": f"one of {', '.join(_RESULTS)}",
-    "details": "text",
-    "output": "JSON as text",
-    "delay_seconds": "numbers",
-}
-
-
-def _outcome(
-    result: str | None, details: str | None = None, output: str | None = None, delay_seconds: float | None = None
-) -> Outcome:
-    delay = delay_of(delay_seconds)
-    if output is not None and result != "success":
-        raise InvalidArgument(f"the function gave an output with result {_shown(result)}. Only success has one.")
-    if delay is not None and result != "retry":
-        raise InvalidArgument(f"the function gave delay_seconds with result {_shown(result)}. Only retry has it.")
-    reason = None if details is None else storable(details)
-    match result:
-        case "success":
-            return Success(reason, None if output is None else _output(output))
-        case "rejected":
-            return Rejected(reason or "rejected by the function")
-        case "failed":
-            return Failed(reason or "failed, says the function")
-        case "retry":
-            return Retry(delay, reason)
-    raise InvalidArgument(f"the function gave the result {_shown(result)}. Give {_CURES['result']}.")
-
-
-def _output(text: str) -> Any:
-    try:
-        value = json.loads(text)
-        storing = to_json(value)
-    except (ValueError, RecursionError, InvalidMessage):
-        storing = None
-    if storing is None or "\\u0000" in storing:
-        raise InvalidArgument("the function gave an output that is not JSON. Give text such as json.dumps makes.")
-    if (size := len(json.dumps(value, ensure_ascii=False).encode())) > _LARGEST_OUTPUT:
-        raise InvalidArgument(
-            f"the function gave an output of {size} bytes. Give at most {_LARGEST_OUTPUT}; "
-            "keep large results elsewhere and say where."
-        )
-    return value
-
-
-def _shown(result: str | None) -> str:
-    return repr(result if result is None else result[:20])

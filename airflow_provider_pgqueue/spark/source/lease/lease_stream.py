@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-import psycopg
 import pyarrow as pa
-from psycopg.rows import dict_row
+from psycopg.types.string import TextLoader
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
-from airflow_provider_pgqueue.core.errors import InvalidArgument, QueuePaused, translate
+from airflow_provider_pgqueue.core.errors import InvalidArgument, QueuePaused
+from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source import options as given
-from airflow_provider_pgqueue.spark.source.schema import LEASED
+from airflow_provider_pgqueue.spark.source.schema import LEASED, arrow_schema
 from airflow_provider_pgqueue.spark.source.session import Session
-
-log = logging.getLogger(__name__)
 
 _NAME: Final = "pgqueue lease stream"
 _LOOK_EVERY: Final = 0.1  # seconds: Spark asks an idle stream every 10 ms
@@ -33,10 +31,10 @@ _OPTIONS: Final = (
 
 
 class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Gives each batch what is leased under its names: a batch that is read again gets its own messages and no others.
+    """Gives each batch what its named leases hold: a batch that is read again gets its own messages and no others.
 
     The offset counts batches. Part `p` of batch `b` leases on its executor under the name `STREAM/b/p`; a retry, a
-    second action, speculation and a replay after a crash ask for the same name, and get those of its messages that it
+    second action, speculation and a replay after a crash ask under the same name, and get those of its messages that it
     still holds, with their leases extended. What was archived or lost meanwhile is not given again.
     """
 
@@ -44,7 +42,7 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         given.check_names(options, _OPTIONS, "A stream of leases")
         self._database = database
         self._session = Session(database, _NAME)
-        self._schema = schema
+        self._schema = arrow_schema(LEASED.columns_of(schema))
         self._stream = _stream_name(options)
         self._queue_name = _queue_name(options)
         self._parts = given.number(options, "numPartitions", 2, at_most=1000)
@@ -55,14 +53,13 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._looked = 0.0
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return a number that no batch of this stream had: a new checkpoint meets none of the names of an old one.
+        """Return a number that no batch of this stream had: a new checkpoint meets no named lease of an old one.
 
         Spark asks again and again until the first batch is done: a reader keeps to its answer.
         """
         if self._initial is None:
-            self._session.ask("SELECT FROM messages.status(%(queue_name)s)", {"queue_name": self._queue_name})
-            (row,) = self._session.ask("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS batch")
-            self._initial = row["batch"]
+            self._session.ask(verbs.status(self._queue_name))  # raises if there is no such queue
+            self._initial = self._now()
         return {"batch": self._initial}
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -85,22 +82,22 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"batch": start["batch"] + 1}
 
     def commit(self, end: dict[str, Any]) -> None:
-        """End the named leases of this batch and of those before it: the batch is done."""
-        self._session.ask(
-            "SELECT messages.end_named_leases(%(stream)s, %(queue_name)s, %(before_batch)s)",
-            {"stream": self._stream, "queue_name": self._queue_name, "before_batch": end["batch"] + 1},
-        )
+        """Forget the named leases of this batch and of those before it: the batch is done."""
+        self._session.ask(verbs.end_named_leases(self._stream, self._queue_name, end["batch"] + 1))
 
     def stop(self) -> None:
         """Close the connection."""
         self._session.close()
 
     def _ready(self, *, count_up_to: int) -> int:
-        rows = self._session.ask(
-            "SELECT ready FROM messages.ready_queues(ARRAY[%(queue_name)s], %(count_up_to)s)",
-            {"queue_name": self._queue_name, "count_up_to": count_up_to},
-        )
-        return sum(row["ready"] for row in rows)
+        found = self._session.ask(verbs.ready_queues([self._queue_name], count_up_to=count_up_to))
+        return sum(queue.ready for queue in found)
+
+    def _now(self) -> int:
+        """Return milliseconds of the database's clock, which goes on whichever driver asks."""
+        with self._database.connect(_NAME) as conn:
+            ((moment,),) = conn.execute("SELECT clock_timestamp()").fetchall()
+        return int(moment.timestamp() * 1000)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Name the leases of a batch. Its end is its name, because Spark forgets the start of the first batch."""
@@ -109,32 +106,26 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(f"{self._stream}/{end['batch']}/{part}") for part in range(self._parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Lease under a name, or get what it leased before and still holds. Nothing while the queue is paused."""
-        schema = to_arrow_schema(self._schema, timezone="UTC")
-        rows = self._lease(partition.value)
-        if rows:
-            yield pa.RecordBatch.from_pylist(rows, schema=schema)
+        """Lease under a name, or get what was leased under it and is still held. Nothing while the queue is paused."""
+        if rows := self._lease(partition.value):
+            yield pa.RecordBatch.from_pylist(rows, schema=self._schema)
 
-    def _lease(self, lease_name: str) -> list[dict[str, Any]]:
-        columns = LEASED.selected(self._schema.names)
-        query = (
-            f"SELECT {columns} FROM messages.lease_named(%(lease_name)s, %(queue_name)s, %(max_messages)s,"  # noqa: S608 own names
-            " %(lease_for)s, %(locked_by)s)"
+    def _lease(self, lease_name: str) -> list[Row]:
+        statement = verbs.lease_named(
+            lease_name,
+            self._queue_name,
+            max_messages=-(-self._max_messages // self._parts),
+            lease_for=self._lease_for,
+            locked_by=f"{self._stream} {process_name()}",
         )
-        arguments = {
-            "lease_name": lease_name,
-            "queue_name": self._queue_name,
-            "max_messages": -(-self._max_messages // self._parts),
-            "lease_for": self._lease_for,
-            "locked_by": f"{self._stream} {process_name()}",
-        }
-        with self._database.connect(_NAME) as conn, conn.cursor(row_factory=dict_row) as cursor:
+        with self._database.connect(_NAME) as conn:
+            # A body goes through as the text that it is, and a token is a text in Spark.
+            for kind in ("jsonb", "uuid"):
+                conn.adapters.register_loader(kind, TextLoader)
             try:
-                return cursor.execute(query.encode(), arguments).fetchall()
-            except psycopg.Error as error:
-                if isinstance(translated := translate(error), QueuePaused):
-                    return []
-                raise translated from error
+                return run(conn, statement)
+            except QueuePaused:
+                return []
 
 
 def _stream_name(options: Mapping[str, str]) -> str:

@@ -9,9 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
-from psycopg.sql import SQL, Literal
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
@@ -21,15 +19,17 @@ from airflow_provider_pgqueue.spark.source import options as given
 from airflow_provider_pgqueue.spark.source.log.log_plan import LogPlan
 from airflow_provider_pgqueue.spark.source.log.log_watch import LogWatch
 from airflow_provider_pgqueue.spark.source.log.position import LogEnd, Offset, Place, condition
-from airflow_provider_pgqueue.spark.source.schema import ARCHIVE
+from airflow_provider_pgqueue.spark.source.rows import rows
+from airflow_provider_pgqueue.spark.source.schema import ARCHIVE, arrow_schema
+from airflow_provider_pgqueue.spark.source.selection import conditions
 from airflow_provider_pgqueue.spark.source.session import Session
 
 log = logging.getLogger(__name__)
 
 _NAME: Final = "pgqueue archive log"
 _OPTIONS: Final = (
-    "table", "columns", "queue", "result", "startingOffsets", "maxMessagesPerTrigger", "numPartitions",
-    "failOnDataLoss", "formerSystem",
+    "table", "columns", "queue", "result", "reference", "topic", "startingOffsets", "maxMessagesPerTrigger",
+    "numPartitions", "failOnDataLoss", "formerSystem",
 )  # fmt: skip
 
 
@@ -47,14 +47,13 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._session = Session(database, _NAME)
         self._watch = LogWatch(self._session)
         self._plan = LogPlan(self._session)
-        self._schema = schema
+        self._columns = ARCHIVE.columns_of(schema)
         self._starting = options.get("startingOffsets", "earliest")
         self._parts = given.number(options, "numPartitions", 8, at_most=10_000)
         self._max_messages = "maxMessagesPerTrigger" in options and given.number(options, "maxMessagesPerTrigger", 1)
-        self._fail_on_data_loss = given.boolean(options, "failOnDataLoss", True)
+        self._fail_on_data_loss = given.choice(options, "failOnDataLoss", ("true", "false"), default="true") == "true"
         self._former_system = options.get("formerSystem")
-        self._queues = given.queues(options)
-        self._results = given.results(options)
+        self._conditions = conditions(options)
         self._initial: Offset | None = None
         self._target: LogEnd | None = None
         self._told: datetime | None = None
@@ -115,15 +114,12 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Give the rows of one part, by a short statement for each stretch of it; any number of times."""
         stretches, read_at = partition.value
-        schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema = arrow_schema(self._columns)
         with self._database.arrow(_NAME) as conn, conn.cursor() as cursor:
             # Another server than the driver's, if several are in the connection string, may not have it yet.
             _require(cursor, stretches[-1].end)
             for stretch in stretches:
-                cursor.execute(self._query(stretch.start, stretch.end))
-                for batch in cursor.fetch_record_batch():
-                    columns = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=True)]
-                    yield pa.RecordBatch.from_arrays(columns, schema=schema)
+                yield from rows(cursor, self._query(stretch.start, stretch.end), schema)
             if self._fail_on_data_loss:
                 cursor.execute("SELECT begins_at, gone_before_xid, gone_before_id FROM messages.archive_log_end()")
                 begins_at, *gone_before = cursor.fetchone()
@@ -131,13 +127,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     raise _loss(read_at, begins_at)
 
     def _query(self, start: Place, end: Place) -> str:
-        columns = ARCHIVE.selected(self._schema.names)
-        query = f"SELECT {columns} FROM messages.message_archive WHERE {condition(start, end)}"  # noqa: S608 own names
-        for column, values in (("queue_name", self._queues), ("result", self._results)):
-            if values:
-                listed = SQL(", ").join(map(Literal, values)).as_string(None)
-                query += f" AND {column} IN ({listed})"
-        return query
+        return ARCHIVE.statement(self._columns, [condition(start, end), *self._conditions]).as_string(None)
 
     def _start(self, end: LogEnd) -> Offset:
         if self._starting == "latest":
@@ -154,14 +144,13 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _place_of(self, moment: datetime, end: LogEnd) -> Place:
         """Return the place of the first transaction that archived at a moment or later, or may yet."""
-        (row,) = self._session.ask(
-            "SELECT min(xid) AS xid, min(id) FILTER (WHERE xid IS NULL) AS id FROM messages.message_archive"
-            " WHERE archived_at >= %(moment)s",
-            {"moment": moment},
-        )
-        if row["id"] is not None:
-            return Place(0, row["id"])
-        return Place(min(row["xid"] or end.horizon, end.horizon))
+        with self._database.connect(_NAME) as conn:
+            (xid, id_), *_ = conn.execute(
+                "SELECT min(xid), min(id) FILTER (WHERE xid IS NULL) FROM messages.message_archive"
+                " WHERE archived_at >= %s",
+                [moment],
+            ).fetchall()
+        return Place(min(xid or end.horizon, end.horizon)) if id_ is None else Place(0, id_)
 
     def _check(self, here: Offset, end: LogEnd) -> None:
         end.check(here, former_system=self._former_system)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.spark.source.log.position import LogEnd, Place
 from airflow_provider_pgqueue.spark.source.session import Session
 
@@ -91,15 +92,8 @@ class LogPlan:
             self._empty = (here, end)
 
     def _ask(self, start: Place, end: Place, max_messages: int | None) -> list[Step]:
-        rows = self._session.ask(
-            "SELECT * FROM messages.split_archive_log(%(from_xid)s, %(before_xid)s, %(max_messages)s,"
-            " %(from_id)s, %(before_id)s)",
-            {
-                "from_xid": start.xid,
-                "before_xid": end.xid,
-                "max_messages": max_messages,
-                "from_id": start.id,
-                "before_id": end.id,
-            },
+        statement = verbs.split_archive_log(
+            start.xid, end.xid, max_messages=max_messages, from_id=start.id, before_id=end.id
         )
+        rows = self._session.ask(statement)
         return [Step(Place(row["xid"], row["id"]), row["messages"], row["archived_at"]) for row in rows]

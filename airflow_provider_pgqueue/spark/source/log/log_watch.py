@@ -6,6 +6,7 @@ import logging
 import time
 from typing import Final
 
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.spark.source.log.position import LogEnd
 from airflow_provider_pgqueue.spark.source.session import Session
 
@@ -41,8 +42,7 @@ class LogWatch:
             self._rest = min(_LONGEST_REST, max(_LOOK_EVERY, _WORTH * seconds))
 
     def _look(self, before: LogEnd | None) -> LogEnd:
-        (row,) = self._session.ask("SELECT * FROM messages.archive_log_end()")
-        end = LogEnd.from_row(row)
+        end = LogEnd.from_row(self._session.ask(verbs.archive_log_end()))
         self._looked = time.monotonic()
         if before is None or before.horizon != end.horizon:
             self._moved = self._looked

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Self
 
+from psycopg import sql
+
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Row
 
@@ -96,7 +98,7 @@ class LogEnd:
             )
 
 
-def condition(start: Place, end: Place) -> str:
+def condition(start: Place, end: Place) -> sql.Composable:
     """Return what is true in SQL for the archive rows from one place to before another."""
     parts = []
     if start.xid == 0:
@@ -104,4 +106,4 @@ def condition(start: Place, end: Place) -> str:
         parts.append(f"(xid IS NULL AND id >= {start.id:d}{before})")
     if end.xid > 0:
         parts.append(f"(xid >= {start.xid:d} AND xid < {end.xid:d})")
-    return f"({' OR '.join(parts)})"
+    return sql.SQL(f"({' OR '.join(parts)})")

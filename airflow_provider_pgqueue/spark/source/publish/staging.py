@@ -24,7 +24,7 @@ from airflow_provider_pgqueue.core.migrations import check_version
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.publish.copy_text import lines
-from airflow_provider_pgqueue.spark.source.refusal import refusal
+from airflow_provider_pgqueue.spark.source.publish.refusal import refusal
 
 T = TypeVar("T")
 _IN_MEMORY: Final = 16 * 1024 * 1024
@@ -40,7 +40,7 @@ SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalive
 
 
 @dataclass(frozen=True)
-class Staged(WriterCommitMessage):
+class StagedRows(WriterCommitMessage):
     """What an attempt tells the driver: under which number it put how many rows of a partition, and in which stage."""
 
     stage_id: str
@@ -69,7 +69,7 @@ class Stage:
         """
         return self._run(self._found(queue_name=queue_name, run_id=run_id)) is not None
 
-    def put(self, partition: int, batches: Iterator[pa.RecordBatch]) -> Staged:
+    def put(self, partition: int, batches: Iterator[pa.RecordBatch]) -> StagedRows:
         """Stage the rows of a partition, all or none; again is another attempt, of which the driver publishes one.
 
         The rows are collected first, on the local disk if they are many. So the session lasts as long as the transfer
@@ -77,7 +77,7 @@ class Stage:
 
         Raises InvalidMessage or InvalidArgument with the number of the row, never with its content.
         """
-        staged = Staged(self.stage_id, partition, secrets.randbits(62), 0)
+        staged = StagedRows(self.stage_id, partition, secrets.randbits(62), 0)
         with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
             columns: Sequence[str] = ()
             for batch in batches:
@@ -92,7 +92,7 @@ class Stage:
 
     def publish(
         self,
-        winners: Sequence[Staged],
+        winners: Sequence[StagedRows],
         *,
         run_id: str,
         queue_name: str | None = None,

@@ -18,8 +18,8 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.migrations import check_version
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.source.options import check_names
-from airflow_provider_pgqueue.spark.source.publish.staging import Stage, Staged
+from airflow_provider_pgqueue.spark.source.options import check_names, number
+from airflow_provider_pgqueue.spark.source.publish.staging import Stage, StagedRows
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ _COLUMNS: Final[dict[str, type[DataType]]] = {
     "topic": StringType, "group_key": StringType, "dedup_key": StringType, "priority": IntegralType,
     "visible_at": TimestampType, "expires_at": TimestampType,
 }  # fmt: skip
-_OPTIONS: Final = ("table", "queue", "runId", "dedupWindow", "onConflict", "maxConnections")
+_OPTIONS: Final = ("table", "queue", "runId", "dedupWindow", "maxConnections")
 Messages = Sequence[WriterCommitMessage | None]
 
 
@@ -47,14 +47,10 @@ class PublishOptions:
         if overwrite:
             raise InvalidArgument("a queue cannot be overwritten. Write with mode('append').")
         check_names(options, _OPTIONS, "A write")
-        if (conflict := options.get("onConflict", "skip")) != "skip":
-            raise InvalidArgument(f"option onConflict is {conflict!r}. Give skip, or publish with the hook to replace.")
-        connections = options.get("maxConnections", "8")
-        if not connections.isdecimal() or not 1 <= int(connections) <= 1000:
-            raise InvalidArgument(f"option maxConnections is {connections!r}. Give a whole number from 1 to 1000.")
+        connections = number(options, "maxConnections", 8, at_most=1000)
         queue_name = options.get("queue")
         _check_columns(schema, queue_name)
-        return cls(queue_name, options.get("runId"), options.get("dedupWindow"), int(connections))
+        return cls(queue_name, options.get("runId"), options.get("dedupWindow"), connections)
 
 
 def _check_columns(schema: StructType, queue_name: str | None) -> None:
@@ -91,7 +87,7 @@ class PublishWriter(DataSourceArrowWriter):
         self._run_id = options.run_id or self._stage.stage_id
         self._is_new = self._stage.open(queue_name=options.queue_name, run_id=options.run_id)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
         """Stage a partition; of a run that was published before, nothing."""
         partition = _task().partitionId()
         return self._stage.put(partition, iterator if self._is_new else _left_out(iterator))
@@ -126,7 +122,7 @@ class PublishStreamWriter(DataSourceStreamArrowWriter):
             _check(database, options)
             _checked.add((database, options))
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
         """Stage a partition of a batch."""
         task = _task()
         query_id = task.getLocalProperty("sql.streaming.queryId")
@@ -174,7 +170,7 @@ def _is_window(conn: psycopg.Connection[Any], text: str) -> bool:
 
 
 def _publish(
-    stage: Stage, options: PublishOptions, winners: Sequence[Staged], *, run_id: str, batch: int | None = None
+    stage: Stage, options: PublishOptions, winners: Sequence[StagedRows], *, run_id: str, batch: int | None = None
 ) -> None:
     done = stage.publish(
         winners, run_id=run_id, queue_name=options.queue_name, dedup_window=options.dedup_window, batch=batch
@@ -201,5 +197,5 @@ def _left_out(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from ()
 
 
-def _staged(messages: Messages) -> list[Staged]:
-    return [message for message in messages if isinstance(message, Staged)]
+def _staged(messages: Messages) -> list[StagedRows]:
+    return [message for message in messages if isinstance(message, StagedRows)]

@@ -14,13 +14,12 @@ from psycopg import sql
 from pyspark.sql.datasource import InputPartition
 
 from airflow_provider_pgqueue.spark.source.schema import Table
-from airflow_provider_pgqueue.spark.source.selection import Selection
-from airflow_provider_pgqueue.spark.source.span import Span
+from airflow_provider_pgqueue.spark.source.selection import Selection, Span, compare
 
 # In pages of 8 kB. A piece is one statement: long enough to be worth it, short enough to hold no snapshot for long.
 SMALLEST: Final = 64
 LARGEST: Final = 16384
-# Pieces a range, so that ranges can be balanced; pages that are looked at for each cut, and for all cuts of a window.
+# Pieces a range, so that ranges can be balanced; pages that are looked at for each cut, and for all cuts of a extent.
 PIECES: Final = 4
 SAMPLED: Final = 32
 SAMPLED_AT_MOST: Final = 4096
@@ -52,7 +51,7 @@ class Range(InputPartition):
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class Extent:
     """A span of a table's time, how many pages hold it at most, and how many of them are not TOAST."""
 
     span: Span
@@ -75,13 +74,13 @@ def plan(conn: psycopg.Connection[Any], selection: Selection) -> list[Range]:
     another page, neither doubles nor loses it. The ranges cover all times and ids, those to come too: Spark may keep a
     plan for the next action, which then finds what was archived since.
     """
-    windows = [window for window in _windows(conn, selection) if not window.span.is_empty]
-    size = _piece_size(sum(window.pages for window in windows), selection.max_ranges)
-    pieces = [piece for window in _merged(windows, size) for piece in _cut(conn, selection, window, size)]
+    extents = [extent for extent in _extents(conn, selection) if not extent.span.is_empty]
+    size = _piece_size(sum(extent.pages for extent in extents), selection.max_ranges)
+    pieces = [piece for extent in _merged(extents, size) for piece in _cut(conn, selection, extent, size)]
     return _balance(pieces, selection.max_ranges)
 
 
-def _windows(conn: psycopg.Connection[Any], selection: Selection) -> Iterator[Window]:
+def _extents(conn: psycopg.Connection[Any], selection: Selection) -> Iterator[Extent]:
     """Give all of time, in its order."""
     leaves = conn.execute(_LEAVES, {"table": selection.table.relation.as_string(conn)}).fetchall()
     # What no other has belongs to the default partition; all of it to a table without partitions.
@@ -90,21 +89,21 @@ def _windows(conn: psycopg.Connection[Any], selection: Selection) -> Iterator[Wi
     edge = None
     for begin, end, *sizes in leaves:
         if begin:
-            yield Window(Span(edge, begin) & selection.span, *elsewhere)
-            yield Window(Span(begin, end) & selection.span, *sizes)
+            yield Extent(Span(edge, begin) & selection.span, *elsewhere)
+            yield Extent(Span(begin, end) & selection.span, *sizes)
             edge = end
-    yield Window(Span(edge) & selection.span, *elsewhere)
+    yield Extent(Span(edge) & selection.span, *elsewhere)
 
 
-def _merged(windows: Sequence[Window], size: int) -> list[Window]:
+def _merged(extents: Sequence[Extent], size: int) -> list[Extent]:
     """Join neighbours that are one piece together."""
-    merged: list[Window] = []
-    for window in windows:
-        if merged and merged[-1].pages + window.pages <= size:
+    merged: list[Extent] = []
+    for extent in extents:
+        if merged and merged[-1].pages + extent.pages <= size:
             last = merged.pop()
-            span = Span(last.span.begin, window.span.end)
-            window = Window(span, last.pages + window.pages, last.heap + window.heap)
-        merged.append(window)
+            span = Span(last.span.begin, extent.span.end)
+            extent = Extent(span, last.pages + extent.pages, last.heap + extent.heap)
+        merged.append(extent)
     return merged
 
 
@@ -112,10 +111,10 @@ def _piece_size(pages: int, max_ranges: int) -> int:
     return min(max(ceil(pages / (max_ranges * PIECES)), SMALLEST), LARGEST)
 
 
-def _cut(conn: psycopg.Connection[Any], selection: Selection, window: Window, size: int) -> list[Piece]:
-    within = window.span.conditions(sql.Identifier(selection.table.moment))
-    cuts = _cuts(conn, selection.table, within, window.heap, ceil(window.pages / size))
-    pages = ceil(window.pages / (len(cuts) + 1))
+def _cut(conn: psycopg.Connection[Any], selection: Selection, extent: Extent, size: int) -> list[Piece]:
+    within = extent.span.conditions(selection.table.moment)
+    cuts = _cuts(conn, selection.table, within, extent.heap, ceil(extent.pages / size))
+    pages = ceil(extent.pages / (len(cuts) + 1))
     return [
         Piece(selection.statement(*within, *_ids(begin, end)).as_string(conn), pages)
         for begin, end in pairwise([None, *cuts, None])
@@ -125,7 +124,7 @@ def _cut(conn: psycopg.Connection[Any], selection: Selection, window: Window, si
 def _cuts(
     conn: psycopg.Connection[Any], table: Table, within: Sequence[sql.Composable], heap: int, pieces: int
 ) -> list[int]:
-    """Return ids that cut a window into pieces with about as many rows each, by looking at some of its pages."""
+    """Return ids that cut a extent into pieces with about as many rows each, by looking at some of its pages."""
     if pieces < 2:
         return []
     percent = min(100.0, 100 * min(SAMPLED * pieces, SAMPLED_AT_MOST) / heap)
@@ -136,7 +135,7 @@ def _cuts(
 
 def _ids(begin: int | None, end: int | None) -> list[sql.Composable]:
     sides = [(">=", begin), ("<", end)]
-    return [sql.SQL("id {} {}").format(sql.SQL(sign), sql.Literal(id)) for sign, id in sides if id is not None]
+    return [compare("id", sign, id_) for sign, id_ in sides if id_ is not None]
 
 
 def _balance(pieces: Sequence[Piece], max_ranges: int) -> list[Range]:
