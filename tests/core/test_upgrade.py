@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -55,11 +56,17 @@ def later(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def upgrade(later: Path, dsn: str) -> subprocess.Popen[str]:
-    """Start the migrator of the later version, in a process of its own."""
+@contextmanager
+def upgrade(later: Path, dsn: str) -> Iterator[subprocess.Popen[str]]:
+    """Run the migrator of the later version in a process of its own, which ends with the block."""
     migrate = "import psycopg, sys; from airflow_provider_pgqueue.core.migrations import migrate; "
     migrate += "print(migrate(psycopg.connect(sys.argv[1], autocommit=True)))"
-    return subprocess.Popen([sys.executable, "-c", migrate, dsn], cwd=later, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", migrate, dsn], cwd=later, stdout=subprocess.PIPE, text=True)
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def outcome(upgrading: subprocess.Popen[str]) -> str:

@@ -432,7 +432,6 @@ MESSAGE = "message string"
         ("message string, queue_name string", {}, "the queue is not clear"),
         (MESSAGE, {"queue": None}, "the queue is not clear"),
         (MESSAGE, {"maxConnections": "0"}, "maxConnections is '0'.*from 1 to 1000"),
-        (MESSAGE, {"onConflict": "replace"}, "onConflict is 'replace'"),
         (MESSAGE, {"run_id": "backfill"}, "no option 'run_id'. A write takes table, queue, runId.*Did you mean runId?"),
         (MESSAGE, {"DEDUPWINDOWS": "1 hour"}, "Did you mean dedupWindow?"),
         (MESSAGE, {"zz": "1"}, "no option 'zz'.*maxConnections.$"),

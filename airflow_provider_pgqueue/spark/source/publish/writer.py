@@ -28,7 +28,7 @@ _COLUMNS: Final[dict[str, type[DataType]]] = {
     "topic": StringType, "group_key": StringType, "dedup_key": StringType, "priority": IntegralType,
     "visible_at": TimestampType, "expires_at": TimestampType,
 }  # fmt: skip
-_OPTIONS: Final = ("table", "queue", "runId", "dedupWindow", "onConflict", "maxConnections")
+_OPTIONS: Final = ("table", "queue", "runId", "dedupWindow", "maxConnections")
 Messages = Sequence[WriterCommitMessage | None]
 
 
@@ -47,8 +47,6 @@ class PublishOptions:
         if overwrite:
             raise InvalidArgument("a queue cannot be overwritten. Write with mode('append').")
         check_names(options, _OPTIONS, "A write")
-        if (conflict := options.get("onConflict", "skip")) != "skip":
-            raise InvalidArgument(f"option onConflict is {conflict!r}. Give skip, or publish with the hook to replace.")
         connections = number(options, "maxConnections", 8, at_most=1000)
         queue_name = options.get("queue")
         _check_columns(schema, queue_name)
