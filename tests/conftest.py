@@ -22,6 +22,10 @@ from tools.postgres import Cluster
 os.environ["AIRFLOW_HOME"] = str(STATE / "tests" / f"airflow-home-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 
+# For every Spark that a test starts: it lives for seconds, and takes 11 s of CPU instead of 21 s without the optimiser.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+os.environ["SPARK_SUBMIT_OPTS"] = JAVA_OPTIONS
+
 TEMPLATE = "template_messages"
 CRON_DATABASE = "messages_cron"
 
