@@ -1,7 +1,7 @@
 """Waits for work on one connection: LISTEN, look, wait, and never trust that a NOTIFY arrives.
 
 Whoever waits asks the tables, not the notification: after connecting, after each NOTIFY, after a reconnect, when a
-delayed message becomes visible, and every poll interval in any case.
+delayed message becomes ready, and every poll interval in any case.
 """
 
 from __future__ import annotations
