@@ -14,7 +14,7 @@ import click
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run as run_statement
 from airflow_provider_pgqueue.core.client import to_json
-from airflow_provider_pgqueue.core.migrations import check_version
+from airflow_provider_pgqueue.core.connection import check_version
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark.database import Database
 
