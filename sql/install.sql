@@ -116,7 +116,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/roles/session_is_limited.sql
 \ir functions/roles/check_access.sql
 
--- Upkeep: sweeps, marks, what is kept for a while only
+-- Upkeep: sweeps, low-water marks, records kept for a limited time
 \ir functions/upkeep/upkeep.sql
 \ir functions/upkeep/sweep_all.sql
 \ir functions/upkeep/sweep_priority.sql

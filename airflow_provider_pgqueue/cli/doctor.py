@@ -118,7 +118,7 @@ def _pooler(conn: Connection) -> Finding:
     return Finding(
         "pooler",
         "warning",
-        "a connection pooler stands in between, where LISTEN hears nothing",
+        "a connection pooler is in between, and notifications do not get through",
         "give workers and the triggerer a direct connection (listen_conn_id in Airflow); they poll otherwise",
     )
 
@@ -133,7 +133,7 @@ def _privileges(conn: Connection) -> Finding:
         "privileges",
         "warning",
         f"role {conn.info.user} may not execute {names}",
-        "GRANT EXECUTE ON FUNCTION what it needs; nothing to do for a role that only looks or only publishes",
+        "GRANT EXECUTE ON FUNCTION …, for what it needs; a role that only observes or only publishes needs no more",
     )
 
 
@@ -145,7 +145,7 @@ def _upkeep(conn: Connection) -> Iterator[Finding]:
         yield Finding("upkeep_mode", "warning", one_line(str(error)))
         return
     age = queues[0].upkeep_age if queues else None
-    last = f"the last was {span(age)} ago" if age is not None else "it never ran"
+    last = f"it last ran {span(age)} ago" if age is not None else "it has never run"
     yield Finding("upkeep_mode", "ok", f"upkeep by {mode}; {last}")
 
 

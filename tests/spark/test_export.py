@@ -74,7 +74,7 @@ def make_partition(conn: Connection, days_ago: int, rows: int = 0, *, days: int 
 
 
 def die(conn: Connection, partition: str) -> int:
-    """Put a dead message in the partition about which nothing was decided; return its id."""
+    """Put a dead message in the partition without a remedy; return its id."""
     (id_,) = conn.execute(
         "INSERT INTO messages.message_archive (created_at, archived_at, queue_name, result, message)"
         " SELECT p.first_at, p.first_at, 'orders', 'failed', '1' FROM messages.archive_partitions() p"
@@ -440,7 +440,7 @@ def test_a_dead_message_that_waits_for_a_decision_keeps_the_partition(
     done = do(drop=True)
     assert (done["exported"], done["dropped"]) == ([name], [])
     assert "Requeue or dismiss them" in done["kept"][name]
-    with pytest.raises(UndecidedMessages, match="about which nothing was decided"):
+    with pytest.raises(UndecidedMessages, match="dead messages without a remedy"):
         drop(conn, name, manifest_of(target, name))
     (leased,) = run(conn, verbs.lease_dead("orders"))
     run(conn, verbs.dismiss(leased.lock_token, [dead], "known"))
