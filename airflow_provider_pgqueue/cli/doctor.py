@@ -13,9 +13,10 @@ from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, share
 from airflow_provider_pgqueue.cli.text import one_line, printable
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.connection import check_version
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, SchemaError, SchemaTooNew, translate
 from airflow_provider_pgqueue.core.message import Finding
-from airflow_provider_pgqueue.core.migrations import check_version, code_version
+from airflow_provider_pgqueue.core.migrations import code_version
 from airflow_provider_pgqueue.core.quantity import quantity
 
 _OLDEST = 15

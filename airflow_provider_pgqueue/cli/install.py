@@ -13,8 +13,9 @@ from airflow_provider_pgqueue.cli.output import show
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.connection import current_version
 from airflow_provider_pgqueue.core.installation import schedule_upkeep
-from airflow_provider_pgqueue.core.migrations import current_version, migrate, scripts, sql_folder
+from airflow_provider_pgqueue.core.migrations import migrate, scripts, sql_folder
 from airflow_provider_pgqueue.core.quantity import quantity
 
 

@@ -198,6 +198,7 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "22003": InvalidArgument,  # numeric_value_out_of_range
 }
 INSTALL: Final = "Run pgqueue install, the setup DAG, or psql -f sql/install.sql."
+UPGRADE: Final = "Upgrade airflow-provider-pgqueue."
 _CURES: dict[type[PgQueueError], str] = {
     PermissionDenied: "Ask an admin of the queue to grant you the group role for it, such as messages_consumer, "
     "messages_reader to read with Spark, or messages_pipeline for the pipelines on Spark.",
