@@ -1,7 +1,7 @@
 # Everything lives in .venv (packages) and .run (servers, logs, state): `make clean` removes both.
 # PG=debian or PG=embedded chooses the PostgreSQL; without it, Debian's with pg_cron where it can be had.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark up down test test-fast bench bench-quick bench-spark docs check fix golden lock dist tag clean
+.PHONY: help setup demo demo-spark up down test test-fast test-clock bench bench-quick bench-spark docs check fix golden lock dist tag clean
 MAKEFLAGS += --no-print-directory
 export PG
 
@@ -13,7 +13,13 @@ PRESENT = $(wildcard $(SOURCES))
 # More processes than cores, because tests wait a lot; each has a PostgreSQL of its own. WORKERS=0 is one process.
 WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
-OF_THE_DATABASE := tests/test_contract.py tests/test_seeds.py tests/core
+# Without what starts servers and programs of its own, the same in both runs (docs/how-to/testing.md).
+OF_THE_DATABASE := tests/test_contract.py tests/test_seeds.py tests/core \
+	--ignore=tests/core/test_testing_plugin.py --ignore=tests/core/test_wheel.py
+OF_TIME := tests/test_contract.py tests/test_seeds.py tests/core/test_archive.py tests/core/test_groups.py \
+	tests/core/test_health.py tests/core/test_outcomes.py tests/core/test_policy.py tests/core/test_publish.py \
+	tests/core/test_runs.py tests/core/test_schedules.py tests/core/test_traffic.py tests/spark/test_export.py \
+	tests/spark/test_rollup.py tests/spark/test_watch.py
 
 help: ## Show this help
 	@echo "Usage: make TARGET [PG=embedded|debian] [FLIGHTS=20000] [TESTS=tests/test_x.py]"
@@ -45,6 +51,9 @@ test: setup ## Run all tests, then those of the database on the embedded Postgre
 
 test-fast: setup ## Run the tests of the contract and of core/, in about two minutes
 	@$(PYTEST) tests/test_contract.py tests/core
+
+test-clock: setup ## Run the tests of time at awkward moments; needs libfaketime
+	@$(BIN)/python -m tools.clock -- $(OF_TIME) -n $(WORKERS) --dist loadgroup
 
 bench: $(BENCH)/.installed ## Measure the queue beside its peers, about 35 minutes (BENCH_ARGS="--only waiting")
 	@PYTHONPATH=. $(BENCH)/bin/python -m benchmarks $(BENCH_ARGS)

@@ -6,14 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Collection
 from pathlib import Path
 
+from tests.waiting import until
 from tools import ROOT
 
 PREAMBLE = """
-import time
+import signal
 from pathlib import Path
 from pyspark.sql import SparkSession
 from airflow_provider_pgqueue.spark import register
@@ -22,7 +22,7 @@ DSN, FOLDER = {dsn!r}, {folder!r}
 
 def pause(name):
     Path(FOLDER, name + " paused").touch()
-    time.sleep(600)
+    signal.pause()
 
 spark = (
     SparkSession.builder.master("local[2]").config("spark.driver.memory", "700m").config("spark.ui.enabled", "false")
@@ -43,11 +43,8 @@ def killed_driver(script: str, dsn: str, folder: Path, *, pauses: Collection[str
             [sys.executable, str(program)], stdout=log, stderr=log, env=environment, start_new_session=True
         )
     try:
-        deadline = time.monotonic() + within
-        while not all((folder / f"{name} paused").exists() for name in pauses):
-            if driver.poll() is not None or time.monotonic() > deadline:
-                raise AssertionError(f"the driver never paused:\n{output.read_text()[-4000:]}")
-            time.sleep(0.05)
+        what = f"the driver to pause; see {output}"
+        until(lambda: all((folder / f"{name} paused").exists() for name in pauses), within, what, process=driver)
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()

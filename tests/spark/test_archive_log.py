@@ -30,6 +30,7 @@ from airflow_provider_pgqueue.spark.source.schema import ARCHIVE, spark_schema
 from tests.core.test_roles import logins
 from tests.spark.foreigners import let_foreigners_pass
 from tests.spark.test_export import make_partition
+from tests.waiting import until
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -591,9 +592,12 @@ def test_each_message_is_given_once_while_many_archive_at_random(
             conn.execute("SELECT messages.upkeep()")
             conn.execute("SELECT messages.consume('orders', 100)")
         let_foreigners_pass(conn)
-        until = time.monotonic() + 60
-        while sum(map(len, found.values())) < 400 and time.monotonic() < until:
+
+        def has_all() -> bool:
             query.processAllAvailable()  # it may have looked just before the end
+            return sum(map(len, found.values())) >= 400
+
+        until(has_all)
     finally:
         query.stop()
     archived = {id_ for (id_,) in conn.execute("SELECT id FROM messages.message_archive")}

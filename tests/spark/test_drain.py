@@ -210,10 +210,19 @@ def test_a_group_is_handled_in_order_whatever_the_parallelism(
     assert (summary["archived"], summary["waiting"]) == (80, 0)
 
 
-def test_the_heads_of_all_groups_are_shared_by_the_consumers(draining: Drain, conn: Connection, queue: Queue) -> None:
+def test_the_heads_of_all_groups_are_shared_by_the_consumers(
+    draining: Drain, conn: Connection, queue: Queue, dsn: str, effects: Callable[[], list[Any]]
+) -> None:
     queue("orders")
     publish(conn, *range(20), group_keys=[str(number) for number in range(20)])
-    draining(lambda messages: time.sleep(3), batch_size=1000)
+    note = noting(dsn)
+
+    def meet(messages: pa.Table) -> None:
+        note(messages)
+        with psycopg.connect(dsn, autocommit=True) as own:
+            until(lambda: own.execute("SELECT FROM effect").rowcount == 20, what="the other consumer's half")
+
+    draining(meet, batch_size=1000)
     tasks = {handler.split()[2].partition(".")[0] for *_, handler in archive(conn).values()}
     assert tasks == {"0", "1"}
 
@@ -301,6 +310,13 @@ def test_a_task_that_is_tried_again_archives_no_more_than_was_asked_for(
     assert (len(archive(conn)), len(left(conn))) == (20, 80)
 
 
+def sessions(conn: Connection) -> int:
+    """Return how many sessions this database has had."""
+    row = conn.execute("SELECT sessions FROM pg_stat_database WHERE datname = current_database()").fetchone()
+    assert row
+    return int(row[0])
+
+
 def test_what_a_dying_try_of_the_run_archives_yet_is_not_taken_again(
     draining: Drain, conn: Connection, queue: Queue, connect: Callable[..., Connection]
 ) -> None:
@@ -312,7 +328,8 @@ def test_what_a_dying_try_of_the_run_archives_yet_is_not_taken_again(
     def archive_late() -> None:
         own = connect()
         until(lambda: own.execute("SELECT FROM messages.pipeline_run").rowcount)
-        time.sleep(1)  # so that the drain has looked by now
+        looks = sessions(own) + 3
+        until(lambda: sessions(own) >= looks, what="looks of the drain, each in a session of its own")
         ids = [message.id for message in held]
         run(own, verbs.archive(held[0].lock_token, ids, handled_by=holder))
 

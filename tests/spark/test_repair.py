@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +23,7 @@ from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs import repair as module
 from airflow_provider_pgqueue.spark.jobs.dead.triage import TriageOptions, triage
 from airflow_provider_pgqueue.spark.jobs.repair import repair
+from tests.waiting import until
 from tools import ROOT
 
 Connection = psycopg.Connection[Any]
@@ -143,14 +143,11 @@ def test_killed_in_the_middle_and_run_again_each_message_has_one_remedy(
     env = os.environ | {"PGQUEUE_DSN": dsn, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
     driver = subprocess.Popen([sys.executable, "-c", script], env=env, start_new_session=True, cwd=tmp_path)
     try:
-        patience = time.monotonic() + 120
-        while (done := remedies(conn).get("requeued", 0)) < 20 and time.monotonic() < patience:
-            assert driver.poll() is None
-            time.sleep(0.02)
+        until(lambda: remedies(conn).get("requeued", 0) >= 20, 300, "20 repaired messages", process=driver)
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
-    assert 20 <= done < 100
+    assert 20 <= remedies(conn)["requeued"] < 100
     assert conn.execute("SELECT count(*) FROM messages.dead_message WHERE lock_expires_at > now()").fetchone() != (0,)
     summary = repaired(lambda message: message.body, max_messages=100, lease_for=timedelta(seconds=3))
     assert (summary["requeued"], summary["held"]) == (100, 0)

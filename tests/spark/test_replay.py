@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +20,7 @@ from airflow_provider_pgqueue.core.errors import MessageTooLarge
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.export.export import ExportOptions, export
 from airflow_provider_pgqueue.spark.jobs.replay import ReplayOptions, replay
+from tests.waiting import until
 from tools import ROOT
 
 Connection = psycopg.Connection[Any]
@@ -225,11 +225,7 @@ def test_a_replay_that_is_killed_and_run_again_publishes_each_once(
     victim = subprocess.Popen([sys.executable, "-c", KILLED], env=environment, start_new_session=True)
     try:
         waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'pgqueue replay'"
-        deadline = time.monotonic() + 120
-        while conn.execute(waiting).rowcount == 0:
-            assert victim.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: conn.execute(waiting).rowcount, 300, "the driver to wait for the lock", process=victim)
     finally:
         os.killpg(victim.pid, signal.SIGKILL)
         victim.wait()

@@ -87,7 +87,10 @@ def count(spark: SparkSession, dsn: str) -> Rollup:
 
 
 def fill(conn: Connection, messages: int = 600) -> datetime:
-    """Put messages of the last two days but for some minutes there, at random; the midnight before them."""
+    """Put messages of the last three days but for some minutes there, at random; the midnight before them.
+
+    So there are two whole days of them at any hour.
+    """
     for name in ("orders", "bills"):
         conn.execute("SELECT messages.create_queue(%s)", [name])
     conn.execute("SELECT setseed(0.42)")
@@ -105,7 +108,7 @@ def fill(conn: Connection, messages: int = 600) -> datetime:
                        CASE WHEN n %% 13 > 0 THEN created_at + (random() ^ 4) * interval '2 hours' - interval '1 s' END
                            AS leased_at,
                        (1 + random() * 4)::integer AS attempts
-                  FROM (SELECT n, now() - interval '9 minutes' - interval '2 days' * sqrt(random()) AS created_at
+                  FROM (SELECT n, now() - interval '9 minutes' - interval '3 days' * sqrt(random()) AS created_at
                           FROM generate_series(1, %s) n) dated) drawn
         """,
         [messages],
@@ -118,7 +121,9 @@ def fill(conn: Connection, messages: int = 600) -> datetime:
     conn.execute(
         "UPDATE messages.message_archive SET archived_at = now() - interval '90 minutes' WHERE random() < 0.05"
     )
-    midnight: datetime = conn.execute("SELECT date_trunc('day', now() - interval '3 days', 'UTC')").fetchone()[0]
+    midnight: datetime = conn.execute(
+        "SELECT date_trunc('day', now() - interval '3 days 9 minutes', 'UTC')"
+    ).fetchone()[0]
     return midnight
 
 

@@ -41,6 +41,7 @@ from airflow_provider_pgqueue.spark.source.publish.staging import Stage
 from airflow_provider_pgqueue.spark.source.publish.writer import PublishOptions, PublishStreamWriter, PublishWriter
 from tests.core.test_roles import logins
 from tests.waiting import until, until_waiting
+from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -155,11 +156,9 @@ def driver(dsn: str, home: Path, faults: tuple[str, ...]) -> Iterator[None]:
         command = [sys.executable, PUBLISHER, home]
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
         try:
-            give_up = time.monotonic() + 300
-            while not all((home / fault).exists() for fault in faults):
-                alive = process.poll() is None and time.monotonic() < give_up
-                assert alive, (home / "log").read_text()[-4000:]
-                time.sleep(0.1)
+            until(
+                lambda: all((home / fault).exists() for fault in faults), 300, f"what {home}/log says", process=process
+            )
             yield
         finally:
             os.killpg(process.pid, signal.SIGKILL)
@@ -485,9 +484,10 @@ def test_a_window_that_is_none_is_refused_before_anything_is_staged(
 
 
 def test_a_stream_outlives_an_outage_and_is_refused_at_its_start(
-    session: SparkSession, dsn: str, conn: Connection, queue: Queue, tmp_path: Path
+    session: SparkSession, cluster: Cluster, dsn: str, conn: Connection, queue: Queue, tmp_path: Path
 ) -> None:
     queue()
+    log, refusal = cluster.directory / "server.log", 'role "shop" is not permitted to log in'
     numbers(session).write.parquet(str(tmp_path / "in"))
     arriving = session.readStream.schema(MESSAGE).parquet(str(tmp_path / "in"))
     with logins(dsn) as login:
@@ -499,8 +499,7 @@ def test_a_stream_outlives_an_outage_and_is_refused_at_its_start(
             until(lambda: len(bodies(conn)) == 10)
             conn.execute("ALTER ROLE shop NOLOGIN")
             session.sql("SELECT '10' AS message").write.mode("append").parquet(str(tmp_path / "in"))
-            until(lambda: not query.isActive or session.sparkContext.statusTracker().getActiveStageIds())
-            time.sleep(1)
+            until(lambda: not query.isActive or refusal in log.read_text(), what="a task that is refused")
             assert query.exception() is None
             conn.execute("ALTER ROLE shop LOGIN")
             until(lambda: len(bodies(conn)) == 11)
