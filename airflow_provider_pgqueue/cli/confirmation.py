@@ -19,11 +19,11 @@ def yes_option(command: F) -> F:
 def confirm(question: str, *, yes: bool) -> None:
     """Return if the answer is yes; else end the command without doing anything.
 
-    Where nobody can answer, because standard input is not a terminal, --yes is needed.
+    Where standard input is not a terminal, --yes is needed.
     """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Nobody can answer here: repeat the command with --yes.")
+        raise click.UsageError(f"{question} Standard input is not a terminal: repeat the command with --yes.")
     if not click.confirm(question, err=True):
         raise click.ClickException("not confirmed: nothing was changed.")

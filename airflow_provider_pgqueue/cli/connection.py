@@ -10,8 +10,7 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgqueue.cli.settings import Settings
-from airflow_provider_pgqueue.core.connection import connect, parameters
-from airflow_provider_pgqueue.core.migrations import check_version
+from airflow_provider_pgqueue.core.connection import check_version, connect, parameters
 
 Connection = psycopg.Connection[Any]
 

@@ -13,8 +13,9 @@ from airflow_provider_pgqueue.cli.output import show
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.connection import current_version
 from airflow_provider_pgqueue.core.installation import schedule_upkeep
-from airflow_provider_pgqueue.core.migrations import current_version, migrate, scripts, sql_folder
+from airflow_provider_pgqueue.core.migrations import migrate, scripts, sql_folder
 from airflow_provider_pgqueue.core.quantity import quantity
 
 
@@ -22,7 +23,7 @@ from airflow_provider_pgqueue.core.quantity import quantity
 @click.option(
     "--cron/--no-cron",
     default=None,
-    help="Fail unless pg_cron can do the upkeep, or remove its jobs. Default: use pg_cron where it is available.",
+    help="--cron fails unless pg_cron can do the upkeep; --no-cron removes its jobs. Default: use it if available.",
 )
 @click.option("--print-sql", is_flag=True, help="Print the SQL as one script for psql -f instead of running it.")
 @shared_options

@@ -92,7 +92,7 @@ def _failed(error: Exception, settings: Settings) -> int:
         traceback.print_exception(error)
     text = _text(error)
     if text is None:
-        click.echo(f"error: {type(error).__name__}. This is a bug of pgqueue: report it with --debug.", err=True)
+        click.echo(f"error: {type(error).__name__}. This is a bug in pgqueue: report it with --debug.", err=True)
     else:
         click.echo(f"error: {text}", err=True)
     return 1

@@ -133,7 +133,7 @@ def publish(
         "seconds": round(seconds, 3),
         "per_second": round(published / max(seconds, 0.001), 1),
     }
-    besides = f" ({duplicates:,} were there already)" if duplicates else ""
+    besides = f" and found {quantity(duplicates, 'duplicate')}" if duplicates else ""
     show(
         settings,
         result,

@@ -43,7 +43,7 @@ _OPTIONS = (
         is_flag=True,
         expose_value=False,
         callback=_keep,
-        help="Print JSON: one object, or one per line from commands that go on.",
+        help="Print JSON: one object, or one per line from commands that keep running.",
     ),
     click.option(
         "--debug",

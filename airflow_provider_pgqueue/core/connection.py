@@ -1,4 +1,4 @@
-"""Opens connections that notice a dead network, say who they are, and see what others commit."""
+"""Opens connections that notice a dead network and see what others commit, and checks the version of their schema."""
 
 from __future__ import annotations
 
@@ -10,8 +10,18 @@ from typing import Any, Final
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from airflow_provider_pgqueue.core.errors import InvalidArgument, translate
+from airflow_provider_pgqueue.core.errors import (
+    INSTALL,
+    UPGRADE,
+    InvalidArgument,
+    SchemaMissing,
+    SchemaTooNew,
+    SchemaTooOld,
+    translate,
+)
+from airflow_provider_pgqueue.core.migrations import code_version
 
+_UNDEFINED: Final = ("3F000", "42883", "42P01")  # schema, function, table
 _PORT: Final = re.compile(r"[\d, ]*")
 # A cut link is noticed after about idle + count * interval seconds; the default of the system is two hours.
 DEFAULTS: Final[dict[str, Any]] = {
@@ -61,6 +71,38 @@ async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncCo
     except psycopg.Error as error:
         raise translate(error) from error
     return conn
+
+
+def check_version(conn: psycopg.Connection[Any]) -> None:
+    """Raise SchemaMissing, SchemaTooOld or SchemaTooNew unless this package can work with the schema.
+
+    A newer schema is fine as long as it says so: then workers of both versions run side by side.
+    """
+    (found, oldest), needed = _versions(conn), code_version()
+    if found < needed:
+        raise SchemaTooOld(f"schema messages has version {found}, this package needs {needed}", INSTALL)
+    if oldest > needed:
+        raise SchemaTooNew(
+            f"schema messages needs packages that know version {oldest}, this one knows {needed}", UPGRADE
+        )
+
+
+def current_version(conn: psycopg.Connection[Any]) -> int:
+    """Return the newest migration of the schema in the database; SchemaMissing if there is none."""
+    return _versions(conn)[0]
+
+
+def _versions(conn: psycopg.Connection[Any]) -> tuple[int, int]:
+    """Return the newest migration, and the oldest version whose packages may work beside it."""
+    try:
+        # A transaction of its own, so that an error does not spoil the caller's.
+        with conn.transaction():
+            row = conn.execute("SELECT messages.latest_migration(), messages.schema_version()").fetchone()
+    except psycopg.Error as error:
+        if error.sqlstate not in _UNDEFINED:
+            raise translate(error) from error
+        raise SchemaMissing(f"schema messages is not installed in database {conn.info.dbname!r}", INSTALL) from error
+    return (int(row[0]), int(row[1])) if row else (0, 0)
 
 
 def parameters(conninfo: str) -> dict[str, Any]:

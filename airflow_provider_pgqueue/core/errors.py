@@ -5,7 +5,7 @@ PgQueueError
  |    +-- QueueNotFound       no such queue
  |    +-- QueuePaused         nothing can be leased from it now
  |    +-- InvalidQueueName    the name can never be one
- |    +-- QueueFull           it takes no more messages now
+ |    +-- QueueFull           it has reached its max_depth
  |    +-- QueueNotEmpty       it has messages and may not be dropped
  |    +-- Unroutable          the topic reaches no queue
  +-- ScheduleNotFound         no such schedule
@@ -15,9 +15,9 @@ PgQueueError
  +-- BeforeArchive            older than what the archive keeps
  +-- StageIncomplete         rows that were staged are gone; nothing was published
  +-- ExportError              an export of the archive cannot be written or read
- |    +-- ExportDamaged       its manifest is not whole
- |    +-- ExportDiffers       it is not what the archive has
- |    +-- UndecidedMessages   dead messages wait for a decision
+ |    +-- ExportDamaged       its manifest is incomplete
+ |    +-- ExportDiffers       it differs from the archive
+ |    +-- UndecidedMessages   dead messages without a remedy
  |    +-- ForeignPartition    another role owns it
  +-- LeaseLost                somebody else may have the messages now; nothing was changed
  +-- SchemaError
@@ -71,7 +71,7 @@ class InvalidQueueName(QueueError):
 
 
 class QueueFull(QueueError):
-    """The queue has as many unfinished messages as it takes."""
+    """The queue has reached its max_depth."""
 
 
 class QueueNotEmpty(QueueError):
@@ -87,19 +87,19 @@ class BeforeArchive(PgQueueError):
 
 
 class ExportError(PgQueueError):
-    """An export of the archive cannot be written, or not be read."""
+    """An export of the archive cannot be written or read."""
 
 
 class ExportDamaged(ExportError):
-    """The manifest of an export is not whole: what it made valid cannot be told."""
+    """The manifest of an export is incomplete: nobody can tell which files are valid."""
 
 
 class ExportDiffers(ExportError):
-    """An export is not what the archive has: nothing was dropped."""
+    """An export differs from the archive: nothing was dropped."""
 
 
 class UndecidedMessages(ExportError):
-    """Nothing was decided about some dead messages of an archive partition: it was not dropped."""
+    """An archive partition has dead messages without a remedy: it was not dropped."""
 
 
 class ForeignPartition(ExportError):
@@ -198,11 +198,12 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "22003": InvalidArgument,  # numeric_value_out_of_range
 }
 INSTALL: Final = "Run pgqueue install, the setup DAG, or psql -f sql/install.sql."
+UPGRADE: Final = "Upgrade airflow-provider-pgqueue."
 _CURES: dict[type[PgQueueError], str] = {
-    PermissionDenied: "Ask an admin of the queue to grant you a group role that may, such as messages_consumer, "
+    PermissionDenied: "Ask an admin of the queue to grant you the group role for it, such as messages_consumer, "
     "messages_reader to read with Spark, or messages_pipeline for the pipelines on Spark.",
     SchemaMissing: INSTALL,
-    InvalidMessage: "Publish JSON without NaN, Infinity, \\u0000 and lone surrogates, not nested thousands deep.",
+    InvalidMessage: "Publish JSON without NaN, Infinity, \\u0000 or lone surrogates, not nested thousands deep.",
 }
 
 

@@ -11,8 +11,9 @@ from psycopg import sql
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.connection import current_version
 from airflow_provider_pgqueue.core.errors import CronUnavailable, InvalidArgument, PermissionDenied, translate
-from airflow_provider_pgqueue.core.migrations import current_version, migrate
+from airflow_provider_pgqueue.core.migrations import migrate
 
 log = logging.getLogger(__name__)
 

@@ -83,7 +83,7 @@ class ReadyQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadQueue:
-    """A queue with dead messages of one result that nobody decided about and nobody holds."""
+    """A queue with dead messages of one result without a remedy and without a lease."""
 
     queue_name: str
     result: str
@@ -117,7 +117,7 @@ class Requeued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadCause:
-    """Why messages of a queue died about which nothing was decided yet; `example` is the error of the newest."""
+    """One cause of the dead messages of a queue that have no remedy yet; `example` is the error of the newest."""
 
     queue_name: str
     result: str

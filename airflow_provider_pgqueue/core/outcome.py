@@ -31,7 +31,7 @@ class Rejected:
 class Failed:
     """The message cannot be handled: archived as `failed` now, without further attempts.
 
-    `failure` is an object for who decides about it later: `error`, `message`, `traceback`; see `describe`.
+    `failure` is an object for whoever repairs the message later: `error`, `message`, `traceback`; see `describe`.
     """
 
     details: str

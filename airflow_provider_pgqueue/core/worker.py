@@ -19,11 +19,10 @@ import psycopg
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run_async
-from airflow_provider_pgqueue.core.connection import connect, connect_async
+from airflow_provider_pgqueue.core.connection import check_version, connect, connect_async
 from airflow_provider_pgqueue.core.consumer import Consumer
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, QueuePaused
 from airflow_provider_pgqueue.core.listener import AsyncConnection, Listener
-from airflow_provider_pgqueue.core.migrations import check_version
 
 log = logging.getLogger(__name__)
 

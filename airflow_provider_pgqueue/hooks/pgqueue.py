@@ -20,7 +20,6 @@ from airflow_provider_pgqueue.core import connection, installation, verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.lease import Lease
-from airflow_provider_pgqueue.core.migrations import check_version, current_version
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Options, Statement
 
@@ -116,7 +115,7 @@ class PgQueueHook(PostgresHook):
         """Connect, check the schema, and say who does the upkeep."""
         try:
             with self.connect() as conn:
-                version, mode = current_version(conn), run(conn, verbs.upkeep_mode())
+                version, mode = connection.current_version(conn), run(conn, verbs.upkeep_mode())
         except (PgQueueError, psycopg.Error) as error:
             return False, str(error)
         return True, f"Connected. Schema messages has version {version}; upkeep by {mode}."
@@ -223,7 +222,7 @@ class PgQueueHook(PostgresHook):
         # The caller's connection may give rows of another kind.
         rows, session.row_factory = session.row_factory, tuple_row
         try:
-            check_version(session)
+            connection.check_version(session)
         finally:
             session.row_factory = rows
         self._version_checked = True

@@ -144,7 +144,7 @@ class PgQueueFixture:
         return self._archive(queue_name, dead=False)
 
     def dead(self, queue_name: str | None = None) -> list[ArchivedWithBody]:
-        """Return the dead messages about which nothing was decided, and leave them there."""
+        """Return the dead messages without a remedy, and leave them there."""
         return self._archive(queue_name, dead=True)
 
     def _archive(self, queue_name: str | None, *, dead: bool) -> list[ArchivedWithBody]:

@@ -100,7 +100,7 @@ class MessageWatch(Watch):
 
 @dataclass(slots=True, kw_only=True)
 class DeadMessageWatch(Watch):
-    """Waits for dead messages that nobody decided about and nobody holds; `results` narrows it to some results."""
+    """Waits for dead messages without a remedy and without a lease; `results` narrows it to some results."""
 
     results: Sequence[str] | None = None
 

@@ -31,7 +31,7 @@ def lease_dead(
     fingerprint: str | None = None,
     ids: Collection[int] | None = None,
 ) -> Statement[list[DeadMessage]]:
-    """Take dead messages that nobody decided about under one fresh token, oldest first; of one cause, if wanted."""
+    """Lease dead messages without a remedy under one fresh token, oldest first; of one cause, if wanted."""
     arguments = dict(locals()) | {
         "results": None if results is None else list(results),
         "ids": None if ids is None else list(ids),
@@ -46,7 +46,7 @@ def dead_ids(
     fingerprints: Collection[str] | None = None,
     max_messages: int | None = None,
 ) -> Statement[list[int]]:
-    """Ask which dead messages nobody decided about, oldest first, leased ones too."""
+    """Ask for the ids of dead messages without a remedy, oldest first, leased ones too."""
     arguments = {
         "queue_name": queue_name,
         "results": None if results is None else list(results),
@@ -63,7 +63,7 @@ def extend_dead(lock_token: UUID, ids: Collection[int], *, lease_for: timedelta)
 
 
 def release_dead(lock_token: UUID, ids: Collection[int]) -> Statement[list[int]]:
-    """Give leased dead messages back undecided. LeaseLost names those that were lost."""
+    """Give leased dead messages back without a remedy. LeaseLost names those that were lost."""
     arguments = {"lock_token": lock_token, "ids": list(ids)}
     return Statement("release_dead", arguments, unless_lost(ids), {"ids": "bigint[]"})
 
@@ -104,7 +104,7 @@ def dismiss(
     *,
     remedied_by: str | None = None,
 ) -> Statement[list[int]]:
-    """Decide that nothing more is done about leased dead messages. LeaseLost names those that were lost."""
+    """Close leased dead messages without publishing them again. LeaseLost names those that were lost."""
     arguments = {
         "lock_token": lock_token,
         "ids": list(ids),
@@ -133,20 +133,20 @@ def requeue_dead(
 
 
 def dead_causes(queue_name: str | None = None) -> Statement[list[DeadCause]]:
-    """Ask why messages died about which nothing was decided yet; most frequent cause first."""
+    """Ask for the causes of dead messages without a remedy, most frequent first."""
     return Statement("dead_causes", dict(locals()), _causes)
 
 
 def dead_queues(
     queue_names: Collection[str] | None = None,
 ) -> Statement[list[DeadQueue]]:
-    """Ask which queues have dead messages that nobody decided about and nobody holds."""
+    """Ask which queues have dead messages without a remedy and without a lease."""
     arguments = {"queue_names": None if queue_names is None else list(queue_names)}
     return Statement("dead_queues", arguments, list_of(DeadQueue), {"queue_names": "text[]"})
 
 
 def remedies(ids: Collection[int]) -> Statement[dict[int, tuple[str, str]]]:
-    """Ask what was decided about dead messages and by whom: `{id: (remedy, remedied_by)}`, without the undecided."""
+    """Ask for the remedies of dead messages: `{id: (remedy, remedied_by)}`, without those that have none."""
     return Statement("remedies", {"ids": list(ids)}, _by_id, {"ids": "bigint[]"})
 
 

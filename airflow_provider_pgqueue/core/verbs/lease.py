@@ -1,4 +1,4 @@
-"""Leasing messages, for a while or once and for all."""
+"""Leasing messages, and what ends a lease: archive or release."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from uuid import UUID
 
 from airflow_provider_pgqueue.core.client import (
     ZERO,
+    JsonText,
     Statement,
     messages_of,
     one,
@@ -16,6 +17,7 @@ from airflow_provider_pgqueue.core.client import (
     unless_lost,
 )
 from airflow_provider_pgqueue.core.message import Message, Row
+from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
 
 
 def lease(
@@ -39,6 +41,51 @@ def extend(lock_token: UUID, ids: Collection[int], *, lease_for: timedelta) -> S
     """Make leases last `lease_for` from now. LeaseLost names those that were lost; the others are extended."""
     arguments = {"lock_token": lock_token, "ids": list(ids), "lease_for": lease_for}
     return Statement("extend", arguments, unless_lost(ids), {"ids": "bigint[]"}, durable=False)
+
+
+def archive(
+    lock_token: UUID,
+    ids: Collection[int],
+    *,
+    result: str = "success",
+    details: str | None = None,
+    handled_by: str | None = None,
+    outcomes: Mapping[int, Success | Rejected | Failed] | None = None,
+    output: Any = None,
+    failure: Mapping[str, Any] | None = None,
+) -> Statement[list[int]]:
+    """Finish leased messages in one statement; `outcomes` overrides the rest for single ids.
+
+    LeaseLost names those that were lost; the others are archived.
+    """
+    arguments = {
+        "lock_token": lock_token,
+        "ids": list(ids),
+        "result": result,
+        "details": details,
+        "handled_by": handled_by,
+        "outcomes": _object({str(id_): _as_result(outcome) for id_, outcome in outcomes.items()}) if outcomes else None,
+        "output": None if output is None else to_json(output),
+        "failure": None if failure is None else to_json(failure),
+    }
+    types = {"ids": "bigint[]", "outcomes": "jsonb", "output": "jsonb", "failure": "jsonb"}
+    return Statement("archive", arguments, unless_lost(ids), types)
+
+
+def _as_result(outcome: Success | Rejected | Failed) -> JsonText:
+    match outcome:
+        case Success(details, output):
+            said = {"result": "success", "details": details, "output": output}
+        case Rejected(reason, output):
+            said = {"result": "rejected", "details": reason, "output": output}
+        case Failed(details, failure, output):
+            said = {"result": "failed", "details": details, "failure": failure, "output": output}
+    return _object({key: value for key, value in said.items() if value is not None})
+
+
+def _object(members: Mapping[str, Any]) -> JsonText:
+    # By hand, so that an output that is text already stays as it is.
+    return JsonText("{" + ",".join(f"{to_json(key)}:{to_json(value)}" for key, value in members.items()) + "}")
 
 
 def release(

@@ -47,5 +47,5 @@ def record_triage_causes(run_id: str, causes: str) -> Statement[int]:
 def triage_causes(
     queue_name: str | None = None, *, cause: str | None = None, run_id: str | None = None
 ) -> Statement[list[Row]]:
-    """Read the causes of death that the last triage found, or the one that is named; most undecided first."""
+    """Read the causes of death that the last triage found, or the one named; most messages to remedy first."""
     return Statement("triage_causes", dict(locals()), list)
