@@ -85,8 +85,8 @@ async def run_async(conn: psycopg.AsyncConnection[Any], statement: Statement[T])
 
 
 def _text(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], statement: Statement[Any]) -> str:
-    # The setting lasts as long as the transaction: in the caller's, or in a pipeline, where several statements share one,
-    # would make the commit of others less durable.
+    # Not in a transaction of the caller, nor in a pipeline, where statements may share one: the setting lasts to its end,
+    # and would make the commit of the other statements less durable.
     pgconn = conn.pgconn
     alone = conn.autocommit and pgconn.transaction_status == TransactionStatus.IDLE
     return statement.sql_alone if alone and pgconn.pipeline_status == PipelineStatus.OFF else statement.sql
