@@ -85,7 +85,7 @@ async def run_async(conn: psycopg.AsyncConnection[Any], statement: Statement[T])
 
 
 def _text(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], statement: Statement[Any]) -> str:
-    # Not in a transaction of the caller, nor in a pipeline, where statements may share one: the setting lasts to its end,
+    # Not in the caller's transaction, nor in a pipeline, where statements may share one: the setting lasts to its end
     # and would make the commit of the other statements less durable.
     pgconn = conn.pgconn
     alone = conn.autocommit and pgconn.transaction_status == TransactionStatus.IDLE
