@@ -12,12 +12,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def yes_option(command: F) -> F:
-    """Give a command the option --yes."""
+    """Add the option --yes to a command."""
     return click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(command)
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Return if the answer is yes; else end the command without doing anything.
+    """Return if the user answers yes; otherwise end the command, which has changed nothing.
 
     Where standard input is not a terminal, --yes is needed.
     """

@@ -56,7 +56,7 @@ _OPTIONS = (
 
 
 def shared_options(command: F) -> F:
-    """Give a command the options of Settings."""
+    """Add the options that all commands share to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command

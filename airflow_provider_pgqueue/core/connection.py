@@ -32,8 +32,9 @@ DEFAULTS: Final[dict[str, Any]] = {
     "keepalives_count": 3,
     "application_name": "pgqueue",
 }
-# A verb that waited for a lock looks again: in the snapshot of its beginning it would miss what the others did. Changes
-# nothing where it is the default, because behind a pooler a setting may stay in the session of somebody else.
+# A verb that waited for a lock looks again: in the snapshot of its beginning it would miss what the others did. A query
+# and not an option at start-up, because PgBouncer refuses those. Nothing is set where that is the default: behind a
+# pooler a setting may stay in the session of somebody else.
 _READ_COMMITTED: Final = """
 SELECT set_config('default_transaction_isolation', 'read committed', false)
  WHERE current_setting('default_transaction_isolation') IN ('repeatable read', 'serializable')
@@ -41,12 +42,14 @@ SELECT set_config('default_transaction_isolation', 'read committed', false)
 
 
 def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
-    """Return a new autocommit connection; ConnectionFailed if there is none to be had.
+    """Return a new autocommit connection; ConnectionFailed if it cannot be opened.
 
-    Its transactions are READ COMMITTED, whatever the default of the role, database or server is.
+    Its transactions are READ COMMITTED, whatever the default of the role, database or server is. A dead network is
+    noticed after about 25 seconds. `arguments` are parameters of libpq.
     """
     given = parameters(conninfo)
     try:
+        # Autocommit, so that a verb has taken effect when it returns, and no waiting session holds a transaction open.
         conn = psycopg.connect(autocommit=True, **(given | DEFAULTS | arguments))
         try:
             conn.execute(_READ_COMMITTED)
@@ -59,7 +62,7 @@ def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
 
 
 async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncConnection[Any]:
-    """Do the same for an async connection."""
+    """Return a new async autocommit connection, as `connect` does."""
     given = parameters(conninfo)
     try:
         conn = await psycopg.AsyncConnection.connect(autocommit=True, **(given | DEFAULTS | arguments))
@@ -76,7 +79,8 @@ async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncCo
 def check_version(conn: psycopg.Connection[Any]) -> None:
     """Raise SchemaMissing, SchemaTooOld or SchemaTooNew unless this package can work with the schema.
 
-    A newer schema is fine as long as it says so: then workers of both versions run side by side.
+    A newer schema is accepted if it says that it supports this package, so that workers of both versions run side by
+    side during an upgrade.
     """
     (found, oldest), needed = _versions(conn), code_version()
     if found < needed:
@@ -88,7 +92,7 @@ def check_version(conn: psycopg.Connection[Any]) -> None:
 
 
 def current_version(conn: psycopg.Connection[Any]) -> int:
-    """Return the newest migration of the schema in the database; SchemaMissing if there is none."""
+    """Return the version of the schema in the database; SchemaMissing if it is not installed."""
     return _versions(conn)[0]
 
 
@@ -106,7 +110,7 @@ def _versions(conn: psycopg.Connection[Any]) -> tuple[int, int]:
 
 
 def parameters(conninfo: str) -> dict[str, Any]:
-    """Return the parameters in a connection string; InvalidArgument, which does not quote it, if it is none."""
+    """Return the parameters in a connection string or URL; InvalidArgument, without quoting it, if it is invalid."""
     try:
         found = conninfo_to_dict(conninfo)
     except psycopg.Error:
@@ -121,12 +125,12 @@ def parameters(conninfo: str) -> dict[str, Any]:
 
 
 def _is_misread(found: dict[str, Any]) -> bool:
-    """Say whether a part of a password with / or @ ended up in what libpq quotes when it cannot connect."""
+    """Return whether part of a password with / or @ became a host, port or database, which libpq would quote."""
     # A host may begin with @: that is an abstract socket.
     names = f"{found.get('host', '').removeprefix('@')}{found.get('dbname', '')}"
     return "@" in names or not _PORT.fullmatch(str(found.get("port", "")))
 
 
 def process_name() -> str:
-    """Return who this process is, for `locked_by` and `handled_by`: pid and host."""
+    """Return the name of this process for `locked_by` and `handled_by`: `pid@host`."""
     return f"{os.getpid()}@{socket.gethostname()}"

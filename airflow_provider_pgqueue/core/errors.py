@@ -4,14 +4,14 @@ PgQueueError
  +-- QueueError
  |    +-- QueueNotFound       no such queue
  |    +-- QueuePaused         nothing can be leased from it now
- |    +-- InvalidQueueName    the name can never be one
+ |    +-- InvalidQueueName    no queue can have this name
  |    +-- QueueFull           it has reached its max_depth
  |    +-- QueueNotEmpty       it has messages and may not be dropped
  |    +-- Unroutable          the topic reaches no queue
  +-- ScheduleNotFound         no such schedule
  +-- InvalidArgument          a number, duration or result out of range
  +-- InvalidMessage           the body cannot be stored as JSON
- |    +-- MessageTooLarge     the body is larger than the queue takes
+ |    +-- MessageTooLarge     the body is larger than the queue allows
  +-- BeforeArchive            older than what the archive keeps
  +-- StageIncomplete         rows that were staged are gone; nothing was published
  +-- ExportError              an export of the archive cannot be written or read
@@ -42,10 +42,10 @@ from airflow_provider_pgqueue.core.quantity import quantity
 
 
 class PgQueueError(Exception):
-    """Anything that the queue raises.
+    """The base of all errors of the queue.
 
     :param problem: what is wrong, without a full stop if a cure follows.
-    :param cure: what helps; `str()` of the error is both.
+    :param cure: how to solve it; `str()` of the error is the problem and the cure.
     """
 
     def __init__(self, problem: str, cure: str | None = None) -> None:
@@ -55,7 +55,7 @@ class PgQueueError(Exception):
 
 
 class QueueError(PgQueueError):
-    """The queue cannot be used like this."""
+    """The base of the errors that concern one queue."""
 
 
 class QueueNotFound(QueueError):
@@ -63,7 +63,7 @@ class QueueNotFound(QueueError):
 
 
 class QueuePaused(QueueError):
-    """The queue is paused: nothing can be leased, publishing goes on."""
+    """The queue is paused: nothing can be leased, but publishing goes on."""
 
 
 class InvalidQueueName(QueueError):
@@ -75,15 +75,15 @@ class QueueFull(QueueError):
 
 
 class QueueNotEmpty(QueueError):
-    """The queue has messages."""
+    """The queue has unfinished messages, so it is only dropped with `force`."""
 
 
 class Unroutable(QueueError):
-    """The topic reaches no queue: nothing was published."""
+    """No queue is bound to the topic: nothing was published."""
 
 
 class BeforeArchive(PgQueueError):
-    """The time is older than what the archive keeps."""
+    """The time is before the oldest that the archive keeps."""
 
 
 class ExportError(PgQueueError):
@@ -119,11 +119,11 @@ class InvalidMessage(PgQueueError, ValueError):
 
 
 class MessageTooLarge(InvalidMessage):
-    """A body is larger than the queue takes."""
+    """A body is larger than the queue allows."""
 
 
 class StageIncomplete(PgQueueError):
-    """Rows that tasks had staged are not there any more: nothing was published."""
+    """Rows that tasks had staged are gone: nothing was published."""
 
 
 class LeaseLost(PgQueueError):
@@ -142,7 +142,7 @@ class LeaseLost(PgQueueError):
 
 
 class SchemaError(PgQueueError):
-    """The schema and this package do not fit."""
+    """The schema is missing, or this package cannot work with its version."""
 
 
 class SchemaMissing(SchemaError):
@@ -208,7 +208,7 @@ _CURES: dict[type[PgQueueError], str] = {
 
 
 def translate(error: psycopg.Error) -> Exception:
-    """Return the error of the tree for an error of the driver, or the same error if the tree has none for it."""
+    """Return the PgQueueError for an error of the driver, or the same error if there is none for it."""
     if error.sqlstate in _BY_SQLSTATE:
         kind = _BY_SQLSTATE[error.sqlstate]
         # The driver appends DETAIL and CONTEXT, which may quote a body: take the first line only.

@@ -39,7 +39,7 @@ def sql_folder() -> Traversable:
 
 @cache
 def scripts() -> tuple[Script, ...]:
-    """Return what `install.sql` includes, in its order."""
+    """Return the files that `install.sql` includes, in its order."""
     return tuple(_scripts())
 
 
@@ -62,16 +62,18 @@ def code_version() -> int:
 
 
 def migrate(conn: psycopg.Connection[Any]) -> list[int]:
-    """Install or upgrade the schema in one transaction; the versions that were applied, none if it was up to date.
+    """Install or upgrade the schema in one transaction, and return the versions that were applied, if any.
 
-    Any number of sessions may migrate at once: an advisory lock lets one in, the others find nothing to do. A crash
-    leaves the schema as it was. Functions and views are applied again every time. Raises SchemaTooNew without
-    touching anything if the schema is newer than this package.
+    Any number of sessions may migrate at once: an advisory lock lets one in, and the others find nothing to do. A crash
+    leaves the schema as it was. Functions and views are replaced every time. Raises SchemaTooNew, and changes nothing,
+    if the schema is newer than this package.
     """
     applied: list[int] = []
     try:
         with conn.transaction():
+            # Rather fail than wait long for a table: every worker would queue up behind the migration.
             conn.execute("SET LOCAL lock_timeout = '30s'")
+            # A function may call one that comes later in the list.
             conn.execute("SET LOCAL check_function_bodies = off")
             conn.execute("SET LOCAL client_min_messages = warning")
             conn.execute("SELECT pg_advisory_xact_lock(hashtextextended('messages.migrate', 0))")
