@@ -34,7 +34,7 @@ def install(settings: Settings, cron: bool | None, print_sql: bool) -> None:
     Run it after every upgrade of the package; running it twice does no harm.
     """
     if print_sql:
-        script = install_script(cron)
+        script = _install_script(cron)
         show(settings, {"sql": script}, "") if settings.as_json else click.echo(script, nl=False)
         return
     with connected(settings, check=False) as conn:
@@ -57,7 +57,7 @@ def _installed(found: dict[str, Any]) -> str:
     return f"{text}run `pgqueue upkeep` or PgQueueUpkeepOperator every minute, because pg_cron does not."
 
 
-def install_script(cron: bool | None = None) -> str:
+def _install_script(cron: bool | None = None) -> str:
     r"""Return `install.sql` with the files that its \ir lines name in their places, for psql."""
     _, _, body = (sql_folder() / "install.sql").read_text().partition("\\set ON_ERROR_STOP on\n")
     text = f"-- Installs or upgrades schema messages of pgqueue {__version__}: psql -f THIS_FILE DSN\n"
