@@ -50,7 +50,7 @@ def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
     given = parameters(conninfo)
     try:
         # Autocommit, so that a verb has taken effect when it returns, and no waiting session holds a transaction open.
-        conn = psycopg.connect(autocommit=True, **(given | DEFAULTS | arguments))
+        conn = psycopg.connect(autocommit=True, **(DEFAULTS | given | arguments))
         try:
             conn.execute(_READ_COMMITTED)
         except BaseException:
@@ -65,7 +65,7 @@ async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncCo
     """Return a new async autocommit connection, as `connect` does."""
     given = parameters(conninfo)
     try:
-        conn = await psycopg.AsyncConnection.connect(autocommit=True, **(given | DEFAULTS | arguments))
+        conn = await psycopg.AsyncConnection.connect(autocommit=True, **(DEFAULTS | given | arguments))
         try:
             await conn.execute(_READ_COMMITTED)
         except BaseException:

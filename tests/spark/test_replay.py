@@ -299,7 +299,7 @@ def test_an_export_is_replayed_after_its_partition_was_dropped(
     chosen = {"to_queue": "again", "export": str(tmp_path)}
     with pytest.raises(QueueNotFound, match="'ordres'"):
         again("misspelt", queues=("orders", "ordres"), **chosen)
-    done = again("export", queues=("orders",), where="get_json_object(message, '$.deep') IS NOT NULL", **chosen)
+    done = again("export", queues="orders", where="get_json_object(message, '$.deep') IS NOT NULL", **chosen)
     assert done["from"] == [{"queue": "orders", "result": "success", "messages": 3}]
     assert sorted(copies(conn)) == ids
     equal = conn.execute("SELECT bool_and(message = %s::jsonb AND headers ? 'trace') FROM messages.message", [HOSTILE])

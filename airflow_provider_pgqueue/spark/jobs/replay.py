@@ -20,7 +20,7 @@ from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.exported.read_export import exported_queues, read_export
 from airflow_provider_pgqueue.spark.jobs.ledger import Summary, new_run_id, once
 from airflow_provider_pgqueue.spark.jobs.progress import Meter, watching_tasks
-from airflow_provider_pgqueue.spark.jobs.tables import Result, now, read, require_queues, tasks_at_once
+from airflow_provider_pgqueue.spark.jobs.tables import Result, now, read, require_queues, several, tasks_at_once
 
 if TYPE_CHECKING:
     import psycopg
@@ -83,7 +83,8 @@ def replay(
     if len(run_id) > _LONGEST_RUN_ID:
         raise InvalidArgument(f"run_id has {len(run_id)} characters. Give at most {_LONGEST_RUN_ID}.")
     database = Database(dsn or "")
-    choice = _Choice(spark, database, run_id, queues, results, references, since, until, where, export, at_once)
+    chosen = several(queues), several(results), several(references)
+    choice = _Choice(spark, database, run_id, *chosen, since, until, where, export, at_once)
 
     def work() -> Summary:
         plan = _plan(choice, to_queue)

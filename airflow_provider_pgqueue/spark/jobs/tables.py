@@ -61,6 +61,11 @@ def _registered(spark: SparkSession, database: Database) -> str:
     return name
 
 
+def several(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Return names that were given as a sequence, or as one text, which is not a sequence of letters here."""
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
 def require_queues(database: Database, queues: Collection[str]) -> None:
     """Raise QueueNotFound for the first of these names that no queue has: none of them is a queue without messages."""
     if queues:

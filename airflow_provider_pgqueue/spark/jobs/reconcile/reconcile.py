@@ -16,7 +16,7 @@ from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.ledger import Summary, as_line, new_run_id, once
 from airflow_provider_pgqueue.spark.jobs.progress import watching_tasks
 from airflow_provider_pgqueue.spark.jobs.reconcile.keys import Keys
-from airflow_provider_pgqueue.spark.jobs.tables import now, read, require_queues, tasks_at_once
+from airflow_provider_pgqueue.spark.jobs.tables import now, read, require_queues, several, tasks_at_once
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +87,7 @@ def reconcile(
     database, run_id = Database(dsn or ""), run_id or new_run_id("reconcile")
     wanted = Keys.of("expected", expected, expected_query, expected_column or by, expected_dsn_variable, database)
     effects = Keys.of("business", business, business_query, business_column or by, business_dsn_variable, database)
+    queues = several(queues)
     messages = _Messages(spark, database, by, queues, since, until, tasks_at_once(parallelism))
 
     def work() -> Summary:

@@ -24,7 +24,7 @@ from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.ledger import Summary, new_run_id, once
 from airflow_provider_pgqueue.spark.jobs.progress import watching_tasks
-from airflow_provider_pgqueue.spark.jobs.tables import require_queues, tasks_at_once
+from airflow_provider_pgqueue.spark.jobs.tables import require_queues, several, tasks_at_once
 from airflow_provider_pgqueue.spark.jobs.triage.causes import SUMS, Cause, Causes, find_causes
 from airflow_provider_pgqueue.spark.jobs.triage.trend import Period
 
@@ -59,7 +59,7 @@ def triage(
         raise InvalidArgument(f"max_causes is {max_causes}. Give a number from 1 to 1000.")
     if report is not None:
         _require_plots()
-    period, at_once = _period(since, until), tasks_at_once(parallelism)
+    period, at_once, queues = _period(since, until), tasks_at_once(parallelism), several(queues)
     database, run_id = Database(dsn or ""), run_id or new_run_id("triage", *queues)
 
     def work() -> Summary:
