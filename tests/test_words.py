@@ -19,9 +19,7 @@ PATTERNS = (
     *("airflow_provider_pgqueue/**/*.py", "benchmarks/**/*.py", "dags_examples/*.py", "tools/**/*.py"),
     *("sql/**/*.sql", "sql/README.md", "docs/**/*.md", "README.md", "CONTRIBUTING.md"),
 )
-# Files that are being rewritten; take them out one by one.
-UNFINISHED = {ROOT / "airflow_provider_pgqueue" / "spark" / "jobs" / "drain" / "batches.py"}
-FILES = sorted({path for pattern in PATTERNS for path in ROOT.glob(pattern)} - {PAGE} - UNFINISHED)
+FILES = sorted({path for pattern in PATTERNS for path in ROOT.glob(pattern)} - {PAGE})
 
 _CODE = re.compile(r"`([^`]+)`")
 _ENDINGS = r"(?:s|d|ed|ing)?"

@@ -103,7 +103,7 @@ def repair(
 ) -> int:
     """Repair dead messages with a Python function.
 
-    MODULE is looked for in the current directory first. The function gets a dead message (id, body, failure, result,
+    MODULE is searched for in the current directory first. The function gets a dead message (id, body, failure, result,
     reference, attempts, …) and returns a new body to publish, or KEEP, LEAVE or Dismiss(reason) of
     airflow_provider_pgqueue.core. If it raises, that message stays dead and the others go on. The exit status is 1 if
     the run stopped early. SIGTERM and Ctrl-C finish the message in hand.

@@ -68,7 +68,7 @@ class Repair:
         for name, least in (("max_messages", 1), ("max_requeues", 1), ("canary", 0), ("batch_size", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
-                raise InvalidArgument(f"{name} is {value}. Give a number from {least} on.")
+                raise InvalidArgument(f"{name} is {value}. Give at least {least}.")
         others = (self.queue_name, self.results, self.fingerprints)
         if self.cause is not None and any(value is not None for value in others):
             raise InvalidArgument("a cause has queue, result and fingerprints. Give either it or them.")

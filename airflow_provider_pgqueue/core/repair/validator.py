@@ -41,7 +41,7 @@ class MatchesSchema:
             schema = json.loads(text)
             validator_for(schema).check_schema(schema)
         except (OSError, ValueError, SchemaError) as error:
-            raise InvalidArgument(f"{path} is no JSON Schema: {type(error).__name__}. Give a readable one.") from error
+            raise InvalidArgument(f"{path} is not a JSON Schema: {type(error).__name__}. Give a valid one.") from error
         return cls(text)
 
     def __call__(self, body: Any) -> str | None:

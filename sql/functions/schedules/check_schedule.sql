@@ -30,7 +30,7 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give a whole number from -100 to 100; higher is leased first.';
     END IF;
     IF jsonb_typeof(headers) <> 'object' THEN
-        RAISE EXCEPTION 'headers is of type %', jsonb_typeof(headers)
+        RAISE EXCEPTION 'headers are of type %', jsonb_typeof(headers)
             USING ERRCODE = 'PQ004', HINT = 'Give a JSON object: schedule and tick are added to it.';
     END IF;
 END $$;
