@@ -25,7 +25,7 @@ class Peer:
     :param add: publishes `%(count)s` messages with the body `%(body)s` in one plain INSERT.
     :param tables: what autovacuum would care for.
     :param count: counts what is not finished.
-    :param delayed: publishes `%(count)s` messages that become visible in an hour.
+    :param delayed: publishes `%(count)s` messages that become ready in an hour.
     :param leased: leases `%(count)s` messages for an hour.
     """
 

@@ -40,7 +40,7 @@ with DAG(
 
 
 def correct(flight: DeadMessage) -> Any:
-    """Requeue a cancelled flight that had an aircraft, as what it is; dismiss the others."""
+    """Requeue a flight that had an aircraft, marked as cancelled; dismiss the others."""
     if flight.body["tailnum"]:
         return flight.body | {"status": "cancelled"}
     return Dismiss("no aircraft was assigned")

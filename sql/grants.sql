@@ -54,7 +54,7 @@ BEGIN
          ORDER BY 1 LIMIT 1
     LOOP
         RAISE EXCEPTION '%', change USING ERRCODE = 'invalid_grant_operation',
-            HINT = 'Name each function of the schema once: for a role, or as internal. Your own functions belong in a schema of yours.';
+            HINT = 'Name each function of the schema once: for a role, or as internal. Put your own functions in another schema.';
     END LOOP;
     FOR change IN
         WITH function AS (
@@ -73,7 +73,7 @@ BEGIN
                                               OR g.role = 'admin' AND a.role <> 'internal'
              WHERE to_regrole('messages_' || g.role) IS NOT NULL
             UNION
-            -- A grant by hand of a function that was superseded goes to its successor.
+            -- A privilege granted by hand on a superseded function goes to its successor.
             SELECT g.grantee, f.oid FROM granted g JOIN function f
                 ON f.proname = regexp_replace(g.proname, '^superseded_', '') OR f.proname IN (SELECT a.name FROM allowed a WHERE a.role = 'every')
              WHERE NOT g.to_group AND f.proowner <> g.grantee)
@@ -88,7 +88,7 @@ BEGIN
     FOR change IN
         SELECT format('GRANT %s TO %I', privilege, 'messages_' || name)
           FROM (VALUES
-            -- messages_limited can do nothing by itself, but it must not be dropped while a database counts on it.
+            -- messages_limited can do nothing by itself, but it must not be dropped while a database relies on it.
             ('USAGE ON SCHEMA messages', groups),
             ('SELECT ON messages.archive_overview, messages.message_overview, messages.result_count', '{observer,admin}'),
             -- Whole tables, bodies too, by ranges of pages.

@@ -36,22 +36,22 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/topics/check_topic.sql
 \ir functions/topics/topic_regex.sql
 
--- Lease, renew, give back
+-- Lease, renew, finish, give back
 \ir functions/lease/lease.sql
 \ir functions/lease/extend.sql
+\ir functions/lease/archive.sql
 \ir functions/lease/release.sql
 \ir functions/lease/consume.sql
 \ir functions/lease/once.sql
 \ir functions/lease/lease_named.sql
 \ir functions/lease/end_named_leases.sql
 \ir functions/lease/check_lease.sql
+\ir functions/lease/check_outcomes.sql
 \ir functions/lease/count_leasable.sql
 \ir functions/lease/record_counted_leases.sql
 \ir functions/lease/lease_taken_over.sql
 
 -- Archive
-\ir functions/archive/archive.sql
-\ir functions/archive/check_outcomes.sql
 \ir functions/archive/message_archived.sql
 \ir functions/archive/fingerprint.sql
 
@@ -116,7 +116,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/roles/session_is_limited.sql
 \ir functions/roles/check_access.sql
 
--- Upkeep: sweeps, marks, what is kept for a while only
+-- Upkeep: sweeps, low-water marks, records kept for a limited time
 \ir functions/upkeep/upkeep.sql
 \ir functions/upkeep/sweep_all.sql
 \ir functions/upkeep/sweep_priority.sql

@@ -1,4 +1,4 @@
--- Everything belongs to messages_owner, which nobody is logged in as, so that no function runs with the rights of whoever
+-- Everything belongs to messages_owner, which nobody can log in as, so that no function runs with the rights of whoever
 -- installed it. Only what belongs to somebody else is altered, because that locks.
 DO $$
 DECLARE

@@ -1,5 +1,5 @@
--- The group roles, which belong to the whole cluster. Whoever may not create roles installs without them, and so does
--- PGOPTIONS="-c messages.roles=off": then grants by hand decide.
+-- The group roles, which belong to the whole cluster. They are left out if the caller may not create roles, or with
+-- PGOPTIONS="-c messages.roles=off": privileges are then granted by hand.
 DO $$
 DECLARE
     groups text[] := ARRAY['messages_publisher', 'messages_consumer', 'messages_observer', 'messages_upkeep',
@@ -23,8 +23,8 @@ BEGIN
                 RETURN;
         END;
     END LOOP;
-    -- Who runs the pipelines reads what a reader reads. messages_owner gives the groups to the teams (grant_queue), reads sessions and settings (health), and lets its members
-    -- upgrade.
+    -- messages_pipeline includes messages_reader. messages_owner grants the groups to teams (grant_queue), reads sessions and
+    -- settings (health), and lets its members upgrade.
     FOR part IN
         SELECT unnest AS granted, 'messages_owner' AS member, ' WITH ADMIN OPTION' AS how FROM unnest(groups)
         UNION ALL VALUES ('messages_reader', 'messages_pipeline', ''),
@@ -40,7 +40,7 @@ BEGIN
                 NULL;                      -- the same
             WHEN insufficient_privilege THEN
                 RAISE INFO 'role % may not grant % to %', current_user, part.granted, part.member
-                    USING HINT = format('Somebody who may can do it: GRANT %I TO %I%s', part.granted, part.member, part.how);
+                    USING HINT = format('A role that may grant it can run: GRANT %I TO %I%s', part.granted, part.member, part.how);
         END;
     END LOOP;
 END $$;

@@ -52,6 +52,13 @@ def test_every_name_of_the_face_has_its_place() -> None:
     assert names - raised - described("python.md") == set()
 
 
+@pytest.mark.spark
+def test_every_name_of_the_face_of_spark_has_its_place() -> None:
+    from airflow_provider_pgqueue import spark
+
+    assert set(spark.__all__) <= {name.rpartition(".")[2] for name in described("spark-jobs.md")}
+
+
 def test_every_verb_has_its_place() -> None:
     listed = re.findall(r"\w+", " ".join(re.findall(r"members: \[(.*)\]", verbs.reference())))
     assert sorted([*listed, "Statement"]) == sorted(core.verbs.__all__)

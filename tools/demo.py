@@ -120,7 +120,7 @@ class Demo:
                 lambda: self._number(_UNDECIDED) + self._number(_WAITING) == 0, "dead messages without a decision"
             )
         elapsed = time.monotonic() - started
-        with step(f"Measuring the wake-up with {PROBES} single messages (DAG pgqueue_wakeups)"):
+        with step(f"Measuring the time from commit to lease with {PROBES} single messages (DAG pgqueue_wakeups)"):
             self._probe()
         account = read_account(self.conn)
         self._summary(account, elapsed)
@@ -203,7 +203,9 @@ class Demo:
         table.add_row("publish rate", f"{account.published / max(account.publish_seconds, 0.001):,.0f} messages/s")
         table.add_row("consume rate", f"{account.published / max(account.consume_seconds, 0.001):,.0f} messages/s")
         table.add_row("all of it took", f"{elapsed:.0f} s")
-        table.add_row("wake-up, commit to leased", f"p50 {account.wake_up[0]:.2f} s, p95 {account.wake_up[1]:.2f} s")
+        table.add_row(
+            "from commit to lease", f"p50 {account.until_leased[0]:.2f} s, p95 {account.until_leased[1]:.2f} s"
+        )
         table.add_row("connections that wait", f"{self.listeners[0]} for {self.listeners[1]} waiting triggers")
         table.add_row("upkeep", self.upkeep)
         console.print(table)

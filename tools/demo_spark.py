@@ -104,7 +104,7 @@ class Demo:
             self._drain()
         with step("Reconciling with the data file"):
             reconciled = self._pipeline(
-                "reconcile", "--expected", str(HOME / "expected"), "--queue", QUEUE, "--slow-after", "1h"
+                "reconcile", "--expected", str(HOME / "expected"), "--queues", QUEUE, "--slow-after", "1h"
             )
             account = self._account()
         with step("Exporting last month to Parquet, and dropping its partition"):

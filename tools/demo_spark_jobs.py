@@ -10,8 +10,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from airflow_provider_pgqueue.spark import register
-from airflow_provider_pgqueue.spark.jobs.export.read_export import read_export
+from airflow_provider_pgqueue.spark import read_export, register
 
 QUEUE: Final = "spark_flights"
 

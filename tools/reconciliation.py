@@ -54,7 +54,7 @@ class Account:
     publish_seconds: float
     consume_seconds: float
     probes: int
-    wake_up: tuple[float, float]
+    until_leased: tuple[float, float]
 
     @property
     def balances(self) -> bool:
@@ -74,4 +74,4 @@ def read_account(conn: psycopg.Connection[Any]) -> Account:
         detail = cursor.execute(_DETAIL).fetchone() or {}
         latency = cursor.execute(_LATENCY).fetchone() or {}
     p50, p95 = latency["seconds"] or (float("nan"), float("nan"))
-    return Account(**account, **detail, probes=latency["probes"], wake_up=(p50, p95))
+    return Account(**account, **detail, probes=latency["probes"], until_leased=(p50, p95))

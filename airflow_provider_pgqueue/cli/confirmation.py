@@ -12,18 +12,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def yes_option(command: F) -> F:
-    """Give a command the option --yes."""
+    """Add the option --yes to a command."""
     return click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")(command)
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Return if the answer is yes; else end the command without doing anything.
+    """Return if the user answers yes; otherwise end the command, which has changed nothing.
 
-    Where nobody can answer, because standard input is not a terminal, --yes is needed.
+    Where standard input is not a terminal, --yes is needed.
     """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Nobody can answer here: repeat the command with --yes.")
+        raise click.UsageError(f"{question} Standard input is not a terminal: repeat the command with --yes.")
     if not click.confirm(question, err=True):
         raise click.ClickException("not confirmed: nothing was changed.")

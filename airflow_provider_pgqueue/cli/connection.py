@@ -10,15 +10,14 @@ import psycopg
 from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgqueue.cli.settings import Settings
-from airflow_provider_pgqueue.core.connection import connect, parameters
-from airflow_provider_pgqueue.core.migrations import check_version
+from airflow_provider_pgqueue.core.connection import check_version, connect, parameters
 
 Connection = psycopg.Connection[Any]
 
 
 @contextmanager
 def connected(settings: Settings, *, check: bool = True) -> Iterator[Connection]:
-    """Give an autocommit connection to a schema that fits this package; with `check=False` to any database."""
+    """Give an autocommit connection, after checking the version of the schema unless `check` is False."""
     conn = open_connection(settings)
     with conn:
         if check:
@@ -32,5 +31,5 @@ def open_connection(settings: Settings) -> Connection:
 
 
 def conninfo(settings: Settings) -> str:
-    """Return the connection string after the same check."""
+    """Return the connection string; InvalidArgument, without quoting it, if it is invalid."""
     return make_conninfo("", **parameters(settings.dsn))

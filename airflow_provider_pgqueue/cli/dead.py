@@ -1,4 +1,4 @@
-"""Dead messages: why they died, and what is decided about them."""
+"""Dead messages: why they died, and their remedies."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def dead(settings: Settings, queue: str | None) -> None:
 @click.option(
     "--max", "max_messages", type=click.IntRange(1), default=1000, show_default=True, help="How many messages at most."
 )
-@click.option("--max-requeues", type=click.IntRange(1), help="Leave out messages that were requeued this often before.")
+@click.option("--max-requeues", type=click.IntRange(1), help="Leave out messages that were requeued this many times.")
 @click.option(
     "--delay", type=duration, default="0", help="Keep them from being leased for this long: 90s, 10m, 2h, 1d."
 )
@@ -115,7 +115,7 @@ def dismiss(
 ) -> None:
     """Close dead messages without publishing them again.
 
-    They stay in the archive with the reason, and no longer count as waiting for a decision.
+    They stay in the archive with the reason, and are no longer listed as dead.
     """
     wanted = results or tuple(_RESULTS.choices)
     done: list[int] = []
@@ -145,4 +145,4 @@ def _waiting(conn: Connection, queue: str, results: tuple[str, ...]) -> Counter[
 
 
 def _by_result(waiting: Counter[str]) -> str:
-    return ", ".join(f"{number:,} {result}" for result, number in waiting.items()) or "none waits"
+    return ", ".join(f"{number:,} {result}" for result, number in waiting.items()) or "none are waiting"

@@ -13,9 +13,10 @@ from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, share
 from airflow_provider_pgqueue.cli.text import one_line, printable
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.connection import check_version
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, SchemaError, SchemaTooNew, translate
 from airflow_provider_pgqueue.core.message import Finding
-from airflow_provider_pgqueue.core.migrations import check_version, code_version
+from airflow_provider_pgqueue.core.migrations import code_version
 from airflow_provider_pgqueue.core.quantity import quantity
 
 _OLDEST = 15
@@ -117,7 +118,7 @@ def _pooler(conn: Connection) -> Finding:
     return Finding(
         "pooler",
         "warning",
-        "a connection pooler stands in between, where LISTEN hears nothing",
+        "a connection pooler is in between, and notifications do not get through",
         "give workers and the triggerer a direct connection (listen_conn_id in Airflow); they poll otherwise",
     )
 
@@ -132,7 +133,7 @@ def _privileges(conn: Connection) -> Finding:
         "privileges",
         "warning",
         f"role {conn.info.user} may not execute {names}",
-        "GRANT EXECUTE ON FUNCTION what it needs; nothing to do for a role that only looks or only publishes",
+        "GRANT EXECUTE ON FUNCTION …, for what it needs; a role that only observes or only publishes needs no more",
     )
 
 
@@ -144,7 +145,7 @@ def _upkeep(conn: Connection) -> Iterator[Finding]:
         yield Finding("upkeep_mode", "warning", one_line(str(error)))
         return
     age = queues[0].upkeep_age if queues else None
-    last = f"the last was {span(age)} ago" if age is not None else "it never ran"
+    last = f"it last ran {span(age)} ago" if age is not None else "it has never run"
     yield Finding("upkeep_mode", "ok", f"upkeep by {mode}; {last}")
 
 

@@ -13,8 +13,9 @@ from airflow_provider_pgqueue.cli.output import show
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.connection import current_version
 from airflow_provider_pgqueue.core.installation import schedule_upkeep
-from airflow_provider_pgqueue.core.migrations import current_version, migrate, scripts, sql_folder
+from airflow_provider_pgqueue.core.migrations import migrate, scripts, sql_folder
 from airflow_provider_pgqueue.core.quantity import quantity
 
 
@@ -22,7 +23,7 @@ from airflow_provider_pgqueue.core.quantity import quantity
 @click.option(
     "--cron/--no-cron",
     default=None,
-    help="Fail unless pg_cron can do the upkeep, or remove its jobs. Default: use pg_cron where it is available.",
+    help="--cron fails unless pg_cron can do the upkeep; --no-cron removes its jobs. Default: use it if available.",
 )
 @click.option("--print-sql", is_flag=True, help="Print the SQL as one script for psql -f instead of running it.")
 @shared_options
@@ -33,7 +34,7 @@ def install(settings: Settings, cron: bool | None, print_sql: bool) -> None:
     Run it after every upgrade of the package; running it twice does no harm.
     """
     if print_sql:
-        script = install_script(cron)
+        script = _install_script(cron)
         show(settings, {"sql": script}, "") if settings.as_json else click.echo(script, nl=False)
         return
     with connected(settings, check=False) as conn:
@@ -56,7 +57,7 @@ def _installed(found: dict[str, Any]) -> str:
     return f"{text}run `pgqueue upkeep` or PgQueueUpkeepOperator every minute, because pg_cron does not."
 
 
-def install_script(cron: bool | None = None) -> str:
+def _install_script(cron: bool | None = None) -> str:
     r"""Return `install.sql` with the files that its \ir lines name in their places, for psql."""
     _, _, body = (sql_folder() / "install.sql").read_text().partition("\\set ON_ERROR_STOP on\n")
     text = f"-- Installs or upgrades schema messages of pgqueue {__version__}: psql -f THIS_FILE DSN\n"

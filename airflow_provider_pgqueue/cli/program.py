@@ -35,7 +35,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 }
 
 
-class LazyGroup(SuggestingGroup):
+class _LazyGroup(SuggestingGroup):
     """A group that imports the module of a command when the command is called."""
 
     def list_commands(self, context: click.Context) -> list[str]:
@@ -53,7 +53,7 @@ class LazyGroup(SuggestingGroup):
             formatter.write_dl([(name, help_) for name, (_, help_) in COMMANDS.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @shared_options
 @click.version_option(__version__, prog_name="pgqueue")
 def program() -> None:
@@ -92,7 +92,7 @@ def _failed(error: Exception, settings: Settings) -> int:
         traceback.print_exception(error)
     text = _text(error)
     if text is None:
-        click.echo(f"error: {type(error).__name__}. This is a bug of pgqueue: report it with --debug.", err=True)
+        click.echo(f"error: {type(error).__name__}. This is a bug in pgqueue: report it with --debug.", err=True)
     else:
         click.echo(f"error: {text}", err=True)
     return 1

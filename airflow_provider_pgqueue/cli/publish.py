@@ -30,7 +30,7 @@ _BAR_STEP = 65_536  # bytes; moving the bar for each line would halve the rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LineOptions:
+class _LineOptions:
     """How messages are published: the same for all, or a key from a field of each."""
 
     priority: int
@@ -121,7 +121,7 @@ def publish(
         _lines(file, message) as lines,
     ):
         for batch in _batches(lines, batch_size):
-            ids = _publish(conn, queue, batch, LineOptions(**policy))
+            ids = _publish(conn, queue, batch, _LineOptions(**policy))
             repeated = sum(isinstance(id_, Duplicate) for id_ in ids)
             published += len(ids) - repeated
             duplicates += repeated
@@ -133,7 +133,7 @@ def publish(
         "seconds": round(seconds, 3),
         "per_second": round(published / max(seconds, 0.001), 1),
     }
-    besides = f" ({duplicates:,} were there already)" if duplicates else ""
+    besides = f" and found {quantity(duplicates, 'duplicate')}" if duplicates else ""
     show(
         settings,
         result,
@@ -146,7 +146,7 @@ def _batches(lines: Iterator[Line], size: int) -> Iterator[list[Line]]:
         yield batch
 
 
-def _publish(conn: Connection, queue: str, batch: list[Line], policy: LineOptions) -> list[int]:
+def _publish(conn: Connection, queue: str, batch: list[Line], policy: _LineOptions) -> list[int]:
     def keys(field: str | None) -> list[str] | None:
         return [line.key(field) for line in batch] if field else None
 

@@ -26,12 +26,12 @@ _POLICY = (
     click.option(
         "--notify",
         type=click.Choice(["always", "gated", "off"]),
-        help="Whether publishing notifies consumers: always; gated, for one publisher at a time; off, then they poll.",
+        help="Whether publishing notifies consumers: always; gated, one publisher at a time; or off, and they poll.",
     ),
     click.option("--max-body-bytes", type=int, help="Size of the largest body that is accepted."),
     click.option("--paused/--not-paused", default=None, help="Whether leasing is stopped; publishing goes on."),
     click.option(
-        "--backoff-first", type=duration, help="Pause before the second attempt; it doubles with each further one."
+        "--backoff-first", type=duration, help="Pause before the second attempt; it doubles after each further one."
     ),
     click.option("--backoff-max", type=duration, help="Longest pause between two attempts."),
     click.option("--retention", type=duration, help="How long the archive keeps messages; 0 keeps them for ever."),
@@ -78,7 +78,8 @@ def create(settings: Settings, /, name: str, **policy: Any) -> None:
     """Create a queue; a queue that exists is not changed."""
     with connected(settings) as conn:
         created = run(conn, verbs.create_queue(name, **_given(policy)))
-    text = f"created queue {name}." if created else f"queue {name} exists; its policy was not changed (queues alter)."
+    there = f"queue {name} already exists; its policy was not changed. Change it: pgqueue queues alter {name}"
+    text = f"created queue {name}." if created else there
     show(settings, {"queue_name": name, "created": created}, text)
 
 
@@ -88,7 +89,7 @@ def create(settings: Settings, /, name: str, **policy: Any) -> None:
 @shared_options
 @pass_settings
 def alter(settings: Settings, /, name: str, **policy: Any) -> None:
-    """Change the policy of a queue, also for messages that wait already."""
+    """Change the policy of a queue, also for the messages already in it."""
     changed = _given(policy)
     if not changed:
         raise click.UsageError("name at least one option to change.")

@@ -48,7 +48,7 @@ from airflow_provider_pgqueue.core.worker import stop_on_signals
     help="Repair only messages with this fingerprint, as `pgqueue dead --json` shows it; can be repeated.",
 )
 @click.option("--max", "max_messages", type=click.IntRange(1), help="How many messages at most. Default: all.")
-@click.option("--max-requeues", type=click.IntRange(1), help="Leave messages that were requeued this often before.")
+@click.option("--max-requeues", type=click.IntRange(1), help="Leave out messages that were requeued this many times.")
 @click.option("--max-per-second", type=click.FloatRange(0, min_open=True), help="How many messages a second at most.")
 @click.option(
     "--canary",
@@ -86,7 +86,7 @@ from airflow_provider_pgqueue.core.worker import stop_on_signals
 @click.option("--dry-run", is_flag=True, help="Call the function, print what would be done and change nothing.")
 @click.option(
     "--run-id",
-    help="Name of the run, which the archive keeps. Run again under its name, it goes on. Default: a new name.",
+    help="Name of the run, kept in the archive. A run started again under its name goes on. Default: a new name.",
 )
 @shared_options
 @pass_settings
@@ -103,7 +103,7 @@ def repair(
 ) -> int:
     """Repair dead messages with a Python function.
 
-    MODULE is looked for in the current directory first. The function gets a dead message (id, body, failure, result,
+    MODULE is searched for in the current directory first. The function gets a dead message (id, body, failure, result,
     reference, attempts, …) and returns a new body to publish, or KEEP, LEAVE or Dismiss(reason) of
     airflow_provider_pgqueue.core. If it raises, that message stays dead and the others go on. The exit status is 1 if
     the run stopped early. SIGTERM and Ctrl-C finish the message in hand.

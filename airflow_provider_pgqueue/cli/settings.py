@@ -43,7 +43,7 @@ _OPTIONS = (
         is_flag=True,
         expose_value=False,
         callback=_keep,
-        help="Print JSON: one object, or one per line from commands that go on.",
+        help="Print JSON: one object, or one per line from commands that keep running.",
     ),
     click.option(
         "--debug",
@@ -56,7 +56,7 @@ _OPTIONS = (
 
 
 def shared_options(command: F) -> F:
-    """Give a command the options of Settings."""
+    """Add the options that all commands share to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command

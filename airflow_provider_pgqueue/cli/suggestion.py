@@ -34,7 +34,7 @@ SYNONYMS: Final = {
 
 
 class SuggestingGroup(click.Group):
-    """A group that answers a mistyped command with the one that was meant."""
+    """A group that suggests the command that was meant for a mistyped one."""
 
     def resolve_command(
         self, context: click.Context, arguments: list[str]

@@ -7,7 +7,7 @@ Consumer(queue_name="orders", handle=pack).drain(conn)
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run, run_async
-from airflow_provider_pgqueue.core.connection import connect, connect_async
+from airflow_provider_pgqueue.core.connection import check_version, connect, connect_async
 from airflow_provider_pgqueue.core.consumer import Consumer
 from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
@@ -23,7 +23,7 @@ from airflow_provider_pgqueue.core.errors import (
 from airflow_provider_pgqueue.core.installation import install
 from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.message import DeadMessage, Duplicate, Message
-from airflow_provider_pgqueue.core.migrations import check_version, migrate
+from airflow_provider_pgqueue.core.migrations import migrate
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, RejectMessage, Retry, Success
 from airflow_provider_pgqueue.core.repair import KEEP, LEAVE, Dismiss, Repair
 from airflow_provider_pgqueue.core.worker import Worker

@@ -22,9 +22,10 @@ _JSON_LITERALS: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False, se
 
 @dataclass(frozen=True, slots=True)
 class Statement(Generic[T]):
-    """A call of one function of schema `messages`; `decode` makes the result of all its rows.
+    """A call of one function of schema `messages`, to be run by `run` or `run_async`.
 
-    What is not `durable` may be undone by a crash of the server: docs/decisions/0015-leases-are-not-flushed.md.
+    `decode` turns the rows into the result. A crash of the server may undo a call that is not `durable`:
+    docs/decisions/0015-leases-are-not-flushed.md.
     """
 
     function: str
@@ -35,14 +36,15 @@ class Statement(Generic[T]):
 
     @property
     def sql(self) -> str:
-        """The text to run: named arguments, so that the functions may grow new ones; NULL leaves the default."""
+        """The SQL text, with named arguments, so that a function may grow new ones; None leaves the default."""
         return f"SELECT * FROM {self._call}"  # noqa: S608 names from this module only
 
     @property
     def sql_alone(self) -> str:
-        """The text for a transaction of its own, whose commit need not wait for the disk unless it is durable."""
+        """The SQL text for a transaction of its own, whose commit does not wait for the disk unless it is durable."""
         if self.durable:
             return self.sql
+        # In the same statement, because BEGIN, SET LOCAL and COMMIT would be three more round trips.
         return f"SELECT found.* FROM set_config('synchronous_commit', 'off', true), {self._call} found"  # noqa: S608
 
     @property
@@ -59,9 +61,9 @@ class Statement(Generic[T]):
 
 
 def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
-    """Return what the statement gives, in the caller's transaction if one is open.
+    """Run a verb and return its result, inside the caller's transaction if one is open.
 
-    Raises an error of the tree in `errors`; LeaseLost after the rest of the call took effect.
+    Raises a PgQueueError. LeaseLost is raised after the call took effect for the messages that were not lost.
     """
     try:
         with conn.cursor(row_factory=dict_row) as cursor:
@@ -72,7 +74,7 @@ def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
 
 
 async def run_async(conn: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T:
-    """Do the same on an async connection."""
+    """Run a verb on an async connection and return its result, as `run` does."""
     try:
         async with conn.cursor(row_factory=dict_row) as cursor:
             await cursor.execute(_text(conn, statement), statement.given)
@@ -83,27 +85,29 @@ async def run_async(conn: psycopg.AsyncConnection[Any], statement: Statement[T])
 
 
 def _text(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], statement: Statement[Any]) -> str:
-    # In a pipeline several statements may share a transaction.
+    # Not in the caller's transaction, nor in a pipeline, where statements may share one: the setting lasts to its end
+    # and would make the commit of the other statements less durable.
     pgconn = conn.pgconn
     alone = conn.autocommit and pgconn.transaction_status == TransactionStatus.IDLE
     return statement.sql_alone if alone and pgconn.pipeline_status == PipelineStatus.OFF else statement.sql
 
 
 class JsonText(str):
-    """JSON that is text already: it goes to PostgreSQL as it is, so that no number loses a digit.
+    """A body that is JSON text already. It is sent unchanged, so that no number loses a digit.
 
-    Whoever makes one has checked that it is JSON.
+    It is not checked: make one only of valid JSON.
     """
 
     __slots__ = ()
 
 
 def to_json(body: Any) -> str:
-    """Return a body as JSON text; raise InvalidMessage with the reason, without the body, if it is none."""
+    """Return a body as JSON text; InvalidMessage gives the reason, but not the body, if that is impossible."""
     if isinstance(body, JsonText):
         return str(body)
     try:
         text = _JSON_LITERALS.encode(body)
+        # The encoder passes lone surrogates, which no connection can send.
         text.encode()
     except UnicodeEncodeError as error:
         raise InvalidMessage("a body has a lone surrogate. Publish text that is valid Unicode.") from error
@@ -151,17 +155,17 @@ def ids_of(rows: list[Row]) -> list[int]:
 
 
 def list_of(kind: Callable[..., T]) -> Callable[[list[Row]], list[T]]:
-    """Decode rows whose columns are the fields of a class."""
+    """Return a decoder that makes each row an instance of a class, whose fields are the columns."""
     return lambda rows: [kind(**row) for row in rows]
 
 
 def messages_of(kind: Callable[..., T]) -> Callable[[list[Row]], list[T]]:
-    """Decode rows with the JSON of a message, which is the column `message` in SQL and `body` in Python."""
+    """Return a decoder like `list_of` for messages: the column `message` in SQL is the field `body` in Python."""
     return lambda rows: [kind(body=row.pop("message"), **row) for row in rows]
 
 
 def unless_lost(ids: Collection[int]) -> Callable[[list[Row]], list[int]]:
-    """Decode ids; raise LeaseLost for those that were asked for and did not come back."""
+    """Return a decoder of ids that raises LeaseLost if some of `ids` did not come back."""
 
     def decode(rows: list[Row]) -> list[int]:
         done = ids_of(rows)

@@ -1,4 +1,4 @@
-"""Opens connections that notice a dead network, say who they are, and see what others commit."""
+"""Opens connections that notice a dead network and see what others commit, and checks the version of their schema."""
 
 from __future__ import annotations
 
@@ -10,8 +10,18 @@ from typing import Any, Final
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from airflow_provider_pgqueue.core.errors import InvalidArgument, translate
+from airflow_provider_pgqueue.core.errors import (
+    INSTALL,
+    UPGRADE,
+    InvalidArgument,
+    SchemaMissing,
+    SchemaTooNew,
+    SchemaTooOld,
+    translate,
+)
+from airflow_provider_pgqueue.core.migrations import code_version
 
+_UNDEFINED: Final = ("3F000", "42883", "42P01")  # schema, function, table
 _PORT: Final = re.compile(r"[\d, ]*")
 # A cut link is noticed after about idle + count * interval seconds; the default of the system is two hours.
 DEFAULTS: Final[dict[str, Any]] = {
@@ -22,8 +32,9 @@ DEFAULTS: Final[dict[str, Any]] = {
     "keepalives_count": 3,
     "application_name": "pgqueue",
 }
-# A verb that waited for a lock looks again: in the snapshot of its beginning it would miss what the others did. Changes
-# nothing where it is the default, because behind a pooler a setting may stay in the session of somebody else.
+# A verb that waited for a lock looks again: in the snapshot of its beginning it would miss what the others did. A query
+# and not an option at start-up, because PgBouncer refuses those. Nothing is set where that is the default: behind a
+# pooler a setting may stay in the session of somebody else.
 _READ_COMMITTED: Final = """
 SELECT set_config('default_transaction_isolation', 'read committed', false)
  WHERE current_setting('default_transaction_isolation') IN ('repeatable read', 'serializable')
@@ -31,13 +42,15 @@ SELECT set_config('default_transaction_isolation', 'read committed', false)
 
 
 def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
-    """Return a new autocommit connection; ConnectionFailed if there is none to be had.
+    """Return a new autocommit connection; ConnectionFailed if it cannot be opened.
 
-    Its transactions are READ COMMITTED, whatever the default of the role, database or server is.
+    Its transactions are READ COMMITTED, whatever the default of the role, database or server is. A dead network is
+    noticed after about 25 seconds. `arguments` are parameters of libpq.
     """
     given = parameters(conninfo)
     try:
-        conn = psycopg.connect(autocommit=True, **(given | DEFAULTS | arguments))
+        # Autocommit, so that a verb has taken effect when it returns, and no waiting session holds a transaction open.
+        conn = psycopg.connect(autocommit=True, **(DEFAULTS | given | arguments))
         try:
             conn.execute(_READ_COMMITTED)
         except BaseException:
@@ -49,10 +62,10 @@ def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
 
 
 async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncConnection[Any]:
-    """Do the same for an async connection."""
+    """Return a new async autocommit connection, as `connect` does."""
     given = parameters(conninfo)
     try:
-        conn = await psycopg.AsyncConnection.connect(autocommit=True, **(given | DEFAULTS | arguments))
+        conn = await psycopg.AsyncConnection.connect(autocommit=True, **(DEFAULTS | given | arguments))
         try:
             await conn.execute(_READ_COMMITTED)
         except BaseException:
@@ -63,8 +76,41 @@ async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncCo
     return conn
 
 
+def check_version(conn: psycopg.Connection[Any]) -> None:
+    """Raise SchemaMissing, SchemaTooOld or SchemaTooNew unless this package can work with the schema.
+
+    A newer schema is accepted if it says that it supports this package, so that workers of both versions run side by
+    side during an upgrade.
+    """
+    (found, oldest), needed = _versions(conn), code_version()
+    if found < needed:
+        raise SchemaTooOld(f"schema messages has version {found}, this package needs {needed}", INSTALL)
+    if oldest > needed:
+        raise SchemaTooNew(
+            f"schema messages needs packages that know version {oldest}, this one knows {needed}", UPGRADE
+        )
+
+
+def current_version(conn: psycopg.Connection[Any]) -> int:
+    """Return the version of the schema in the database; SchemaMissing if it is not installed."""
+    return _versions(conn)[0]
+
+
+def _versions(conn: psycopg.Connection[Any]) -> tuple[int, int]:
+    """Return the newest migration, and the oldest version whose packages may work beside it."""
+    try:
+        # A transaction of its own, so that an error does not spoil the caller's.
+        with conn.transaction():
+            row = conn.execute("SELECT messages.latest_migration(), messages.schema_version()").fetchone()
+    except psycopg.Error as error:
+        if error.sqlstate not in _UNDEFINED:
+            raise translate(error) from error
+        raise SchemaMissing(f"schema messages is not installed in database {conn.info.dbname!r}", INSTALL) from error
+    return (int(row[0]), int(row[1])) if row else (0, 0)
+
+
 def parameters(conninfo: str) -> dict[str, Any]:
-    """Return the parameters in a connection string; InvalidArgument, which does not quote it, if it is none."""
+    """Return the parameters in a connection string or URL; InvalidArgument, without quoting it, if it is invalid."""
     try:
         found = conninfo_to_dict(conninfo)
     except psycopg.Error:
@@ -79,12 +125,12 @@ def parameters(conninfo: str) -> dict[str, Any]:
 
 
 def _is_misread(found: dict[str, Any]) -> bool:
-    """Say whether a part of a password with / or @ ended up in what libpq quotes when it cannot connect."""
+    """Return whether part of a password with / or @ became a host, port or database, which libpq would quote."""
     # A host may begin with @: that is an abstract socket.
     names = f"{found.get('host', '').removeprefix('@')}{found.get('dbname', '')}"
     return "@" in names or not _PORT.fullmatch(str(found.get("port", "")))
 
 
 def process_name() -> str:
-    """Return who this process is, for `locked_by` and `handled_by`: pid and host."""
+    """Return the name of this process for `locked_by` and `handled_by`: `pid@host`."""
     return f"{os.getpid()}@{socket.gethostname()}"

@@ -32,20 +32,26 @@ log = logging.getLogger(__name__)
 
 Handler = Callable[[Message], Outcome | None]
 BatchHandler = Callable[[list[Message]], Mapping[int, Outcome | None] | Iterable[Outcome | None] | None]
-_SETTLE_EVERY = 1.0  # seconds: what a killed consumer of slow messages repeats at most
+# Settling each message at once would cost a commit for each; settling only at the end of a batch would let a killed
+# consumer of slow messages repeat them all. Seconds.
+_SETTLE_EVERY = 1.0
 _SAY_EVERY = 5.0  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumer:
-    """How messages of one queue are handled.
+    """Handles the messages of one queue, and archives each with its outcome.
 
-    Give exactly one of `handle` (one message, returns its outcome or None for success) and `handle_batch` (a lease at
-    a time, returns outcomes by message id, of which what it leaves out is a success, or one for each message in order,
-    or None if all succeeded). A handler that raises RejectMessage
-    rejects; any other exception delivers the message again after `retry_delay` (given the number of attempts) or, by
-    default, the back-off of the queue, and archives it as failed after its last attempt, with the traceback. For
-    `handle_batch` that concerns the whole batch. With a `topic` pattern or `headers` other messages stay for others.
+    Give exactly one handler. `handle` gets one message and returns its outcome, or None for success. `handle_batch`
+    gets all messages of a lease and returns outcomes by message id (those it leaves out succeeded), or one outcome per
+    message in order, or None if all succeeded.
+
+    A handler that raises RejectMessage rejects the message. After any other exception the message is delivered again,
+    after `retry_delay(attempts)` or by default the back-off of the queue; after its last attempt it is archived as
+    failed, with the traceback. An exception of `handle_batch` concerns the whole batch.
+
+    `lease_for` is renewed while the handler works. With a `topic` pattern or `headers` only matching messages are
+    leased; the others stay in the queue.
     """
 
     queue_name: str
@@ -70,15 +76,18 @@ class Consumer:
         stop: Callable[[], bool] = lambda: False,
         on_batch: Callable[[Counter[str]], None] = lambda counts: None,
     ) -> Counter[str]:
-        """Handle messages until the queue has none ready, `max_messages` were leased, or `stop` says so.
+        """Handle messages until the queue has none ready, `max_messages` were leased, or `stop` returns True.
 
-        Returns how many ended as success, rejected, failed, retried (delivered again later), released (not started)
-        and lost (their lease ended first: another consumer gets them). After `stop` the message in hand is finished
-        and the rest of the batch released, without counting an attempt. Dying at any point loses nothing; messages
-        that were handled and not yet archived, at most a batch, are delivered again.
+        Returns how many messages ended as `success`, `rejected`, `failed`, `retried` (delivered again later),
+        `released` (not started) and `lost` (the lease ended first, and another consumer gets them). After `stop` the
+        current message is finished and the rest of the batch released without counting an attempt.
+
+        A crash loses nothing: messages that were handled but not yet archived, at most a batch, are delivered again.
+        `on_batch` is called with the counts so far after each batch.
         """
         counts: Counter[str] = Counter()
         leased, said = 0, time.monotonic()
+        # One thread for the whole loop: quick batches would each start one for nothing.
         with Renewal(self.lease_for) as renewal:
             while not stop() and (max_messages is None or leased < max_messages):
                 wanted = self.batch_size if max_messages is None else min(self.batch_size, max_messages - leased)
@@ -111,6 +120,7 @@ class Consumer:
             for settled in _now_and_then(outcomes):
                 _settle(lease, settled, counts)
             if unstarted := lease.held:
+                # Nobody began them, so it was no attempt.
                 counts["released"] += len(unstarted)
                 lease.release(unstarted, count_attempt=False)
 
@@ -125,6 +135,7 @@ class Consumer:
             try:
                 outcome = _checked(handle(message))
             except Exception as error:
+                # Whatever the handler raises concerns this message alone; only KeyboardInterrupt and SystemExit go on.
                 outcome = self._outcome(message, error)
             yield message, outcome
 
@@ -135,6 +146,7 @@ class Consumer:
             for message in messages:
                 yield message, self._outcome(message, error)
             return
+        # Outside of the try: a bug of the handler that delivering the messages again would only repeat.
         if unknown := set(outcomes) - {message.id for message in messages}:
             raise InvalidArgument(f"the handler gave outcomes for messages that it did not get: {sorted(unknown)[:10]}")
         for message in messages:
@@ -145,7 +157,7 @@ class Consumer:
 
 
 def outcome_of(message: Message, error: Exception, *, delay: timedelta | None = None) -> Outcome:
-    """Return what becomes of a message whose handler raised: rejected if it says so, else delivered again."""
+    """Return the outcome of a message whose handler raised: Rejected for RejectMessage, else Retry after `delay`."""
     if isinstance(error, RejectMessage):
         return Rejected(storable(str(error)))
     # The text of the error may quote the body: it goes to the archive, which has the body anyway, not to the log.
@@ -174,7 +186,7 @@ def _by_id(
 def _now_and_then(
     outcomes: Iterator[tuple[Message, Outcome]],
 ) -> Iterator[dict[Message, Outcome]]:
-    """Gather outcomes and hand them on every second and at the end."""
+    """Yield the outcomes gathered in each second, and the rest at the end."""
     gathered: dict[Message, Outcome] = {}
     due = time.monotonic() + _SETTLE_EVERY
     for message, outcome in outcomes:
@@ -192,6 +204,7 @@ def _settle(lease: Lease, outcomes: dict[Message, Outcome], counts: Counter[str]
     try:
         lease.settle(held)
     except LeaseLost as error:
+        # Another consumer has those messages now, and the others are settled: nothing that should end the loop.
         log.warning("%s", error)
     counts.update(
         "lost" if message.id in lease.lost else _name(message, outcome) for message, outcome in outcomes.items()

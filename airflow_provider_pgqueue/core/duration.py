@@ -16,7 +16,7 @@ _ISO = re.compile(
 
 
 def parse_duration(text: str) -> timedelta:
-    """Return the duration that the text says; ValueError with the cure if it says none."""
+    """Return a duration such as `90s`, `1h30m` or `PT10M`; ValueError, with the valid forms, for anything else."""
     try:
         if text == "0":
             return timedelta(0)

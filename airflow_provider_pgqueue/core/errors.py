@@ -4,20 +4,20 @@ PgQueueError
  +-- QueueError
  |    +-- QueueNotFound       no such queue
  |    +-- QueuePaused         nothing can be leased from it now
- |    +-- InvalidQueueName    the name can never be one
- |    +-- QueueFull           it takes no more messages now
+ |    +-- InvalidQueueName    no queue can have this name
+ |    +-- QueueFull           it has reached its max_depth
  |    +-- QueueNotEmpty       it has messages and may not be dropped
  |    +-- Unroutable          the topic reaches no queue
  +-- ScheduleNotFound         no such schedule
  +-- InvalidArgument          a number, duration or result out of range
  +-- InvalidMessage           the body cannot be stored as JSON
- |    +-- MessageTooLarge     the body is larger than the queue takes
+ |    +-- MessageTooLarge     the body is larger than the queue allows
  +-- BeforeArchive            older than what the archive keeps
  +-- StageIncomplete         rows that were staged are gone; nothing was published
  +-- ExportError              an export of the archive cannot be written or read
- |    +-- ExportDamaged       its manifest is not whole
- |    +-- ExportDiffers       it is not what the archive has
- |    +-- UndecidedMessages   dead messages wait for a decision
+ |    +-- ExportDamaged       its manifest is incomplete
+ |    +-- ExportDiffers       it differs from the archive
+ |    +-- UndecidedMessages   dead messages without a remedy
  |    +-- ForeignPartition    another role owns it
  +-- LeaseLost                somebody else may have the messages now; nothing was changed
  +-- SchemaError
@@ -42,10 +42,10 @@ from airflow_provider_pgqueue.core.quantity import quantity
 
 
 class PgQueueError(Exception):
-    """Anything that the queue raises.
+    """The base of all errors of the queue.
 
     :param problem: what is wrong, without a full stop if a cure follows.
-    :param cure: what helps; `str()` of the error is both.
+    :param cure: how to solve it; `str()` of the error is the problem and the cure.
     """
 
     def __init__(self, problem: str, cure: str | None = None) -> None:
@@ -55,7 +55,7 @@ class PgQueueError(Exception):
 
 
 class QueueError(PgQueueError):
-    """The queue cannot be used like this."""
+    """The base of the errors that concern one queue."""
 
 
 class QueueNotFound(QueueError):
@@ -63,7 +63,7 @@ class QueueNotFound(QueueError):
 
 
 class QueuePaused(QueueError):
-    """The queue is paused: nothing can be leased, publishing goes on."""
+    """The queue is paused: nothing can be leased, but publishing goes on."""
 
 
 class InvalidQueueName(QueueError):
@@ -71,35 +71,35 @@ class InvalidQueueName(QueueError):
 
 
 class QueueFull(QueueError):
-    """The queue has as many unfinished messages as it takes."""
+    """The queue has reached its max_depth."""
 
 
 class QueueNotEmpty(QueueError):
-    """The queue has messages."""
+    """The queue has unfinished messages, so it is only dropped with `force`."""
 
 
 class Unroutable(QueueError):
-    """The topic reaches no queue: nothing was published."""
+    """No queue is bound to the topic: nothing was published."""
 
 
 class BeforeArchive(PgQueueError):
-    """The time is older than what the archive keeps."""
+    """The time is before the oldest that the archive keeps."""
 
 
 class ExportError(PgQueueError):
-    """An export of the archive cannot be written, or not be read."""
+    """An export of the archive cannot be written or read."""
 
 
 class ExportDamaged(ExportError):
-    """The manifest of an export is not whole: what it made valid cannot be told."""
+    """The manifest of an export is incomplete: nobody can tell which files are valid."""
 
 
 class ExportDiffers(ExportError):
-    """An export is not what the archive has: nothing was dropped."""
+    """An export differs from the archive: nothing was dropped."""
 
 
 class UndecidedMessages(ExportError):
-    """Nothing was decided about some dead messages of an archive partition: it was not dropped."""
+    """An archive partition has dead messages without a remedy: it was not dropped."""
 
 
 class ForeignPartition(ExportError):
@@ -119,11 +119,11 @@ class InvalidMessage(PgQueueError, ValueError):
 
 
 class MessageTooLarge(InvalidMessage):
-    """A body is larger than the queue takes."""
+    """A body is larger than the queue allows."""
 
 
 class StageIncomplete(PgQueueError):
-    """Rows that tasks had staged are not there any more: nothing was published."""
+    """Rows that tasks had staged are gone: nothing was published."""
 
 
 class LeaseLost(PgQueueError):
@@ -142,7 +142,7 @@ class LeaseLost(PgQueueError):
 
 
 class SchemaError(PgQueueError):
-    """The schema and this package do not fit."""
+    """The schema is missing, or this package cannot work with its version."""
 
 
 class SchemaMissing(SchemaError):
@@ -198,16 +198,17 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "22003": InvalidArgument,  # numeric_value_out_of_range
 }
 INSTALL: Final = "Run pgqueue install, the setup DAG, or psql -f sql/install.sql."
+UPGRADE: Final = "Upgrade airflow-provider-pgqueue."
 _CURES: dict[type[PgQueueError], str] = {
-    PermissionDenied: "Ask an admin of the queue to grant you a group role that may, such as messages_consumer, "
+    PermissionDenied: "Ask an admin of the queue to grant you the group role for it, such as messages_consumer, "
     "messages_reader to read with Spark, or messages_pipeline for the pipelines on Spark.",
     SchemaMissing: INSTALL,
-    InvalidMessage: "Publish JSON without NaN, Infinity, \\u0000 and lone surrogates, not nested thousands deep.",
+    InvalidMessage: "Publish JSON without NaN, Infinity, \\u0000 or lone surrogates, not nested thousands deep.",
 }
 
 
 def translate(error: psycopg.Error) -> Exception:
-    """Return the error of the tree for an error of the driver, or the same error if the tree has none for it."""
+    """Return the PgQueueError for an error of the driver, or the same error if there is none for it."""
     if error.sqlstate in _BY_SQLSTATE:
         kind = _BY_SQLSTATE[error.sqlstate]
         # The driver appends DETAIL and CONTEXT, which may quote a body: take the first line only.

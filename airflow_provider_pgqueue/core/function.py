@@ -10,7 +10,7 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument
 
 
 def load_function(path: str) -> Callable[..., Any]:
-    """Return the function that `module:function` names; InvalidArgument says what is not there, and is the cause."""
+    """Import and return the function that `module:function` names; InvalidArgument if there is none."""
     module_name, _, name = path.partition(":")
     if not module_name or not name:
         raise InvalidArgument(f"{path!r} names no function. Write module:function, such as handlers:pack.")

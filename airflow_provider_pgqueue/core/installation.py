@@ -11,8 +11,9 @@ from psycopg import sql
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.connection import current_version
 from airflow_provider_pgqueue.core.errors import CronUnavailable, InvalidArgument, PermissionDenied, translate
-from airflow_provider_pgqueue.core.migrations import current_version, migrate
+from airflow_provider_pgqueue.core.migrations import migrate
 
 log = logging.getLogger(__name__)
 
@@ -32,12 +33,12 @@ def install(
 ) -> dict[str, Any]:
     """Install or upgrade the schema, create queues, and let pg_cron do the upkeep where there is one.
 
-    Twice does no harm. Returns schema_version, migrations_applied, queues_created and upkeep_mode, which is `pg_cron`
-    or `airflow`; in the second case something has to run the upkeep every minute.
+    It can be repeated safely. Returns `schema_version`, `migrations_applied`, `queues_created` and `upkeep_mode`:
+    `pg_cron`, or `airflow` if something else has to run the upkeep every minute.
 
-    :param queues: names, or arguments of `verbs.create_queue`, which are applied to a queue that exists, too.
-    :param cron: True raises CronUnavailable where there is no pg_cron; False removes its jobs.
-    :param roles: True raises PermissionDenied where the group roles cannot be made; False makes none.
+    :param queues: names, or dicts with the arguments of `verbs.create_queue`, which also change a queue that exists.
+    :param cron: True raises CronUnavailable where there is no pg_cron; False removes its jobs; None uses it if it can.
+    :param roles: True raises PermissionDenied if the group roles cannot be created; False creates none.
     :param grants: users by group role, such as `{"publisher": ["shop"], "consumer": ["packer"]}`.
     :param queue_grants: users by queue and privilege, such as `{"orders": {"consume": ["packer"]}}`; those users
         reach no other queue.
@@ -61,14 +62,15 @@ def install(
 
 
 def schedule_upkeep(conn: Connection, wanted: bool | None) -> str | None:
-    """Install the jobs of pg_cron, or remove them if `wanted` is False; return why there are none.
+    """Let pg_cron do the upkeep, or remove its jobs if `wanted` is False; return why it does not, None if it does.
 
-    Only where they are `wanted` it raises CronUnavailable or PermissionDenied.
+    Raises CronUnavailable or PermissionDenied only if `wanted` is True.
     """
     if wanted is False:
         run(conn, verbs.uninstall_cron())
         return "it is not wanted"
     try:
+        # A savepoint inside the caller's transaction, which goes on without pg_cron.
         with conn.transaction():
             run(conn, verbs.install_cron())
     except (CronUnavailable, PermissionDenied) as error:
@@ -79,9 +81,10 @@ def schedule_upkeep(conn: Connection, wanted: bool | None) -> str | None:
 
 
 def grant_group(conn: Connection, group: str, users: Users) -> None:
-    """Make users members of `messages_publisher`, `messages_consumer`, …: give the short name. Twice does no harm.
+    """Make users members of a group role, named without its prefix: `publisher` for `messages_publisher`.
 
-    InvalidArgument for a group or user that does not exist, PermissionDenied if this login may not grant it.
+    It can be repeated safely. Raises InvalidArgument if the group or a user does not exist, PermissionDenied if this
+    login may not grant it.
     """
     if group not in GROUPS:
         raise InvalidArgument(f"group role {group!r} does not exist. Give one of {', '.join(GROUPS)}.")
@@ -95,7 +98,7 @@ def grant_group(conn: Connection, group: str, users: Users) -> None:
 
 
 def leave_out_roles(conn: Connection) -> None:
-    """Let installations until the end of the transaction make no group roles and leave the owner as it is."""
+    """Make installations in this transaction create no group roles and keep the owner of the schema."""
     conn.execute("SET LOCAL messages.roles = 'off'")
 
 

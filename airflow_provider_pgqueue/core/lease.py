@@ -32,17 +32,17 @@ log = logging.getLogger(__name__)
 
 
 class Lease(Sequence[Message]):
-    """The messages of one `lease` call, in the order to handle them.
+    """The messages of one `lease` call, in the order in which to handle them.
 
-    As a context manager it extends the leases in a thread while it is open. On a clean exit what was not settled is
-    archived as success; on an exception it is released, and the attempt counts. A process that dies loses nothing:
-    the leases expire.
+    Used in a `with` block, it renews the lease in a thread until the block ends. If the block succeeds, messages that
+    were not settled are archived as success; if it raises, they are released and the attempt counts. A process that
+    dies loses nothing: its leases expire.
 
-    `lost` has the ids that a renewal or a call found lost: stop working on them.
+    `lost` has the ids whose lease a renewal or a call found lost: stop working on them.
 
-    :param conn: an autocommit connection that nothing else blocks; the lease uses it until it is closed.
-    :param lease_for: how long each renewal lasts; a third of it is the interval between renewals.
-    :param renewal: who renews it, for a loop of many leases; by default a thread of its own.
+    :param conn: an autocommit connection that nothing else blocks; the lease uses it until the block ends.
+    :param lease_for: how long the lease lasts after each renewal; it is renewed every third of this.
+    :param renewal: the thread that renews it, shared by the leases of a loop; by default one of its own.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class Lease(Sequence[Message]):
         return [message for message in self._messages if message.id in self._held]
 
     def __enter__(self) -> Self:
+        # In a transaction of the caller a renewal would take effect at its commit only: too late for a long handler.
         if self._held and self._conn.autocommit:
             renewal = self._renewal or self._own_renewal.enter_context(Renewal(self._lease_for))
             renewal.hold(self)
@@ -115,7 +116,7 @@ class Lease(Sequence[Message]):
             )
 
     def renew(self) -> None:
-        """Extend what is held; say in the log what was lost or went wrong."""
+        """Extend what is still held, and log a warning instead of raising if that fails or messages were lost."""
         try:
             self.extend()
         except LeaseLost as error:
@@ -124,7 +125,7 @@ class Lease(Sequence[Message]):
             log.warning("could not extend the lease of %s: %s", quantity(len(self._held)), type(error).__name__)
 
     def extend(self, lease_for: timedelta | None = None) -> None:
-        """Make the leases that are held last `lease_for` from now; LeaseLost names those that were lost."""
+        """Extend the lease of what is still held to `lease_for` from now. LeaseLost has the ids that were lost."""
         with self._calling:
             if held := frozenset(self._held):
                 statement = verbs.extend(self._require_token(), held, lease_for=lease_for or self._lease_for)
@@ -137,7 +138,7 @@ class Lease(Sequence[Message]):
         result: str = "success",
         details: str | None = None,
     ) -> None:
-        """Finish messages with one result; LeaseLost names those that were lost, the others are archived."""
+        """Finish messages with one result. LeaseLost has the ids of those that were lost; the others are archived."""
         if ids := _ids(messages):
             statement = verbs.archive(
                 self._require_token(),
@@ -162,9 +163,9 @@ class Lease(Sequence[Message]):
         failure: Mapping[str, Any] | None = None,
         back_off: bool = False,
     ) -> None:
-        """Give messages back, now, after `delay` or after the back-off of the queue.
+        """Give messages back to the queue: at once, after `delay`, or with `back_off` after the back-off of the queue.
 
-        A counted last attempt is archived as failed.
+        A message whose last attempt this was is archived as failed, unless `count_attempt` is False.
         """
         if ids := _ids(messages):
             statement = verbs.release(
@@ -179,9 +180,10 @@ class Lease(Sequence[Message]):
             self._call(statement, ids)
 
     def settle(self, outcomes: Mapping[Message, Outcome | None]) -> None:
-        """Give each message its outcome (None is success): one archive call, and one release per kind of retry.
+        """Give each message its outcome, where None is success.
 
-        LeaseLost names all that were lost, after the others were settled.
+        Makes one archive call, and one release call per kind of retry. LeaseLost has the ids of those that were lost;
+        it is raised after the others were settled.
         """
         lost: set[int] = set()
         by_id = {message.id: outcome for message, outcome in outcomes.items()}
@@ -194,7 +196,7 @@ class Lease(Sequence[Message]):
             raise LeaseLost(lost)
 
     def _call(self, statement: Statement[Any], settled: Collection[int]) -> None:
-        # A renewal that runs meanwhile would take what is settled here for lost.
+        # A renewal that ran at the same time would find the messages that are settled here gone, and call them lost.
         with self._calling:
             self._run(statement, settled)
 
@@ -216,14 +218,16 @@ class Lease(Sequence[Message]):
 def settlement(
     lock_token: UUID, outcomes: Mapping[int, Outcome | None], *, handled_by: str | None = None
 ) -> Iterator[tuple[list[int], Statement[list[int]]]]:
-    """Give the calls that give leased messages their outcomes (None is success), with the ids that each is about.
+    """Yield the calls that settle leased messages, each with the ids that it settles; an outcome of None is success.
 
-    One call archives, and one releases for each kind of retry. Each raises LeaseLost after the rest of it took effect.
+    One call archives, and one call per kind of retry releases. A call that raises LeaseLost has settled the ids that
+    were not lost.
     """
     retries: dict[str, tuple[Retry, list[int]]] = {}
     finals: dict[int, Success | Rejected | Failed] = {}
     for id_, outcome in outcomes.items():
         if isinstance(outcome, Retry):
+            # By its text, because the failure in it is a dict, which has no hash.
             retries.setdefault(repr(outcome), (outcome, []))[1].append(id_)
         else:
             finals[id_] = outcome or Success()
@@ -250,28 +254,30 @@ def _ids(messages: Collection[Message]) -> list[int]:
 
 
 class Renewable(Protocol):
-    """What a renewal extends; it must not raise."""
+    """What a Renewal keeps leased. Its `renew` must not raise, because nobody would see the error in the thread."""
 
     def renew(self) -> None:
-        """Extend what is still held."""
+        """Extend the lease of what is still held."""
 
 
 class Renewal:
-    """A thread that renews what it was given last, every third of `lease_for`, while the context is open.
+    """A thread that renews the lease it was given last, every third of `lease_for`, until the `with` block ends.
 
-    The thread starts with the first lease, and one is enough for all the leases that a loop takes after another.
+    It starts with the first lease. One thread serves all the leases that a loop takes, one after another.
     """
 
     def __init__(self, lease_for: timedelta) -> None:
+        # A third: when one renewal fails or is late, there is time for another before the lease ends.
         self._interval = lease_for.total_seconds() / 3
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._lease: Renewable | None = None
 
     def hold(self, lease: Renewable) -> None:
-        """Renew this one from now on, in place of the one before."""
+        """Renew this lease from now on instead of the previous one."""
         self._lease = lease
         if self._thread is None:
+            # A daemon, so that a process that ends does not wait for it; what it leased comes back by itself.
             self._thread = threading.Thread(target=self._run, name="pgqueue-renewal", daemon=True)
             self._thread.start()
 
@@ -281,7 +287,7 @@ class Renewal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop the thread, and wait for a renewal that is under way."""
+        """Stop the thread, and wait for a renewal in progress."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()

@@ -1,7 +1,7 @@
-"""Waits for work on one connection: LISTEN, look, wait, and never trust that a NOTIFY arrives.
+"""Waits for work on one connection: LISTEN, look, wait, without relying on any NOTIFY to arrive.
 
-Whoever waits asks the tables, not the notification: after connecting, after each NOTIFY, after a reconnect, when a
-delayed message becomes visible, and every poll interval in any case.
+Work is found in the tables, not in the notification: after each connect, after each NOTIFY, when a delayed message
+becomes ready, and every poll interval in any case.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ _PERMANENT = (
 
 
 class Listener:
-    """Calls `look` each time there may be work, for ever; one connection whatever the number of waiting consumers.
+    """Calls `look` each time there may be work, on one connection for any number of waiting consumers.
 
-    A look that takes longer than `deadline` counts as a dead connection, so each look is also the heartbeat. A lost
-    connection is opened again with growing, jittered pauses, and then everybody looks again. Behind a transaction
-    pooler LISTEN is silently deaf: that is noticed, warned about once, and answered by polling.
+    A look that takes longer than `deadline` counts as a dead connection, so each look is a heartbeat too. A lost
+    connection is opened again, after growing random pauses, and followed by a look. Behind a transaction pooler LISTEN
+    hears nothing: that is detected and logged once, and the listener polls.
 
     :param connect: opens an autocommit connection.
-    :param look: asks the database; returns how soon something is known to become ready, or None.
-    :param poll_interval: seconds between looks when nothing rings; each is shortened by up to a tenth at random.
+    :param look: queries the database; returns how soon something will become ready, None if that is unknown.
+    :param poll_interval: seconds between looks when nothing rings, each shortened at random by up to a tenth.
     :param deadline: seconds that connecting or one look may take.
-    :param min_gap: seconds between two looks; what rings in between is answered by one look.
+    :param min_gap: least seconds between two looks; all that rings in between leads to one look.
     """
 
     def __init__(
@@ -67,13 +67,14 @@ class Listener:
         self._warned_of_pooler = False
 
     def nudge(self) -> None:
-        """Ask for a look now, for a consumer that has just begun to wait. Call it on the loop that runs `run`."""
+        """Look now, for a consumer that has just begun to wait. Call it on the event loop of `run`."""
         self._nudged.set()
 
     async def run(self) -> None:
         """Listen until cancelled.
 
-        Raises what no retry can mend: refused credentials, a missing database or privilege, an error of the schema.
+        Raises only errors that a retry cannot cure: refused credentials, a missing database or privilege, an error of
+        the schema.
         """
         failures = 0
         while True:
@@ -81,9 +82,11 @@ class Listener:
                 async with asyncio.timeout(self._deadline):
                     conn = await self._connect()
                 async with conn:
+                    # In this order: what is committed between a look and a later LISTEN would ring nobody.
                     hears = await self._listen(conn)
                     while True:
                         next_in = await self._look_in_time(conn)
+                        # Not before: a server that takes connections but refuses each look deserves the pauses too.
                         if failures:
                             log.info("listening again after %s", quantity(failures, "failure"))
                             failures = 0
@@ -92,6 +95,7 @@ class Listener:
                 if _is_permanent(error):
                     raise (translate(error) if isinstance(error, psycopg.Error) else error) from error
                 failures += 1
+                # Growing and random, so that listeners do not all come back at once to a server that restarts.
                 pause = min(0.5 * 2 ** (failures - 1), 30.0) * random.uniform(0.5, 1.0)
                 log.warning(
                     "lost the connection (%s); next try in %.1f s",
@@ -104,6 +108,7 @@ class Listener:
         """LISTEN before the first look; return whether notifications can arrive at all."""
         async with asyncio.timeout(self._deadline):
             row = await (await conn.execute("SELECT pg_backend_pid()")).fetchone()
+            # A pooler in transaction mode makes up the process id that it gives to a client.
             if row is None or row[0] != conn.info.backend_pid:
                 if not self._warned_of_pooler:
                     self._warned_of_pooler = True
@@ -118,12 +123,14 @@ class Listener:
         return True
 
     async def _look_in_time(self, conn: AsyncConnection) -> timedelta | None:
+        # Before the look, so that whoever begins to wait during it gets another one.
         self._nudged.clear()
         async with asyncio.timeout(self._deadline):
             return await self._look(conn)
 
     async def _wait(self, conn: AsyncConnection, hears: bool, next_in: timedelta | None) -> None:
         """Return when it is time to look again."""
+        # Never the full interval, so that processes that started together do not look together for ever.
         pause = self._poll_interval * random.uniform(0.9, 1.0)
         if next_in is not None:
             pause = min(pause, max(next_in.total_seconds(), 0.001))

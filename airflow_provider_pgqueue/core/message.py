@@ -11,12 +11,12 @@ Row = dict[str, Any]
 
 
 class Duplicate(int):
-    """The id of a message that was published before under the same dedup key, instead of a new one."""
+    """The id of the earlier message with the same dedup key, returned instead of a new id: nothing was published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Message:
-    """A message as a consumer gets it; `lock_token` is None when it was consumed rather than leased.
+    """A message as a consumer gets it. `lock_token` is None if it was consumed and not leased.
 
     Messages with the same `group_key` are leased one at a time and in order.
     """
@@ -43,9 +43,9 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeadMessage:
-    """An archived message that did not succeed, leased in order to requeue or dismiss it.
+    """A message that was archived without success, leased in order to requeue or dismiss it.
 
-    `failure` is the last failure: `error`, `message` and `traceback`, as far as the consumer gave them.
+    `failure` is the last failure, with `error`, `message` and `traceback` as far as the consumer gave them.
     """
 
     id: int
@@ -83,7 +83,7 @@ class ReadyQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadQueue:
-    """A queue with dead messages of one result that nobody decided about and nobody holds."""
+    """A queue with dead messages of one result without a remedy and without a lease."""
 
     queue_name: str
     result: str
@@ -94,7 +94,7 @@ class DeadQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStatus:
-    """A queue in numbers; `depth` is `ready` + `leased` + `delayed`."""
+    """The numbers of a queue. `depth` is `ready` + `leased` + `delayed`."""
 
     queue_name: str
     paused: bool
@@ -117,7 +117,7 @@ class Requeued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadCause:
-    """Why messages of a queue died about which nothing was decided yet; `example` is the error of the newest."""
+    """One cause of the dead messages of a queue that have no remedy yet; `example` is the error of the newest."""
 
     queue_name: str
     result: str
@@ -160,7 +160,7 @@ class ArchivedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A message that is published again and again, without its body.
+    """A schedule, without the body of its messages.
 
     `next_at` is its next tick: in the past if it is overdue (`last_error` may say why), None while it is paused.
     """
@@ -179,7 +179,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check of `health()` found; `severity` is `ok`, `warning` or `critical`, `cure` the SQL to run."""
+    """What one check of `health()` found. `severity` is `ok`, `warning` or `critical`; `cure` is SQL to run."""
 
     check_name: str
     severity: str

@@ -9,24 +9,16 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, LiteralString
+from typing import Any
 
 import psycopg
 
-from airflow_provider_pgqueue.core.errors import (
-    INSTALL,
-    SchemaMissing,
-    SchemaTooNew,
-    SchemaTooOld,
-    translate,
-)
+from airflow_provider_pgqueue.core.errors import UPGRADE, SchemaTooNew, translate
 
 _INCLUDE = re.compile(
     r"^\\ir (?P<path>(?:migrations/(?P<version>\d{4})_(?P<name>\w+)|[\w/]+)\.sql)$",
     re.MULTILINE,
 )
-_UPGRADE = "Upgrade airflow-provider-pgqueue."
-_UNDEFINED = ("3F000", "42883", "42P01")  # schema, function, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +39,7 @@ def sql_folder() -> Traversable:
 
 @cache
 def scripts() -> tuple[Script, ...]:
-    """Return what `install.sql` includes, in its order."""
+    """Return the files that `install.sql` includes, in its order."""
     return tuple(_scripts())
 
 
@@ -69,53 +61,19 @@ def code_version() -> int:
     return max(int(file.name[:4]) for file in (sql_folder() / "migrations").iterdir() if file.name.endswith(".sql"))
 
 
-def current_version(conn: psycopg.Connection[Any]) -> int:
-    """Return the newest migration of the schema in the database; SchemaMissing if there is none."""
-    return _versions(conn)[0]
-
-
-def _versions(conn: psycopg.Connection[Any]) -> tuple[int, int]:
-    """Return the newest migration, and the oldest version whose packages may work beside it."""
-    try:
-        return _ask(conn, "SELECT messages.latest_migration(), messages.schema_version()")
-    except psycopg.Error as error:
-        if error.sqlstate not in _UNDEFINED:
-            raise translate(error) from error
-        raise SchemaMissing(f"schema messages is not installed in database {conn.info.dbname!r}", INSTALL) from error
-
-
-def _ask(conn: psycopg.Connection[Any], question: LiteralString) -> tuple[int, int]:
-    # A transaction of its own, so that an error does not spoil the caller's.
-    with conn.transaction():
-        row = conn.execute(question).fetchone()
-    return (int(row[0]), int(row[1])) if row else (0, 0)
-
-
-def check_version(conn: psycopg.Connection[Any]) -> None:
-    """Raise SchemaMissing, SchemaTooOld or SchemaTooNew unless this package can work with the schema.
-
-    A newer schema is fine as long as it says so: then workers of both versions run side by side.
-    """
-    (found, oldest), needed = _versions(conn), code_version()
-    if found < needed:
-        raise SchemaTooOld(f"schema messages has version {found}, this package needs {needed}", INSTALL)
-    if oldest > needed:
-        raise SchemaTooNew(
-            f"schema messages needs packages that know version {oldest}, this one knows {needed}", _UPGRADE
-        )
-
-
 def migrate(conn: psycopg.Connection[Any]) -> list[int]:
-    """Install or upgrade the schema in one transaction; the versions that were applied, none if it was up to date.
+    """Install or upgrade the schema in one transaction, and return the versions that were applied, if any.
 
-    Any number of sessions may migrate at once: an advisory lock lets one in, the others find nothing to do. A crash
-    leaves the schema as it was. Functions and views are applied again every time. Raises SchemaTooNew without
-    touching anything if the schema is newer than this package.
+    Any number of sessions may migrate at once: an advisory lock lets one in, and the others find nothing to do. A crash
+    leaves the schema as it was. Functions and views are replaced every time. Raises SchemaTooNew, and changes nothing,
+    if the schema is newer than this package.
     """
     applied: list[int] = []
     try:
         with conn.transaction():
+            # Rather fail than wait long for a table: every worker would queue up behind the migration.
             conn.execute("SET LOCAL lock_timeout = '30s'")
+            # A function may call one that comes later in the list.
             conn.execute("SET LOCAL check_function_bodies = off")
             conn.execute("SET LOCAL client_min_messages = warning")
             conn.execute("SELECT pg_advisory_xact_lock(hashtextextended('messages.migrate', 0))")
@@ -140,7 +98,5 @@ def migrate(conn: psycopg.Connection[Any]) -> list[int]:
 def _applied(conn: psycopg.Connection[Any]) -> set[int]:
     versions = {int(row[0]) for row in conn.execute("SELECT version FROM messages.schema_migration").fetchall()}
     if max(versions, default=0) > code_version():
-        raise SchemaTooNew(
-            f"schema messages has version {max(versions)}, this package knows {code_version()}", _UPGRADE
-        )
+        raise SchemaTooNew(f"schema messages has version {max(versions)}, this package knows {code_version()}", UPGRADE)
     return versions

@@ -1,4 +1,4 @@
-"""What a handler says about a message: nothing (success), or one of these."""
+"""What a handler returns for a message: None (success) or one of these."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST_TRACEBACK: Final = 8000  # characters
 
 @dataclass(frozen=True, slots=True)
 class Success:
-    """The message is done; `details` and a small JSON `output` are kept in the archive."""
+    """The message is done. The archive keeps `details` and `output`, JSON of at most 64 kB."""
 
     details: str | None = None
     output: Any = None
@@ -21,7 +21,7 @@ class Success:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """The message is invalid: archived as `rejected` with the reason, never retried."""
+    """The message is invalid. It is archived as `rejected` with the reason, and never retried."""
 
     reason: str
     output: Any = None
@@ -31,7 +31,7 @@ class Rejected:
 class Failed:
     """The message cannot be handled: archived as `failed` now, without further attempts.
 
-    `failure` is an object for who decides about it later: `error`, `message`, `traceback`; see `describe`.
+    `failure` is an object for whoever repairs the message later: `error`, `message`, `traceback`; see `describe`.
     """
 
     details: str
@@ -41,10 +41,10 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Deliver the message again after `delay`, or after the back-off of the queue.
+    """The message is delivered again after `delay`, by default after the back-off of the queue.
 
-    With `count_attempt` the last attempt of a message archives it as `failed` with the details; without it this is
-    "come back later" and may be said any number of times.
+    If it was the last attempt, the message is archived as `failed` with the details. With `count_attempt=False` the
+    delivery does not count as an attempt: "come back later", any number of times.
     """
 
     delay: timedelta | None = None
@@ -57,13 +57,13 @@ Outcome = Success | Rejected | Failed | Retry
 
 
 class RejectMessage(Exception):
-    """Raised by a handler: the message is invalid. The text becomes the reason."""
+    """A handler raises this to reject a message as invalid; the text becomes the reason."""
 
 
 def describe(error: BaseException) -> dict[str, str]:
-    """Return an exception as the archive keeps it: its class, its text, and the end of its traceback.
+    """Return an exception as the archive keeps it: `error` (its class), `message` (its text), end of `traceback`.
 
-    The text may quote the body; the archive has the body anyway, a log must not have it.
+    The text may quote the body of the message, so do not log it.
     """
     lines = "".join(traceback.format_exception(error))
     kind = type(error)
@@ -75,5 +75,5 @@ def describe(error: BaseException) -> dict[str, str]:
 
 
 def storable(text: str) -> str:
-    """Return a text without what PostgreSQL cannot hold: NUL and lone surrogates."""
+    """Return a text with NUL and lone surrogates, which PostgreSQL cannot store, replaced."""
     return text.replace("\0", "\ufffd").encode(errors="replace").decode()

@@ -1,4 +1,4 @@
-"""A consumer as a plain process: waits for work, handles it, stops cleanly."""
+"""A consumer as a process of its own, which waits for messages, handles them and stops cleanly."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ import psycopg
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run_async
-from airflow_provider_pgqueue.core.connection import connect, connect_async
+from airflow_provider_pgqueue.core.connection import check_version, connect, connect_async
 from airflow_provider_pgqueue.core.consumer import Consumer
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, QueuePaused
 from airflow_provider_pgqueue.core.listener import AsyncConnection, Listener
-from airflow_provider_pgqueue.core.migrations import check_version
 
 log = logging.getLogger(__name__)
 
@@ -32,13 +31,14 @@ log = logging.getLogger(__name__)
 class Worker:
     """Handles the messages of one queue for as long as the process lives.
 
-    A NOTIFY wakes it; without one it looks every `poll_interval` seconds, so it needs neither NOTIFY nor any upkeep.
-    It opens two connections, one to work and one to listen, and opens them again when they break. SIGTERM and SIGINT
-    finish the message in hand, archive what is done, release the rest and let `run` return; `kill -9` loses nothing,
-    because the leases expire.
+    A NOTIFY makes it look at once; without one it looks every `poll_interval` seconds, so it depends neither on NOTIFY
+    nor on the upkeep. It opens two connections, one to work and one to listen, and opens them again when they break.
+    On SIGTERM and SIGINT it finishes the current message, archives what is done, releases the rest, and `run` returns.
+    `kill -9` loses nothing, because the leases expire.
 
     :param conninfo: libpq connection string or URL.
-    :param consumer: what to do with a message, how many to lease at a time and for how long.
+    :param consumer: the queue, the handler, the batch size and the length of a lease.
+    :param poll_interval: seconds between looks when no notification arrives.
     """
 
     conninfo: str
@@ -49,7 +49,7 @@ class Worker:
     _stopping: threading.Event = field(init=False, default_factory=threading.Event)
 
     def stop(self) -> None:
-        """Ask `run` to return after the message in hand; safe from a signal handler or another thread."""
+        """Make `run` return after the current message. Safe in a signal handler and from other threads."""
         self._stopping.set()
         self._wake.set()
 
@@ -63,12 +63,14 @@ class Worker:
             while not self._stopping.is_set():
                 try:
                     with connect(self.conninfo, application_name="pgqueue worker") as conn:
+                        # After each reconnection, because the schema may have been upgraded meanwhile.
                         check_version(conn)
                         failures = 0
                         self._serve(conn, until_empty)
                     break
                 except (ConnectionFailed, psycopg.OperationalError) as error:
                     failures += 1
+                    # Growing and random, so that workers do not all come back at once to a server that restarts.
                     pause = min(0.5 * 2 ** (failures - 1), 30.0) * random.uniform(0.5, 1.0)
                     log.warning(
                         "lost the connection (%s); next try in %.1f s",
@@ -85,10 +87,12 @@ class Worker:
 
     def _serve(self, conn: psycopg.Connection[Any], until_empty: bool) -> None:
         while not self._stopping.is_set():
+            # Before the work: what rings while it goes on must lead to another look.
             self._wake.clear()
             try:
                 self.counts.update(self.consumer.drain(conn, stop=self._stopping.is_set))
             except QueuePaused as error:
+                # A worker outlives a pause: resume_queue rings.
                 log.info("%s", error)
             if until_empty:
                 return
@@ -142,7 +146,7 @@ class Worker:
 
 @contextmanager
 def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` on SIGTERM and SIGINT while open, where Python allows it: in the main thread."""
+    """Call `stop` on SIGTERM and SIGINT during the `with` block. Outside of the main thread it does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -20,7 +20,6 @@ from airflow_provider_pgqueue.core import connection, installation, verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.lease import Lease
-from airflow_provider_pgqueue.core.migrations import check_version, current_version
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Options, Statement
 
@@ -35,12 +34,11 @@ _LONGEST_NAME: Final = 63  # bytes that PostgreSQL keeps of application_name
 class PgQueueHook(PostgresHook):
     """Works with the queue through the connection `pgqueue_conn_id`, of type `pgqueue` or `postgres`.
 
-    What `PostgresHook` knows (IAM and Azure tokens, SSL, service files) works here. The extra `listen_conn_id` names a
-    direct connection to the same database for those who wait, where this one goes through a pooler. Before its first
-    verb a hook checks that the schema in the database fits this package. Errors are those of `core.errors`.
+    Everything that `PostgresHook` supports (IAM and Azure tokens, SSL, service files) works here. If the connection
+    goes through a pooler, its extra `listen_conn_id` names a direct one to the same database, for those who wait.
+    Before its first verb the hook checks the version of the schema. Errors are PgQueueErrors.
 
-    The verbs of every day are methods; all of them are values in `core.verbs`, for `run`:
-    `hook.run(verbs.requeue_dead("orders"))`.
+    The everyday verbs are methods. `run` runs any verb of `core.verbs`: `hook.run(verbs.requeue_dead("orders"))`.
     """
 
     conn_name_attr = "pgqueue_conn_id"
@@ -53,7 +51,7 @@ class PgQueueHook(PostgresHook):
     # Connections ------------------------------------------------------------------------------------------------------
 
     def connect(self, *, check: bool = True) -> Connection:
-        """Return a new autocommit psycopg 3 connection, which `with` closes; ConnectionFailed if none is to be had.
+        """Return a new autocommit psycopg 3 connection, which `with` closes; ConnectionFailed if it cannot be opened.
 
         Raises SchemaMissing, SchemaTooOld or SchemaTooNew unless `check` is False.
         """
@@ -67,19 +65,23 @@ class PgQueueHook(PostgresHook):
         return conn
 
     def connection_arguments(self) -> dict[str, Any]:
-        """Return what `psycopg.connect` needs, tokens and SSL included: for async code and other programs."""
+        """Return the arguments for `psycopg.connect`, with tokens and SSL, for async code and other programs."""
         arguments = self._postgres_arguments()
         # The extra `cursor` is about the rows of `get_conn`; the verbs bring their own.
         arguments.pop("row_factory", None)
         return {"application_name": _application_name()} | arguments
 
     def conninfo(self) -> str:
-        """Return the same as a libpq connection string, secrets included: for the environment of another program."""
+        """Return a libpq connection string, with secrets, for the environment of another program."""
+        # The other program gives itself a name.
         arguments = self.connection_arguments() | {"application_name": None}
         return make_conninfo("", **{name: value for name, value in arguments.items() if value is not None})
 
     async def aconnection_arguments(self) -> dict[str, Any]:
-        """Do the same without blocking the event loop; asks for the Airflow connection anew each time."""
+        """Return the arguments for `psycopg.AsyncConnection.connect` without blocking the event loop.
+
+        The Airflow connection is read again each time, so that a changed password counts.
+        """
         self._connection = await self.aget_connection(self.get_conn_id())
         # The rest masks secrets and may fetch a token from a cloud, and both block.
         return await asyncio.to_thread(self.connection_arguments)
@@ -89,14 +91,14 @@ class PgQueueHook(PostgresHook):
         return await connection.connect_async(**(await self.aconnection_arguments() | arguments))
 
     async def aconnect_to_listen(self) -> psycopg.AsyncConnection[Any]:
-        """Return an async connection on which notifications arrive: by `listen_conn_id` where there is one."""
+        """Return an async connection on which notifications arrive: that of `listen_conn_id` if the extra names one."""
         self._connection = await self.aget_connection(self.get_conn_id())
         extra = await asyncio.to_thread(lambda: self.connection_extra)
         direct = type(self)(extra["listen_conn_id"]) if extra.get("listen_conn_id") else self
         return await direct.aconnect(application_name=extra.get("application_name") or "pgqueue:listener")
 
     def get_conn(self) -> Any:
-        """Return a connection as `PostgresHook` makes it, for its own methods such as `get_records`."""
+        """Return a connection as `PostgresHook` opens it, for methods of the base class such as `get_records`."""
         self.conn = super()._create_connection(self._postgres_arguments())
         return self.conn
 
@@ -113,10 +115,10 @@ class PgQueueHook(PostgresHook):
         return conn_args
 
     def test_connection(self) -> tuple[bool, str]:  # type: ignore[override]  # the base class does not say its type
-        """Connect, check the schema, and say who does the upkeep."""
+        """Connect and check the schema; return whether that worked, and a sentence for the user."""
         try:
             with self.connect() as conn:
-                version, mode = current_version(conn), run(conn, verbs.upkeep_mode())
+                version, mode = connection.current_version(conn), run(conn, verbs.upkeep_mode())
         except (PgQueueError, psycopg.Error) as error:
             return False, str(error)
         return True, f"Connected. Schema messages has version {version}; upkeep by {mode}."
@@ -124,7 +126,7 @@ class PgQueueHook(PostgresHook):
     def install(
         self, queues: Iterable[str | Mapping[str, Any]] = (), *, conn: Connection | None = None, **options: Any
     ) -> dict[str, Any]:
-        """Install or upgrade the queue with the `options` of `core.installation.install`; what was done."""
+        """Install or upgrade the queue with the `options` of `core.install`, and return what was done."""
         with self._connected(conn) as session:
             summary = installation.install(session, queues, **options)
         self.log.info("the queue is installed: %s", summary)
@@ -137,10 +139,10 @@ class PgQueueHook(PostgresHook):
     @overload
     def run(self, sql: str | Iterable[str], *args: Any, **kwargs: Any) -> Any: ...
     def run(self, sql: Statement[T] | str | Iterable[str], *args: Any, **kwargs: Any) -> Any:
-        """Run any verb of `core.verbs` and return what it gives; plain SQL runs as `PostgresHook.run` does it.
+        """Run any verb of `core.verbs` and return its result; plain SQL runs as in `PostgresHook.run`.
 
-        With `conn` the verb runs on that connection, inside its transaction if one is open, so that it takes effect or
-        not together with the caller's own statements. Without it the verb has taken effect when this returns.
+        With `conn` the verb runs on that connection, inside its transaction if one is open: it takes effect together
+        with the caller's own statements, or not at all. Without it the verb has taken effect when this returns.
         """
         if not isinstance(sql, Statement):
             return super().run(sql, *args, **kwargs)
@@ -148,13 +150,13 @@ class PgQueueHook(PostgresHook):
             return run(session, sql)
 
     def publish(self, queue_name: str, body: Any, *, conn: Connection | None = None, **options: Unpack[Options]) -> int:
-        """Publish one message and return its id, as a Duplicate if its dedup key is remembered."""
+        """Publish one message and return its id, or a Duplicate if its dedup key is remembered."""
         return self.run(verbs.publish(queue_name, body, **options), conn=conn)
 
     def publish_batch(
         self, queue_name: str, bodies: Iterable[Any], *, conn: Connection | None = None, **options: Unpack[BatchOptions]
     ) -> list[int]:
-        """Publish many messages in one statement, all or none; their ids in order."""
+        """Publish many messages, all or none, and return their ids in order."""
         return self.run(verbs.publish_batch(queue_name, bodies, **options), conn=conn)
 
     def lease(
@@ -168,10 +170,10 @@ class PgQueueHook(PostgresHook):
         headers: Mapping[str, Any] | None = None,
         conn: Connection | None = None,
     ) -> Lease:
-        """Take ready messages, all or those that match a topic pattern and headers; use it in a `with` block.
+        """Lease ready messages, optionally only those that match a topic pattern and headers, for a `with` block.
 
-        While the block runs the lease is renewed; at its end what was not settled is archived as success, or released
-        if the block raised. Without `conn` the lease has a connection of its own, which the block closes.
+        The lease is renewed while the block runs. At its end what was not settled is archived as success, or released
+        if the block raised. Without `conn` the lease opens a connection of its own, which the block closes.
         """
         statement = verbs.lease(
             queue_name,
@@ -198,13 +200,16 @@ class PgQueueHook(PostgresHook):
         outcomes: Mapping[int, Success | Rejected | Failed] | None = None,
         conn: Connection | None = None,
     ) -> list[int]:
-        """Finish leased messages; `outcomes` overrides the rest for single ids. LeaseLost names the lost ones."""
+        """Archive leased messages with a result; `outcomes` gives single ids an outcome of their own.
+
+        LeaseLost has the ids of those that were lost; the others are archived.
+        """
         statement = verbs.archive(lock_token, ids, result=result, details=details, outcomes=outcomes)
         return self.run(statement, conn=conn)
 
     @contextmanager
     def _session(self, conn: Connection | None = None) -> Iterator[Connection]:
-        """Give the caller's connection, or one of our own that is closed at the end, to a schema that fits."""
+        """Give the caller's connection, or one of our own that is closed at the end, after checking the schema."""
         with self._connected(conn) as session:
             self._check_version(session)
             yield session
@@ -223,7 +228,7 @@ class PgQueueHook(PostgresHook):
         # The caller's connection may give rows of another kind.
         rows, session.row_factory = session.row_factory, tuple_row
         try:
-            check_version(session)
+            connection.check_version(session)
         finally:
             session.row_factory = rows
         self._version_checked = True
@@ -244,14 +249,14 @@ class _HookLease(Lease):
 
 
 def _application_name() -> str:
-    """Name the session after the task that runs in this process, if one does."""
+    """Return a name for the session: that of the task that runs in this process, if any."""
     names = [os.environ.get(f"AIRFLOW_CTX_{part}_ID") for part in ("DAG", "TASK")]
     name = "pgqueue:" + ".".join(filter(None, names)) if any(names) else "pgqueue"
     return name.encode()[:_LONGEST_NAME].decode(errors="ignore")
 
 
 def task_of(context: Context) -> str:
-    """Return `dag/run/task/map_index` of the task instance: the same in each of its tries."""
+    """Return `dag/run/task/map_index` of the task instance, which is the same for all its tries."""
     ti = context["ti"]
     return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"
 

@@ -26,9 +26,9 @@ class PgQueueConsumeOperator(BaseOperator):
     It goes on until the queue has none ready, or `max_messages` were leased. The function returns None for success, or
     an outcome of `airflow_provider_pgqueue.core`: `Rejected`, `Failed`, `Retry`, `Success`. It may raise
     `RejectMessage`; after any other exception the message is delivered again later, or archived as failed after its
-    last attempt. Leases are renewed while the function works. A killed task loses nothing; what it had handled but not
-    archived is delivered again, so the function has to stand that. A task that is told to stop finishes the message in
-    hand, releases the others and fails, so that a retry goes on.
+    last attempt. Leases are renewed while the function works. A killed task loses nothing: what it had handled but not
+    archived is delivered again, so the function must tolerate repetition. A task that is told to stop finishes the
+    current message, releases the others and fails, so that a retry goes on.
 
     The result is the number of messages by how they ended: `success`, `rejected`, `failed`, `retried`, `lost`.
 
@@ -44,8 +44,8 @@ class PgQueueConsumeOperator(BaseOperator):
     :param topic: consume only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
     :param headers: consume only messages whose headers contain these.
     :param batch_size: messages per lease.
-    :param max_messages: stop after so many.
-    :param lease_for: how long a lease lasts without renewal: how soon the messages of a killed task come back.
+    :param max_messages: stop after this many messages.
+    :param lease_for: how long a lease lasts without renewal, and so when the messages of a killed task come back.
     :param wait_for_messages: when the queue has nothing ready, wait in the triggerer, without a worker slot.
     :param wait_timeout: fail the task when a wait takes longer.
     :param poll_interval: seconds between looks while waiting when no notification arrives.
@@ -89,7 +89,7 @@ class PgQueueConsumeOperator(BaseOperator):
         self.pgqueue_conn_id = pgqueue_conn_id
 
     def execute(self, context: Context) -> dict[str, int]:
-        """Consume what is ready; wait first if nothing is and waiting is wanted."""
+        """Consume what is ready; with `wait_for_messages` wait if there is nothing."""
         # Not in __init__: Airflow copies operators, and an Event cannot be copied.
         self._stopping = threading.Event()
         consumer = Consumer(
@@ -112,11 +112,11 @@ class PgQueueConsumeOperator(BaseOperator):
         return dict(counts)
 
     def execute_complete(self, context: Context, event: Any = None) -> dict[str, int]:
-        """Consume what the trigger saw; wait again if others were faster."""
+        """Consume what the trigger saw; wait again if other consumers were faster."""
         return self.execute(context)
 
     def on_kill(self) -> None:
-        """Finish the message in hand and release the others."""
+        """Finish the current message and release the others."""
         if self._stopping:
             self._stopping.set()
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _FEW: Final = 100
 _SAY_EVERY: Final = 5.0  # seconds
 _LONGEST_KEY: Final = 255  # characters
+# A text, because None means no key and the default has to survive the serialization of the DAG.
 OF_THE_TASK: Final = "<the task's identity>"
 # The database makes the JSON, so that dates, numbers of any precision and UUIDs need no conversion here.
 _ROWS_AS_JSON: Final = """
@@ -40,16 +41,16 @@ SELECT (CASE WHEN body ? 'message' AND body - 'message' = '{}' THEN body -> 'mes
 class PgQueuePublishOperator(BaseOperator):
     """Publishes exactly one of `message`, `messages` and the rows of `sql`, one round trip per batch.
 
-    By default all of it is one transaction, under a dedup key that stands for the task in all its tries: a task that
-    fails has published nothing, and a retry after a success that Airflow did not hear of publishes nothing again.
-    The result is `{"queue_name", "published", "first_id", "last_id"}`, with at most a hundred messages their `ids` too,
-    and `duplicate_of`, the first message of an earlier try, where there was one. Bodies are neither logged nor put into
-    XCom.
+    By default everything is published in one transaction, under a dedup key that is the same for all tries of the task:
+    a task that fails has published nothing, and a retry after a success that Airflow did not hear of does not publish
+    again.
+    The result is `{"queue_name", "published", "first_id", "last_id"}`; also `ids` if there are at most a hundred, and
+    `duplicate_of`, the first message of an earlier try, if there was one. Bodies are neither logged nor put into XCom.
 
     :param queue_name: the queue to publish to.
-    :param message: one body: what JSON can say; its texts are templates. To publish JSON null, give `messages=[None]`.
+    :param message: one body, any JSON value; its texts are templates. To publish JSON null, give `messages=[None]`.
     :param messages: bodies as a list, or a function without parameters that returns any iterable, which is read as a
-        stream. They are not templates: they pass as they are.
+        stream. They are not templates.
     :param sql: a query; each row is a body, as an object with the columns as keys. If `message` is its only column, the
         value of that is the body.
     :param parameters: the parameters of `sql`.
@@ -61,14 +62,14 @@ class PgQueuePublishOperator(BaseOperator):
     :param delay: make the messages ready only after this time.
     :param visible_at: make them ready only from this moment on.
     :param expires_in: archive the messages as `expired` if nobody handled them by then.
-    :param headers: an object that is kept beside each body.
-    :param reference: a text of yours to find the messages by.
-    :param topic: words with dots between them, by which consumers can choose.
-    :param group_key: the messages are leased one at a time and in order, with all others of the group.
-    :param dedup_key: published once in `dedup_window`: by default the task's identity without the number of the try, so
-        that clearing the task does not publish again within the window either. It stands for all messages of the task.
-        None publishes in every try.
-    :param dedup_window: how long the key is remembered; by default what the queue says.
+    :param headers: an object kept beside each body.
+    :param reference: a text to find the messages by.
+    :param topic: words with dots between them, by which consumers can choose messages.
+    :param group_key: messages of a group are leased one at a time and in order.
+    :param dedup_key: a key under which all messages of the task are published once in `dedup_window`. By default the
+        identity of the task without the number of the try, so that clearing the task does not publish again within the
+        window either. None publishes in every try.
+    :param dedup_window: how long the key is remembered; by default the window of the queue.
     :param on_conflict: what happens to a single `message` whose key is remembered: `skip` it, or `replace` the one that
         was published before, as long as nobody leased it.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
@@ -143,10 +144,12 @@ class PgQueuePublishOperator(BaseOperator):
         self._check()
         published = _Published(self.queue_name)
         started = said = time.monotonic()
+        # Without the number of the try: a retry after a lost success finds the key, and publishes nothing.
         key = task_of(context) if self.dedup_key == OF_THE_TASK else self.dedup_key
         in_one = self.one_transaction
         with PgQueueHook(self.pgqueue_conn_id).connect() as conn, conn.transaction() if in_one else nullcontext():
             for number, batch in enumerate(self._batches()):
+                # The key is that of the first message; it commits together with the others of its batch.
                 with conn.transaction():
                     published.add(self._publish(conn, batch, self._key(key, number)))
                 if in_one and published.duplicate_of:
@@ -184,6 +187,7 @@ class PgQueuePublishOperator(BaseOperator):
     def _rows(self, sql: str) -> Iterator[list[str]]:
         source = PgQueueHook(self.sql_conn_id or self.pgqueue_conn_id)
         query = _ROWS_AS_JSON % sql.strip().rstrip(";")
+        # A cursor of the server, so that the rows need not fit into memory; it lives in a transaction.
         with source.connect(check=False) as conn, conn.transaction(), conn.cursor("pgqueue_publish") as cursor:
             cursor.execute(query.encode(), self.parameters)
             while rows := cursor.fetchmany(self.batch_size):

@@ -20,12 +20,12 @@ _SAY_EVERY: Final = 5.0  # seconds
 
 
 class PgQueueRepairOperator(BaseOperator):
-    """Leases dead messages, asks a function of yours about each, and requeues, dismisses or leaves it.
+    """Leases dead messages, calls a function of yours with each, and requeues, dismisses or leaves it.
 
     The function gets a `DeadMessage` (`body`, `failure`, `result`, `reference`, `attempts`, …) and returns a new body,
     or `KEEP`, `LEAVE` or `Dismiss(reason)` of `airflow_provider_pgqueue.core`. Whatever it returns or raises concerns
     that message alone. A task that is killed and tried again gives each message one remedy: the run is named after the
-    task instance. A task that is told to stop finishes the message in hand, gives the others back and fails, so that a
+    task instance. A task that is told to stop finishes the current message, gives the others back and fails, so that a
     retry goes on.
 
     The result has numbers and at most a hundred ids by how messages ended, and no bodies: `requeued`, `dismissed`,
@@ -36,19 +36,19 @@ class PgQueueRepairOperator(BaseOperator):
     :param function: called with each dead message; a function, or its name as `package.module:function`.
     :param validator: called with each body that would be published, returns what is wrong or None; a function, its
         name, or the path of a `.json` file with a JSON Schema.
-    :param results: only messages that died so: `failed`, `rejected`, `lock_expired`, `expired`; None takes all.
+    :param results: only messages with these results: `failed`, `rejected`, `lock_expired`, `expired`; None takes all.
     :param fingerprints: only messages of these causes, as `verbs.dead_causes` names them.
     :param cause: all messages of one cause of the last triage, instead of queue, results and fingerprints.
-    :param max_messages: at most so many, oldest first, over all tries of the task.
-    :param max_requeues: leave messages that were requeued so many times already.
-    :param max_per_second: at most so many a second.
-    :param canary: requeue so many first, and the others only if fewer than `stop_when_failing` percent die again.
+    :param max_messages: the most messages to repair, oldest first, over all tries of the task.
+    :param max_requeues: leave messages that were requeued this many times before.
+    :param max_per_second: the most messages to repair per second.
+    :param canary: requeue this many first, and the others only if fewer than `stop_when_failing` percent die again.
     :param stop_when_failing: percentage of the canary that must die again for the run to stop.
     :param canary_wait: how long the canary may take; the run stops if it is not finished by then.
     :param delay: make requeued messages ready only after this time.
     :param batch_size: messages per lease.
-    :param lease_for: how long a lease lasts without renewal: how soon the messages of a killed task come back.
-    :param dry_run: ask the function, and change nothing.
+    :param lease_for: how long a lease lasts without renewal, and so when the messages of a killed task come back.
+    :param dry_run: call the function, and change nothing.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
@@ -98,7 +98,7 @@ class PgQueueRepairOperator(BaseOperator):
         self._stopping = False
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Repair what is dead, and return how many ended how."""
+        """Repair dead messages, and return how many ended how."""
         self._said = time.monotonic()
         with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
             summary = self._repair(task_of(context)).run(conn, stop=lambda: self._stopping, on_batch=self._say)
@@ -113,7 +113,7 @@ class PgQueueRepairOperator(BaseOperator):
             self.log.info("dead messages of %s so far: %s", self.queue_name or "all queues", dict(outcomes))
 
     def on_kill(self) -> None:
-        """Finish the message in hand and give the others back."""
+        """Finish the current message and give the others back."""
         self._stopping = True
 
     def _repair(self, run_id: str) -> Repair:

@@ -21,15 +21,15 @@ _FEW: Final = 100
 class PgQueueRequeueOperator(BaseOperator):
     """Publishes dead messages again, unchanged and under new ids, in one transaction.
 
-    The result is `{"queue_name", "requeued", "dry_run"}`, and with at most a hundred `new_ids` too: new ids by the ids
-    of the dead messages.
+    The result is `{"queue_name", "requeued", "dry_run"}`; also `new_ids` by the ids of the dead messages if there are
+    at most a hundred.
 
     :param queue_name: the queue of the dead messages, to which they return; None takes all queues.
     :param results: which dead messages; by default `failed` and `lock_expired` ones, because rejected ones would only
         be rejected again.
     :param fingerprint: only those of one cause, as `verbs.dead_causes` names it.
-    :param max_messages: at most so many, oldest first.
-    :param max_requeues: leave alone what was requeued so many times already.
+    :param max_messages: the most messages to requeue, oldest first.
+    :param max_requeues: leave messages that were requeued this many times before.
     :param delay: make them ready only after this time.
     :param dry_run: only count what would be requeued.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
@@ -62,7 +62,7 @@ class PgQueueRequeueOperator(BaseOperator):
         self.pgqueue_conn_id = pgqueue_conn_id
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Requeue, and return how many."""
+        """Requeue, and return how many messages were."""
         statement = verbs.requeue_dead(
             self.queue_name,
             results=self.results,

@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class PgQueueScheduleOperator(BaseOperator):
-    """Lets the database publish a message at each tick of a cron expression, whether Airflow runs then or not.
+    """Makes the database publish a message at each tick of a cron expression, whether Airflow runs or not.
 
-    Twice does no harm; run it again after a change. The result is `{"schedule_name", "new"}`. The body is neither
-    logged nor put into XCom. Needs pg_cron, or PgQueueUpkeepOperator every minute.
+    It can be repeated safely; run it again after a change. The result is `{"schedule_name", "new"}`. The body is
+    neither logged nor put into XCom. Needs pg_cron, or PgQueueUpkeepOperator every minute.
 
-    :param schedule_name: its name, by the rule for queue names.
+    :param schedule_name: the name of the schedule; the rule for queue names applies.
     :param cron: minute, hour, day of month, month, day of week; or @hourly, @daily, @weekly, @monthly, @yearly.
     :param queue_name: the queue to publish to.
     :param message: the body of each message; its texts are templates, rendered when this task runs, not at the ticks.
     :param time_zone: the time zone that `cron` is read in, such as Europe/Berlin.
     :param priority: from -100 to 100; higher is leased first.
-    :param headers: an object that is kept beside each body; `schedule` and `tick` are added.
+    :param headers: an object kept beside each body; `schedule` and `tick` are added.
     :param paused: True pauses it, False resumes it; None leaves it as it is.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """

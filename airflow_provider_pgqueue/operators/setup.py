@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 class PgQueueSetupOperator(BaseOperator):
     """Installs or upgrades the schema, creates queues, and lets pg_cron do the upkeep where there is one.
 
-    Twice does no harm; run it after every upgrade. The result has `schema_version`, `migrations_applied`,
-    `queues_created` and `upkeep_mode`: `pg_cron`, or `airflow`, and then PgQueueUpkeepOperator has to run every minute.
+    It can be repeated safely; run it after every upgrade. The result has `schema_version`, `migrations_applied`,
+    `queues_created` and `upkeep_mode`: `pg_cron`, or `airflow` if PgQueueUpkeepOperator has to run every minute.
 
-    :param queues: names, or arguments of `verbs.create_queue` as dicts, such as
-        `{"queue_name": "orders", "max_attempts": 3}`; those are applied to a queue that exists, too.
-    :param cron: True fails where there is no pg_cron; False removes its jobs; None uses it where it is.
-    :param roles: True fails where the group roles cannot be made; False makes none; None makes them where it may.
-    :param grants: users by group role, such as `{"publisher": ["shop"], "consumer": ["packer"]}`; the users exist.
+    :param queues: names, or dicts with the arguments of `verbs.create_queue`, such as
+        `{"queue_name": "orders", "max_attempts": 3}`, which also change a queue that exists.
+    :param cron: True fails where there is no pg_cron; False removes its jobs; None uses it if it is available.
+    :param roles: True fails if the group roles cannot be created; False creates none; None creates them if it may.
+    :param grants: users by group role, such as `{"publisher": ["shop"], "consumer": ["packer"]}`; the users must exist.
     :param queue_grants: users by queue and privilege (publish, consume, observe), such as
         `{"orders": {"consume": ["packer"]}}`; those users reach no other queue.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.

@@ -35,7 +35,7 @@ _LONGEST_RUN_ID: Final = 250  # characters that messages.pipeline_run takes
 
 
 class PgQueueSparkOperator(SparkSubmitOperator):
-    """Submits one of the pipelines (`drain`, `export`, `triage`, …) and returns its summary.
+    """Submits one of the pipelines (`drain`, `export`, `repair`, `triage`, …) and returns its summary.
 
     It is a `SparkSubmitOperator`: `conf`, `py_files`, `driver_memory`, `num_executors` and the rest mean the same, and
     `conn_id` names the Spark connection: of type `spark`, with host `local[2]` or host `spark://master` and port 7077.
@@ -47,8 +47,8 @@ class PgQueueSparkOperator(SparkSubmitOperator):
     counts, each time anew, changes nothing and leaves the run to be done.
 
     :param pipeline: the name, as in `python -m airflow_provider_pgqueue.spark --help`.
-    :param arguments: its options, with underscores: `{"queue": "orders", "batch_size": 500}`. True is a flag, a list
-        repeats the option.
+    :param arguments: its arguments, in the words of Python and of the command line: `{"queue": "orders", "function":
+        "packing:pack", "parallelism": 4}`. True is a flag, a list repeats the option.
     :param run_id: the name of the run; by default made of the DAG run and the task. Of more than 250 characters the
         first are kept, and a hash of all.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.

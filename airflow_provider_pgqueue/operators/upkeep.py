@@ -18,7 +18,7 @@ class PgQueueUpkeepOperator(BaseOperator):
     """Archives what expired, rings again for what waits, makes partitions, publishes what is due by a schedule.
 
     The result has the counts; `scheduled` is that of the messages of schedules. Any number may run at once: each tick
-    of a schedule is published once. For everything but schedules it adds speed, never correctness.
+    of a schedule is published once. Only schedules depend on it; everything else is correct without it, only later.
 
     :param skip_if_pg_cron: skip the task where pg_cron does the upkeep.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
@@ -39,7 +39,7 @@ class PgQueueUpkeepOperator(BaseOperator):
         self.pgqueue_conn_id = pgqueue_conn_id
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Publish what is due and do the upkeep, once."""
+        """Publish what is due and do the upkeep once."""
         hook = PgQueueHook(self.pgqueue_conn_id)
         with hook.connect() as conn:
             if self.skip_if_pg_cron and hook.run(verbs.upkeep_mode(), conn=conn) == "pg_cron":

@@ -10,7 +10,7 @@ from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTri
 
 
 class PgQueueDeadMessageSensor(DoorbellSensor):
-    """Waits until a queue has dead messages that nobody decided about and nobody holds.
+    """Waits until a queue has dead messages without a remedy and without a lease.
 
     The result is `{"queue_name", "waiting", "newest_id", "oldest_age"}`, as JSON text. A TriggerDagRunOperator after it
     starts the remediation; its `trigger_run_id`, made from the run of the sensor, keeps a retry from starting a second

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class DoorbellSensor(BaseSensorOperator):
-    """Waits in the triggerer for work in a queue, and ends there: no worker slot is held and none is needed to end.
+    """Waits in the triggerer for work in a queue, and ends there: it holds no worker slot and needs none to end.
 
-    It looks first, and is done at once when there is work. Its result is the doorbell: numbers, no messages; whoever
-    comes next leases. It is JSON text, because as text Airflow 3.3 stores what a trigger ends a task with. `timeout`,
-    `soft_fail` and the other parameters are those of `BaseSensorOperator`.
+    It looks first, and succeeds at once if there is work. Its result is the doorbell: numbers and no messages; the
+    next task leases them. The result is JSON text, because Airflow 3.3 stores the result of a task that a trigger ends
+    as text. `timeout`, `soft_fail` and the other parameters are those of `BaseSensorOperator`.
 
     :param queue_name: the queue to wait for.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
@@ -52,7 +52,7 @@ class DoorbellSensor(BaseSensorOperator):
 
     @abstractmethod
     def _trigger(self) -> DoorbellTrigger:
-        """Return the trigger that goes on waiting."""
+        """Return the trigger that waits in the triggerer."""
 
     def execute(self, context: Context) -> Any:
         """Return the doorbell as JSON text if there is work, else wait for it."""
@@ -61,12 +61,13 @@ class DoorbellSensor(BaseSensorOperator):
         if doorbell := self._look():
             self.log.info("queue %s has work: %s", self.queue_name, doorbell)
             return json.dumps(doorbell)
+        # The trigger also ends the task: resuming it would take a worker slot only to return a number.
         self.defer(
             trigger=self._trigger(), method_name="execute_complete", timeout=timedelta(seconds=float(self.timeout))
         )
 
     def execute_complete(self, context: Context, event: Any = None) -> str:
-        """Return the doorbell. Only `dag.test()` comes here: in a triggerer the trigger ends the task."""
+        """Return the doorbell. Called by `dag.test()` only: in a triggerer the trigger ends the task."""
         return json.dumps(self._look())
 
     def poke(self, context: Context) -> PokeReturnValue:

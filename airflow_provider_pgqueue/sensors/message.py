@@ -14,8 +14,8 @@ class PgQueueMessageSensor(DoorbellSensor):
 
     It is JSON text. The further parameters are those of `DoorbellSensor`.
 
-    :param min_messages: wait for so many ready messages.
-    :param max_wait: be content with fewer when the oldest has been ready for so long; seconds or a timedelta.
+    :param min_messages: how many ready messages to wait for.
+    :param max_wait: accept fewer when the oldest has been ready for this long, in seconds or as a timedelta.
     """
 
     def __init__(self, *, min_messages: int = 1, max_wait: timedelta | float | None = None, **kwargs: Any) -> None:

@@ -1,20 +1,60 @@
-"""The queue in Spark: a data source `pgqueue` and the pipelines that do the volume. Needs the extra `spark`."""
+"""The queue on Spark: a data source `pgqueue`, and seven jobs that do the volume. Needs the extra `spark`.
+
+register(spark)
+spark.read.format("pgqueue").option("table", "archive").load()
+drain(spark, queue="orders", function="packing:pack")
+
+The jobs have one signature. `run_id` names a run, which is done once: under the same name it goes on with what is left,
+and once it has finished it returns the same summary; None makes a new name. `dsn` is a connection string, by default
+`PGQUEUE_DSN` or libpq's own variables. `parallelism` is how many tasks talk to PostgreSQL at once. `queues`, `since`
+and `until` choose messages.
+"""
 
 from __future__ import annotations
 
 import warnings
 from contextlib import suppress
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any, Final
 
 if find_spec("pyspark") is None:
     raise ModuleNotFoundError(
         'pyspark is not installed. Install it with: pip install "airflow-provider-pgqueue[spark]"', name="pyspark"
     )
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_provider_pgqueue.spark.jobs.drain.drain import drain
+    from airflow_provider_pgqueue.spark.jobs.export.export import export
+    from airflow_provider_pgqueue.spark.jobs.exported.read_export import read_export
+    from airflow_provider_pgqueue.spark.jobs.reconcile.reconcile import reconcile
+    from airflow_provider_pgqueue.spark.jobs.repair import repair
+    from airflow_provider_pgqueue.spark.jobs.replay import replay
+    from airflow_provider_pgqueue.spark.jobs.rollup import rollup
+    from airflow_provider_pgqueue.spark.jobs.triage.triage import triage
+
+__all__ = ["drain", "export", "read_export", "reconcile", "register", "repair", "replay", "rollup", "triage"]
+
+# Each is loaded when it is asked for: the workers of Spark import this package, and need none of them.
+_HOMES: Final = {
+    "drain": "drain.drain",
+    "export": "export.export",
+    "read_export": "exported.read_export",
+    "reconcile": "reconcile.reconcile",
+    "repair": "repair",
+    "replay": "replay",
+    "rollup": "rollup",
+    "triage": "triage.triage",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.jobs.{_HOMES[name]}"), name)
 
 
 def _warn_of_mixed_versions() -> None:
@@ -34,16 +74,13 @@ def _warn_of_mixed_versions() -> None:
 _warn_of_mixed_versions()
 
 
-def register(spark: SparkSession, conninfo: str = "") -> None:
+def register(spark: SparkSession, dsn: str | None = None) -> None:
     """Make `format("pgqueue")` known to a session, for batch and for streams; again replaces the connection.
 
-    :param conninfo: libpq connection string or URL; by default `PGQUEUE_DSN`, or libpq's own variables and service
-        file. It is resolved here, on the driver, and travels to the executors inside their tasks: it stands in no
-        argument, plan, configuration or page of Spark.
+    :param dsn: libpq connection string or URL; by default `PGQUEUE_DSN`, or libpq's own variables and service file. It
+        is resolved here, on the driver, and travels to the executors inside their tasks: it stands in no argument,
+        plan, configuration or page of Spark.
     """
     from airflow_provider_pgqueue.spark.source.data_source import data_source
 
-    spark.dataSource.register(data_source(conninfo))
-
-
-__all__ = ["register"]
+    spark.dataSource.register(data_source(dsn or ""))

@@ -7,7 +7,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -16,21 +15,20 @@ sys.path[:] = [path for path in sys.path if path != str(Path(__file__).parent)]
 
 import click  # noqa: E402
 
-from airflow_provider_pgqueue import __version__  # noqa: E402
+from airflow_provider_pgqueue import __version__, spark  # noqa: E402
 from airflow_provider_pgqueue.core.errors import PgQueueError  # noqa: E402
 from airflow_provider_pgqueue.spark.failure import raised_in_spark  # noqa: E402
-from airflow_provider_pgqueue.spark.jobs.command import NO_DSN, refuse_dsn  # noqa: E402
+from airflow_provider_pgqueue.spark.jobs.command import NO_DSN, REFUSED_DSN, command  # noqa: E402
 
 PIPELINES: Final = {
     "drain": "Lease, handle and archive a large backlog in parallel.",
-    "export": "Write closed partitions of the archive as Parquet, verify them, drop them.",
-    "triage": "Find out what messages died of: a table of causes and a page with plots.",
+    "export": "Write closed partitions of the archive as Parquet, verify them, drop them if wanted.",
     "repair": "Repair dead messages with a function and publish them again.",
-    "rollup": "Sum up arrivals, results and times by minute, hour and day.",
-    "replay": "Publish messages of the archive or of an export again.",
-    "reconcile": "Compare what was expected with the archive and with a business table.",
+    "triage": "Find out what messages died of: a table of causes, and if wanted a page with plots.",
+    "replay": "Publish finished messages again.",
+    "reconcile": "Compare what was to be published with what is archived and with a business table.",
+    "rollup": "Count arrivals, results and times by minute, hour and day, into messages.traffic.",
 }
-_FOLDERS: Final = {"drain": "drain.", "export": "export.", "triage": "dead."}
 
 
 class Pipelines(click.Group):
@@ -41,12 +39,8 @@ class Pipelines(click.Group):
         return list(PIPELINES)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """Return `command` of the module of that name."""
-        if name not in PIPELINES:
-            return None
-        module = f"airflow_provider_pgqueue.spark.jobs.{_FOLDERS.get(name, '')}{name}"
-        command: click.Command = import_module(module).command
-        return command
+        """Return the command of that name, made of the function of that name."""
+        return command(getattr(spark, name)) if name in PIPELINES else None
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
         """List the pipelines without loading them."""
@@ -63,12 +57,14 @@ class Pipelines(click.Group):
 )
 @click.option("--master", help="Spark's master URL. Default: what spark-submit says, else local[*].")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-@refuse_dsn
 @click.version_option(__version__, prog_name="pgqueue spark")
 @click.pass_context
 def program(context: click.Context, master: str | None, debug: bool) -> None:
     """Keep what all pipelines share."""
     context.obj.update(master=master, debug=debug)
+
+
+program.params.append(REFUSED_DSN)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

@@ -55,8 +55,8 @@ def system() -> Iterator[Binaries]:
         if version >= OLDEST and (folder / "bin" / "postgres").exists():
             yield Binaries("system", folder / "bin", version, has_cron=(folder / "lib" / "pg_cron.so").exists())
     if program := shutil.which("initdb"):
-        answer = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
-        version = _number(answer.rpartition(")")[2])
+        printed = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
+        version = _number(printed.rpartition(")")[2])
         if version >= OLDEST:
             yield Binaries("system", Path(program).resolve().parent, version, has_cron=False)
 

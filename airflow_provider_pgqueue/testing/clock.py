@@ -19,7 +19,7 @@ _MOMENTS = """
        AND a.atttypid = 'timestamptz'::regtype AND a.attname <> 'archived_at' AND NOT a.attisdropped
      GROUP BY c.relname ORDER BY c.relname
 """
-# A lease looks from one mark on, and sweeps not before the other: both have to be forgotten, or it would see nothing.
+# A lease looks only from one mark on, and sweeps only after the other: without a reset it would find nothing.
 _MARKS = "SELECT pg_catalog.setval(mark, 1) FROM messages.queue_priority, unnest(ARRAY[low_water, sweep_due]) mark"
 
 

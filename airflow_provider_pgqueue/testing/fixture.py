@@ -124,7 +124,7 @@ class PgQueueFixture:
     def work(
         self, queue_name: str, handle: Handler | None = None, *, max_messages: int | None = None, **options: Any
     ) -> Counter[str]:
-        """Handle what is ready as the consume operator and the worker do; how many ended as what.
+        """Handle what is ready as the consume operator and the worker do, and return how many ended how.
 
         An exception of the handler is a failed attempt, as there: it does not reach the test.
 
@@ -144,7 +144,7 @@ class PgQueueFixture:
         return self._archive(queue_name, dead=False)
 
     def dead(self, queue_name: str | None = None) -> list[ArchivedWithBody]:
-        """Return the dead messages about which nothing was decided, and leave them there."""
+        """Return the dead messages without a remedy, and leave them there."""
         return self._archive(queue_name, dead=True)
 
     def _archive(self, queue_name: str | None, *, dead: bool) -> list[ArchivedWithBody]:

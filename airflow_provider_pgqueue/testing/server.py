@@ -118,9 +118,9 @@ class Server:
         self.wanted.mkdir(parents=True, exist_ok=True)
         if self.directory != self.wanted:
             print(f"PostgreSQL's user cannot reach {self.wanted}; its data go to {self.directory}", file=sys.stderr)
-            server_user.claim(self.directory.parent)
+            server_user.make_directory(self.directory.parent)
         for directory in (self.directory, self.socket_directory):
-            server_user.claim(directory)
+            server_user.make_directory(directory)
             server_user.give(directory)
 
     def _initdb(self) -> None:

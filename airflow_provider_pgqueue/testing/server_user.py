@@ -49,7 +49,7 @@ def reachable_copy(*folders: Path) -> Path:
     if _can_reach(folders[0]):
         return parent
     copies = temporary(parent)
-    claim(copies)
+    make_directory(copies)
     for folder in filter(Path.exists, folders):
         if not (copies / folder.name).exists():
             unfinished = copies / f"{folder.name}.{os.getpid()}"
@@ -72,7 +72,7 @@ def temporary(path: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"pgqueue-{digest}"
 
 
-def claim(directory: Path) -> None:
+def make_directory(directory: Path) -> None:
     """Make a directory unless it exists; SetupError if somebody else was there first."""
     directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     user = server_user()

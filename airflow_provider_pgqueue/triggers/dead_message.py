@@ -1,4 +1,4 @@
-"""Fires when a queue has dead messages to decide about."""
+"""Fires when a queue has dead messages without a remedy."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from airflow_provider_pgqueue.triggers.watch import DeadMessageWatch
 
 
 class PgQueueDeadMessageTrigger(DoorbellTrigger):
-    """Fires a doorbell `{"queue_name", "waiting", "newest_id", "oldest_age"}` when dead messages wait for a decision.
+    """Fires a doorbell `{"queue_name", "waiting", "newest_id", "oldest_age"}` when dead messages wait for a remedy.
 
-    Dead messages that somebody holds or decided about do not count. `newest_id` is the id of the newest in the archive,
+    Dead messages with a lease or a remedy do not count. `newest_id` is the id of the newest in the archive,
     `oldest_age` the seconds since the oldest died. The further parameters are those of `DoorbellTrigger`.
 
     :param results: only dead messages with these results, such as `["rejected"]`; any by default.

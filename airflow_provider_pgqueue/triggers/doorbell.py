@@ -24,15 +24,15 @@ _LONGEST: Final = 300.0
 class DoorbellTrigger(BaseEventTrigger):
     """Fires doorbells: events that say in numbers that a queue has work. It never leases.
 
-    For an asset watcher it fires again and again and never ends; a failure that no retry mends is logged and tried
-    again with growing pauses. For a deferred task it fires once: the task resumes with the doorbell, or with
-    `end_task` it ends there, with the doorbell as its result.
+    For an asset watcher it never ends: it fires again and again, and a failure is logged and tried again after growing
+    pauses. For a deferred task it fires once, and the task resumes with the doorbell; with `end_task` the task ends in
+    the triggerer, with the doorbell as its result.
 
     :param queue_name: the queue to wait for.
-    :param pgqueue_conn_id: the Airflow connection; all triggers of a triggerer share one session for each.
+    :param pgqueue_conn_id: the Airflow connection. All triggers of a triggerer share one session per connection.
     :param poll_interval: seconds between looks when no notification arrives.
-    :param ring_every: seconds after which a watcher rings again while the work that it rang for is still there; doubles
-        each time nothing has changed, up to 30 times.
+    :param ring_every: seconds after which a watcher rings again if the work that it rang for is still there. Doubles
+        each time that nothing has changed, up to 30 times this value.
     :param end_task: end the waiting task in the triggerer instead of resuming it in a worker.
     """
 
@@ -67,9 +67,10 @@ class DoorbellTrigger(BaseEventTrigger):
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Fire once for a task, for ever for a watcher."""
+        """Fire once for a deferred task, without end for a watcher."""
         for_task = self._is_for_task
         stream = rings(self.pgqueue_conn_id, self.watch()) if for_task else self._rings_for_ever()
+        # Closed here, and not when Python collects it: that may be after the end of the loop that the connection needs.
         async with aclosing(stream) as doorbells:
             async for doorbell in doorbells:
                 yield TaskSuccessEvent(xcoms={"return_value": doorbell}) if self.end_task else TriggerEvent(doorbell)
@@ -82,7 +83,7 @@ class DoorbellTrigger(BaseEventTrigger):
         return self.end_task or self.task_instance is not None
 
     def shared_stream_key(self) -> Hashable | None:
-        """Let equal watchers of several DAG files share one stream; tasks wait each for themselves."""
+        """Return the same key for equal watchers, which then share one stream; None for a task, which waits alone."""
         if self._is_for_task:
             return None
         classpath, arguments = self.serialize()
@@ -95,7 +96,7 @@ class DoorbellTrigger(BaseEventTrigger):
             yield doorbell
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Doorbell]) -> AsyncIterator[TriggerEvent]:
-        """Fire for each doorbell: watchers share a stream only if they want the same."""
+        """Fire for each doorbell; all watchers of a stream have equal arguments, so none is filtered out."""
         async for doorbell in shared_stream:
             yield TriggerEvent(doorbell)
 

@@ -1,4 +1,4 @@
-"""One listening connection for all who wait on one Airflow connection in one event loop.
+"""One listening connection for everybody who waits on one Airflow connection in one event loop.
 
 A thousand deferred tasks and watchers of a triggerer cost one session and, while nothing happens, about two short
 statements a minute.
@@ -35,10 +35,10 @@ _HUBS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Hub]] = WeakKeyDi
 
 
 async def rings(conn_id: str, watch: Watch) -> AsyncGenerator[Doorbell]:
-    """Yield a doorbell each time the watch wants one, for ever; close the generator to stop waiting.
+    """Yield a doorbell each time that there is work for the watch, until the generator is closed.
 
-    Rings for work that is there already. Raises what no retry can mend, such as an unknown connection or a refused
-    password; a lost connection is opened again, and then everybody looks again.
+    Work that is there already rings, too. A lost connection is opened again, followed by a look. Raises errors that a
+    retry cannot cure, such as an unknown connection or a refused password.
     """
     hub = _HUBS.setdefault(asyncio.get_running_loop(), {}).setdefault(conn_id, _Hub(conn_id))
     waiting = hub.join(watch)
@@ -50,7 +50,7 @@ async def rings(conn_id: str, watch: Watch) -> AsyncGenerator[Doorbell]:
 
 
 class _Waiting:
-    """One who waits. A doorbell that was not taken is replaced by the next: it is the news that counts."""
+    """A watch and its latest doorbell. One that was not taken is replaced by the next: only the news counts."""
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
@@ -96,6 +96,7 @@ class _Hub:
             )
             self._pump.add_done_callback(self._ended)
         else:
+            # There may be work already, and the next look may be half a minute away.
             self._listener.nudge()
         return waiting
 
@@ -111,14 +112,14 @@ class _Hub:
             self._pump.cancel()
 
     def _ended(self, pump: asyncio.Task[None]) -> None:
-        """The listener gave up, or was cancelled with its loop: so does everybody who waits."""
+        """End everybody's waiting, because the listener gave up or was cancelled with its loop."""
         self._forget()
         error = None if pump.cancelled() else pump.exception()
         for waiting in self._waiting:
             waiting.fail(error or asyncio.CancelledError())
 
     def _forget(self) -> None:
-        """Leave the registry, so that who comes next gets a new hub."""
+        """Leave the registry, so that whoever comes next gets a new hub."""
         hubs = _HUBS.get(asyncio.get_running_loop(), {})
         if hubs.get(self._conn_id) is self:
             del hubs[self._conn_id]
@@ -135,7 +136,7 @@ class _Hub:
             raise
 
     async def _look(self, conn: psycopg.AsyncConnection[Any]) -> timedelta | None:
-        """Ask one question for each kind of watch, whatever their number; return when to look again."""
+        """Run one query for each kind of watch, whatever their number, and return how soon to look again."""
         asking: defaultdict[type[Watch], list[_Waiting]] = defaultdict(list)
         for waiting in self._waiting:
             asking[type(waiting.watch)].append(waiting)

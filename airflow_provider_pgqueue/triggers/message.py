@@ -14,8 +14,8 @@ class PgQueueMessageTrigger(DoorbellTrigger):
     `ready` is counted up to about a thousand, `oldest_age` is in seconds. The further parameters are those of
     `DoorbellTrigger`.
 
-    :param min_messages: fire only when so many messages are ready.
-    :param max_wait: seconds after which fewer messages will do, counted from when the oldest became ready.
+    :param min_messages: fire only when this many messages are ready.
+    :param max_wait: seconds after which fewer are enough, counted from when the oldest became ready.
     """
 
     def __init__(self, *, min_messages: int = 1, max_wait: float | None = None, **kwargs: Any) -> None:

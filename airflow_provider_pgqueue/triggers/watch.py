@@ -1,7 +1,7 @@
 """Decides when somebody who waits for a queue is rung.
 
-A doorbell says that there is work, not which: it carries numbers only, and whoever it wakes leases. It is rung while
-work remains, so that a ring that got lost costs time and never a message.
+A doorbell says that there is work, not which: it has numbers only, and whoever hears it leases. It rings as long as
+work remains, so that a lost ring costs time but never a message.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COUNT_UP_TO: Final = 1000
 
 @dataclass(slots=True, kw_only=True)
 class Watch(ABC):
-    """One who waits for one queue: hears what each look found and says whether that is worth a ring.
+    """Waits for one queue: gets what each look found, and says whether to ring.
 
     New work rings at once, though no sooner than two seconds after the last ring. Work that was already there at the
     last ring rings again after `ring_every` seconds, then after twice that and so on, up to 30 times.
@@ -41,7 +41,7 @@ class Watch(ABC):
     @classmethod
     @abstractmethod
     def ask(cls, watches: Collection[Self]) -> Statement[Any]:
-        """Return the one question that serves all the watches."""
+        """Return the one query that serves all the watches."""
 
     @abstractmethod
     def _judge(self, rows: Sequence[Any], since_ring: float) -> tuple[Doorbell | None, bool]:
@@ -68,7 +68,7 @@ class Watch(ABC):
 
     @property
     def look_in(self) -> float:
-        """Seconds after which the next look is wanted, should nothing ring before."""
+        """Seconds until the next look is needed if nothing rings before."""
         return self._look_in
 
 
@@ -100,7 +100,7 @@ class MessageWatch(Watch):
 
 @dataclass(slots=True, kw_only=True)
 class DeadMessageWatch(Watch):
-    """Waits for dead messages that nobody decided about and nobody holds; `results` narrows it to some results."""
+    """Waits for dead messages without a remedy and without a lease, with these `results` or any."""
 
     results: Sequence[str] | None = None
 

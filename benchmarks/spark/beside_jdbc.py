@@ -8,10 +8,7 @@ from typing import Any, Final
 import psycopg
 from pyspark.sql import functions as f
 
-from airflow_provider_pgqueue.spark import register
-from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.export.export import ExportOptions, export
-from airflow_provider_pgqueue.spark.jobs.export.read_export import read_export
+from airflow_provider_pgqueue.spark import export, read_export, register
 from benchmarks.report import Line, Row
 from benchmarks.spark.data import PARTITION, fill_archive, write_flights
 from benchmarks.spark.place import Contestant, Place
@@ -51,7 +48,7 @@ def _export(place: Place, dsn: str) -> Contestant:
     target = place.folder("ours")
     return Contestant(
         prepare=lambda: place.folder("ours"),
-        work=lambda: export(place.spark, ExportOptions(target=str(target), partitions=(PARTITION,)), Database(dsn)),
+        work=lambda: export(place.spark, target=str(target), dsn=dsn, partitions=[PARTITION]),
         done=lambda: read_export(place.spark, str(target)).count(),
     )
 

@@ -51,7 +51,7 @@ class Growth:
             conn.execute("TRUNCATE messages.message_archive")
             fill_archive(conn, rows)
         target = self.place.folder("export")
-        return self._submit(_ARCHIVED, rows, "export", "--target", str(target), "--partition", PARTITION)
+        return self._submit(_ARCHIVED, rows, "export", "--target", str(target), "--partitions", PARTITION)
 
     def _submit(self, count: str, rows: int, *arguments: str, **options: Any) -> Usage:
         self._execute("CHECKPOINT")

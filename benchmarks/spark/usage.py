@@ -41,7 +41,7 @@ def measured(trees: Trees) -> Iterator[Usage]:
     """Measure trees of processes, the short-lived and those that are killed too."""
     usage, stop, watched = Usage(), threading.Event(), _Watched(trees)
     watch = threading.Thread(target=watched.until, args=(stop,), daemon=True)
-    before, started = _reaped(trees), time.monotonic()
+    before, started = _of_ended(trees), time.monotonic()
     watch.start()
     try:
         yield usage
@@ -50,7 +50,7 @@ def measured(trees: Trees) -> Iterator[Usage]:
         stop.set()
         watch.join()
         usage.cpu = watched.spent()
-        usage.cpu[SERVER] = _reaped(trees) - before
+        usage.cpu[SERVER] = _of_ended(trees) - before
         usage.peak = watched.peak
 
 
@@ -86,7 +86,7 @@ class _Watched:
                 self.peak[kind] = max(self.peak.get(kind, 0.0), process.memory_info().rss / 2**20)
 
 
-def _reaped(trees: Trees) -> float:
+def _of_ended(trees: Trees) -> float:
     """Return the CPU seconds of the server: its sessions come and go quickly, and it waits for each."""
     spent = 0.0
     for _, process in _processes({SERVER: trees[SERVER]}):

@@ -7,4 +7,4 @@ EXCEPTION WHEN insufficient_privilege THEN
     RETURN CASE WHEN EXISTS (SELECT FROM pg_extension e WHERE e.extname = 'pg_cron') THEN current_database() ELSE '' END;
 END $$;
 COMMENT ON FUNCTION messages.cron_database() IS
-    'The database of pg_cron; NULL: it is not loaded; empty: another one, whose name this role may not see.';
+    'The database that pg_cron runs in; NULL if it is not loaded, empty for another database whose name this role may not see.';

@@ -6,7 +6,7 @@ DECLARE
     home    text := messages.cron_database();
     last_by text;
     done    boolean;
-    -- For a superuser. A role that can log in gets the jobs, messages_owner only sees them.
+    -- The cure needs a superuser. A role that can log in gets the jobs; messages_owner can only be shown them.
     shown   text := CASE WHEN current_user = 'messages_owner' THEN 'SELECT messages.show_cron_jobs_to_owner()'
                          ELSE format($cure$SELECT cron.unschedule(jobid), cron.schedule_in_database(jobname, schedule, command, database, %L) FROM cron.job WHERE jobname LIKE 'messages:%%'$cure$, current_user) END;
 BEGIN
@@ -57,7 +57,7 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    -- None that this role can see: row security of pg_cron shows a role its own jobs only.
+    -- No job that this role can see: the row security of pg_cron shows each role its own jobs only.
     RETURN QUERY SELECT found.severity, found.finding, found.cure FROM (VALUES
         (done AND last_by = 'pg_cron' AND EXISTS (SELECT FROM pg_policy p WHERE p.polname = current_user AND p.polrelid = to_regclass('cron.job')),
          'ok', 'pg_cron does the upkeep in a job that is not called messages:upkeep', NULL),

@@ -26,7 +26,7 @@ BEGIN
     IF has_function_privilege('messages.show_cron_jobs_to_owner()', 'EXECUTE') THEN
         PERFORM messages.show_cron_jobs_to_owner();
     END IF;
-    -- A job keeps the host and port of the day it was made, so make them anew.
+    -- A job keeps the host and port from the day it was made, so replace old ones.
     PERFORM messages.uninstall_cron();
     EXECUTE $job$ SELECT cron.schedule('messages:upkeep', '* * * * *', 'SELECT messages.upkeep()') $job$;
     EXECUTE $job$ SELECT cron.schedule('messages:schedules', '* * * * *', 'SELECT messages.run_schedules()') $job$;

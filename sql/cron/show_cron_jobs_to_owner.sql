@@ -7,7 +7,7 @@ BEGIN
     IF to_regrole('messages_owner') IS NULL OR pg_has_role(current_user, cron_owner, 'USAGE') IS NOT TRUE THEN
         RETURN false;
     END IF;
-    -- pg_cron shows each role its own jobs only, but who made our jobs and who owns our functions are not the same.
+    -- pg_cron shows each role its own jobs only, but the role that made our jobs is not the one that owns our functions.
     GRANT USAGE ON SCHEMA cron TO messages_owner;
     IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = to_regclass('cron.job') AND polname = 'messages_owner') THEN
         EXECUTE $policy$

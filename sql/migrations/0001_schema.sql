@@ -1,5 +1,5 @@
--- Everything that PostgreSQL parses anew in each statement costs: each CHECK and each WHEN of a trigger. Those on messages
--- and archive took a quarter of a lease and its archiving, so the functions guard what only they write.
+-- PostgreSQL parses each CHECK and each WHEN of a trigger anew in every statement. On messages and archive they took a
+-- quarter of a lease and its archiving, so the functions guard what only they write.
 -- docs/decisions/0005-hot-statements.md
 
 CREATE TABLE messages.queue (
@@ -24,7 +24,7 @@ CREATE TABLE messages.queue (
 );
 COMMENT ON TABLE messages.queue IS 'A named stream of messages and its policy.';
 COMMENT ON COLUMN messages.queue.queue_name IS 'A lower-case letter, then letters, digits and underscores; at most 48 characters.';
-COMMENT ON COLUMN messages.queue.max_attempts IS 'How often a message is delivered at most; 1 makes an expired lease a dead message at once.';
+COMMENT ON COLUMN messages.queue.max_attempts IS 'How many times a message is delivered at most; with 1, an expired lease makes it a dead message at once.';
 COMMENT ON COLUMN messages.queue.lease_for IS 'How long a lease lasts if the consumer does not say.';
 COMMENT ON COLUMN messages.queue.backoff_first IS 'Pause after the first failed attempt; doubles with each further one, with jitter.';
 COMMENT ON COLUMN messages.queue.backoff_max IS 'Longest pause between attempts.';
@@ -108,7 +108,7 @@ COMMENT ON COLUMN messages.message.priority IS 'Higher first.';
 COMMENT ON COLUMN messages.message.attempts IS 'Deliveries that count towards max_attempts of the queue.';
 COMMENT ON COLUMN messages.message.requeues IS 'How many times this work was requeued from the archive.';
 COMMENT ON COLUMN messages.message.queue_name IS 'The queue that it waits in.';
-COMMENT ON COLUMN messages.message.locked_by IS 'Who holds the lease, in its own words.';
+COMMENT ON COLUMN messages.message.locked_by IS 'Who holds the lease, as the consumer named itself.';
 COMMENT ON COLUMN messages.message.reference IS 'The publisher''s own key.';
 COMMENT ON COLUMN messages.message.headers IS 'Metadata beside the body.';
 COMMENT ON COLUMN messages.message.message IS 'The body. Untrusted.';
@@ -153,10 +153,10 @@ CREATE INDEX message_archive_archived_at_idx ON messages.message_archive USING b
 CREATE INDEX message_archive_reference_idx ON messages.message_archive (reference) WHERE reference IS NOT NULL;
 CREATE INDEX message_archive_dead_idx ON messages.message_archive (fingerprint, archived_at) WHERE fingerprint IS NOT NULL;
 CREATE INDEX message_archive_xid_idx ON messages.message_archive USING brin (xid) WITH (autosummarize = on);
--- A pipeline that was killed counts by it what it did. Few rows have a remedy.
+-- A pipeline that was killed and starts again counts through it what it had done. Few rows have a remedy.
 CREATE INDEX message_archive_remedied_by_idx ON messages.message_archive (remedied_by, remedied_at) WHERE remedied_by IS NOT NULL;
 COMMENT ON TABLE messages.message_archive IS 'Finished messages, each with exactly one result; partitioned by archived_at.';
-COMMENT ON COLUMN messages.message_archive.id IS 'Id of the message; drawn anew only for a plain INSERT that names none.';
+COMMENT ON COLUMN messages.message_archive.id IS 'Id of the message; a new one only after a plain INSERT that gives none.';
 COMMENT ON COLUMN messages.message_archive.created_at IS 'When it was published.';
 COMMENT ON COLUMN messages.message_archive.archived_at IS 'When it was finished.';
 COMMENT ON COLUMN messages.message_archive.leased_at IS 'When the last lease began; NULL if it was never leased.';
@@ -166,7 +166,7 @@ COMMENT ON COLUMN messages.message_archive.attempts IS 'Deliveries that it took.
 COMMENT ON COLUMN messages.message_archive.requeues IS 'How many times this work had been requeued before.';
 COMMENT ON COLUMN messages.message_archive.queue_name IS 'The queue that it was published to.';
 COMMENT ON COLUMN messages.message_archive.result IS 'success, failed (handler error), rejected (invalid), lock_expired (abandoned), expired (too late).';
-COMMENT ON COLUMN messages.message_archive.handled_by IS 'Who finished it, in its own words.';
+COMMENT ON COLUMN messages.message_archive.handled_by IS 'Who finished it, as the consumer named itself.';
 COMMENT ON COLUMN messages.message_archive.details IS 'Reason of a rejection or failure.';
 COMMENT ON COLUMN messages.message_archive.reference IS 'The publisher''s own key.';
 COMMENT ON COLUMN messages.message_archive.remedy IS 'What was done about a dead message: requeued or dismissed.';
@@ -201,8 +201,8 @@ COMMENT ON COLUMN messages.archive_policy.only_row IS 'Always true: there is one
 COMMENT ON COLUMN messages.archive_policy.partition_by IS 'The size of the partitions that are made from now on.';
 COMMENT ON COLUMN messages.archive_policy.begins_at IS 'Older messages are no longer kept.';
 COMMENT ON COLUMN messages.archive_policy.retention_applied_at IS 'When retention last removed everything that was due.';
-COMMENT ON COLUMN messages.archive_policy.gone_before_xid IS 'The place in the log behind the last message that was removed: a reader that had passed it lost nothing. 0: in the beginning of the log.';
-COMMENT ON COLUMN messages.archive_policy.gone_before_id IS 'In the beginning of the log: the id there. 0 and 0: none was removed.';
+COMMENT ON COLUMN messages.archive_policy.gone_before_xid IS 'The place in the log behind the last message that was removed: a reader that had passed it missed nothing. 0: it is in the beginning of the log, at gone_before_id.';
+COMMENT ON COLUMN messages.archive_policy.gone_before_id IS 'The id of that place, if it is in the beginning of the log. If both are 0, nothing was removed.';
 
 CREATE TABLE messages.dead_message (
     id              bigint      PRIMARY KEY,
@@ -215,7 +215,7 @@ CREATE TABLE messages.dead_message (
     fingerprint     text
 );
 CREATE INDEX dead_message_oldest_idx ON messages.dead_message (queue_name, archived_at);
-COMMENT ON TABLE messages.dead_message IS 'Dead messages without a remedy: the work list of remediation.';
+COMMENT ON TABLE messages.dead_message IS 'Dead messages without a remedy: the list of what has to be requeued or dismissed.';
 COMMENT ON COLUMN messages.dead_message.id IS 'Id of the archived message.';
 COMMENT ON COLUMN messages.dead_message.archived_at IS 'When it died; names its archive partition.';
 COMMENT ON COLUMN messages.dead_message.lock_expires_at IS 'End of the lease; NULL while nobody holds one.';
@@ -301,9 +301,9 @@ CREATE TABLE messages.inbox (
 );
 CREATE INDEX inbox_handled_at_idx ON messages.inbox (handled_at);
 COMMENT ON TABLE messages.inbox IS 'The messages that messages.once() let through, for each consumer.';
-COMMENT ON COLUMN messages.inbox.consumer IS 'Who had the effect.';
-COMMENT ON COLUMN messages.inbox.message_id IS 'Of which message.';
-COMMENT ON COLUMN messages.inbox.handled_at IS 'When; deleted after 30 days.';
+COMMENT ON COLUMN messages.inbox.consumer IS 'The consumer that has the effect.';
+COMMENT ON COLUMN messages.inbox.message_id IS 'The message that it handled.';
+COMMENT ON COLUMN messages.inbox.handled_at IS 'When that was; the row is deleted after 30 days.';
 
 CREATE TABLE messages.topic_binding (
     queue_name text NOT NULL REFERENCES messages.queue ON DELETE CASCADE,
@@ -324,7 +324,7 @@ CREATE TABLE messages.queue_grant (
 );
 COMMENT ON TABLE messages.queue_grant IS 'Which queues the members of messages_limited reach.';
 COMMENT ON COLUMN messages.queue_grant.queue_name IS 'The queue.';
-COMMENT ON COLUMN messages.queue_grant.grantee IS 'The role, for itself and its members. Its number stays when the role is dropped, and then means nobody.';
+COMMENT ON COLUMN messages.queue_grant.grantee IS 'The role, for itself and its members. Its OID stays when the role is dropped, and then grants nothing.';
 COMMENT ON COLUMN messages.queue_grant.privilege IS 'publish, consume (also finish, requeue and dismiss) or observe; consume includes observe.';
 COMMENT ON COLUMN messages.queue_grant.granted_at IS 'When it was granted.';
 COMMENT ON COLUMN messages.queue_grant.granted_by IS 'Who granted it.';
@@ -380,10 +380,10 @@ CREATE INDEX pipeline_run_started_at_idx ON messages.pipeline_run (started_at);
 COMMENT ON TABLE messages.pipeline_run IS 'Runs of the pipelines: a finished one is not done again. Forgotten after 90 days.';
 COMMENT ON COLUMN messages.pipeline_run.run_id IS 'The name of the run; in Airflow made of DAG, task and run.';
 COMMENT ON COLUMN messages.pipeline_run.pipeline IS 'What it does: drain, export, …';
-COMMENT ON COLUMN messages.pipeline_run.started_at IS 'When it started first: a run that died is the same run when it is done again.';
+COMMENT ON COLUMN messages.pipeline_run.started_at IS 'When it first started; a run that died and is started again is the same run.';
 COMMENT ON COLUMN messages.pipeline_run.started_by IS 'The role that started it.';
 COMMENT ON COLUMN messages.pipeline_run.finished_at IS 'When it was done; NULL until then.';
-COMMENT ON COLUMN messages.pipeline_run.summary IS 'What it says it did, as the pipeline returned it.';
+COMMENT ON COLUMN messages.pipeline_run.summary IS 'What it did, as the pipeline reported it.';
 
 CREATE TABLE messages.publish_stage (
     number     bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -395,7 +395,7 @@ CREATE TABLE messages.publish_stage (
 CREATE INDEX publish_stage_expires_at_idx ON messages.publish_stage (expires_at);
 COMMENT ON TABLE messages.publish_stage IS 'The staging tables publish_stage_<number>: rows of jobs that are not published yet.';
 COMMENT ON COLUMN messages.publish_stage.number IS 'Names the table.';
-COMMENT ON COLUMN messages.publish_stage.stage_id IS 'What its job calls it.';
+COMMENT ON COLUMN messages.publish_stage.stage_id IS 'The name that its job gave it.';
 COMMENT ON COLUMN messages.publish_stage.made_by IS 'The login of the job, which alone may stage and publish here.';
 COMMENT ON COLUMN messages.publish_stage.expires_at IS 'The upkeep drops it then: a day after the last task began to stage.';
 
@@ -435,7 +435,7 @@ CREATE TABLE messages.triage_cause (
 );
 COMMENT ON TABLE messages.triage_cause IS 'Why messages died in the window of a triage: fingerprints with near-identical messages are one cause.';
 COMMENT ON COLUMN messages.triage_cause.run_id IS 'The triage.';
-COMMENT ON COLUMN messages.triage_cause.recorded_at IS 'When it was recorded: the numbers are of then.';
+COMMENT ON COLUMN messages.triage_cause.recorded_at IS 'When it was recorded; the numbers are as of then.';
 COMMENT ON COLUMN messages.triage_cause.cause IS 'Names the cause: the same in each triage that finds the same queue, result, error and pattern.';
 COMMENT ON COLUMN messages.triage_cause.queue_name IS 'The queue.';
 COMMENT ON COLUMN messages.triage_cause.result IS 'How they died.';
@@ -443,10 +443,10 @@ COMMENT ON COLUMN messages.triage_cause.error IS 'The class of the error, if the
 COMMENT ON COLUMN messages.triage_cause.pattern IS 'The words that their messages share, with * for the others, # for numbers and ids, ? for quoted texts; cut off. Untrusted.';
 COMMENT ON COLUMN messages.triage_cause.trend IS 'new (only in the last quarter of the window), growing, steady or fading.';
 COMMENT ON COLUMN messages.triage_cause.dead IS 'How many died in the window.';
-COMMENT ON COLUMN messages.triage_cause.undecided IS 'Of them, about how many nothing was decided.';
-COMMENT ON COLUMN messages.triage_cause.requeued IS 'Of them, how many were requeued.';
-COMMENT ON COLUMN messages.triage_cause.dismissed IS 'Of them, how many were dismissed.';
-COMMENT ON COLUMN messages.triage_cause.died_again IS 'Of those that were requeued, how many died again, of whatever cause.';
+COMMENT ON COLUMN messages.triage_cause.undecided IS 'How many of them have no remedy.';
+COMMENT ON COLUMN messages.triage_cause.requeued IS 'How many of them were requeued.';
+COMMENT ON COLUMN messages.triage_cause.dismissed IS 'How many of them were dismissed.';
+COMMENT ON COLUMN messages.triage_cause.died_again IS 'How many of those that were requeued died again, of any cause.';
 COMMENT ON COLUMN messages.triage_cause.first_at IS 'The first death in the window.';
 COMMENT ON COLUMN messages.triage_cause.last_at IS 'The last death in the window.';
 COMMENT ON COLUMN messages.triage_cause.series_from IS 'When the first step of the series begins.';
@@ -487,27 +487,27 @@ COMMENT ON COLUMN messages.traffic.grain IS 'minute, hour or day, in UTC.';
 COMMENT ON COLUMN messages.traffic.bucket_at IS 'Where the bucket begins; it ends before the next one.';
 COMMENT ON COLUMN messages.traffic.queue_name IS 'The queue; it may have been dropped since.';
 COMMENT ON COLUMN messages.traffic.arrivals IS 'Messages that were published, by created_at.';
-COMMENT ON COLUMN messages.traffic.success IS 'Messages that were archived as success, by archived_at, as all that follows.';
+COMMENT ON COLUMN messages.traffic.success IS 'Messages archived as success. This and all that follow are counted by archived_at.';
 COMMENT ON COLUMN messages.traffic.failed IS 'Archived as failed.';
 COMMENT ON COLUMN messages.traffic.rejected IS 'Archived as rejected.';
 COMMENT ON COLUMN messages.traffic.lock_expired IS 'Archived as lock_expired.';
 COMMENT ON COLUMN messages.traffic.expired IS 'Archived as expired.';
-COMMENT ON COLUMN messages.traffic.completions IS 'All that were archived.';
+COMMENT ON COLUMN messages.traffic.completions IS 'All messages archived.';
 COMMENT ON COLUMN messages.traffic.attempts IS 'Deliveries that the archived messages took, together.';
 COMMENT ON COLUMN messages.traffic.attempts_max IS 'Most deliveries that one of them took.';
-COMMENT ON COLUMN messages.traffic.wait_p50 IS 'Half of the messages waited at most so long from publish to the beginning of their last lease: delays and retries are in it. NULL: none was leased.';
-COMMENT ON COLUMN messages.traffic.wait_p95 IS '95 of 100 waited at most so long. Exact, by nearest rank.';
-COMMENT ON COLUMN messages.traffic.wait_p99 IS '99 of 100 waited at most so long.';
+COMMENT ON COLUMN messages.traffic.wait_p50 IS 'Half of the messages waited at most this long from publish to the beginning of their last lease: delays and retries are in it. NULL: none was leased.';
+COMMENT ON COLUMN messages.traffic.wait_p95 IS '95 of 100 waited at most this long. Exact, by nearest rank.';
+COMMENT ON COLUMN messages.traffic.wait_p99 IS '99 of 100 waited at most this long.';
 COMMENT ON COLUMN messages.traffic.wait_max IS 'The longest wait.';
-COMMENT ON COLUMN messages.traffic.run_p50 IS 'Half of the messages that a handler finished took at most so long from lease to archive. NULL: there was none.';
-COMMENT ON COLUMN messages.traffic.run_p95 IS '95 of 100 took at most so long.';
-COMMENT ON COLUMN messages.traffic.run_p99 IS '99 of 100 took at most so long.';
+COMMENT ON COLUMN messages.traffic.run_p50 IS 'Half of the messages that a handler finished took at most this long from lease to archive. NULL: there was none.';
+COMMENT ON COLUMN messages.traffic.run_p95 IS '95 of 100 took at most this long.';
+COMMENT ON COLUMN messages.traffic.run_p99 IS '99 of 100 took at most this long.';
 COMMENT ON COLUMN messages.traffic.run_max IS 'The longest run.';
 COMMENT ON COLUMN messages.traffic.dead_causes IS 'The ten most frequent causes of death: [{"result", "fingerprint", "messages"}].';
 COMMENT ON COLUMN messages.traffic.run_id IS 'The run of the pipeline that counted it last.';
 COMMENT ON COLUMN messages.traffic.recorded_at IS 'When that was.';
 
--- What the verbs return. A column more breaks the workers of the version before: docs/decisions/0007-upgrade-side-by-side.md
+-- What the verbs return. A new column breaks the workers of the version before: docs/decisions/0007-upgrade-side-by-side.md
 CREATE TYPE messages.leased_message AS (
     id bigint, queue_name text, message jsonb, headers jsonb, reference text, topic text, group_key text,
     priority smallint, attempts smallint, max_attempts smallint, requeues smallint, created_at timestamptz, lock_token uuid,

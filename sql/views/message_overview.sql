@@ -4,4 +4,4 @@ SELECT id, queue_name, priority, created_at, visible_at, leased_at, lock_expires
   FROM messages.message
  WHERE (SELECT r.everything FROM messages.session_reach r)
     OR queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r);
-COMMENT ON VIEW messages.message_overview IS 'Messages that are not finished, without bodies, headers and tokens; visible_at is infinity behind others of the group.';
+COMMENT ON VIEW messages.message_overview IS 'Messages that are not finished, without bodies, headers and tokens; visible_at is infinity while a message waits behind others of its group.';

@@ -82,7 +82,7 @@ def test_a_dry_run_returns_its_summary_and_is_no_run(
 ) -> None:
     perform(conn, verbs.publish_batch(queue("orders"), [{"body": "confidential"}] * 3))
     conn.execute("SELECT messages.archive(lock_token, ARRAY[id]) FROM messages.lease('orders', 3)")
-    summary = run(drain(tmp_path, pipeline="replay", arguments={"queue": "orders", "dry_run": True}))
+    summary = run(drain(tmp_path, pipeline="replay", arguments={"queues": ["orders"], "dry_run": True}))
     assert (summary["dry_run"], summary["chosen"]) == (True, 3)
     assert conn.execute("SELECT FROM messages.pipeline_run").rowcount == 0
     assert conn.execute("SELECT FROM messages.message").rowcount == 0

@@ -81,7 +81,7 @@ def test_a_paused_queue_takes_messages_and_gives_none(conn: Connection, queue: Q
 def test_a_body_that_is_too_large_is_refused_by_every_way_in(conn: Connection, queue: Queue, body: Any) -> None:
     queue("orders", max_body_bytes=1000)
     for verb in (verbs.publish("orders", body), verbs.publish_batch("orders", [1, body])):
-        with pytest.raises(MessageTooLarge, match=r"queue 'orders'.*takes 1000") as refused:
+        with pytest.raises(MessageTooLarge, match=r"queue 'orders'.*max_body_bytes is 1000") as refused:
             run(conn, verb)
         assert "xxx" not in str(refused.value)
     assert usable(conn)
@@ -148,7 +148,7 @@ def test_an_empty_batch_is_refused(conn: Connection, queue: Queue) -> None:
         verbs.publish_batch("orders", [])
     with pytest.raises(psycopg.Error, match="empty or not a JSON array"):
         conn.execute("SELECT messages.publish_batch(%s, '{}')", [queue("orders")])
-    with pytest.raises(InvalidArgument, match="bodies of the batch: 2; references: 1"):
+    with pytest.raises(InvalidArgument, match="number of bodies: 2; number of references: 1"):
         run(conn, verbs.publish_batch("orders", [1, 2], references=["a"]))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import sql
+from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgqueue.core import connect, connect_async
 
@@ -41,3 +42,14 @@ def test_a_session_that_sees_enough_is_left_as_it_is(dsn: str) -> None:
     with connect(dsn) as own:
         assert own.execute(question).fetchone() == ("default",)
     assert asyncio.run(ask(dsn, question)) == ("default",)
+
+
+def test_what_the_connection_string_says_counts_more_than_the_defaults(dsn: str) -> None:
+    named = make_conninfo(dsn, application_name="shop", connect_timeout=3)
+    question = "SELECT current_setting('application_name')"
+    with connect(named) as own:
+        assert own.execute(question).fetchone() == ("shop",)
+        assert own.info.get_parameters()["connect_timeout"] == "3"
+    assert asyncio.run(ask(named, question)) == ("shop",)
+    with connect(named, application_name="mine") as own:
+        assert own.execute(question).fetchone() == ("mine",)

@@ -582,7 +582,10 @@ def drop_partitions(conn: Connection, *times: str) -> None:
 
 @pytest.mark.parametrize(
     ("times", "severity", "finding"),
-    [(["coming"], "warning", "none for the time after this one"), (["past", "coming"], "critical", "none for now")],
+    [
+        (["coming"], "warning", "none for the next period"),
+        (["past", "coming"], "critical", "none for the current period"),
+    ],
 )
 def test_a_partition_that_is_missing_is_named_and_made(
     conn: Connection, times: list[str], severity: str, finding: str

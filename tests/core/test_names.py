@@ -39,5 +39,4 @@ def test_no_two_classes_share_a_name() -> None:
     places = defaultdict(list)
     for name, place in public_classes():
         places[name].append(place)
-    shared = {name: found for name, found in places.items() if len(found) > 1}
-    assert shared == {}
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

@@ -120,7 +120,7 @@ def test_a_purge_deletes_what_nobody_holds_and_frees_its_dedup_keys(conn: Connec
 
 def test_a_full_queue_refuses_a_publish_and_takes_the_next_when_there_is_room(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish_batch(queue("orders", max_depth=10), range(8)))
-    with pytest.raises(QueueFull, match="queue 'orders' is full: it takes 10"):
+    with pytest.raises(QueueFull, match="queue 'orders' is full: its max_depth is 10"):
         run(conn, verbs.publish_batch("orders", range(3)))
     conn.execute("SELECT messages.store_moment(depth_recount_at, 'epoch') FROM messages.queue WHERE max_depth > 0")
     run(conn, verbs.publish_batch("orders", range(2)))

@@ -204,7 +204,7 @@ def test_functions_are_found_by_their_names(conn: Connection, dead: Die) -> None
 def test_a_file_that_is_no_schema_is_refused_and_references_are_not_followed(tmp_path: Path) -> None:
     path = tmp_path / "schema.json"
     path.write_text('{"type": 7}')
-    with pytest.raises(InvalidArgument, match="is no JSON Schema"):
+    with pytest.raises(InvalidArgument, match="is not a JSON Schema"):
         MatchesSchema.of(path)
     path.write_text('{"$ref": "http://localhost:9/schema.json"}')
     with pytest.raises(Exception, match="Unresolvable"):

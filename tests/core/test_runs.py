@@ -57,7 +57,7 @@ def test_a_run_that_publishes_is_finished_by_its_commit_alone(conn: Connection, 
 def test_looking_at_a_run_does_not_begin_it(conn: Connection) -> None:
     assert summary_of(conn, "nightly") is None
     assert begin(conn, "nightly", "drain") is None
-    with pytest.raises(InvalidArgument, match="is one of the pipeline drain, not of export"):
+    with pytest.raises(InvalidArgument, match="belongs to pipeline drain, not to export"):
         summary_of(conn, "nightly")
 
 

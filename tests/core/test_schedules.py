@@ -580,7 +580,7 @@ def test_a_bad_priority_is_refused(conn: Connection, queue: Queue, priority: int
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ("message => '1', headers => '[1]'", "headers is of type array"),
+        ("message => '1', headers => '[1]'", "headers are of type array"),
         ("message => NULL", "message is NULL"),
         ("message => '1', time_zone => NULL", "time_zone is NULL"),
         ("message => '1', priority => NULL", "priority is NULL"),

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import migrations
+from airflow_provider_pgqueue.core import check_version, migrations
 from airflow_provider_pgqueue.core.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 from tools import ROOT
 from tools.postgres import Cluster
@@ -33,7 +33,7 @@ def test_psql_installs_the_same_schema_as_the_setup_dag(cluster: Cluster, dsn: s
     psql(cluster, empty_dsn, "install.sql")
     assert dump(cluster, empty_dsn) == dump(cluster, dsn)
     with psycopg.connect(empty_dsn, autocommit=True) as conn:
-        migrations.check_version(conn)
+        check_version(conn)
         assert migrations.migrate(conn) == []
     psql(cluster, empty_dsn, "install.sql")
     assert dump(cluster, empty_dsn) == dump(cluster, dsn)
@@ -73,18 +73,18 @@ def test_a_migration_that_fails_leaves_nothing(empty_dsn: str) -> None:
 
 def test_a_schema_that_does_not_fit_is_refused_with_the_cure(empty_dsn: str, conn: Connection) -> None:
     with psycopg.connect(empty_dsn, autocommit=True) as empty, pytest.raises(SchemaMissing, match="pgqueue install"):
-        migrations.check_version(empty)
+        check_version(empty)
     newest = migrations.code_version()
     conn.execute("DELETE FROM messages.schema_migration WHERE version = %s", [newest])
     with pytest.raises(SchemaTooOld, match=rf"version \d+, this package needs {newest}\. Run pgqueue install"):
-        migrations.check_version(conn)
+        check_version(conn)
     conn.execute("INSERT INTO messages.schema_migration (version, name) VALUES (99, 'of a later package')")
-    migrations.check_version(conn)
+    check_version(conn)
     with pytest.raises(SchemaTooNew):
         migrations.migrate(conn)
     conn.execute("CREATE OR REPLACE FUNCTION messages.schema_version() RETURNS integer LANGUAGE sql AS 'SELECT 98'")
     with pytest.raises(SchemaTooNew, match=rf"that know version 98, this one knows {newest}\. Upgrade"):
-        migrations.check_version(conn)
+        check_version(conn)
 
 
 def test_every_function_pins_its_search_path_and_public_may_run_none(conn: Connection) -> None:

@@ -47,10 +47,10 @@ def test_the_count_with_more_messages_stays_in_whatever_order_they_come(conn: Co
 @pytest.mark.parametrize(
     ("numbers", "error"),
     [
-        ({"grain": "week"}, "is not a whole one, or has not ended"),
-        ({"bucket_at": "2026-01-01T10:30:00Z"}, "is not a whole one, or has not ended"),
-        ({"bucket_at": "2999-01-01T10:00:00Z"}, "is not a whole one, or has not ended"),
-        ({"bucket_at": None}, "is not a whole one, or has not ended"),
+        ({"grain": "week"}, "is not whole, or has not ended"),
+        ({"bucket_at": "2026-01-01T10:30:00Z"}, "is not whole, or has not ended"),
+        ({"bucket_at": "2999-01-01T10:00:00Z"}, "is not whole, or has not ended"),
+        ({"bucket_at": None}, "is not whole, or has not ended"),
         ({"arrivals": -1}, "violates check constraint"),
     ],
 )

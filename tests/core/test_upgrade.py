@@ -16,7 +16,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import migrations, verbs
+from airflow_provider_pgqueue.core import check_version, verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer import Consumer
 from tools import ROOT
@@ -38,7 +38,7 @@ def later(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(ROOT / "sql", folder / "sql")
     (folder / "airflow_provider_pgqueue").symlink_to(ROOT / "airflow_provider_pgqueue")
     migration = MIGRATION
-    for path in ("publish/publish", "lease/lease", "archive/archive"):
+    for path in ("publish/publish", "lease/lease", "lease/archive"):
         file = folder / "sql" / "functions" / f"{path}.sql"
         text = file.read_text()
         found = re.search(r"COMMENT ON FUNCTION (messages\.\w+\([^)]*\))", text)
@@ -138,7 +138,7 @@ def publish_note(conn: Connection) -> int:
 
 
 def work(conn: Connection) -> int:
-    migrations.check_version(conn)
+    check_version(conn)
     return Consumer(queue_name="orders", batch_size=5, handle=lambda message: None).drain(conn).total()
 
 

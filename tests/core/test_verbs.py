@@ -25,8 +25,8 @@ WITHOUT_VERB = {
     "cron_matches": "answers a question about a schedule in psql",
     "fingerprint": "stands in queries over many rows",
     "granted_queues": "the views call it",
-    "latest_migration": "core.migrations asks before it knows which functions there are",
-    "schema_version": "core.migrations asks before it knows which functions there are",
+    "latest_migration": "core.connection asks before it knows which functions there are",
+    "schema_version": "core.connection asks before it knows which functions there are",
     "session_is_limited": "the views call it",
 }
 IN_SQL = {"publish_texts": "publish_batch"}

@@ -208,7 +208,7 @@ def state(conn: Connection) -> Any:
 
 # Bad arguments and bodies ---------------------------------------------------------------------------------------------
 
-NOWHERE = ("--queue", "nowhere")
+NOWHERE, AMONG = ("--queue", "nowhere"), ("--queues", "nowhere")
 NO_QUEUE = r"queue 'nowhere' does not exist\. "
 NO_MODULE = r"module 'nowhere' cannot be imported .*Start in its directory, or set PYTHONPATH"
 NO_FUNCTION = rf"module '{FUNCTIONS}' has no function 'nothing'\. Check its spelling"
@@ -220,19 +220,21 @@ NO_FUNCTION = rf"module '{FUNCTIONS}' has no function 'nothing'\. Check its spel
         ("drain", (*NOWHERE, "--function", f"{FUNCTIONS}:accept"), errors.QueueNotFound, NO_QUEUE + "Create it"),
         ("repair", (*NOWHERE, "--function", f"{FUNCTIONS}:keep"), errors.QueueNotFound, NO_QUEUE + "Create it"),
         ("replay", ("--to-queue", "nowhere"), errors.QueueNotFound, NO_QUEUE + "Create it"),
-        ("triage", NOWHERE, errors.QueueNotFound, NO_QUEUE + "Create it"),
-        ("reconcile", NOWHERE, errors.QueueNotFound, NO_QUEUE + "Create it"),
-        ("replay", (*NOWHERE, "--to-queue", "orders"), errors.QueueNotFound, NO_QUEUE + "Create it"),
+        ("triage", AMONG, errors.QueueNotFound, NO_QUEUE + "Create it"),
+        ("reconcile", AMONG, errors.QueueNotFound, NO_QUEUE + "Create it"),
+        ("replay", (*AMONG, "--to-queue", "orders"), errors.QueueNotFound, NO_QUEUE + "Create it"),
         ("drain", ("--queue", "orders", "--function", "nowhere:f"), errors.InvalidArgument, NO_MODULE),
         ("repair", ("--function", "nowhere:f"), errors.InvalidArgument, NO_MODULE),
         ("repair", ("--function", f"{FUNCTIONS}:keep", "--validator", "nowhere:f"), errors.InvalidArgument, NO_MODULE),
         ("drain", ("--queue", "orders", "--function", f"{FUNCTIONS}:nothing"), errors.InvalidArgument, NO_FUNCTION),
         ("repair", ("--function", f"{FUNCTIONS}:nothing"), errors.InvalidArgument, NO_FUNCTION),
         ("replay", ("--where", "id >"), errors.InvalidArgument, "the filter 'id >' is not one"),
-        ("export", ("--target", "{folder}", "--partition", "nowhere"), errors.InvalidArgument, "'nowhere' does not ex"),
+        ("export", ("--target", "{folder}", "--partitions", "nowhere"), errors.InvalidArgument, "'nowhere' does not"),
         ("export", ("--target", "gopher://x"), errors.InvalidArgument, "gopher://x.*Give"),
-        ("rollup", ("--from", "2026-01-02T00Z", "--to", "2026-01-01T00Z"), errors.InvalidArgument, ".*Give"),
+        ("rollup", ("--since", "2026-01-02T00Z", "--until", "2026-01-01T00Z"), errors.InvalidArgument, ".*Give"),
         ("reconcile", ("--expected-query", "TABLE nowhere"), errors.InvalidArgument, 'relation "nowhere" does not'),
+        ("reconcile", ("--expected-query", "TABLE x", "--expected-dsn-variable", "NO_SUCH"), errors.InvalidArgument,
+         "the variable NO_SUCH is not set"),
         ("reconcile", ("--expected", "/nowhere.csv"), errors.InvalidArgument, "'/nowhere.csv' cannot be read as csv"),
     ],
 )  # fmt: skip
@@ -258,12 +260,12 @@ def test_what_is_not_there_is_named_before_anything_is_changed(
         ("drain", "--queue", "orders"),
         ("drain", "--queue", "orders", "--function", f"{FUNCTIONS}:accept", "--batch-size", "0"),
         ("export", "--drop"),
-        ("triage", "--from", "yesterday"),
+        ("triage", "--since", "yesterday"),
         ("repair", "--function", f"{FUNCTIONS}:keep", "--results", "success"),
         ("rollup", "--margin", "soon"),
-        ("replay", "--from", "2026-01-01"),
+        ("replay", "--since", "2026-01-01"),
         ("reconcile", "--by", "topic"),
-        ("reconcile", "--expected-query", "TABLE x", "--expected-dsn-variable", "NO_SUCH_VARIABLE"),
+        ("replay", "--results", "fine"),
         ("export", "--target", "x", "--dsn", f"postgresql://shop:{PASSWORD}@db/shop"),
     ],
 )
@@ -291,7 +293,7 @@ def test_bodies_that_a_function_does_not_expect_die_alone_and_succeed_when_it_do
     assert json.loads(*done.output)["results"]["success"] == 1
 
 
-def test_an_answer_that_is_none_ends_the_drain_and_the_same_run_completes_with_another_function(
+def test_something_unusable_ends_the_drain_and_the_same_run_completes_with_another_function(
     call: Calls, conn: Connection, queue: Queue
 ) -> None:
     backlog(conn, queue)

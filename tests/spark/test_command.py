@@ -1,15 +1,29 @@
-"""The session that the commands of the pipelines make."""
+"""The face of the jobs and their one command line: one signature, one word per concept."""
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
+import click
+import pytest
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.spark.jobs.command import shuffle_locally
+from airflow_provider_pgqueue import spark as face
+from airflow_provider_pgqueue.spark import __main__ as command_line
+from airflow_provider_pgqueue.spark.jobs.command import command, shuffle_locally
 from tools import ROOT
 
+JOBS = tuple(getattr(face, name) for name in command_line.PIPELINES)
+# What each job has.
+EACH = {"spark", "run_id", "dsn", "parallelism"}
+OTHER_WORDS = {
+    "begin", "connections", "database", "end", "end_at", "first_at", "from_", "max_connections", "options",
+    "queue_name", "queue_names", "tasks", "to",
+}  # fmt: skip
 PLAIN = """
 from pyspark.sql import SparkSession
 from airflow_provider_pgqueue.spark.jobs.command import shuffle_locally
@@ -18,6 +32,64 @@ spark = SparkSession.builder.master("local[6]").config("spark.ui.enabled", "fals
 shuffle_locally(spark)
 print("parts:", spark.conf.get("spark.sql.shuffle.partitions"))
 """
+
+
+def arguments(job: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    return dict(inspect.signature(job).parameters)
+
+
+def test_the_face_has_the_jobs_and_what_goes_with_them() -> None:
+    assert sorted(face.__all__) == sorted([*command_line.PIPELINES, "register", "read_export"])
+    assert all(callable(getattr(face, name)) for name in face.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'pipelines'"):
+        face.pipelines  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["spark", "queues", "since", "until", "run_id", "dsn", "parallelism"])
+def test_a_word_is_the_same_argument_in_each_job(name: str) -> None:
+    having = [arguments(job)[name] for job in JOBS if name in arguments(job)]
+    assert len(having) == len(JOBS) if name in EACH else len(having) > 2
+    assert len({(each.kind, each.annotation, each.default) for each in having}) == 1
+
+
+def test_all_but_the_session_is_given_by_name_and_nothing_has_a_second_name() -> None:
+    for job in JOBS:
+        kinds = {name: argument.kind for name, argument in arguments(job).items()}
+        assert kinds.pop("spark") is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        assert set(kinds.values()) == {inspect.Parameter.KEYWORD_ONLY}
+        assert not OTHER_WORDS & set(kinds)
+
+
+@pytest.mark.parametrize("name", command_line.PIPELINES)
+def test_the_help_of_a_pipeline_says_all_its_words_but_the_connection(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line.run([name, "--help"]) == 0
+    help_ = capsys.readouterr().out
+    words = arguments(getattr(face, name)).keys() - {"spark", "dsn"}
+    assert all(f"--{word.rstrip('_').replace('_', '-')} " in help_ for word in words)
+    assert "--dsn" not in help_
+    assert command_line.PIPELINES[name] in " ".join(help_.split())
+    described = [option for option in command(getattr(face, name)).params if isinstance(option, click.Option)]
+    assert all(option.help or option.hidden for option in described)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (["drain", "--queue", "orders"], "Missing option '--function'"),
+        (["drain", "--queue", "orders", "--function", "x:y", "--as", "csv"], "'csv' is not one of"),
+        (["drain", "--queue", "orders", "--function", "x:y", "--lease-for", "soon"], "'soon' is not a duration"),
+        (["rollup", "--since", "2026-01-01"], "is not a moment with its zone"),
+        (["replay", "--rate", "fast"], "'fast' is not a valid float"),
+        (["replays"], "No such command 'replays'"),
+    ],
+)
+def test_what_is_given_wrongly_is_refused_before_java_starts(
+    given: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line.run(given) == 2
+    assert complaint in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_local_spark_shuffles_into_few_parts() -> None:

@@ -34,11 +34,13 @@ from airflow_provider_pgqueue.core.errors import (
     UndecidedMessages,
 )
 from airflow_provider_pgqueue.core.verbs import Statement
+from airflow_provider_pgqueue.spark import export
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.export import replace as succession
-from airflow_provider_pgqueue.spark.jobs.export.export import ExportOptions, _Export, export
-from airflow_provider_pgqueue.spark.jobs.export.read_export import export_files, read_export
-from airflow_provider_pgqueue.spark.jobs.export.target import shown
+from airflow_provider_pgqueue.spark.jobs.export.export import _Export
+from airflow_provider_pgqueue.spark.jobs.export.exporter import Exporter
+from airflow_provider_pgqueue.spark.jobs.exported.read_export import export_files, read_export
+from airflow_provider_pgqueue.spark.jobs.exported.target import shown
 from tests.test_docs import of_page
 from tools.partitions import make_empty_partition
 
@@ -74,7 +76,7 @@ def make_partition(conn: Connection, days_ago: int, rows: int = 0, *, days: int 
 
 
 def die(conn: Connection, partition: str) -> int:
-    """Put a dead message in the partition about which nothing was decided; return its id."""
+    """Put a dead message in the partition without a remedy; return its id."""
     (id_,) = conn.execute(
         "INSERT INTO messages.message_archive (created_at, archived_at, queue_name, result, message)"
         " SELECT p.first_at, p.first_at, 'orders', 'failed', '1' FROM messages.archive_partitions() p"
@@ -137,8 +139,8 @@ def do(session: SparkSession, dsn: str, target: Path) -> Export:
     """Export to the target as the owner of the tests: `do(drop=True)`."""
 
     def call(**options: Any) -> dict[str, Any]:
-        small: dict[str, Any] = {"target": str(target), "rows_per_file": 1000, "max_connections": 2}
-        return export(session, ExportOptions(**small | options), Database(dsn))
+        small: dict[str, Any] = {"target": str(target), "rows_per_file": 1000, "parallelism": 2}
+        return export(session, dsn=dsn, **small | options)
 
     return call
 
@@ -204,7 +206,7 @@ def test_a_run_that_finished_is_not_done_again(conn: Connection, do: Export) -> 
     assert do(run_id="nightly") == first
 
 
-def test_a_decision_after_the_export_is_exported_again(
+def test_a_remedy_after_the_export_is_exported_again(
     conn: Connection, session: SparkSession, target: Path, do: Export, queue: Callable[..., str]
 ) -> None:
     name = make_partition(conn, 40, 1000)
@@ -332,7 +334,7 @@ def changing(
     conn: Connection, partition: str, monkeypatch: pytest.MonkeyPatch, statement: str, *, times: int
 ) -> Iterator[None]:
     """Change a partition right after its ranges were read, the first times."""
-    for_each, left = _Export._for_each, [statement] * times
+    for_each, left = Exporter._for_each, [statement] * times
 
     def change_afterwards(*arguments: Any) -> Any:
         done = for_each(*arguments)
@@ -341,7 +343,7 @@ def changing(
         return done
 
     with monkeypatch.context() as patch:
-        patch.setattr(_Export, "_for_each", change_afterwards)
+        patch.setattr(Exporter, "_for_each", change_afterwards)
         yield
 
 
@@ -431,7 +433,7 @@ def test_a_partition_of_an_earlier_export_is_read_back_before_it_is_dropped(
     assert rows_in_export(session, target) == expected
 
 
-def test_a_dead_message_that_waits_for_a_decision_keeps_the_partition(
+def test_a_dead_message_without_a_remedy_keeps_the_partition(
     conn: Connection, target: Path, do: Export, queue: Callable[..., str]
 ) -> None:
     name = make_partition(conn, 40, 10)
@@ -440,7 +442,7 @@ def test_a_dead_message_that_waits_for_a_decision_keeps_the_partition(
     done = do(drop=True)
     assert (done["exported"], done["dropped"]) == ([name], [])
     assert "Requeue or dismiss them" in done["kept"][name]
-    with pytest.raises(UndecidedMessages, match="about which nothing was decided"):
+    with pytest.raises(UndecidedMessages, match="dead messages without a remedy"):
         drop(conn, name, manifest_of(target, name))
     (leased,) = run(conn, verbs.lease_dead("orders"))
     run(conn, verbs.dismiss(leased.lock_token, [dead], "known"))
@@ -558,23 +560,23 @@ def test_a_partition_of_another_owner_is_kept_and_the_others_are_dropped(
         drop(conn, foreign, manifest_of(target, foreign))
 
 
-def after(monkeypatch: pytest.MonkeyPatch, step: str, act: Callable[[], None]) -> None:
+def after(monkeypatch: pytest.MonkeyPatch, doer: type, step: str, act: Callable[[], None]) -> None:
     """Act after each time that an export has done a step."""
-    method = getattr(_Export, step)
+    method = getattr(doer, step)
 
     def step_and_act(*arguments: Any) -> Any:
         done = method(*arguments)
         act()
         return done
 
-    monkeypatch.setattr(_Export, step, step_and_act)
+    monkeypatch.setattr(doer, step, step_and_act)
 
 
 def test_a_partition_that_retention_drops_before_its_export_is_left_out_unless_it_was_asked_for(
     conn: Connection, do: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone, own = make_partition(conn, 41, 10), make_partition(conn, 40, 10)
-    after(monkeypatch, "_names", lambda: change(conn, gone, "DROP TABLE IF EXISTS {}"))
+    after(monkeypatch, _Export, "_names", lambda: change(conn, gone, "DROP TABLE IF EXISTS {}"))
     assert do()["exported"] == [own]
     make_partition(conn, 41, 10)
     with pytest.raises(InvalidArgument, match=f"archive partition '{gone}' was dropped by somebody else"):
@@ -595,7 +597,7 @@ def test_a_partition_that_retention_drops_after_its_export_is_no_error(
 ) -> None:
     name = make_partition(conn, 40, 10)
     expected = rows_in_archive(conn, name)
-    after(monkeypatch, "_ensure", lambda: change(conn, name, "DROP TABLE {}"))
+    after(monkeypatch, Exporter, "ensure", lambda: change(conn, name, "DROP TABLE {}"))
     assert do(drop=True)["kept"] == {name: "somebody else dropped it meanwhile"}
     assert rows_in_export(session, target) == expected
 
@@ -631,7 +633,7 @@ def test_unknown_default_and_open_partitions_are_refused(conn: Connection, do: E
         {"target": ""},
         {"older_than": timedelta(-1)},
         {"rows_per_file": 0},
-        {"max_connections": 0},
+        {"parallelism": 0},
         {"target": "gopher://x"},
     ],
 )
@@ -646,7 +648,7 @@ def test_options_out_of_range_are_refused(do: Export, options: dict[str, Any]) -
 DRIVER = """
 import os, shutil, signal, sys
 sys.path[:0] = {path!r}
-from airflow_provider_pgqueue.spark.jobs.export import target as module
+from airflow_provider_pgqueue.spark.jobs.exported import target as module
 
 target, moments = {target!r}, []
 
@@ -664,14 +666,14 @@ for act in (module.move, module.remove_file, module.remove_folder):
     setattr(module, act.__name__, after_a_copy(act))
 
 from pyspark.sql import SparkSession
+from airflow_provider_pgqueue.spark import export
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.export.export import ExportOptions, export
 
 spark = SparkSession.builder.getOrCreate()
-export(spark, ExportOptions(target=target), Database())
+export(spark, target=target)
 with Database().connect() as conn:
     conn.execute({change!r})
-export(spark, ExportOptions(target=target), Database())
+export(spark, target=target)
 """
 
 
@@ -761,7 +763,7 @@ def test_a_partition_is_kept_if_its_export_was_changed_before_the_drop(
     manifest = target / "_manifests" / f"{name}.json"
     other = manifest.read_text()
     change(conn, name, "UPDATE {} SET details = 'changed'")
-    ensure = _Export._ensure
+    ensure = Exporter.ensure
 
     def change_afterwards(*arguments: Any) -> Any:
         done = ensure(*arguments)
@@ -771,7 +773,7 @@ def test_a_partition_is_kept_if_its_export_was_changed_before_the_drop(
             manifest.write_text(other)
         return done
 
-    monkeypatch.setattr(_Export, "_ensure", change_afterwards)
+    monkeypatch.setattr(Exporter, "ensure", change_afterwards)
     assert do(drop=True)["kept"] == {name: "somebody else changed its export meanwhile"}
     monkeypatch.undo()
     done = do(drop=True)
@@ -839,39 +841,39 @@ def test_a_target_that_cannot_be_written_drops_nothing(conn: Connection, tmp_pat
 
 
 @pytest.fixture
-def role(conn: Connection, dsn: str) -> Iterator[Callable[..., Database]]:
-    """Make a login that is a member of the groups, and return the database as it sees it."""
+def role(conn: Connection, dsn: str) -> Iterator[Callable[..., str]]:
+    """Make a login that is a member of the groups, and return how it connects."""
 
-    def make(*groups: str) -> Database:
+    def make(*groups: str) -> str:
         conn.execute("CREATE ROLE exporter LOGIN")
         for group in groups:
             conn.execute(f"GRANT {group} TO exporter".encode())
-        return Database(psycopg.conninfo.make_conninfo(dsn, user="exporter"))
+        return psycopg.conninfo.make_conninfo(dsn, user="exporter")
 
     yield make
     conn.execute("DROP ROLE exporter")
 
 
 def test_the_role_of_the_pipelines_may_export_and_drop(
-    conn: Connection, session: SparkSession, target: Path, role: Callable[..., Database]
+    conn: Connection, session: SparkSession, target: Path, role: Callable[..., str]
 ) -> None:
     name = make_partition(conn, 40, 100)
     expected = rows_in_archive(conn, name)
-    done = export(session, ExportOptions(target=str(target), drop=True), role("messages_pipeline"))
+    done = export(session, target=str(target), drop=True, dsn=role("messages_pipeline"))
     assert done["dropped"] == [name]
     assert rows_in_export(session, target) == expected
 
 
 def test_a_role_without_the_right_exports_nothing(
-    conn: Connection, session: SparkSession, target: Path, role: Callable[..., Database]
+    conn: Connection, session: SparkSession, target: Path, role: Callable[..., str]
 ) -> None:
     make_partition(conn, 40, 100)
-    database = role("messages_publisher")
+    as_exporter = role("messages_publisher")
     with pytest.raises(PermissionDenied):
-        export(session, ExportOptions(target=str(target)), database)
+        export(session, target=str(target), dsn=as_exporter)
     conn.execute("GRANT EXECUTE ON FUNCTION messages.begin_run, messages.finish_run TO exporter")
     with pytest.raises(PermissionDenied, match="message_archive"):
-        export(session, ExportOptions(target=str(target)), database)
+        export(session, target=str(target), dsn=as_exporter)
     conn.execute("DROP OWNED BY exporter")
     assert files(target) == []
 

@@ -20,8 +20,7 @@ from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import Message, run, verbs
-from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.drain.drain import DrainOptions, drain
+from airflow_provider_pgqueue.spark import drain
 from tests.spark.test_export import make_partition, rows_in_archive
 from tests.waiting import until
 from tools.standalone import Standalone
@@ -240,7 +239,7 @@ def test_kill_9_of_an_executor_leaves_no_hole_and_no_duplicate_in_an_export(
 ) -> None:
     name = make_partition(conn, 40, 6000)
     target = tmp_path / "export"
-    arguments = ["--target", str(target), "--rows-per-file", "100", "--max-connections", "2"]
+    arguments = ["--target", str(target), "--rows-per-file", "100", "--parallelism", "2"]
     driver = standalone.submit("killed-export", "export", *arguments, dsn=dsn)
     try:
         until(lambda: len(list(target.glob("_staging/**/*.parquet"))) >= 10, SLOW)
@@ -316,9 +315,9 @@ def test_a_task_frozen_past_its_lease_changes_nothing_when_it_goes_on(
         with psycopg.connect(dsn, autocommit=True) as own:
             until(lambda: own.execute("SELECT FROM effect").rowcount == 2, SLOW)
 
-    options = DrainOptions(queue_name="orders", function=freeze, run_id="nightly", parallelism=1, lease_for=SECOND)
+    options: dict[str, Any] = {"queue": "orders", "function": freeze, "run_id": "nightly", "dsn": dsn}
     with ThreadPoolExecutor() as pool:
-        draining = pool.submit(drain, spark, options, Database(dsn))
+        draining = pool.submit(drain, spark, parallelism=1, lease_for=SECOND, **options)
         ((pid,),) = until(lambda: conn.execute("SELECT pid FROM effect").fetchall(), SLOW)
         os.kill(pid, signal.SIGSTOP)
         try:

@@ -212,7 +212,7 @@ def test_a_limited_team_reaches_no_named_lease_of_another_team(
             ):
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):
                     mailers.execute(statement.encode(), [first.value])
-            with pytest.raises(psycopg.Error, match="is of queue 'orders'"):
+            with pytest.raises(psycopg.Error, match="is in use for queue 'orders'"):
                 mailers.execute("SELECT messages.lease_named(%s, 'mail')", [first.value])
     assert conn.execute("SELECT count(*) FROM messages.named_lease WHERE lock_token IS NOT NULL").fetchone() == (1,)
 

@@ -10,27 +10,24 @@ from typing import Any
 
 import psycopg
 import pytest
-from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.core import InvalidArgument
-from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs import reconcile as module
-from airflow_provider_pgqueue.spark.jobs.key_source import Keys
-from airflow_provider_pgqueue.spark.jobs.reconcile import ReconcileOptions, reconcile
+from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError
+from airflow_provider_pgqueue.spark import __main__ as command_line
+from airflow_provider_pgqueue.spark import reconcile
 
 Connection = psycopg.Connection[Any]
 Reconcile = Callable[..., dict[str, Any]]
 
 NOTHING = dict.fromkeys(("lost", "doubled", "missing_effect", "effect_without_success", "slow"), 0)
-EXPECTED = Keys(column="reference", query="SELECT reference FROM shop.wanted;\n")
-INVOICES = Keys(column="Order", query="TABLE shop.invoice -- all")
+EXPECTED = {"expected_query": "SELECT reference FROM shop.wanted;\n"}
+INVOICES = {"business_query": "TABLE shop.invoice -- all", "business_column": "Order"}
 
 
 @pytest.fixture
 def compare(spark: SparkSession, dsn: str) -> Reconcile:
     """Reconcile: `compare("run", by="id", …)`."""
-    return lambda run_id, **options: reconcile(spark, ReconcileOptions(run_id=run_id, **options), Database(dsn))
+    return lambda run_id, **options: reconcile(spark, run_id=run_id, dsn=dsn, **options)
 
 
 @pytest.fixture
@@ -80,7 +77,7 @@ FOUND = {
 
 
 def test_a_clean_set_has_no_discrepancy(shop: Connection, compare: Reconcile) -> None:
-    found = compare("clean", expected=EXPECTED, business=INVOICES, slow_after=timedelta(hours=2))
+    found = compare("clean", **EXPECTED, **INVOICES, slow_after=timedelta(hours=2))
     assert (found["discrepancies"], found["found"], found["sample"]) == (0, NOTHING, {})
     assert (found["messages"], found["expected"], found["effects"], found["unfinished"]) == (100, 100, 100, 0)
 
@@ -89,7 +86,7 @@ def test_each_kind_that_is_planted_is_found_and_nothing_else(
     shop: Connection, compare: Reconcile, tmp_path: Path, spark: SparkSession
 ) -> None:
     plant(shop)
-    options: dict[str, Any] = {"expected": EXPECTED, "business": INVOICES, "slow_after": timedelta(hours=2)}
+    options: dict[str, Any] = EXPECTED | INVOICES | {"slow_after": timedelta(hours=2)}
     found = compare("planted", output=f"{tmp_path}/", **options)
     assert found["sample"] == FOUND
     assert found["found"] == {kind: len(keys) for kind, keys in FOUND.items()}
@@ -100,7 +97,7 @@ def test_each_kind_that_is_planted_is_found_and_nothing_else(
     (doubled,) = [row for row in rows if row["key"] == "order-1"]
     assert (len(doubled["ids"].split()), doubled["successes"], doubled["effects"]) == (2, 2, 1)
 
-    compare("list", output=str(tmp_path), output_format="csv", sample=1, **options)
+    compare("list", output=str(tmp_path), output_format="csv", **options)
     listed = spark.read.option("header", "true").option("escape", '"').csv(found["output"]).collect()
     assert sorted(row["key"] for row in listed) == sorted(row["key"] for row in rows)
     assert "canary" not in json.dumps(found)
@@ -123,80 +120,90 @@ def test_ids_can_be_the_keys_and_files_can_say_what_is_expected(
     (tmp_path / "ids.jsonl").write_text("".join(f'{{"id": {id_}}}\n' for id_ in [*ids, 10**15]))
     spark.createDataFrame([(id_,) for id_ in [*ids, 10**15, None]], "id long").write.parquet(str(tmp_path / "ids"))
     for name in ("ids.csv", "ids.jsonl", "ids"):
-        found = compare(name, by="id", expected=Keys(column="id", files=str(tmp_path / name)))
+        found = compare(name, by="id", expected=str(tmp_path / name))
         assert found["sample"] == {"lost": [str(10**15)]}
 
 
 def test_time_and_queue_choose_the_messages(shop: Connection, compare: Reconcile) -> None:
     archive(shop, "old", "old", took="5 hours")
     (moment,) = shop.execute("SELECT now() - interval '2 hours'").fetchone() or ()
-    assert compare("before", end_at=moment)["sample"] == {"doubled": ["old"]}
-    assert compare("after", first_at=moment)["messages"] == 100
+    assert compare("before", until=moment)["sample"] == {"doubled": ["old"]}
+    assert compare("after", since=moment)["messages"] == 100
     assert compare("other", queues=("other",))["messages"] == 0
 
 
 def test_a_run_that_finished_gives_its_summary_again(shop: Connection, compare: Reconcile) -> None:
-    first = compare("once", expected=EXPECTED)
+    first = compare("once", **EXPECTED)
     plant(shop)
-    assert compare("once", expected=EXPECTED) == first
+    assert compare("once", **EXPECTED) == first
 
 
 def test_nothing_at_all_is_no_discrepancy(conn: Connection, compare: Reconcile) -> None:
-    nobody = Keys(column="x", query="SELECT 1 AS x WHERE false")
-    assert compare("empty", expected=nobody, business=nobody)["found"] == NOTHING
+    nobody = "SELECT '1' AS reference WHERE false"
+    assert compare("empty", expected_query=nobody, business_query=nobody)["found"] == NOTHING
 
 
 @pytest.mark.parametrize(
     ("keys", "error"),
     [
-        ({"query": "SELECT 1 AS y"}, "column q.x does not exist"),
-        ({"query": "SELECT * FROM nowhere"}, 'relation "nowhere" does not exist'),
-        ({"query": "no sql"}, "syntax error"),
-        ({"files": "/nowhere.csv"}, "cannot be read as csv"),
-        ({}, "a query or from files"),
-        ({"query": "SELECT 1 AS x", "files": "x"}, "a query or from files"),
+        ({"expected_query": "SELECT 1 AS y"}, "column q.x does not exist"),
+        ({"expected_query": "SELECT * FROM nowhere"}, 'relation "nowhere" does not exist'),
+        ({"expected_query": "no sql"}, "syntax error"),
+        ({"expected": "/nowhere.csv"}, "cannot be read as csv"),
+        ({"expected_query": "SELECT 1 AS x", "expected": "x"}, "Give files or a query"),
+        ({"expected_query": "SELECT 1 AS x", "expected_dsn_variable": "NO_SUCH_DSN"}, "NO_SUCH_DSN is not set"),
     ],
 )
 def test_a_source_that_is_none_is_a_clear_error(
     conn: Connection, compare: Reconcile, keys: dict[str, str], error: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=error):
-        compare("bad", expected=Keys(column="x", **keys))
+        compare("bad", expected_column="x", **keys)
 
 
 def test_a_missing_column_of_a_file_is_named(conn: Connection, compare: Reconcile, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
     with pytest.raises(InvalidArgument, match=r"no column 'x'. It has a, b"):
-        compare("bad", expected=Keys(column="x", files=str(tmp_path / "x.csv")))
+        compare("bad", expected=str(tmp_path / "x.csv"), expected_column="x")
 
 
-def test_options_that_are_none_are_refused() -> None:
+def test_options_that_are_none_are_refused(compare: Reconcile) -> None:
     for options in ({"by": "message"}, {"output_format": "xlsx"}, {"slow_after": timedelta(-1)}):
         with pytest.raises(InvalidArgument, match="Give"):
-            ReconcileOptions(run_id="run", **options)
+            compare("run", **options)
+
+
+def test_a_strict_run_fails_while_something_is_wrong(shop: Connection, compare: Reconcile) -> None:
+    plant(shop)
+    for _ in range(2):
+        with pytest.raises(PgQueueError, match=r"^7 discrepancies in run strict$"):
+            compare("strict", strict=True, **EXPECTED, **INVOICES)
+    shop.execute("DELETE FROM shop.invoice; DELETE FROM shop.wanted; DELETE FROM messages.message_archive")
+    assert compare("strict", strict=True, **EXPECTED, **INVOICES)["discrepancies"] == 0
 
 
 def test_the_command_exits_with_1_if_it_is_strict_and_something_is_wrong(
-    shop: Connection, spark: SparkSession, dsn: str, monkeypatch: pytest.MonkeyPatch
+    shop: Connection,
+    spark: SparkSession,
+    dsn: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     # The command stops its session at the end; this one is of all tests.
     monkeypatch.setattr(SparkSession, "stop", lambda self: None)
     monkeypatch.setenv("PGQUEUE_DSN", dsn)
     monkeypatch.setenv("SHOP_DSN", dsn)
-    given = [
-        "--expected-query", "TABLE shop.wanted", "--business-query", "TABLE shop.invoice", "--business-column", "Order",
-        "--business-dsn-variable", "SHOP_DSN",
-    ]  # fmt: skip
+    given = ["--expected-query", "TABLE shop.wanted", "--business-query", "TABLE shop.invoice"]
+    given += ["--business-column", "Order", "--business-dsn-variable", "SHOP_DSN"]
 
-    def call(*arguments: str) -> Any:
-        return CliRunner().invoke(module.command, [*given, *arguments])
+    def call(*arguments: str) -> int:
+        return command_line.run(["reconcile", *given, *arguments])
 
-    clean = call("--strict")
-    assert (clean.exit_code, json.loads(clean.stdout)["discrepancies"]) == (0, 0)
+    assert call("--strict") == 0
+    assert json.loads(capsys.readouterr().out)["discrepancies"] == 0
     plant(shop)
-    wrong = call("--strict", "--run-id", "wrong")
-    assert (wrong.exit_code, json.loads(wrong.stdout)["discrepancies"]) == (1, 7)
-    assert "7 discrepancies in run wrong" in wrong.stderr
-    assert call("--run-id", "wrong").exit_code == 0
-    assert call("--expected-dsn-variable", "NO_SUCH_DSN").exit_code == 2
-    assert "not a moment with its zone" in call("--from", "2026-01-01").stderr
+    assert call("--strict", "--run-id", "wrong") == 1
+    assert "7 discrepancies in run wrong" in capsys.readouterr().err
+    assert call("--run-id", "wrong") == 0
+    assert call("--since", "2026-01-01") == 2
+    assert "not a moment with its zone" in capsys.readouterr().err

@@ -15,14 +15,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import KEEP, LEAVE, InvalidArgument, PgQueueError, run, verbs
-from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs import repair as module
-from airflow_provider_pgqueue.spark.jobs.dead.triage import TriageOptions, triage
-from airflow_provider_pgqueue.spark.jobs.repair import repair
+from airflow_provider_pgqueue.spark import __main__ as command_line
+from airflow_provider_pgqueue.spark import repair, triage
 from tests.waiting import until
 from tools import ROOT
 
@@ -86,7 +83,7 @@ def test_a_cause_of_the_last_triage_is_repaired_and_a_run_that_finished_outlives
 ) -> None:
     ids = dead(2, details="no address in Athens for order 1") + dead(1, details="no address in Bern for order 2")
     dead(1, details="disk full")
-    largest = triage(spark, TriageOptions(run_id="t"), Database(dsn))["largest"]
+    largest = triage(spark, run_id="t", dsn=dsn)["largest"]
     (cause,) = [one["cause"] for one in largest if one["dead"] == 3]
     done = repaired(lambda message: KEEP, queue=None, cause=cause)
     assert done["ids"] == {"requeued": ids}
@@ -133,7 +130,7 @@ def test_killed_in_the_middle_and_run_again_each_message_has_one_remedy(
         """
         from datetime import timedelta
         from pyspark.sql import SparkSession
-        from airflow_provider_pgqueue.spark.jobs.repair import repair
+        from airflow_provider_pgqueue.spark import repair
 
         spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
         repair(spark, queue="orders", function="slow_repair:keep", run_id="night 1", parallelism=2, batch_size=10,
@@ -165,16 +162,16 @@ def test_killed_in_the_middle_and_run_again_each_message_has_one_remedy(
 
 
 def test_the_command_repairs_and_prints_the_summary(
-    spark: SparkSession, dsn: str, dead: Die, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, dsn: str, dead: Die, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PGQUEUE_DSN", dsn)
     monkeypatch.setattr(SparkSession, "stop", lambda session: None)  # it is the session of all tests
     ids = dead(2)
-    arguments = ["--queue", "orders", "--function", "operator:attrgetter"]
-    result = CliRunner().invoke(module.command, [*arguments, "--dry-run"], catch_exceptions=False)
-    assert json.loads(result.stdout)["ids"] == {"raised": ids}
-    with pytest.raises(InvalidArgument, match=r"module 'nowhere' cannot be imported"):
-        CliRunner().invoke(module.command, ["--function", "nowhere:f"], catch_exceptions=False)
+    arguments = ["repair", "--queue", "orders", "--dry-run", "--function"]
+    assert command_line.run([*arguments, "operator:attrgetter"]) == 0
+    assert json.loads(capsys.readouterr().out)["ids"] == {"raised": ids}
+    assert command_line.run([*arguments, "nowhere:f"]) == 1
+    assert "module 'nowhere' cannot be imported" in capsys.readouterr().err
 
 
 def test_a_role_needs_to_be_consumer_and_pipeline(repaired: Repairs, dsn: str, conn: Connection, dead: Die) -> None:

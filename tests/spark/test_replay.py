@@ -17,9 +17,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import InvalidArgument, QueueNotFound
 from airflow_provider_pgqueue.core.errors import MessageTooLarge
-from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.export.export import ExportOptions, export
-from airflow_provider_pgqueue.spark.jobs.replay import ReplayOptions, replay
+from airflow_provider_pgqueue.spark import export, replay
 from tests.waiting import until
 from tools import ROOT
 
@@ -37,8 +35,8 @@ def rate(request: pytest.FixtureRequest) -> float:
 
 @pytest.fixture
 def again(spark: SparkSession, dsn: str) -> Replay:
-    """Run a replay: `again("run", queue="again", …)`."""
-    return lambda run_id, **options: replay(spark, ReplayOptions(run_id=run_id, **options), Database(dsn))
+    """Run a replay: `again("run", to_queue="again", …)`."""
+    return lambda run_id, **options: replay(spark, run_id=run_id, dsn=dsn, **options)
 
 
 @pytest.fixture
@@ -89,14 +87,14 @@ def test_each_message_is_published_once_under_one_name_and_again_under_another(
     conn: Connection, archived: Callable[..., list[int]], again: Replay, rate: float
 ) -> None:
     ids = archived(1200)
-    assert again("first", queue="again", rate=rate)["published"] == 1200
-    assert again("first", queue="again", rate=rate)["published"] == 1200
+    assert again("first", to_queue="again", rate=rate)["published"] == 1200
+    assert again("first", to_queue="again", rate=rate)["published"] == 1200
     conn.execute("UPDATE messages.pipeline_run SET finished_at = NULL, summary = NULL")
-    repeated = again("first", queue="again", rate=rate)
+    repeated = again("first", to_queue="again", rate=rate)
     assert (repeated["published"], repeated["known"]) == (0, 1200)
     assert sorted(copies(conn)) == ids
     assert (
-        again("second", queue="again", rate=rate, end_at=datetime.fromisoformat("2030-01-01T00:00Z"))["published"]
+        again("second", to_queue="again", rate=rate, until=datetime.fromisoformat("2030-01-01T00:00Z"))["published"]
         == 1200
     )
 
@@ -142,14 +140,14 @@ def test_time_reference_result_and_a_filter_choose(
     chosen = {
         "result": {"results": ("failed",)},
         "reference": {"references": ("named", "nobody")},
-        "before": {"end_at": moment},
+        "before": {"until": moment},
         "filter": {"where": "get_json_object(message, '$.total') > 5"},
-        "together": {"first_at": moment, "results": ("success",), "where": "reference is not null"},
+        "together": {"since": moment, "results": ("success",), "where": "reference is not null"},
         "nothing": {"references": ("nobody",)},
         "queue": {"queues": ("again",)},
     }
     for run_id, options in chosen.items():
-        again(run_id, queue="again", **options)
+        again(run_id, to_queue="again", **options)
     rows = conn.execute(
         "SELECT headers ->> 'replay_run', array_agg((headers ->> 'replay_of')::bigint ORDER BY id)"
         " FROM messages.message GROUP BY 1"
@@ -164,7 +162,7 @@ def test_a_dry_run_counts_and_publishes_nothing(
 ) -> None:
     archived(3)
     archived(2, result="failed")
-    done = again("dry", dry_run=True, queue="again")
+    done = again("dry", dry_run=True, to_queue="again")
     assert done == {
         "chosen": 5,
         "from": [
@@ -176,12 +174,12 @@ def test_a_dry_run_counts_and_publishes_nothing(
     }
     assert copies(conn) == []
     assert conn.execute("SELECT FROM messages.pipeline_run").rowcount == 0
-    assert again("dry", queue="again")["published"] == 5
+    assert again("dry", to_queue="again")["published"] == 5
 
 
 def test_the_pace_is_kept(conn: Connection, archived: Callable[..., list[int]], again: Replay) -> None:
     archived(60)
-    again("pace", queue="again", rate=20)
+    again("pace", to_queue="again", rate=20)
     (seconds,) = (
         conn.execute("SELECT extract(epoch FROM max(created_at) - min(created_at)) FROM messages.message").fetchone()
         or ()
@@ -191,13 +189,10 @@ def test_the_pace_is_kept(conn: Connection, archived: Callable[..., list[int]], 
 
 KILLED = """
 from pyspark.sql import SparkSession
-from airflow_provider_pgqueue.spark import register
-from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.replay import ReplayOptions, replay
+from airflow_provider_pgqueue.spark import replay
 
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-register(spark)
-replay(spark, ReplayOptions(run_id="killed", queue="again", chunk=10, connections=2), Database())
+replay(spark, run_id="killed", to_queue="again", chunk=10, parallelism=2)
 """
 
 
@@ -231,7 +226,7 @@ def test_a_replay_that_is_killed_and_run_again_publishes_each_once(
         victim.wait()
     holder.rollback()
     assert 0 < len(copies(conn)) < 1500
-    done = again("killed", queue="again")
+    done = again("killed", to_queue="again")
     assert done["known"] > 0
     assert done["published"] + done["known"] == 1500
     found = copies(conn)
@@ -243,7 +238,7 @@ def test_an_unknown_queue_is_an_error_before_anything_is_published(
 ) -> None:
     archived(2)
     archived(2, queue_name="zz_gone")
-    for run_id, options in {"to": {"queue": "nowhere"}, "from": {}, "dry": {"dry_run": True}}.items():
+    for run_id, options in {"to": {"to_queue": "nowhere"}, "from": {}, "dry": {"dry_run": True}}.items():
         with pytest.raises(QueueNotFound, match="nowhere" if run_id == "to" else "zz_gone"):
             again(run_id, **options)
     assert conn.execute("SELECT FROM messages.message").rowcount == 0
@@ -255,10 +250,10 @@ def test_a_filter_that_is_none_is_a_clear_error(archived: Callable[..., list[int
         again("bad", where=where)
 
 
-def test_numbers_that_are_none_are_refused() -> None:
-    for options in ({"rate": -1}, {"rate": float("nan")}, {"connections": 0}, {"chunk": 0}, {"run_id": "x" * 226}):
+def test_numbers_that_are_none_are_refused(session: SparkSession) -> None:
+    for options in ({"rate": -1}, {"rate": float("nan")}, {"parallelism": 0}, {"chunk": 0}, {"run_id": "x" * 226}):
         with pytest.raises(InvalidArgument, match=r"Give (a number|at most)"):
-            ReplayOptions(**({"run_id": "run"} | options))
+            replay(session, **options)  # type: ignore[arg-type]
 
 
 def test_an_empty_archive_is_replayed_in_no_time(
@@ -278,10 +273,10 @@ def test_no_body_is_in_the_error_of_a_task(conn: Connection, archived: Callable[
     archived(1, '"canary"')
     conn.execute("SELECT messages.alter_queue('again', max_body_bytes => 1)")
     with pytest.raises(Exception, match="too large") as caught:
-        again("large", queue="again")
+        again("large", to_queue="again")
     assert "canary" not in str(caught.value)
     with pytest.raises(MessageTooLarge):
-        again("large", queue="again", rate=10)
+        again("large", to_queue="again", rate=10)
 
 
 def test_an_export_is_replayed_after_its_partition_was_dropped(
@@ -297,14 +292,14 @@ def test_an_export_is_replayed_after_its_partition_was_dropped(
     ids = archived(3, HOSTILE, headers='{"trace": 1}', reference="old")
     archived(2, reference="young")
     conn.execute("UPDATE messages.message_archive SET archived_at = '2020-01-01 12:00Z' WHERE reference = 'old'")
-    export(spark, ExportOptions(target=str(tmp_path), drop=True), Database(dsn))
-    assert again("archive", queue="again")["chosen"] == 2
+    export(spark, target=str(tmp_path), dsn=dsn, drop=True)
+    assert again("archive", to_queue="again")["chosen"] == 2
     conn.execute("DELETE FROM messages.message")
     conn.execute("SELECT messages.drop_queue('orders')")
-    chosen = {"queue": "again", "export": str(tmp_path)}
+    chosen = {"to_queue": "again", "export": str(tmp_path)}
     with pytest.raises(QueueNotFound, match="'ordres'"):
         again("misspelt", queues=("orders", "ordres"), **chosen)
-    done = again("export", queues=("orders",), where="get_json_object(message, '$.deep') IS NOT NULL", **chosen)
+    done = again("export", queues="orders", where="get_json_object(message, '$.deep') IS NOT NULL", **chosen)
     assert done["from"] == [{"queue": "orders", "result": "success", "messages": 3}]
     assert sorted(copies(conn)) == ids
     equal = conn.execute("SELECT bool_and(message = %s::jsonb AND headers ? 'trace') FROM messages.message", [HOSTILE])

@@ -12,8 +12,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import InvalidArgument
 from airflow_provider_pgqueue.core.errors import BeforeArchive
-from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.rollup import RollupOptions, rollup
+from airflow_provider_pgqueue.spark import rollup
 
 Connection = psycopg.Connection[Any]
 Rollup = Callable[..., dict[str, Any]]
@@ -82,8 +81,8 @@ def old_archive(conn: Connection) -> None:
 
 @pytest.fixture
 def count(spark: SparkSession, dsn: str) -> Rollup:
-    """Run the roll-up: `count("run", first_at=…)`."""
-    return lambda run_id, **options: rollup(spark, RollupOptions(run_id=run_id, **options), Database(dsn))
+    """Run the roll-up: `count("run", since=…)`."""
+    return lambda run_id, **options: rollup(spark, run_id=run_id, dsn=dsn, **options)
 
 
 def fill(conn: Connection, messages: int = 600) -> datetime:
@@ -138,15 +137,15 @@ def expected(conn: Connection, first_at: datetime, end_at: datetime) -> list[Any
 def test_the_numbers_are_those_of_plain_sql_in_pieces_and_again(conn: Connection, count: Rollup) -> None:
     midnight = fill(conn)
     now = conn.execute("SELECT now()").fetchone()[0]
-    done = count("first", first_at=midnight, margin=timedelta(0))
+    done = count("first", since=midnight, margin=timedelta(0))
     assert done["buckets"] == done["changed"] > 100
     whole = traffic(conn)
     assert whole == expected(conn, midnight, now)
     assert max(len(row[-1]) for row in whole) == 10
 
     again = [
-        count("first", first_at=midnight),
-        count("half", first_at=midnight + timedelta(hours=40, minutes=17), end_at=now - timedelta(minutes=3)),
+        count("first", since=midnight),
+        count("half", since=midnight + timedelta(hours=40, minutes=17), until=now - timedelta(minutes=3)),
         count("since"),
     ]
     assert [summary["changed"] for summary in again[1:]] == [0, 0]
@@ -157,7 +156,7 @@ def test_the_numbers_are_those_of_plain_sql_in_pieces_and_again(conn: Connection
 def test_a_bucket_that_has_not_ended_is_left_out(conn: Connection, count: Rollup) -> None:
     midnight = fill(conn, 200)
     end_at = midnight + timedelta(days=2, hours=7, minutes=30, seconds=20)
-    count("part", first_at=midnight, end_at=end_at)
+    count("part", since=midnight, until=end_at)
     rows = traffic(conn)
     assert rows == expected(conn, midnight, end_at)
     steps = {"minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(days=1)}
@@ -188,10 +187,10 @@ def test_what_commits_after_its_bucket_was_counted_is_counted_by_the_next_run(
 
 def test_what_retention_removed_is_not_forgotten_by_a_count_of_the_same_time(conn: Connection, count: Rollup) -> None:
     midnight = fill(conn, 200)
-    count("before", first_at=midnight)
+    count("before", since=midnight)
     before = traffic(conn)
     conn.execute("DELETE FROM messages.message_archive WHERE id % 2 = 0; DELETE FROM messages.message WHERE id % 2 = 0")
-    assert count("after", first_at=midnight)["changed"] == 0
+    assert count("after", since=midnight)["changed"] == 0
     assert traffic(conn) == before
 
 
@@ -199,9 +198,9 @@ def test_an_empty_archive_gives_no_buckets_and_a_time_that_is_none_an_error(conn
     assert count("empty")["buckets"] == 0
     moment = datetime.fromisoformat("2026-01-02T00:00:00+00:00")
     with pytest.raises(InvalidArgument, match="is empty"):
-        count("backwards", first_at=moment, end_at=moment)
+        count("backwards", since=moment, until=moment)
     with pytest.raises(BeforeArchive):
-        count("before", end_at=moment.replace(year=2019))
+        count("before", until=moment.replace(year=2019))
     with pytest.raises(InvalidArgument, match="settle is"):
         count("ages", settle=timedelta(days=99))
 
@@ -210,7 +209,7 @@ def test_the_time_zone_of_the_session_changes_no_number(conn: Connection, count:
     midnight = fill(conn, 100)
     spark.conf.set("spark.sql.session.timeZone", "Asia/Kathmandu")
     try:
-        count("kathmandu", first_at=midnight, margin=timedelta(0))
+        count("kathmandu", since=midnight, margin=timedelta(0))
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
     assert traffic(conn) == expected(conn, midnight, conn.execute("SELECT now()").fetchone()[0])

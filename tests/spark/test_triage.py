@@ -6,6 +6,7 @@ import base64
 import html
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -14,18 +15,16 @@ from typing import Any
 
 import psycopg
 import pytest
-from click.testing import CliRunner
 from psycopg.rows import dict_row
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import InvalidArgument, run, verbs
-from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.dead import triage as module
-from airflow_provider_pgqueue.spark.jobs.dead.causes import Causes
-from airflow_provider_pgqueue.spark.jobs.dead.error_pattern import group, normalise
-from airflow_provider_pgqueue.spark.jobs.dead.trend import Window, trend
-from airflow_provider_pgqueue.spark.jobs.dead.triage import TriageOptions, triage
-from airflow_provider_pgqueue.spark.jobs.dead.triage_report import render
+from airflow_provider_pgqueue.spark import __main__ as command_line
+from airflow_provider_pgqueue.spark import triage
+from airflow_provider_pgqueue.spark.jobs.triage.causes import Causes
+from airflow_provider_pgqueue.spark.jobs.triage.error_pattern import group, normalise
+from airflow_provider_pgqueue.spark.jobs.triage.report import render
+from airflow_provider_pgqueue.spark.jobs.triage.trend import Period, trend
 
 Connection = psycopg.Connection[Any]
 BODY = "the body, which nobody may see"
@@ -35,7 +34,7 @@ CITIES = ("Athens", "Bern", "Cairo", "Dublin", "Essen", "Florence", "Graz", "Han
 # The trend ------------------------------------------------------------------------------------------------------------
 
 MONDAY = datetime(2026, 6, 1, tzinfo=UTC)
-WEEK = Window(begin=MONDAY, end=MONDAY + timedelta(days=7))
+WEEK = Period(begin=MONDAY, end=MONDAY + timedelta(days=7))
 
 
 @pytest.mark.parametrize(
@@ -53,18 +52,18 @@ WEEK = Window(begin=MONDAY, end=MONDAY + timedelta(days=7))
         (50, 350, timedelta(days=3.5), "growing"),
     ],
 )
-def test_a_verdict_compares_the_last_quarter_with_the_time_since_the_first_death(
+def test_a_trend_compares_the_last_quarter_with_the_time_since_the_first_death(
     before: int, lately: int, first_after: timedelta, said: str
 ) -> None:
     assert trend(WEEK, before=before, lately=lately, first_at=MONDAY + first_after) == said
 
 
-def test_a_window_has_hours_up_to_two_weeks_and_then_days() -> None:
+def test_a_period_has_hours_up_to_two_weeks_and_then_days() -> None:
     begin = MONDAY + timedelta(minutes=30)
-    assert Window(begin=begin, end=begin + timedelta(hours=2)).steps == 3
-    assert Window(begin=begin, end=begin + timedelta(hours=2)).first_step == MONDAY
-    assert Window(begin=MONDAY, end=MONDAY + timedelta(days=14)).steps == 14 * 24
-    assert Window(begin=begin, end=begin + timedelta(days=30)).steps == 31
+    assert Period(begin=begin, end=begin + timedelta(hours=2)).steps == 3
+    assert Period(begin=begin, end=begin + timedelta(hours=2)).first_step == MONDAY
+    assert Period(begin=MONDAY, end=MONDAY + timedelta(days=14)).steps == 14 * 24
+    assert Period(begin=begin, end=begin + timedelta(days=30)).steps == 31
 
 
 # The patterns ---------------------------------------------------------------------------------------------------------
@@ -126,7 +125,7 @@ def found(**causes: str) -> Causes:
     return Causes(causes=rows, sums=sums, series=[len(rows)] * WEEK.steps)
 
 
-def test_new_and_growing_causes_without_a_decision_are_named_first_with_links_to_their_rows() -> None:
+def test_new_and_growing_causes_without_a_remedy_are_named_first_with_links_to_their_rows() -> None:
     page = render("night 1", WEEK, found(a="steady", b="growing", C="new", d="new", e="fading"))
     assert re.findall(r'href="#(\w+)"', page) == ["b", "d"]
     assert re.findall(r'<tr id="(\w+)"', page) == ["a", "b", "C", "d", "e"]
@@ -195,8 +194,9 @@ class Deaths:
         ).fetchall()
         return [id_ for (id_,) in rows]
 
-    def options(self, run_id: str = "night 1", **options: Any) -> TriageOptions:
-        return TriageOptions(run_id=run_id, **({"begin": self.begin, "end": self.end} | options))
+    def triage(self, spark: SparkSession, dsn: str, run_id: str = "night 1", **options: Any) -> dict[str, Any]:
+        """Find out what they died of."""
+        return triage(spark, run_id=run_id, dsn=dsn, **({"since": self.begin, "until": self.end} | options))
 
 
 @pytest.fixture
@@ -206,11 +206,6 @@ def deaths(conn: Connection, queue: Callable[..., str]) -> Deaths:
     return Deaths(conn)
 
 
-@pytest.fixture
-def database(dsn: str) -> Database:
-    return Database(dsn)
-
-
 def causes(conn: Connection, **arguments: Any) -> list[dict[str, Any]]:
     given = ", ".join(f"{name} => %({name})s" for name in arguments)
     with conn.cursor(row_factory=dict_row) as cursor:
@@ -218,7 +213,7 @@ def causes(conn: Connection, **arguments: Any) -> list[dict[str, Any]]:
 
 
 def test_the_causes_are_the_ones_that_were_made_and_the_numbers_those_of_sql(
-    spark: SparkSession, database: Database, conn: Connection, deaths: Deaths
+    spark: SparkSession, dsn: str, conn: Connection, deaths: Deaths
 ) -> None:
     hour = timedelta(hours=1)
     for place, city in enumerate(CITIES):
@@ -233,7 +228,7 @@ def test_the_causes_are_the_ones_that_were_made_and_the_numbers_those_of_sql(
     deaths.add("another cause altogether kills it", requeued_from=refused[0], after=timedelta(days=8))
     dismiss(conn, refused[3])
 
-    summary = triage(spark, deaths.options(), database)
+    summary = deaths.triage(spark, dsn)
 
     found = causes(conn)
     by_cause = {(one["queue_name"], one["result"], one["error"], one["pattern"]): one for one in found}
@@ -300,49 +295,49 @@ def dismiss(conn: Connection, id_: int) -> None:
 
 
 def test_a_run_that_finished_is_not_done_again_and_a_new_one_replaces_the_causes(
-    spark: SparkSession, database: Database, conn: Connection, deaths: Deaths
+    spark: SparkSession, dsn: str, conn: Connection, deaths: Deaths
 ) -> None:
     deaths.add("disk full", 3)
-    first = triage(spark, deaths.options(), database)
+    first = deaths.triage(spark, dsn)
     deaths.add("disk full", 3)
-    assert triage(spark, deaths.options(), database) == first
+    assert deaths.triage(spark, dsn) == first
     assert [one["dead"] for one in causes(conn)] == [3]
-    triage(spark, deaths.options("night 2"), database)
+    deaths.triage(spark, dsn, "night 2")
     assert [one["dead"] for one in causes(conn)] == [6]
     assert [one["dead"] for one in causes(conn, run_id="night 1")] == [3]
 
 
 def test_a_triage_that_dies_before_the_end_of_its_run_is_done_again_in_its_place(
-    spark: SparkSession, database: Database, conn: Connection, deaths: Deaths, tmp_path: Path
+    spark: SparkSession, dsn: str, conn: Connection, deaths: Deaths, tmp_path: Path
 ) -> None:
     deaths.add("disk full")
     with pytest.raises(FileNotFoundError):
-        triage(spark, deaths.options(report=tmp_path / "nowhere" / "page.html"), database)
+        deaths.triage(spark, dsn, report=str(tmp_path / "nowhere" / "page.html"))
     assert [one["dead"] for one in causes(conn)] == [1]
     deaths.add("disk full")
-    assert triage(spark, deaths.options(), database)["dead"] == 2
+    assert deaths.triage(spark, dsn)["dead"] == 2
     assert [one["dead"] for one in causes(conn)] == [2]
 
 
 def test_no_death_is_no_cause_and_a_page_that_says_so(
-    spark: SparkSession, database: Database, conn: Connection, deaths: Deaths, tmp_path: Path
+    spark: SparkSession, dsn: str, conn: Connection, deaths: Deaths, tmp_path: Path
 ) -> None:
     deaths.add("disk full")
-    triage(spark, deaths.options(), database)
-    summary = triage(spark, deaths.options("night 2", queue_names=("bills",), report=tmp_path / "page.html"), database)
+    deaths.triage(spark, dsn)
+    summary = deaths.triage(spark, dsn, "night 2", queues=["bills"], report=str(tmp_path / "page.html"))
     assert (summary["causes"], summary["dead"], causes(conn)) == (0, 0, [])
     assert "No message died." in (tmp_path / "page.html").read_text()
 
 
 def test_the_page_escapes_what_is_hostile_loads_nothing_and_has_no_body(
-    spark: SparkSession, database: Database, deaths: Deaths, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    spark: SparkSession, dsn: str, deaths: Deaths, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     deaths.add(NASTY, 3, error=NASTY, reference=NASTY)
     deaths.add("x" * 10_000_000, error="")
     for number in range(12):
         deaths.add("word " * (number + 1), number + 1)
     page = tmp_path / "page.html"
-    summary = triage(spark, deaths.options(report=page, max_causes=11), database)
+    summary = deaths.triage(spark, dsn, report=str(page), max_causes=11)
     text = page.read_text()
     assert summary["left_out"] == {"causes": 3, "dead": 4}
     assert BODY not in text
@@ -356,12 +351,12 @@ def test_the_page_escapes_what_is_hostile_loads_nothing_and_has_no_body(
 
 
 def test_the_line_of_the_page_requeues_the_cause(
-    spark: SparkSession, database: Database, conn: Connection, deaths: Deaths, tmp_path: Path
+    spark: SparkSession, dsn: str, conn: Connection, deaths: Deaths, tmp_path: Path
 ) -> None:
     for city in CITIES:
         deaths.add(f"no address in {city}", 2)
     kept = deaths.add("disk full")
-    triage(spark, deaths.options(report=tmp_path / "page.html"), database)
+    deaths.triage(spark, dsn, report=str(tmp_path / "page.html"))
     lines = [
         html.unescape(line) for line in re.findall(r"<pre>(SELECT.*?)</pre>", (tmp_path / "page.html").read_text())
     ]
@@ -431,30 +426,39 @@ def test_a_role_of_the_pipeline_is_enough(spark: SparkSession, dsn: str, conn: C
     deaths.add("disk full", 2, fingerprinted=False)
     conn.execute("CREATE ROLE triage_pipeline LOGIN; GRANT messages_pipeline TO triage_pipeline")
     try:
-        from airflow_provider_pgqueue.spark import register
-
         as_pipeline = psycopg.conninfo.make_conninfo(dsn, user="triage_pipeline")
-        register(spark, as_pipeline)
-        assert triage(spark, deaths.options(), Database(as_pipeline))["dead"] == 2
+        assert deaths.triage(spark, as_pipeline)["dead"] == 2
     finally:
         conn.execute("DROP OWNED BY triage_pipeline; DROP ROLE triage_pipeline")
 
 
 def test_the_command_prints_the_summary_as_one_line(
-    spark: SparkSession, dsn: str, deaths: Deaths, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, dsn: str, deaths: Deaths, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PGQUEUE_DSN", dsn)
     monkeypatch.setattr(SparkSession, "stop", lambda session: None)  # it is the session of all tests
     deaths.add("disk full", 2)
-    window = ["--from", deaths.begin.isoformat(), "--to", deaths.end.isoformat()]
-    result = CliRunner().invoke(module.command, ["--queue", "orders", *window], catch_exceptions=False)
-    assert json.loads(result.stdout)["dead"] == 2
-    refused = CliRunner().invoke(module.command, ["--from", "2026-01-31T06:00"])
-    assert "no time zone" in refused.output
+    period = ["--since", deaths.begin.isoformat(), "--until", deaths.end.isoformat()]
+    assert command_line.run(["triage", "--queues", "orders", "--queues", "bills", *period]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["dead"] == 2
 
 
-def test_what_cannot_be_is_refused(spark: SparkSession, database: Database) -> None:
+def test_without_the_extra_the_causes_are_recorded_and_a_page_says_what_to_install(
+    spark: SparkSession, dsn: str, conn: Connection, deaths: Deaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaths.add("disk full", 2)
+    for name in ("jinja2", "matplotlib"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ModuleNotFoundError, match=r"is not installed. .*airflow-provider-pgqueue\[spark-triage\]"):
+        deaths.triage(spark, dsn, report="page.html")
+    assert conn.execute("SELECT FROM messages.pipeline_run").rowcount == 0
+    assert deaths.triage(spark, dsn)["dead"] == 2
+    assert [one["dead"] for one in causes(conn)] == [2]
+
+
+def test_what_cannot_be_is_refused(session: SparkSession) -> None:
     with pytest.raises(InvalidArgument, match="max_causes is 0"):
-        triage(spark, TriageOptions(run_id="r", max_causes=0), database)
-    with pytest.raises(InvalidArgument, match="an end after it"):
-        triage(spark, TriageOptions(run_id="r", begin=MONDAY, end=MONDAY), database)
+        triage(session, max_causes=0)
+    with pytest.raises(InvalidArgument, match="an end after the beginning"):
+        triage(session, since=MONDAY, until=MONDAY)

@@ -15,14 +15,9 @@ import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs import watch
-from airflow_provider_pgqueue.spark.jobs.dead.triage import TriageOptions, triage
-from airflow_provider_pgqueue.spark.jobs.export.export import ExportOptions, export
-from airflow_provider_pgqueue.spark.jobs.reconcile import ReconcileOptions, reconcile
-from airflow_provider_pgqueue.spark.jobs.replay import ReplayOptions, replay
-from airflow_provider_pgqueue.spark.jobs.rollup import RollupOptions, rollup
-from airflow_provider_pgqueue.spark.jobs.watch import watching, watching_tasks
+from airflow_provider_pgqueue.spark import export, reconcile, replay, rollup, triage
+from airflow_provider_pgqueue.spark.jobs import progress
+from airflow_provider_pgqueue.spark.jobs.progress import watching, watching_tasks
 from tests.spark.test_export import make_partition
 from tests.waiting import until
 
@@ -74,12 +69,12 @@ def test_the_tasks_that_are_done_are_counted(
 @pytest.mark.parametrize(
     ("pipeline", "options", "lines"),
     [
-        (triage, TriageOptions(run_id="night", begin=OLD, end=OLD + 2 * DAY), [f"triage night: {TASKS}"]),
-        (rollup, RollupOptions(run_id="night", first_at=OLD, end_at=OLD + 2 * DAY), [f"rollup night: {TASKS}"]),
-        (reconcile, ReconcileOptions(run_id="night"), [f"reconcile night: {TASKS}"]),
+        (triage, {"since": OLD, "until": OLD + 2 * DAY}, [f"triage night: {TASKS}"]),
+        (rollup, {"since": OLD, "until": OLD + 2 * DAY}, [f"rollup night: {TASKS}"]),
+        (reconcile, {}, [f"reconcile night: {TASKS}"]),
         (
             replay,
-            ReplayOptions(run_id="night", queue="orders"),
+            {"to_queue": "orders"},
             [f"replay night, counting: {TASKS}", f"replay night: {TASKS}"],
         ),
     ],
@@ -93,14 +88,14 @@ def test_a_pipeline_says_how_far_it_is(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
     pipeline: Callable[..., Any],
-    options: Any,
+    options: dict[str, Any],
     lines: list[str],
 ) -> None:
     queue("orders")
     make_partition(conn, 40, 50)
-    monkeypatch.setattr(watch, "EVERY", 0.02)
+    monkeypatch.setattr(progress, "EVERY", 0.02)
     with caplog.at_level(logging.INFO):
-        pipeline(spark, options, Database(dsn))
+        pipeline(spark, run_id="night", dsn=dsn, **options)
     assert all(any(re.fullmatch(line, message) for message in caplog.messages) for line in lines), caplog.messages
 
 
@@ -113,9 +108,9 @@ def test_an_export_counts_the_parts_that_are_in_files(
     tmp_path: Path,
 ) -> None:
     name = make_partition(conn, 40, 3000)
-    monkeypatch.setattr(watch, "EVERY", 0.02)
+    monkeypatch.setattr(progress, "EVERY", 0.02)
     with caplog.at_level(logging.INFO):
-        export(session, ExportOptions(target=str(tmp_path), rows_per_file=100, drop=True), Database(dsn))
+        export(session, target=str(tmp_path), dsn=dsn, rows_per_file=100, drop=True)
     found = [re.fullmatch(rf"partition {name}: (\d+) of (\d+) parts in files, .* MB", line) for line in caplog.messages]
     parts = [tuple(map(int, match.groups())) for match in found if match]
     assert parts == sorted(parts)

@@ -24,7 +24,7 @@ _SAYS_EVERY: Final = 10.0  # seconds
 
 
 def wait_for_canary(repair: Repair, connect: Connect, stop: Callable[[], bool]) -> dict[str, Any]:
-    """Wait until the first messages are finished; return their numbers, and in `stopped` why not to go on, if so."""
+    """Wait until the canary is finished; return its counts, and in `stopped` why the run must end, or None."""
     patience = time.monotonic() + repair.canary_wait.total_seconds()
     say_at = time.monotonic()
     with connect() as conn:

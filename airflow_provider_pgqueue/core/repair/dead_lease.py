@@ -23,7 +23,7 @@ Outcomes = dict[int, str]
 
 
 class DeadLease:
-    """The messages of one `lease_dead` call. What is not settled comes round again when the lease expires."""
+    """The messages of one `lease_dead` call. What is not settled can be leased again when the lease expires."""
 
     def __init__(self, conn: psycopg.Connection[Any], messages: Sequence[DeadMessage], *, lease_for: timedelta) -> None:
         self._conn = conn
@@ -32,11 +32,11 @@ class DeadLease:
         self._lease_for = lease_for
 
     def holds(self, message: DeadMessage) -> bool:
-        """Say whether it is still ours, as far as the last renewal knows."""
+        """Return whether the message is still leased, as of the last renewal."""
         return message.id in self._held
 
     def renew(self) -> None:
-        """Extend what is held; say in the log what was lost or went wrong."""
+        """Extend what is still held, and log a warning instead of raising if that fails or messages were lost."""
         held = set(self._held)
         if not held:
             return
@@ -51,10 +51,10 @@ class DeadLease:
             )
 
     def settle(self, remedies: Mapping[int, Remedy], *, delay: timedelta, remedied_by: str) -> Outcomes:
-        """Requeue, dismiss and give back in one transaction; return what became of each that has a remedy.
+        """Apply all remedies in one transaction, and return what became of each message.
 
-        `lost` is what somebody else has now: the lease had ended. A body that PostgreSQL refuses is `invalid` and
-        stays dead, alone. What is held and has no remedy is given back.
+        A message is `lost` if its lease had ended. A body that PostgreSQL refuses is `invalid`: that message alone
+        stays dead. Messages that are held and have no remedy are given back.
         """
         outcomes = {id_: remedy.outcome for id_, remedy in remedies.items()}
         bodies = {id_: remedy.body for id_, remedy in remedies.items() if remedy.outcome == "requeued"}

@@ -1,4 +1,4 @@
-"""What a function of the user says about a dead message, checked."""
+"""What a user's function returns for a dead message, checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class _Word(Enum):
-    """`KEEP` requeues a dead message with the body that it has; `LEAVE` leaves it dead, for others."""
+    """`KEEP` requeues a dead message with its present body; `LEAVE` leaves it dead."""
 
     KEEP = "keep"
     LEAVE = "leave"
@@ -30,7 +30,7 @@ LEAVE: Final = _Word.LEAVE
 
 @dataclass(frozen=True, slots=True)
 class Dismiss:
-    """Nothing more is done about the message; the reason is kept in the archive."""
+    """The message is closed without publishing it again; the archive keeps the reason."""
 
     reason: str
 
@@ -41,7 +41,7 @@ RepairFunction = Callable[[DeadMessage], Any]
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What is to be done: `requeued`, `dismissed`, or why the message stays dead: `left`, `invalid`, `raised`."""
+    """What becomes of a dead message: `requeued`, `dismissed`, or why it stays dead: `left`, `invalid`, `raised`."""
 
     outcome: str
     body: Any = KEEP
@@ -49,9 +49,9 @@ class Remedy:
 
 
 def find_remedy(message: DeadMessage, function: RepairFunction, validator: Validator | None) -> Remedy:
-    """Return what the function says about one message, checked.
+    """Call the function with one message, and return the remedy that it chose, checked.
 
-    Whatever it returns or raises concerns this message alone. The log gets the class of an error and no text.
+    Whatever it returns or raises concerns this message alone. The class of an error is logged, but not its text.
     """
     try:
         said = function(message)

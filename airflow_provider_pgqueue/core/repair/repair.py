@@ -1,4 +1,4 @@
-"""Which dead messages to repair, how and how carefully; and one run of it."""
+"""A repair of dead messages: which, how, and how carefully."""
 
 from __future__ import annotations
 
@@ -29,19 +29,21 @@ _OUTCOMES: Final = ("requeued", "dismissed", "left", "invalid", "raised", "lost"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """Which dead messages, what becomes of them, and how carefully.
+    """Repairs dead messages with a function: requeues each, perhaps with a new body, dismisses it, or leaves it dead.
 
     `function` is a function or `module:function`. It gets a DeadMessage (`body`, `failure`, `reference`, `attempts`, …)
-    and returns a new body, KEEP, LEAVE or Dismiss(reason). `validator` checks each body that would be published: a
-    function, or `module:function`, that returns what is wrong or None; or the `.json` file of a JSON Schema.
+    and returns a new body, KEEP, LEAVE or Dismiss(reason). `validator` checks each body before it is published: a
+    function or `module:function` that returns what is wrong or None, or the `.json` file of a JSON Schema.
 
-    `queue_name`, `results` and `fingerprints` choose messages, each None for any; or `cause` names one that
-    `messages.triage_causes()` has. At most `max_messages`, oldest first, and none that was requeued `max_requeues`
-    times before; `max_per_second` of them. With a `canary` so many are requeued first, and the others only if fewer
-    than `stop_when_failing` percent of them have died again when all are finished, in `canary_wait` at most.
+    `queue_name`, `results` and `fingerprints` choose the messages, None for any; or `cause` names a cause of
+    `messages.triage_causes()`. At most `max_messages` are repaired, oldest first and at most `max_per_second`;
+    messages that were requeued `max_requeues` times before are left.
 
-    The archive names the run in `remedied_by`: `repair` and the `run_id`. A run that is repeated under its name goes on
-    with what is left.
+    With a `canary` this many messages are requeued first, and the others only if fewer than `stop_when_failing`
+    percent of the canary died again. The run stops if the canary is not finished within `canary_wait`.
+
+    The archive keeps the name of the run, `repair RUN_ID`, in `remedied_by`. A run that is repeated under the same
+    `run_id` goes on with what is left.
     """
 
     function: str | RepairFunction
@@ -66,7 +68,7 @@ class Repair:
         for name, least in (("max_messages", 1), ("max_requeues", 1), ("canary", 0), ("batch_size", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
-                raise InvalidArgument(f"{name} is {value}. Give a number from {least} on.")
+                raise InvalidArgument(f"{name} is {value}. Give at least {least}.")
         others = (self.queue_name, self.results, self.fingerprints)
         if self.cause is not None and any(value is not None for value in others):
             raise InvalidArgument("a cause has queue, result and fingerprints. Give either it or them.")
@@ -79,7 +81,7 @@ class Repair:
 
     @property
     def remedied_by(self) -> str:
-        """How the archive names the run."""
+        """The name of the run in the archive."""
         return f"repair {self.run_id}"
 
     def run(
@@ -91,16 +93,17 @@ class Repair:
     ) -> Summary:
         """Repair dead messages in this process, and return how many ended how, with at most a hundred ids of each.
 
-        `requeued` and `dismissed` count all that this run did, over crashes. The others stay dead: `left` (the function
-        said so, or max_requeues), `invalid` (the body, says the validator or PostgreSQL), `raised` (the function did),
-        `lost` and `held` (somebody else has them), `remedied` (by somebody else meanwhile). `stopped` says why the run
-        ended early: its canary, or `stop`, after which the message in hand is finished and the rest given back.
+        `requeued` and `dismissed` count all tries of this run. The other messages stay dead: `left` (by the function or
+        `max_requeues`), `invalid` (a body that the validator or PostgreSQL refuses), `raised` (the function raised an
+        error), `lost` and `held` (another process has them), `remedied` (another process was faster). `stopped` says
+        why the run ended early, or is None.
 
-        Killed at any point and run again, each message gets one remedy: what was leased comes round again after
-        `lease_for`. A dry run asks the function and changes nothing.
+        A run that is killed and repeated gives each message one remedy: what was leased can be leased again after
+        `lease_for`. A dry run calls the function and changes nothing.
 
         :param conn: an autocommit connection that nothing else uses meanwhile.
-        :param on_batch: told after each batch how its messages ended so far.
+        :param stop: return True to end the run after the current message; the rest of its batch is given back.
+        :param on_batch: called after each batch with the number of messages by how they ended so far.
         """
 
         def work(repair: Repair, ids: Sequence[int]) -> Outcomes:
@@ -117,7 +120,7 @@ def repair_by(
     connect: Connect,
     stop: Callable[[], bool] = lambda: False,
 ) -> Summary:
-    """Run a repair whose messages `work` treats, in this process or in many; return the summary of `Repair.run`."""
+    """Run a repair whose messages `work` repairs, in this process or in many; return the summary of `Repair.run`."""
     if isinstance(repair.function, str):
         load_function(repair.function)  # a name that is wrong is an error now, not in each task
     repair = replace(_without_cause(repair, connect), validator=load_validator(repair.validator))

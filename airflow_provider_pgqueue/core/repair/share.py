@@ -27,11 +27,11 @@ _LISTENS: Final = 0.1  # seconds, to `stop`
 
 
 class RepairShare:
-    """Some of the dead messages of a repair. The function is asked once about each, whatever it says.
+    """Repairs some of the dead messages of a repair. The function is called once for each.
 
-    :param max_per_second: this share's part of the rate; None for any.
-    :param stop: when it says so, the message in hand is finished, its batch settled and the rest given back.
-    :param on_batch: told after each batch how the messages so far ended.
+    :param max_per_second: the part of the rate for this share; None for no limit.
+    :param stop: when it returns True, the current message is finished, its batch settled and the rest given back.
+    :param on_batch: called after each batch with the number of messages by how they ended so far.
     """
 
     def __init__(
@@ -53,9 +53,9 @@ class RepairShare:
         self._validator = load_validator(repair.validator)
 
     def work(self, ids: Sequence[int]) -> Outcomes:
-        """Return what became of each of these messages; those that `stop` left out are missing.
+        """Repair these messages, and return what became of each; those that `stop` left out are missing.
 
-        Killed in the middle, what is leased comes round again after `lease_for`, and what is settled stays settled.
+        After a kill what was leased can be leased again after `lease_for`; what was settled stays settled.
         """
         outcomes: Outcomes = {}
         for batch in self._batches(ids):

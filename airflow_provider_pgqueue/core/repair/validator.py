@@ -12,7 +12,7 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import load_function
 
 Validator = Callable[[Any], str | None]
-"""Gets a body and returns what is wrong with it, or None."""
+"""A function that gets a body and returns what is wrong with it, or None."""
 
 
 def load_validator(given: str | Validator | None) -> Validator | None:
@@ -41,11 +41,11 @@ class MatchesSchema:
             schema = json.loads(text)
             validator_for(schema).check_schema(schema)
         except (OSError, ValueError, SchemaError) as error:
-            raise InvalidArgument(f"{path} is no JSON Schema: {type(error).__name__}. Give a readable one.") from error
+            raise InvalidArgument(f"{path} is not a JSON Schema: {type(error).__name__}. Give a valid one.") from error
         return cls(text)
 
     def __call__(self, body: Any) -> str | None:
-        """Say that the body does not match, without quoting it."""
+        """Return None if the body matches, else a text that does not quote it."""
         from jsonschema.validators import validator_for
         from referencing import Registry
 

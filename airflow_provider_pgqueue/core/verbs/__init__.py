@@ -8,7 +8,6 @@ from airflow_provider_pgqueue.core.client import (
     Statement,
 )
 from airflow_provider_pgqueue.core.verbs.archive import (
-    archive,
     search_archive,
 )
 from airflow_provider_pgqueue.core.verbs.dead import (
@@ -29,6 +28,7 @@ from airflow_provider_pgqueue.core.verbs.health import (
     health,
 )
 from airflow_provider_pgqueue.core.verbs.lease import (
+    archive,
     consume,
     end_named_leases,
     extend,

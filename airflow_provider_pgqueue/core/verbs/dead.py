@@ -31,7 +31,7 @@ def lease_dead(
     fingerprint: str | None = None,
     ids: Collection[int] | None = None,
 ) -> Statement[list[DeadMessage]]:
-    """Take dead messages that nobody decided about under one fresh token, oldest first; of one cause, if wanted."""
+    """Lease dead messages without a remedy under one new token, oldest first; with a `fingerprint`, of one cause."""
     arguments = dict(locals()) | {
         "results": None if results is None else list(results),
         "ids": None if ids is None else list(ids),
@@ -46,7 +46,7 @@ def dead_ids(
     fingerprints: Collection[str] | None = None,
     max_messages: int | None = None,
 ) -> Statement[list[int]]:
-    """Ask which dead messages nobody decided about, oldest first, leased ones too."""
+    """Return the ids of dead messages without a remedy, leased or not, oldest first."""
     arguments = {
         "queue_name": queue_name,
         "results": None if results is None else list(results),
@@ -57,13 +57,13 @@ def dead_ids(
 
 
 def extend_dead(lock_token: UUID, ids: Collection[int], *, lease_for: timedelta) -> Statement[list[int]]:
-    """Make leases of dead messages last `lease_for` from now. LeaseLost names those that were lost."""
+    """Extend leases of dead messages to `lease_for` from now. LeaseLost has the ids of those that were lost."""
     arguments = {"lock_token": lock_token, "ids": list(ids), "lease_for": lease_for}
     return Statement("extend_dead", arguments, unless_lost(ids), {"ids": "bigint[]"})
 
 
 def release_dead(lock_token: UUID, ids: Collection[int]) -> Statement[list[int]]:
-    """Give leased dead messages back undecided. LeaseLost names those that were lost."""
+    """Give leased dead messages back without a remedy. LeaseLost has the ids of those that were lost."""
     arguments = {"lock_token": lock_token, "ids": list(ids)}
     return Statement("release_dead", arguments, unless_lost(ids), {"ids": "bigint[]"})
 
@@ -76,9 +76,9 @@ def requeue(
     delay: timedelta = ZERO,
     remedied_by: str | None = None,
 ) -> Statement[list[Requeued]]:
-    """Publish leased dead messages again under new ids, with a repaired body where `bodies` has one.
+    """Publish leased dead messages again under new ids, with a new body where `bodies` has one.
 
-    LeaseLost names those that were lost; the others are requeued.
+    LeaseLost has the ids of those that were lost; the others are requeued.
     """
     arguments = {
         "lock_token": lock_token,
@@ -104,7 +104,7 @@ def dismiss(
     *,
     remedied_by: str | None = None,
 ) -> Statement[list[int]]:
-    """Decide that nothing more is done about leased dead messages. LeaseLost names those that were lost."""
+    """Close leased dead messages without publishing them again. LeaseLost has the ids of those that were lost."""
     arguments = {
         "lock_token": lock_token,
         "ids": list(ids),
@@ -124,29 +124,29 @@ def requeue_dead(
     remedied_by: str | None = None,
     fingerprint: str | None = None,
 ) -> Statement[list[Requeued]]:
-    """Lease dead messages (by default failed and lock_expired ones) and requeue them in one call.
+    """Requeue dead messages in one call, by default those that ended as `failed` or `lock_expired`.
 
-    Messages that were requeued `max_requeues` times before are left on the work list.
+    Messages that were requeued `max_requeues` times before stay dead.
     """
     arguments = dict(locals()) | {"results": None if results is None else list(results)}
     return Statement("requeue_dead", arguments, list_of(Requeued), {"results": "text[]"})
 
 
 def dead_causes(queue_name: str | None = None) -> Statement[list[DeadCause]]:
-    """Ask why messages died about which nothing was decided yet; most frequent cause first."""
+    """Return the causes of dead messages without a remedy, most frequent first."""
     return Statement("dead_causes", dict(locals()), _causes)
 
 
 def dead_queues(
     queue_names: Collection[str] | None = None,
 ) -> Statement[list[DeadQueue]]:
-    """Ask which queues have dead messages that nobody decided about and nobody holds."""
+    """Return the queues that have dead messages without a remedy and without a lease."""
     arguments = {"queue_names": None if queue_names is None else list(queue_names)}
     return Statement("dead_queues", arguments, list_of(DeadQueue), {"queue_names": "text[]"})
 
 
 def remedies(ids: Collection[int]) -> Statement[dict[int, tuple[str, str]]]:
-    """Ask what was decided about dead messages and by whom: `{id: (remedy, remedied_by)}`, without the undecided."""
+    """Return the remedies of dead messages: `{id: (remedy, remedied_by)}`, without those that have none."""
     return Statement("remedies", {"ids": list(ids)}, _by_id, {"ids": "bigint[]"})
 
 
@@ -155,12 +155,12 @@ def _by_id(rows: list[Row]) -> dict[int, tuple[str, str]]:
 
 
 def count_remedies(remedied_by: str) -> Statement[dict[str, int]]:
-    """Count what somebody `requeued` and `dismissed`, by the name that was given as `remedied_by`."""
+    """Count how many messages were `requeued` and `dismissed` under the name `remedied_by`."""
     return Statement("count_remedies", dict(locals()), only_row)
 
 
 def requeued_results(remedied_by: str, max_messages: int) -> Statement[dict[str, int]]:
-    """Count what became of the first messages that somebody requeued: `requeued`, `finished`, `died_again`."""
+    """Count what became of the first messages that `remedied_by` requeued: `requeued`, `finished`, `died_again`."""
     return Statement("requeued_results", dict(locals()), only_row)
 
 

@@ -1,4 +1,4 @@
-"""Leasing messages, for a while or once and for all."""
+"""Leasing messages, and what ends a lease: archive or release."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from uuid import UUID
 
 from airflow_provider_pgqueue.core.client import (
     ZERO,
+    JsonText,
     Statement,
     messages_of,
     one,
@@ -16,6 +17,7 @@ from airflow_provider_pgqueue.core.client import (
     unless_lost,
 )
 from airflow_provider_pgqueue.core.message import Message, Row
+from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
 
 
 def lease(
@@ -27,18 +29,65 @@ def lease(
     topic: str | None = None,
     headers: Mapping[str, Any] | None = None,
 ) -> Statement[list[Message]]:
-    """Take up to `max_messages` ready messages under one fresh token; highest priority first, then oldest.
+    """Lease up to `max_messages` ready messages under one new token: highest priority first, then oldest.
 
-    With a `topic` pattern or with `headers` only those that match: whose topic does, whose headers contain these.
+    With a `topic` pattern only messages whose topic it matches, with `headers` only those whose headers contain them.
+    Raises QueuePaused for a paused queue.
     """
     arguments = dict(locals()) | {"headers": None if headers is None else to_json(headers)}
+    # A crash of the server that undoes the lease makes the messages ready again: nothing is lost.
     return Statement("lease", arguments, messages_of(Message), {"headers": "jsonb"}, durable=False)
 
 
 def extend(lock_token: UUID, ids: Collection[int], *, lease_for: timedelta) -> Statement[list[int]]:
-    """Make leases last `lease_for` from now. LeaseLost names those that were lost; the others are extended."""
+    """Extend leases to `lease_for` from now. LeaseLost has the ids of those that were lost; the others are extended."""
     arguments = {"lock_token": lock_token, "ids": list(ids), "lease_for": lease_for}
     return Statement("extend", arguments, unless_lost(ids), {"ids": "bigint[]"}, durable=False)
+
+
+def archive(
+    lock_token: UUID,
+    ids: Collection[int],
+    *,
+    result: str = "success",
+    details: str | None = None,
+    handled_by: str | None = None,
+    outcomes: Mapping[int, Success | Rejected | Failed] | None = None,
+    output: Any = None,
+    failure: Mapping[str, Any] | None = None,
+) -> Statement[list[int]]:
+    """Archive leased messages with a result; `outcomes` gives single ids an outcome of their own.
+
+    LeaseLost has the ids of those that were lost; the others are archived.
+    """
+    arguments = {
+        "lock_token": lock_token,
+        "ids": list(ids),
+        "result": result,
+        "details": details,
+        "handled_by": handled_by,
+        "outcomes": _object({str(id_): _as_result(outcome) for id_, outcome in outcomes.items()}) if outcomes else None,
+        "output": None if output is None else to_json(output),
+        "failure": None if failure is None else to_json(failure),
+    }
+    types = {"ids": "bigint[]", "outcomes": "jsonb", "output": "jsonb", "failure": "jsonb"}
+    return Statement("archive", arguments, unless_lost(ids), types)
+
+
+def _as_result(outcome: Success | Rejected | Failed) -> JsonText:
+    match outcome:
+        case Success(details, output):
+            said = {"result": "success", "details": details, "output": output}
+        case Rejected(reason, output):
+            said = {"result": "rejected", "details": reason, "output": output}
+        case Failed(details, failure, output):
+            said = {"result": "failed", "details": details, "failure": failure, "output": output}
+    return _object({key: value for key, value in said.items() if value is not None})
+
+
+def _object(members: Mapping[str, Any]) -> JsonText:
+    # By hand, so that an output that is text already stays as it is.
+    return JsonText("{" + ",".join(f"{to_json(key)}:{to_json(value)}" for key, value in members.items()) + "}")
 
 
 def release(
@@ -51,12 +100,12 @@ def release(
     failure: Mapping[str, Any] | None = None,
     back_off: bool = False,
 ) -> Statement[list[int]]:
-    """Give leased messages back, now, after `delay`, or after the back-off of the queue.
+    """Give leased messages back: at once, after `delay`, or with `back_off` after the back-off of the queue.
 
-    A counted last attempt is archived as `failed` with details and failure; without `count_attempt` this is "come back
-    later", any number of times.
+    A message whose last attempt this was is archived as `failed` with details and failure. With `count_attempt=False`
+    the delivery does not count as an attempt.
 
-    LeaseLost names those that were lost; the others are released.
+    LeaseLost has the ids of those that were lost; the others are released.
     """
     arguments = {
         "lock_token": lock_token,
@@ -71,12 +120,15 @@ def release(
 
 
 def consume(queue_name: str, *, max_messages: int = 1, handled_by: str | None = None) -> Statement[list[Message]]:
-    """Take messages out and archive them as success in the caller's transaction."""
+    """Take messages and archive them as success at once: exactly once, if the effect is in the same transaction."""
     return Statement("consume", dict(locals()), messages_of(Message))
 
 
 def once(consumer: str, message_id: int) -> Statement[bool]:
-    """Say whether this is the first time for a consumer and message, in the transaction of the effect."""
+    """Return True the first time for a consumer and message, and False once that has committed.
+
+    Call it in the transaction of the effect, to let the effect happen once however often the message is delivered.
+    """
     return Statement("once", dict(locals()), one)
 
 
@@ -88,16 +140,16 @@ def lease_named(
     lease_for: timedelta | None = None,
     locked_by: str | None = None,
 ) -> Statement[list[Row]]:
-    """Lease once under each name: the same name again returns those of its messages that are still held, extended.
+    """Lease messages under a name. The same name again extends and returns those of its messages that are still held.
 
-    Two at once under one name get the same messages.
+    Two calls at the same time under one name get the same messages.
     """
     return Statement("lease_named", dict(locals()), list)
 
 
 def end_named_leases(stream: str, queue_name: str, before_batch: int) -> Statement[int]:
-    """Forget what was leased under the names STREAM/BATCH/PART of batches before this one; how many there were.
+    """Forget the named leases STREAM/BATCH/PART of batches before this one, and return their number.
 
-    The leases themselves stay as they are.
+    The messages stay leased until they are settled or their lease ends.
     """
     return Statement("end_named_leases", dict(locals()), one)

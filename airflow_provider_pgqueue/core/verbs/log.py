@@ -7,7 +7,7 @@ from airflow_provider_pgqueue.core.message import Row
 
 
 def archive_log_end() -> Statement[Row]:
-    """Ask where the log ends now, where it begins, and which transaction holds the end back."""
+    """Return where the log begins and ends now, and which transaction holds the end back."""
     return Statement("archive_log_end", {}, only_row)
 
 

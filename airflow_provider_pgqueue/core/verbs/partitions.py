@@ -7,7 +7,7 @@ from airflow_provider_pgqueue.core.message import Row
 
 
 def partition_archive(partition_by: str) -> Statement[None]:
-    """Make the partitions of the archive by `day` or by `month` from now on."""
+    """Create archive partitions by `day` or by `month` from now on."""
     return Statement("partition_archive", dict(locals()), nothing)
 
 
@@ -17,13 +17,13 @@ def archive_partitions() -> Statement[list[Row]]:
 
 
 def archive_checksums(partition: str, first_page: int, end_page: int) -> Statement[list[Row]]:
-    """Count and hash the messages on some pages of a closed partition, for each queue, result and day (UTC)."""
+    """Return a count and a hash of the messages on some pages of a closed partition, per queue, result and UTC day."""
     return Statement("archive_checksums", dict(locals()), list)
 
 
 def drop_archive_partition(partition: str, manifest: str) -> Statement[int]:
-    """Drop a closed partition that is equal to the manifest (JSON text) of its export; how many messages it had.
+    """Drop a closed partition that equals the manifest (JSON text) of its export; return how many messages it had.
 
-    Raises ExportDiffers, UndecidedMessages or ForeignPartition, and then drops nothing.
+    Raises ExportDiffers, UndecidedMessages or ForeignPartition, and drops nothing, if it may not be dropped.
     """
     return Statement("drop_archive_partition", dict(locals()), one, {"manifest": "jsonb"})

@@ -12,12 +12,17 @@ from airflow_provider_pgqueue.core.message import Duplicate, Row
 
 
 class Options(TypedDict, total=False):
-    """What can be said about a message beside its body.
+    """The options of a message.
 
-    `priority` from -100 to 100, higher first; `delay` or `visible_at`, not leased before; `expires_in`, archived as
-    `expired` if nobody handled it by then; `headers`, an object; `reference`, a text to find it by; `topic`, words
-    with dots; `group_key`, one at a time and in order; `dedup_key`, published once in `dedup_window` (the queue's if
-    not given), where `on_conflict` `replace` puts the new body in the place of one that still waits.
+    - `priority`: from -100 to 100; higher is leased first.
+    - `delay`, `visible_at`: it is not leased before.
+    - `expires_in`: it is archived as `expired` if nobody handled it by then.
+    - `headers`: an object kept beside the body.
+    - `reference`: a text to find it by.
+    - `topic`: words with dots between them, by which consumers can choose.
+    - `group_key`: messages of a group are leased one at a time and in order.
+    - `dedup_key`: it is published once in `dedup_window`, by default the window of the queue. With
+      `on_conflict="replace"` a repeated key replaces the body of a message that still waits.
     """
 
     priority: int
@@ -34,7 +39,7 @@ class Options(TypedDict, total=False):
 
 
 class BatchOptions(TypedDict, total=False):
-    """What can be said about the messages of a batch: as Options, and sequences with a value or None for each body."""
+    """The options of a batch: those of `Options`; the plural ones are sequences with a value or None for each body."""
 
     priority: int
     delay: timedelta
@@ -60,7 +65,10 @@ _BATCH_TYPES: Final = {
 
 
 def publish(queue_name: str, body: Any, **options: Unpack[Options]) -> Statement[int]:
-    """Publish one message; its id, as a Duplicate if its dedup key is remembered. Acknowledged at the commit."""
+    """Publish one message and return its id, or a Duplicate if its dedup key is remembered.
+
+    It is published when the transaction commits.
+    """
     if options.get("dedup_key") is not None:
         batch = publish_batch(queue_name, [body], **_as_batch(options))
         return Statement(batch.function, batch.arguments, lambda rows: batch.decode(rows)[0], batch.types)
@@ -71,12 +79,12 @@ def publish(queue_name: str, body: Any, **options: Unpack[Options]) -> Statement
 
 
 def publish_batch(queue_name: str, bodies: Iterable[Any], **options: Unpack[BatchOptions]) -> Statement[list[int]]:
-    """Publish many messages in one statement, all or none; their ids in order, of duplicates as a Duplicate."""
+    """Publish many messages, all or none, and return their ids in order: a Duplicate for a remembered dedup key."""
     return publish_texts(queue_name, [to_json(body) for body in bodies], **options)
 
 
 def publish_texts(queue_name: str, texts: Sequence[str], **options: Unpack[BatchOptions]) -> Statement[list[int]]:
-    """Do the same for bodies that are JSON texts already."""
+    """Publish bodies that are JSON texts already, as `publish_batch` does."""
     if not texts:
         raise InvalidArgument("the batch is empty. Give at least one body.")
     # One JSON parameter: three times faster through the driver than an array of texts.
@@ -92,7 +100,7 @@ def publish_texts(queue_name: str, texts: Sequence[str], **options: Unpack[Batch
 
 
 def _as_batch(options: Options) -> BatchOptions:
-    """Give options of one message as those of a batch of one."""
+    """Return the options of one message as those of a batch of one."""
     many = {"reference": "references", "topic": "topics", "group_key": "group_keys", "dedup_key": "dedup_keys"}
     return cast(
         "BatchOptions",

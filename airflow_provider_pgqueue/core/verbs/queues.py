@@ -11,13 +11,20 @@ from airflow_provider_pgqueue.core.message import QueueStatus, ReadyQueue
 
 
 class Policy(TypedDict, total=False):
-    """What can be said about a queue; what is left out keeps its value, or the default of a new queue.
+    """The policy of a queue. What is left out keeps its value, or the default for a new queue.
 
-    `max_attempts` deliveries at most; `lease_for` when the consumer does not say; `notify` is `always`, `gated` or
-    `off`; `backoff_first` is the pause after the first failure, which doubles up to `backoff_max`; `dedup_window` is
-    how long a dedup key is remembered; `retention` of finished messages; `on_dead_head` says whether a dead message
-    blocks its group (`block`) or not (`skip`); `max_leased` messages at once, `max_depth` unfinished ones. In
-    `alter_queue` zero lifts `retention`, `max_leased` and `max_depth`.
+    - `max_attempts`: deliveries after which a message is dead.
+    - `lease_for`: length of a lease if the consumer gives none.
+    - `notify`: whether publishing rings: `always`, `gated` or `off`.
+    - `max_body_bytes`: size of the largest body.
+    - `paused`: nothing is leased; publishing goes on.
+    - `backoff_first`, `backoff_max`: the pause after the first failure doubles with each further one up to the maximum.
+    - `dedup_window`: how long a dedup key is remembered.
+    - `retention`: how long the archive keeps messages.
+    - `on_dead_head`: whether a dead message blocks its group (`block`) or not (`skip`).
+    - `max_leased`, `max_depth`: the most messages leased at the same time, and unfinished in all.
+
+    In `alter_queue` zero removes the limit of `retention`, `max_leased` and `max_depth`.
     """
 
     max_attempts: int | None
@@ -35,42 +42,45 @@ class Policy(TypedDict, total=False):
 
 
 def create_queue(queue_name: str, **policy: Unpack[Policy]) -> Statement[bool]:
-    """Create a queue: True if it is new, False (and nothing changed) if it exists."""
+    """Create a queue and return True; return False, and change nothing, if it exists."""
     return Statement("create_queue", {"queue_name": queue_name, **policy}, one)
 
 
 def alter_queue(queue_name: str, **policy: Unpack[Policy]) -> Statement[None]:
-    """Change the policy of a queue, for waiting messages too; None keeps a value."""
+    """Change the policy of a queue, also for the messages that wait already; None keeps a value."""
     return Statement("alter_queue", {"queue_name": queue_name, **policy}, nothing)
 
 
 def pause_queue(queue_name: str) -> Statement[None]:
-    """Let nothing be leased any more; publishing goes on."""
+    """Stop leasing from a queue; publishing goes on."""
     return Statement("pause_queue", dict(locals()), nothing)
 
 
 def resume_queue(queue_name: str) -> Statement[None]:
-    """End a pause and wake the consumers."""
+    """Allow leasing from a paused queue again, and ring its consumers."""
     return Statement("resume_queue", dict(locals()), nothing)
 
 
 def purge_queue(queue_name: str) -> Statement[int]:
-    """Delete the messages that nobody holds, without archiving them; how many there were."""
+    """Delete the messages that nobody holds, without archiving them, and return their number."""
     return Statement("purge_queue", dict(locals()), one)
 
 
 def drop_queue(queue_name: str, *, force: bool = False) -> Statement[int]:
-    """Remove a queue; how many unfinished messages went with it, which needs `force` (else QueueNotEmpty)."""
+    """Remove a queue, and return how many unfinished messages were deleted with it.
+
+    Raises QueueNotEmpty if it has any, unless `force` is True.
+    """
     return Statement("drop_queue", dict(locals()), one)
 
 
 def status(queue_name: str | None = None) -> Statement[list[QueueStatus]]:
-    """Each queue in numbers; counts every message."""
+    """Return the numbers of each queue, or of one. Counts every message, so it takes time on a long queue."""
     return Statement("status", dict(locals()), list_of(QueueStatus))
 
 
 def ready_queues(queue_names: Collection[str] | None = None, *, count_up_to: int = 1000) -> Statement[list[ReadyQueue]]:
-    """Ask which queues have a message to lease now or later; one question for any number of waiting consumers."""
+    """Return the queues that have a message to lease now or later, in one query for any number of queues."""
     arguments = {
         "queue_names": None if queue_names is None else list(queue_names),
         "count_up_to": count_up_to,

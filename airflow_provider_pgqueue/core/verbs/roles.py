@@ -7,12 +7,15 @@ from airflow_provider_pgqueue.core.message import Row
 
 
 def grant_queue(queue_name: str, role_name: str, privilege: str) -> Statement[bool]:
-    """Let a role `publish` to, `consume` from or `observe` this queue, and from now on only queues granted to it."""
+    """Allow a role to `publish` to, `consume` from or `observe` this queue; return whether that is new.
+
+    From the first grant on the role is limited to the queues granted to it.
+    """
     return Statement("grant_queue", dict(locals()), one)
 
 
 def revoke_queue(queue_name: str, role_name: str, privilege: str | None = None) -> Statement[int]:
-    """Take back one privilege or all; how many there were. The role stays limited to its queues."""
+    """Revoke one privilege on a queue or all, and return their number. The role stays limited to its queues."""
     return Statement("revoke_queue", dict(locals()), one)
 
 

@@ -10,27 +10,27 @@ from airflow_provider_pgqueue.core.message import Row
 
 
 def begin_run(run_id: str, pipeline: str) -> Statement[dict[str, Any] | None]:
-    """Note that a run starts; its summary if it finished before, else None."""
+    """Record that a run starts; return its summary if it finished before, else None."""
     return Statement("begin_run", dict(locals()), one)
 
 
 def finish_run(run_id: str, summary: str) -> Statement[dict[str, Any]]:
-    """Note that a run is done, with its summary as JSON text; of two at once the summary of the first."""
+    """Record that a run is done, with its summary as JSON text, and return the summary that is kept: the first."""
     return Statement("finish_run", dict(locals()), one, {"summary": "jsonb"})
 
 
 def run_summary(run_id: str, pipeline: str) -> Statement[dict[str, Any] | None]:
-    """Ask for the summary of a run; None until it finished, and if it never began."""
+    """Return the summary of a run, or None if it has not finished or never began."""
     return Statement("run_summary", dict(locals()), one)
 
 
 def run_backlog(holder: str, queue_name: str, *, topic: str | None = None) -> Statement[Row]:
-    """Count what is left for a run: `ready` to lease, `held` by its leases, `waiting` for a moment or for others."""
+    """Count what is left for a run: `ready`, `held` by its own leases, `waiting` (delayed, or held by others)."""
     return Statement("run_backlog", dict(locals()), only_row)
 
 
 def run_archived(run_id: str) -> Statement[Row]:
-    """Count what a run archived since it began, by result, and for how many `seconds` it has been going."""
+    """Return how many messages a run has archived by result, and how many `seconds` ago it began."""
     return Statement("run_archived", dict(locals()), only_row)
 
 
@@ -40,8 +40,8 @@ def check_queues_exist(queue_names: Collection[str]) -> Statement[None]:
 
 
 def replay(run_id: str, queue_name: str, rows: str, *, priority: int = 0) -> Statement[int]:
-    """Publish copies of messages, a JSON text of rows with their `id`, each id once a run and queue; how many.
+    """Publish copies of messages, each `id` once per run and queue, and return how many were published.
 
-    Without rows it only checks that there is such a queue.
+    `rows` is a JSON array. If it is empty, the call only checks that the queue exists.
     """
     return Statement("replay", dict(locals()), one, {"rows": "jsonb"})

@@ -20,9 +20,9 @@ def schedule(
     headers: Mapping[str, Any] | None = None,
     paused: bool | None = None,
 ) -> Statement[bool]:
-    """Publish a message at each tick of a cron expression: True if the schedule is new, False if it exists.
+    """Publish a message at each tick of a cron expression from now on; return whether the schedule is new.
 
-    One that exists is then as given; the same again changes nothing. `paused=None` leaves that as it is.
+    One that exists is changed to what is given here. With `paused=None` it stays paused or not, as it was.
     """
     arguments = dict(locals())
     arguments["message"] = to_json(arguments.pop("body"))
@@ -36,12 +36,12 @@ def unschedule(schedule_name: str) -> Statement[None]:
 
 
 def pause_schedule(schedule_name: str) -> Statement[None]:
-    """Let a schedule publish nothing until it is resumed; twice does no harm."""
+    """Stop a schedule until it is resumed; no effect on one that is paused."""
     return Statement("pause_schedule", dict(locals()), lambda rows: None)
 
 
 def resume_schedule(schedule_name: str) -> Statement[None]:
-    """Let a paused schedule go on with its next tick; what it missed is not made up for."""
+    """Resume a paused schedule from its next tick on; missed ticks are not published."""
     return Statement("resume_schedule", dict(locals()), lambda rows: None)
 
 
@@ -51,5 +51,5 @@ def schedules() -> Statement[list[Schedule]]:
 
 
 def run_schedules() -> Statement[int]:
-    """Publish what is due; how many messages. Any number may run at once: each tick is published once."""
+    """Publish what is due, and return how many messages. Safe to run at the same time: each tick is published once."""
     return Statement("run_schedules", {}, one)

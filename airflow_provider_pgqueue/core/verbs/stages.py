@@ -1,4 +1,4 @@
-"""Publishing what many tasks have staged, all or none of it."""
+"""Publishing what many tasks staged, all or none of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from airflow_provider_pgqueue.core.client import Statement, one
 
 
 def stage_publish(stage_id: str, *, queue_name: str | None = None, run_id: str | None = None) -> Statement[str | None]:
-    """Make or find the staging table of a job; its name, or None if the run was published before."""
+    """Create the staging table of a job unless it exists, and return its name; None if the run was published before."""
     return Statement("stage_publish", dict(locals()), one)
 
 
@@ -21,14 +21,15 @@ def publish_staged(
     dedup_window: str | None = None,
     batch: int | None = None,
 ) -> Statement[dict[str, Any]]:
-    """Publish the attempts that won, a JSON text of `partition`, `attempt` and `rows`; how many.
+    """Publish the staged rows of the attempts that succeeded, and return how many.
 
-    The same run or batch again publishes nothing and gives the old numbers with `repeated`. Raises StageIncomplete if
-    rows are gone: then nothing was published.
+    `winners` is a JSON array of objects with `partition`, `attempt` and `rows`. A run or batch that was published
+    before publishes nothing, and returns its old numbers with `repeated`. Raises StageIncomplete, and publishes
+    nothing, if rows are gone.
     """
     return Statement("publish_staged", dict(locals()), one, {"winners": "jsonb", "dedup_window": "interval"})
 
 
 def drop_stage(stage_id: str) -> Statement[bool]:
-    """Drop the staging table of a job that will not publish; True if it is gone, else the upkeep drops it."""
+    """Drop the staging table of a job that will not publish. False means that the upkeep will drop it."""
     return Statement("drop_stage", dict(locals()), one)

@@ -10,7 +10,7 @@ from airflow_provider_pgqueue.core.client import Statement, one, onlys, to_json
 
 
 class TopicOptions(TypedDict, total=False):
-    """What can be said about a message that is published to a topic: as Options."""
+    """The options of a message that is published to a topic, as in `Options`."""
 
     priority: int
     delay: timedelta
@@ -23,7 +23,10 @@ class TopicOptions(TypedDict, total=False):
 
 
 def publish_topic(topic: str, body: Any, **options: Unpack[TopicOptions]) -> Statement[dict[str, int]]:
-    """Publish one message to each queue that the topic reaches; the ids by queue. Unroutable if it reaches none."""
+    """Publish one message to each queue that the topic reaches, and return the ids by queue name.
+
+    Raises Unroutable if it reaches none.
+    """
     arguments = {**options, "topic": topic, "message": to_json(body)}
     if (headers := options.get("headers")) is not None:
         arguments["headers"] = to_json(headers)
@@ -32,12 +35,12 @@ def publish_topic(topic: str, body: Any, **options: Unpack[TopicOptions]) -> Sta
 
 
 def route_topic(topic: str) -> Statement[list[str]]:
-    """Say which queues a topic reaches, without publishing anything."""
+    """Return the names of the queues that a topic reaches, without publishing anything."""
     return Statement("route_topic", dict(locals()), onlys)
 
 
 def bind_topic(queue_name: str, pattern: str) -> Statement[bool]:
-    """Let a queue get a copy of what is published under topics that the pattern matches; True if that is new.
+    """Send a queue a copy of what is published to topics that the pattern matches; return whether that is new.
 
     In a pattern `*` is any word and `#` any number of words: `orders.#` matches `orders` and `orders.eu.created`.
     """
@@ -45,5 +48,5 @@ def bind_topic(queue_name: str, pattern: str) -> Statement[bool]:
 
 
 def unbind_topic(queue_name: str, pattern: str) -> Statement[bool]:
-    """End a binding; True if there was one."""
+    """Remove a binding, and return whether there was one."""
     return Statement("unbind_topic", dict(locals()), one)

@@ -15,7 +15,7 @@ def traffic_report(
     first_at: datetime | None = None,
     end_at: datetime | None = None,
 ) -> Statement[list[Row]]:
-    """Read the traffic of one queue or of all, by `minute`, `hour` or `day`, as the last roll-ups counted it."""
+    """Return the traffic of one queue or of all per `minute`, `hour` or `day`, as the last roll-ups counted it."""
     return Statement("traffic_report", dict(locals()), list)
 
 
@@ -26,7 +26,7 @@ def traffic_windows(
     margin: timedelta | None = None,
     settle: timedelta | None = None,
 ) -> Statement[dict[str, tuple[datetime, datetime]]]:
-    """Ask from when to when each grain is to be counted. BeforeArchive for a time that is not kept."""
+    """Return from when to when each grain is to be counted. BeforeArchive for a time that is not kept."""
     return Statement("traffic_windows", dict(locals()), _windows)
 
 
@@ -35,17 +35,17 @@ def _windows(rows: list[Row]) -> dict[str, tuple[datetime, datetime]]:
 
 
 def record_traffic(run_id: str, rows: str) -> Statement[int]:
-    """Record counted buckets, given as JSON text; how many were new or grew. Again changes nothing."""
+    """Record counted buckets (JSON text), and return how many were new or grew. Repeating it changes nothing."""
     return Statement("record_traffic", dict(locals()), one, {"rows": "jsonb"})
 
 
 def record_triage_causes(run_id: str, causes: str) -> Statement[int]:
-    """Record the causes of death that a triage found, given as JSON text; how many."""
+    """Record the causes of death that a triage found (JSON text), and return their number."""
     return Statement("record_triage_causes", dict(locals()), one, {"causes": "jsonb"})
 
 
 def triage_causes(
     queue_name: str | None = None, *, cause: str | None = None, run_id: str | None = None
 ) -> Statement[list[Row]]:
-    """Read the causes of death that the last triage found, or the one that is named; most undecided first."""
+    """Read the causes of death that the last triage found, or the one named; most messages to remedy first."""
     return Statement("triage_causes", dict(locals()), list)

@@ -8,20 +8,20 @@ from airflow_provider_pgqueue.core.client import Statement, one
 
 
 def upkeep() -> Statement[dict[str, Any]]:
-    """Archive what expired, ring for what waits, make partitions; counts of each."""
+    """Do one round of the upkeep: archive what expired, ring again for what waits, create partitions; return counts."""
     return Statement("upkeep", {}, one)
 
 
 def upkeep_mode() -> Statement[str]:
-    """Say who does the upkeep: `pg_cron` or `airflow`."""
+    """Return what does the upkeep: `pg_cron` or `airflow`."""
     return Statement("upkeep_mode", {}, one)
 
 
 def install_cron() -> Statement[str]:
-    """Schedule the upkeep through pg_cron; the name of the job. CronUnavailable says what is missing."""
+    """Let pg_cron do the upkeep, and return the name of the job. CronUnavailable says what is missing."""
     return Statement("install_cron", {}, one)
 
 
 def uninstall_cron() -> Statement[int]:
-    """Remove the pg_cron jobs of the queue; how many there were."""
+    """Remove the pg_cron jobs, and return their number."""
     return Statement("uninstall_cron", {}, one)

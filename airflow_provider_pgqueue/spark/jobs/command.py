@@ -1,31 +1,137 @@
-"""What the commands of the pipelines share: a Spark session, the database, one line of JSON at the end."""
+"""Makes a command out of a job: the words of its signature are the options, its docstring is the help."""
 
 from __future__ import annotations
 
-import functools
+import inspect
 import os
+import re
 import signal
 import threading
-from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from types import NoneType
+from typing import Any, Final, Literal
 
 import click
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
 from airflow_provider_pgqueue.core.duration import parse_duration
-from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.run import Summary, as_line, print_summary
+from airflow_provider_pgqueue.spark.jobs.ledger import Summary, as_line
 
-_SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 SUMMARY_FILE: Final = "PGQUEUE_SUMMARY"
-NO_DSN = (
+NO_DSN: Final = (
     "A connection string on a command line can be read by everybody on the machine, and Spark keeps the command line "
     "in its event log. Set PGQUEUE_DSN, or PGSERVICE, PGHOST, PGPASSFILE, … where the driver starts."
 )
+# What these mean in every job.
+_SHARED: Final = {
+    "run_id": "A run that finished under this name is not done again. Default: a new name.",
+    "parallelism": "How many tasks talk to PostgreSQL at once. Default: 8.",
+}
+_SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_PARAM: Final = re.compile(r"^:(?:param|raises) (\w+): (.*(?:\n(?!:).+)*)", re.M)
+_UNITS: Final = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
+
+
+def command(job: Callable[..., Summary]) -> click.Command:
+    """Return the command of a job.
+
+    Each argument is an option, `run_id` is `--run-id`, but for `spark` and `dsn`: the session is made when the options
+    are right and stopped at the end, and there is no connection string on a command line. What takes several values
+    may be repeated. The summary is printed on standard output, and written to the file that `PGQUEUE_SUMMARY` names.
+    """
+    hints, texts = typing.get_type_hints(job), _texts(job)
+    arguments = [each for each in inspect.signature(job).parameters.values() if each.name not in ("spark", "dsn")]
+    options: list[click.Parameter] = [_option(each, hints[each.name], texts) for each in arguments]
+
+    @click.pass_context
+    def callback(context: click.Context, /, **given: Any) -> None:
+        Database()  # refuses a connection string that cannot be read before Java starts
+        spark = _session(context)
+        try:
+            line = as_line(job(spark, **given))
+            click.echo(line)
+            if path := os.environ.get(SUMMARY_FILE):
+                Path(path).write_text(line)
+        finally:
+            spark.stop()
+
+    return click.Command(job.__name__, params=[*options, REFUSED_DSN], callback=callback, help=texts[""])
+
+
+def _texts(job: Callable[..., Summary]) -> Mapping[str, str]:
+    """Return the help of each argument, and under no name that of the whole."""
+    doc = inspect.getdoc(job) or ""
+    found = {name: " ".join(text.split()) for name, text in _PARAM.findall(doc)}
+    return {**_SHARED, **found, "": doc.partition("\n:")[0]}
+
+
+def _option(argument: inspect.Parameter, hint: Any, texts: Mapping[str, str]) -> click.Option:
+    alternatives = (hint,) if typing.get_origin(hint) is Literal else typing.get_args(hint) or (hint,)
+    kinds = [kind for kind in alternatives if kind is not NoneType]
+    default = argument.default
+    required = default is argument.empty
+    several = typing.get_origin(hint) is Sequence
+    help_ = " ".join(filter(None, [texts.get(argument.name), "May be repeated." if several else None]))
+    given: dict[str, Any] = {"help": help_, "required": required, "multiple": several}
+    if not (required or default is None or several):
+        given |= {"default": _text(default), "show_default": True}
+    if hint is bool:
+        given |= {"is_flag": True, "show_default": False}
+    else:
+        given["type"] = _type(kinds, default)
+    if any(typing.get_origin(kind) is Callable for kind in kinds):
+        given["metavar"] = "MODULE:FUNCTION"
+    return click.Option([f"--{argument.name.rstrip('_').replace('_', '-')}", argument.name], **given)
+
+
+def _type(kinds: list[Any], default: Any) -> Any:
+    if typing.get_origin(kinds[0]) is Literal:
+        return click.Choice(typing.get_args(kinds[0]))
+    if int in kinds:
+        return click.IntRange(0 if default == 0 else 1)
+    return next((_TYPES[kind] for kind in kinds if kind in _TYPES), str)
+
+
+def _text(default: Any) -> Any:
+    if not isinstance(default, timedelta):
+        return default
+    seconds = round(default.total_seconds())
+    return next(f"{seconds // size}{unit}" for unit, size in _UNITS if seconds % size == 0) if seconds else "0"
+
+
+class _Duration(click.ParamType[timedelta]):
+    """`90s`, `10m`, `1h30m`."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _Moment(click.ParamType[datetime]):
+    """`2026-01-31T08:00Z`."""
+
+    name = "moment"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        try:
+            found = datetime.fromisoformat(value)
+        except ValueError:
+            found = None
+        if found is None or found.tzinfo is None:
+            self.fail(f"{value!r} is not a moment with its zone. Write 2026-01-31T08:00Z or …+01:00.", param, ctx)
+        return found
+
+
+_TYPES: Final[Mapping[Any, Any]] = {float: click.FloatRange(0), timedelta: _Duration(), datetime: _Moment()}
 
 
 def _refuse(context: click.Context, parameter: click.Parameter, value: Any) -> None:
@@ -33,40 +139,16 @@ def _refuse(context: click.Context, parameter: click.Parameter, value: Any) -> N
         raise click.UsageError(f"--dsn is refused on purpose. {NO_DSN}")
 
 
-refuse_dsn = click.option("--dsn", hidden=True, expose_value=False, is_eager=True, callback=_refuse)
-
-
-def on_spark(function: Callable[..., Summary]) -> Callable[..., None]:
-    """Make a callback of a click command out of `function(spark, database, **options) -> summary`.
-
-    The session is made when the options are right, knows `format("pgqueue")`, and is stopped at the end. The summary
-    is printed on standard output, and written to the file that `PGQUEUE_SUMMARY` names, if it does. `--master` of the
-    group says which Spark; by default what spark-submit or spark-defaults.conf says, else this machine.
-    """
-
-    @functools.wraps(function)
-    def callback(**options: Any) -> None:
-        context = click.get_current_context()
-        database = Database()
-        spark = _session(context)
-        try:
-            summary = function(spark, database, **options)
-            print_summary(summary)
-            if path := os.environ.get(SUMMARY_FILE):
-                Path(path).write_text(as_line(summary))
-        finally:
-            spark.stop()
-
-    return refuse_dsn(callback)
+REFUSED_DSN: Final = click.Option(["--dsn"], hidden=True, expose_value=False, is_eager=True, callback=_refuse)
 
 
 def _session(context: click.Context) -> SparkSession:
+    """Return a session on `--master`, by default on what spark-submit says, else on this machine."""
     builder = SparkSession.builder.appName(f"pgqueue {context.info_name}")
     master = (context.obj or {}).get("master")
     spark = (builder.master(master) if master else builder).getOrCreate()
-    register(spark)
     shuffle_locally(spark)
-    # PySpark's own handler cancels the jobs before a pipeline can let them finish what they have in hand.
+    # PySpark's own handler cancels the tasks before a job can let them finish what they have in hand.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return spark
@@ -81,16 +163,3 @@ def shuffle_locally(spark: SparkSession) -> None:
         return
     if not spark.sparkContext.getConf().contains(_SHUFFLE_PARTITIONS):
         spark.conf.set(_SHUFFLE_PARTITIONS, max(8, 2 * spark.sparkContext.defaultParallelism))
-
-
-def duration(text: str) -> timedelta:
-    """Convert an option such as `90s`, `10m`, `1h30m`; click names it `DURATION` in the help."""
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
-def new_run_id(pipeline: str, *about: str) -> str:
-    """Return a name for a run that nobody named: what it is about, and this moment."""
-    return "-".join((pipeline, *about, datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")))

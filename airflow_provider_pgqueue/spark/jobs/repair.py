@@ -6,29 +6,26 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-import click
+from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run as run_statement
-from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
 from airflow_provider_pgqueue.core.repair.repair import repair_by
 from airflow_provider_pgqueue.core.repair.share import RepairShare
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.command import duration, new_run_id, on_spark
-from airflow_provider_pgqueue.spark.jobs.run import Summary, run
-from airflow_provider_pgqueue.spark.jobs.watch import watching
+from airflow_provider_pgqueue.spark.jobs.ledger import Summary, new_run_id, once
+from airflow_provider_pgqueue.spark.jobs.progress import watching
+from airflow_provider_pgqueue.spark.jobs.tables import tasks_at_once
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
 
+DeadResult = Literal["failed", "rejected", "lock_expired", "expired"]
 log = logging.getLogger(__name__)
 
-_RESULTS: Final = ("failed", "rejected", "lock_expired", "expired")
-_PARALLELISM: Final = 4
 _SAYS_EVERY: Final = 10.0  # seconds
 
 
@@ -42,8 +39,8 @@ def repair(
     parallelism: int | None = None,
     validator: str | Validator | None = None,
     cause: str | None = None,
-    results: tuple[str, ...] = (),
-    fingerprints: tuple[str, ...] = (),
+    results: Sequence[DeadResult] = (),
+    fingerprints: Sequence[str] = (),
     max_messages: int | None = None,
     max_requeues: int | None = None,
     max_per_second: float | None = None,
@@ -65,7 +62,6 @@ def repair(
 
     :param queue: Only dead messages of this queue.
     :param function: Gets a dead message; it must be importable where the tasks run. See --py-files.
-    :param parallelism: How many tasks repair at once. Default: 4.
     :param validator: Checks each new body; or the .json file of a JSON Schema.
     :param cause: All of one cause of messages.triage_causes(), instead of queue, results and fingerprints.
     :param results: Only these results.
@@ -82,9 +78,6 @@ def repair(
     :param dry_run: Say what would be done and change nothing.
     :raises InvalidArgument: for a function, a cause or a number that cannot be used.
     """
-    parallelism = _PARALLELISM if parallelism is None else parallelism
-    if parallelism < 1:
-        raise InvalidArgument(f"parallelism is {parallelism}. Give a number from 1 on.")
     wanted = Repair(
         function=function,
         run_id=run_id or new_run_id("repair", cause or queue or "all"),
@@ -104,11 +97,10 @@ def repair(
         lease_for=lease_for,
         dry_run=dry_run,
     )
-    driver = _Driver(spark, Database(dsn or ""), parallelism)
+    driver = _Driver(spark, Database(dsn or ""), tasks_at_once(parallelism))
     if dry_run:
         return driver.summary(wanted)
-    with run(driver.database, wanted.run_id, "repair") as this:
-        return this.summary if this.summary is not None else this.finish(driver.summary(wanted))
+    return once(driver.database, "repair", wanted.run_id, lambda: driver.summary(wanted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +127,7 @@ class _Driver:
 
     def _say(self, wanted: Repair, number: int) -> None:
         with self._connect() as conn:
-            done = run_statement(conn, verbs.count_remedies(wanted.remedied_by))
+            done = run(conn, verbs.count_remedies(wanted.remedied_by))
         log.info("%s: %s requeued, %s dismissed, %s in hand", wanted.remedied_by, *done.values(), number)
 
 
@@ -160,42 +152,3 @@ class _Shares:
                     outcomes = share.work(self.ids[number :: self.tasks])
                 columns = [pa.array(outcomes.keys(), pa.int64()), pa.array(outcomes.values(), pa.string())]
                 yield pa.RecordBatch.from_arrays(columns, ["id", "outcome"])
-
-
-@click.command("repair")
-@click.option("--queue", help="Only dead messages of this queue.")
-@click.option(
-    "--function", required=True, metavar="MODULE:FUNCTION", help="Gets a dead message, says what becomes of it."
-)
-@click.option(
-    "--validator", metavar="MODULE:FUNCTION", help="Checks each new body; or the .json file of a JSON Schema."
-)
-@click.option("--cause", help="All of one cause of messages.triage_causes(), instead of the three around this.")
-@click.option("--results", multiple=True, type=click.Choice(_RESULTS), help="Only these results; may be repeated.")
-@click.option("--fingerprints", multiple=True, help="Only these fingerprints; may be repeated.")
-@click.option("--max-messages", type=click.IntRange(1), help="How many at most; default: all.")
-@click.option("--max-requeues", type=click.IntRange(1), help="Leave those that were requeued so often before.")
-@click.option("--max-per-second", type=click.FloatRange(0, min_open=True), help="A rate, all tasks together.")
-@click.option("--canary", type=click.IntRange(0), default=0, help="Requeue so many first and wait for them.")
-@click.option(
-    "--stop-when-failing",
-    type=click.FloatRange(0, 100, min_open=True),
-    default=10.0,
-    show_default=True,
-    help="Stop if so many percent of the canary die again.",
-)
-@click.option("--canary-wait", type=duration, default="10m", show_default=True, help="How long to wait for the canary.")
-@click.option("--delay", type=duration, default="0", help="Keep them from being leased for so long: 90s, 10m, 2h, 1d.")
-@click.option("--parallelism", type=click.IntRange(1), default=_PARALLELISM, show_default=True, help="Tasks at once.")
-@click.option("--batch-size", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages a lease.")
-@click.option("--lease-for", type=duration, default="1m", show_default=True, help="Renewed while the function works.")
-@click.option("--dry-run", is_flag=True, help="Say what would be done and change nothing.")
-@click.option("--run-id", help="A run that finished under this name is not done again. Default: a new name.")
-@on_spark
-def command(spark: SparkSession, database: Database, **given: Any) -> Summary:
-    """Repair dead messages with a function and publish them again.
-
-    The function gets a DeadMessage and returns a new body, or KEEP, LEAVE or Dismiss(reason) of
-    airflow_provider_pgqueue.core.
-    """
-    return repair(spark, **given)

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
 from itertools import islice
-from typing import Any, Final
+from typing import Final
 
-import click
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.storagelevel import StorageLevel
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run as run_statement
+from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.command import duration, new_run_id, on_spark
-from airflow_provider_pgqueue.spark.jobs.moment import moment
-from airflow_provider_pgqueue.spark.jobs.run import Progress, Summary, run
-from airflow_provider_pgqueue.spark.jobs.watch import watching_tasks
+from airflow_provider_pgqueue.spark.jobs.ledger import Summary, new_run_id, once
+from airflow_provider_pgqueue.spark.jobs.progress import Meter, watching_tasks
+from airflow_provider_pgqueue.spark.jobs.tables import read, tasks_at_once
 
 Windows = Mapping[str, tuple[datetime, datetime]]
 
@@ -33,45 +30,51 @@ _CAUSES: Final = 10
 _CHUNK: Final = 1_000  # buckets in one statement
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RollupOptions:
-    """What to count.
+def rollup(
+    spark: SparkSession,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    run_id: str | None = None,
+    dsn: str | None = None,
+    parallelism: int | None = None,
+    margin: timedelta = timedelta(minutes=1),
+    settle: timedelta = timedelta(hours=1),
+) -> Summary:
+    """Count arrivals, results and times by minute, hour and day, into messages.traffic.
 
-    Without `first_at` and `end_at` a run goes on where the last one ended, up to `margin` before now, and counts again
-    what ended less than `settle` before the last one began: a row is archived before its transaction commits, so the
-    last buckets may grow. What commits later than `settle` is counted by a run with `first_at`. Buckets are whole:
-    a window that begins in the middle of one begins with it, and one that has not ended is left for the next run.
+    Without a time a run goes on where the last one ended, and counts the youngest buckets again: a row is archived
+    before its transaction commits, so they may grow. Percentiles are exact, by nearest rank. Buckets are whole: a time
+    that begins in the middle of one begins with it, and one that has not ended is left to the next run.
+
+    Runs over the same time, one after the other or at once, give the same numbers: of two counts of one bucket the one
+    with more messages stays, so that rows which retention has removed are not missed.
+
+    :param since: Count from here on, such as 2026-01-31T08:00Z. Default: where the last run ended.
+    :param until: Count up to here. Default: now, less the margin.
+    :param margin: Leave what is younger than this to the next run.
+    :param settle: Count again what was younger than this when the last run began.
+    :raises InvalidArgument: for an empty time.
+    :raises BeforeArchive: for one that the archive does not keep.
     """
+    database, run_id, at_once = Database(dsn or ""), run_id or new_run_id("rollup"), tasks_at_once(parallelism)
 
-    run_id: str
-    first_at: datetime | None = None
-    end_at: datetime | None = None
-    margin: timedelta = timedelta(minutes=1)
-    settle: timedelta = timedelta(hours=1)
-
-
-def rollup(spark: SparkSession, options: RollupOptions, database: Database) -> Summary:
-    """Count into `messages.traffic`; how many buckets there were and how many of them were new or grew.
-
-    Percentiles are exact, by nearest rank. Again over the same time, or two at once, give the same numbers: of two
-    counts of one bucket the one with more messages stays, so that rows which retention has removed are not missed.
-    A run that dies is done again. InvalidArgument for an empty time, BeforeArchive for one that is not kept.
-    """
-    with run(database, options.run_id, "rollup") as this:
-        if this.summary is not None:
-            return this.summary
-        windows = _windows(database, options)
-        buckets, changed = _count(spark, windows, database, options.run_id) if windows else (0, 0)
+    def work() -> Summary:
+        windows = _windows(database, since, until, margin, settle)
+        buckets, changed = _count(spark, windows, database, run_id, at_once) if windows else (0, 0)
         summary: Summary = {"buckets": buckets, "changed": changed, "windows": _as_texts(windows)}
-        if options.first_at is None and options.end_at is None and "minute" in windows:
+        if since is None and until is None and "minute" in windows:
             summary["up_to"] = windows["minute"][1].isoformat()
-        return this.finish(summary)
+        return summary
+
+    return once(database, "rollup", run_id, work)
 
 
-def _windows(database: Database, options: RollupOptions) -> dict[str, tuple[datetime, datetime]]:
-    given = {name: getattr(options, name) for name in ("first_at", "end_at", "margin", "settle")}
+def _windows(
+    database: Database, since: datetime | None, until: datetime | None, margin: timedelta, settle: timedelta
+) -> Windows:
     with database.connect("pgqueue rollup") as conn:
-        found = run_statement(conn, verbs.traffic_windows(**given))
+        found = run(conn, verbs.traffic_windows(first_at=since, end_at=until, margin=margin, settle=settle))
     return {grain: (first, end) for grain, (first, end) in found.items() if first < end}
 
 
@@ -79,24 +82,22 @@ def _as_texts(windows: Windows) -> dict[str, list[str]]:
     return {grain: [at.astimezone(UTC).isoformat() for at in window] for grain, window in windows.items()}
 
 
-def _count(spark: SparkSession, windows: Windows, database: Database, run_id: str) -> tuple[int, int]:
+def _count(spark: SparkSession, windows: Windows, database: Database, run_id: str, parallelism: int) -> tuple[int, int]:
     since = min(first for first, _ in windows.values())
+
+    def rows(table: str, columns: str) -> DataFrame:
+        return read(spark, database, table, columns, since=since, parallelism=parallelism)
+
     # The queue before the archive: what moves from one to the other in between is seen twice, not never.
-    waiting = _read(spark, "queue", since, "id,queue_name,created_at").localCheckpoint()
-    archive = _read(
-        spark, "archive", since, "id,queue_name,result,created_at,leased_at,archived_at,attempts,fingerprint"
-    ).persist(StorageLevel.MEMORY_AND_DISK)
+    waiting = rows("queue", "id,queue_name,created_at").localCheckpoint()
+    archive = rows("archive", "id,queue_name,result,created_at,leased_at,archived_at,attempts,fingerprint")
+    archive = archive.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         with watching_tasks(spark, f"rollup {run_id}"):
             return _record(_traffic(waiting, archive, windows), database, run_id)
     finally:
         archive.unpersist()
         waiting.unpersist()
-
-
-def _read(spark: SparkSession, table: str, since: datetime, columns: str) -> DataFrame:
-    options = {"table": table, "columns": columns, "from": since.isoformat()}
-    return spark.read.format("pgqueue").options(**options).load()
 
 
 def _traffic(waiting: DataFrame, archive: DataFrame, windows: Windows) -> DataFrame:
@@ -177,28 +178,11 @@ def _record(traffic: DataFrame, database: Database, run_id: str) -> tuple[int, i
         row.json
         for row in traffic.select(F.to_json(F.struct("*"), {"timeZone": "UTC"}).alias("json")).toLocalIterator()
     )
-    progress = Progress(f"rollup {run_id}, buckets")
+    meter = Meter(f"rollup {run_id}, buckets")
     buckets = changed = 0
     with database.connect("pgqueue rollup") as conn:
         while chunk := list(islice(rows, _CHUNK)):
-            changed += run_statement(conn, verbs.record_traffic(run_id, f"[{','.join(chunk)}]"))
+            changed += run(conn, verbs.record_traffic(run_id, f"[{','.join(chunk)}]"))
             buckets += len(chunk)
-            progress.at(buckets, changed=changed)
+            meter.at(buckets, changed=changed)
     return buckets, changed
-
-
-@click.command("rollup")
-@click.option("--run-id", help="A run that finished under this name is not done again. Default: a new name.")
-@click.option("--from", "first_at", type=moment, help="Default: where the last run ended.")
-@click.option("--to", "end_at", type=moment, help="Default: now, less the margin.")
-@click.option(
-    "--margin", type=duration, default="1m", show_default=True, help="Leave the last buckets to the next run."
-)
-@click.option("--settle", type=duration, default="1h", show_default=True, help="Count buckets as young as this again.")
-@on_spark
-def command(spark: SparkSession, database: Database, run_id: str | None, **options: Any) -> Summary:
-    """Count what went through the queues.
-
-    By the minute, hour and day, into messages.traffic; read it with messages.traffic_report().
-    """
-    return rollup(spark, RollupOptions(run_id=run_id or new_run_id("rollup"), **options), database)

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import psycopg
 
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.connection import check_version
 from airflow_provider_pgqueue.core.errors import PgQueueError
-from airflow_provider_pgqueue.core.migrations import check_version
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark.database import Database
 

@@ -1,10 +1,10 @@
 CREATE OR REPLACE FUNCTION messages.fingerprint(result text, details text, failure jsonb) RETURNS text
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
-    -- What differs between two messages with one cause goes: quoted texts, UUIDs and other hex, numbers, spaces.
+    -- Leave out what differs between two messages with one cause: quoted texts, UUIDs and other hex, numbers, spaces.
     SELECT left(md5(result || ' ' || coalesce(failure ->> 'error', '') || ' ' || lower(regexp_replace(regexp_replace(regexp_replace(
         left(coalesce(failure ->> 'message', details, ''), 2000),
         '''[^'']*''|"[^"]*"', '?', 'g'), '\m[0-9a-fA-F-]*[0-9][0-9a-fA-F-]*\M', '#', 'g'), '\s+', ' ', 'g'))), 12)
 $$;
 COMMENT ON FUNCTION messages.fingerprint(text, text, jsonb) IS
-    'Twelve characters that are the same for dead messages with the same result, error and message, but for numbers, ids and quoted texts.';
+    'Twelve characters that are the same for dead messages whose result, error and error message are equal apart from numbers, ids and quoted texts.';

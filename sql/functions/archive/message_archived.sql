@@ -13,7 +13,7 @@ BEGIN
             PERFORM pg_notify('dead_message', NEW.id::text);
         END IF;
     END IF;
-    -- A dead head that blocks its group stays the head until somebody decides about it.
+    -- A dead head that blocks its group stays the head until it is requeued or dismissed.
     IF NEW.group_key IS NOT NULL AND (NEW.result = 'success' OR EXISTS (
             SELECT FROM messages.queue q WHERE q.queue_name = NEW.queue_name AND q.on_dead_head = 'skip')) THEN
         DELETE FROM messages.group_member g WHERE g.id = NEW.id;

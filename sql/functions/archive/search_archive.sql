@@ -17,7 +17,7 @@ BEGIN
     PERFORM messages.check_number('max_messages', coalesce(search_archive.max_messages, 0), 1, 10000);
     IF search_archive.archived_from < begins OR search_archive.archived_to < begins THEN
         RAISE EXCEPTION 'the archive begins at %', begins
-            USING ERRCODE = 'PQ009', HINT = 'What is older was removed by retention. Ask for a later time, or read the export.';
+            USING ERRCODE = 'PQ009', HINT = 'Retention removed what is older. Ask for a later time, or read the export.';
     END IF;
     RETURN QUERY
     SELECT * FROM messages.archive_overview a
@@ -31,4 +31,4 @@ BEGIN
      ORDER BY a.archived_at DESC, a.id DESC LIMIT search_archive.max_messages;
 END $$;
 COMMENT ON FUNCTION messages.search_archive(text, bigint, text, text, text, timestamptz, timestamptz, integer) IS
-    'Finished messages, newest first, without bodies; NULL searches any. By id, reference and fingerprint through indexes, else through the partitions of the time given. PQ009: older than the archive.';
+    'Finished messages, newest first, without bodies; NULL matches any. Finds an id, reference or fingerprint through an index; anything else takes a scan of the partitions of that time. PQ009: older than the archive.';

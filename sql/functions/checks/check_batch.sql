@@ -24,7 +24,7 @@ BEGIN
                ('group_keys', cardinality(check_batch.group_keys)), ('dedup_keys', cardinality(check_batch.dedup_keys))
     LOOP
         IF number <> many THEN
-            RAISE EXCEPTION 'bodies of the batch: %; %: %', many, part, number
+            RAISE EXCEPTION 'number of bodies: %; number of %: %', many, part, number
                 USING ERRCODE = 'PQ004', HINT = format('Give as many %s as bodies, or none at all.', part);
         END IF;
     END LOOP;

@@ -8,4 +8,4 @@ AS $$
             OR a.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
 $$;
 COMMENT ON FUNCTION messages.count_remedies(text) IS
-    'How many dead messages somebody requeued and dismissed, by the name that was given as remedied_by.';
+    'How many dead messages were requeued and dismissed under this remedied_by.';

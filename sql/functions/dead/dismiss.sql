@@ -7,7 +7,7 @@ DECLARE
     dismissed record;
 BEGIN
     IF coalesce(btrim(dismiss.reason), '') = '' THEN
-        RAISE EXCEPTION 'reason is empty' USING ERRCODE = 'PQ004', HINT = 'Say why it needs no further work.';
+        RAISE EXCEPTION 'reason is empty' USING ERRCODE = 'PQ004', HINT = 'Say why nothing more has to be done.';
     END IF;
     FOR dismissed IN
     WITH mine AS (

@@ -8,4 +8,4 @@ AS $$
             OR a.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
 $$;
 COMMENT ON FUNCTION messages.remedies(bigint[]) IS
-    'What was decided about dead messages, and by whom; an id that is missing has no remedy yet.';
+    'The remedies of dead messages, and who chose them; an id that is missing has no remedy yet.';

@@ -31,4 +31,4 @@ BEGIN
     RETURNING a.id, a.requeued_as;
 END $$;
 COMMENT ON FUNCTION messages.requeue(uuid, bigint[], jsonb, interval, text) IS
-    'Publishes leased dead messages again under new ids, with the body from messages {"id": body} where one is given, and records it in the archive. An id that is missing was lost. PQ004: bad delay.';
+    'Publishes leased dead messages again under new ids, with a new body where messages {"id": body} has one, and records it in the archive. An id that is missing was lost. PQ004: bad delay.';

@@ -22,4 +22,4 @@ BEGIN
     UPDATE messages.dead_message d SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL WHERE d.lock_token = token;
 END $$;
 COMMENT ON FUNCTION messages.requeue_dead(text, integer, text[], integer, interval, text, text) IS
-    'Leases dead messages and requeues them in one call; leaves those that have already been requeued max_requeues times. Errors as lease_dead.';
+    'Leases dead messages and requeues them in one call; leaves those that have already been requeued max_requeues times. Errors as in lease_dead.';

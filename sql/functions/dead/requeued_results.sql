@@ -17,4 +17,4 @@ AS $$
       LEFT JOIN messages.message_archive again ON again.id = first.requeued_as
 $$;
 COMMENT ON FUNCTION messages.requeued_results(text, integer) IS
-    'What became of the first max_messages that somebody requeued, by the name given as remedied_by: how many there are, are finished, and died again.';
+    'What became of the first max_messages that were requeued under this remedied_by: how many there are, how many of them are finished, and how many died again.';

@@ -6,7 +6,7 @@ DECLARE
     moment timestamptz := clock_timestamp();
     next   record;
 BEGIN
-    -- Whoever holds the lock may be publishing to the group: not wait, but leave it to the next sweep.
+    -- Whoever holds the lock may be publishing to the group: do not wait, but leave it to the next sweep.
     IF NOT pg_try_advisory_xact_lock(messages.group_lock_key(make_next_of_group_ready.queue_name, make_next_of_group_ready.group_key)) THEN
         INSERT INTO messages.group_without_head (queue_name, group_key) VALUES (make_next_of_group_ready.queue_name, make_next_of_group_ready.group_key)
         ON CONFLICT DO NOTHING;
@@ -20,7 +20,7 @@ BEGIN
     IF NOT FOUND THEN                                              -- the group is empty or has its head
         RETURN false;
     END IF;
-    -- It waited long enough to be the oldest: it enters where the leases look now.
+    -- It has waited long enough to be the oldest, so it enters where leases look now.
     UPDATE messages.message m
        SET visible_at = greatest(m.due_at, least(messages.stored_moment(p.low_water), moment)), due_at = NULL
       FROM messages.group_member g, messages.queue_priority p, messages.queue q

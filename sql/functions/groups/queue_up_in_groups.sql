@@ -5,14 +5,14 @@ AS $$
 DECLARE
     member record;
 BEGIN
-    -- Until the commit, nobody else changes these groups. In one order, so that two publishers never wait for each other.
+    -- Until the commit, nobody else changes these groups. Locked in one order, so that two publishers cannot deadlock.
     PERFORM pg_advisory_xact_lock(bucket.lock) FROM (
         SELECT DISTINCT messages.group_lock_key(queue_up_in_groups.queue_name, group_key) AS lock FROM unnest(group_keys) AS group_key
          ORDER BY 1) bucket;
     FOR member IN
         SELECT * FROM unnest(ids, group_keys, requeued_from) WITH ORDINALITY AS m (id, group_key, requeued_from, place) ORDER BY place
     LOOP
-        -- A repetition of the dead head takes its place.
+        -- A dead head that was requeued gets its place back.
         UPDATE messages.group_member g SET id = member.id WHERE g.id = member.requeued_from AND NOT g.waits;
         CONTINUE WHEN FOUND;
         INSERT INTO messages.group_member AS g (id, queue_name, group_key, waits)

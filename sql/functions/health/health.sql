@@ -16,7 +16,7 @@ BEGIN
             ('history', ''), ('wraparound', ''), ('settings', ''), ('dead_messages', '$2'), ('waiting_messages', '$2')
         ) AS checks (check_name, arguments)
     LOOP
-        -- A check that cannot run is itself a finding, and no reason to keep the others back.
+        -- A check that cannot run is itself a finding, and must not keep the others from running.
         BEGIN
             RETURN QUERY EXECUTE format('SELECT %1$L::text, c.severity, c.finding, c.cure FROM messages.health_%1$s(%2$s) c',
                                         one.check_name, one.arguments) USING health.held_for, health.waiting_for;

@@ -9,11 +9,11 @@ AS $$
           FROM now_in)
     SELECT CASE WHEN none_now AND NOT strays THEN 'critical' WHEN none_now OR none_next OR strays THEN 'warning' ELSE 'ok' END,
            format('partitions: %s, from %s to %s', (SELECT count(*) FROM part), (SELECT min(first_at) FROM part), (SELECT max(end_at) FROM part))
-           || CASE WHEN strays THEN '; the default partition has messages' WHEN none_now THEN '; none for now'
-                   WHEN none_next THEN '; none for the time after this one' ELSE '' END,
+           || CASE WHEN strays THEN '; the default partition has messages' WHEN none_now THEN '; none for the current period'
+                   WHEN none_next THEN '; none for the next period' ELSE '' END,
            CASE WHEN strays THEN 'SELECT messages.adopt_archive_default()'
                 WHEN none_now OR none_next THEN 'SELECT messages.upkeep()' END
       FROM judged
 $$;
 COMMENT ON FUNCTION messages.health_archive_partitions() IS
-    'A check of health(). Whether the archive has partitions for now and for what comes next, and messages in its default partition.';
+    'A check of health(). Whether the archive has partitions for the current and the next period, and whether messages lie in its default partition.';

@@ -1,13 +1,13 @@
 CREATE OR REPLACE FUNCTION messages.health_dead_tuples() RETURNS TABLE (severity text, finding text, cure text)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
-    -- Autovacuum begins at 10,000 dead versions and a tenth of the live ones. Twice as many: it does not keep up.
+    -- Autovacuum begins at 10,000 dead versions plus a tenth of the live ones. At twice as many it is not keeping up.
     SELECT late.severity,
            format('dead versions: %s; messages: about %s; table %s, indexes %s, %s per message; last VACUUM %s',
                   s.n_dead_tup, s.n_live_tup, pg_size_pretty(size.heap), pg_size_pretty(size.indexes),
                   pg_size_pretty((size.heap + size.indexes) / greatest(s.n_live_tup, 1)),
                   coalesce(date_trunc('second', clock_timestamp() - greatest(s.last_vacuum, s.last_autovacuum))::text || ' ago', 'never'))
-           || CASE WHEN late.severity <> 'ok' THEN '. While a check above names who holds back VACUUM, end that first' ELSE '' END,
+           || CASE WHEN late.severity <> 'ok' THEN '. If another check names what holds back VACUUM, end that first' ELSE '' END,
            CASE WHEN late.severity <> 'ok' THEN 'VACUUM (ANALYZE) messages.message' END
       FROM pg_stat_all_tables s
      CROSS JOIN LATERAL (SELECT pg_table_size(s.relid) AS heap, pg_indexes_size(s.relid) AS indexes) size

@@ -21,4 +21,4 @@ AS $$
       FROM late
 $$;
 COMMENT ON FUNCTION messages.health_history() IS
-    'A check of health(). Whether what is kept for a time is deleted afterwards: dedup keys, the inbox, the archive of queues with a retention.';
+    'A check of health(). Whether what is kept for a limited time is deleted on time: dedup keys, the inbox, the archive of queues with a retention.';

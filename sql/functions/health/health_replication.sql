@@ -1,7 +1,7 @@
 CREATE OR REPLACE FUNCTION messages.health_replication() RETURNS TABLE (severity text, finding text, cure text)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
-    -- Neither a slot nor a standby says since when it holds its snapshot: only how many transactions ago.
+    -- Slots and standbys do not say when they took their snapshot, only how many transactions ago.
     WITH holder AS (
         SELECT format('replication slot %s (%s)', s.slot_name, CASE WHEN s.active THEN 'active' ELSE 'nobody uses it' END) AS name,
                greatest(age(s.xmin), age(s.catalog_xmin)) AS transactions, s.active,

@@ -15,7 +15,7 @@ DECLARE
     swept   boolean;
     known   boolean := false;
 BEGIN
-    -- As lease does it; docs/decisions/0005-hot-statements.md
+    -- As in lease: docs/decisions/0005-hot-statements.md
     FOR level IN
         SELECT q.paused, q.max_attempts, p.priority, p.low_water AS low_water_mark,
                'epoch'::timestamptz + pg_sequence_last_value(p.low_water) * interval '1 us' AS low_water,
@@ -70,4 +70,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.consume(text, integer, text) IS
-    'Takes messages out and archives them as success in the caller''s transaction: effects in the same transaction happen exactly once; a rollback gives the messages back. max_leased does not apply. Errors as lease.';
+    'Takes messages out and archives them as success in the caller''s transaction: effects in the same transaction happen exactly once; a rollback gives the messages back. max_leased does not apply. Errors as in lease.';

@@ -6,7 +6,7 @@ DECLARE
     ended bigint;
 BEGIN
     PERFORM messages.check_access(end_named_leases.queue_name, 'consume');
-    -- The name stays for a day, so that a straggler of an old batch leases nothing under it.
+    -- The name stays for a day, so that a late task of an old batch leases nothing under it.
     UPDATE messages.named_lease n SET lock_token = NULL, ids = '{}'
      WHERE split_part(n.lease_name, '/', 1) = end_named_leases.stream AND n.queue_name = end_named_leases.queue_name AND n.lock_token IS NOT NULL
        AND CASE WHEN split_part(n.lease_name, '/', 2) ~ '^[0-9]{1,18}$'
@@ -15,4 +15,4 @@ BEGIN
     RETURN ended;
 END $$;
 COMMENT ON FUNCTION messages.end_named_leases(text, text, bigint) IS
-    'Ends the leases named STREAM/BATCH/PARTITION of the batches of a stream before this one, which are done, and returns how many there were: those names get no messages any more. The messages stay leased.';
+    'Ends the leases named STREAM/BATCH/PARTITION of all batches of a stream before this one, which are done, and returns how many there were. Nothing can be leased under those names any more; their messages stay leased.';

@@ -76,7 +76,7 @@ BEGIN
             EXIT WHEN swept OR moment < level.sweep_due + CASE WHEN wanted > 0 THEN interval '0' ELSE interval '1 s' END
                    OR (wanted = 0 AND level.low_water IS NULL);
             swept := true;
-            -- Whoever still wants more has seen all that is ready, so what the sweep frees may lie anywhere.
+            -- A call that still wants more has seen all that is ready, so what the sweep frees may lie anywhere.
             from_at := messages.sweep_priority(lease.queue_name, level.priority,
                                                CASE WHEN wanted > 0 THEN 'infinity' ELSE from_at END,
                                                level.max_attempts, greatest(lease.max_messages, 100));

@@ -15,7 +15,7 @@ BEGIN
     PERFORM messages.check_key('lease_name', coalesce(lease_named.lease_name, ''));
     PERFORM messages.check_access(lease_named.queue_name, 'consume');
     PERFORM messages.check_duration('lease_for', lease_named.lease_for, '1 millisecond', '12 hours');
-    -- Of two at once the second waits here for the first, and then finds what it took.
+    -- Of two concurrent calls the second waits here for the first, and then finds what that one leased.
     INSERT INTO messages.named_lease (lease_name, queue_name, expires_at)
     VALUES (lease_named.lease_name, lease_named.queue_name, clock_timestamp()) ON CONFLICT (lease_name) DO NOTHING;
     IF FOUND THEN
@@ -32,10 +32,10 @@ BEGIN
     END IF;
     SELECT * INTO known FROM messages.named_lease n WHERE n.lease_name = lease_named.lease_name FOR UPDATE;
     IF known.queue_name <> lease_named.queue_name THEN
-        RAISE EXCEPTION 'the lease named % is of queue %', quote_literal(lease_named.lease_name), quote_literal(known.queue_name)
+        RAISE EXCEPTION 'the lease name % is in use for queue %', quote_literal(lease_named.lease_name), quote_literal(known.queue_name)
             USING ERRCODE = 'PQ004', HINT = 'Give each stream a name of its own.';
     END IF;
-    -- Whoever does it again has as much time as the first had.
+    -- A repeated call has as much time as the first one had.
     until := clock_timestamp() + coalesce(lease_named.lease_for,
                                           (SELECT q.lease_for FROM messages.queue q WHERE q.queue_name = known.queue_name));
     UPDATE messages.named_lease n SET expires_at = until WHERE n.lease_name = lease_named.lease_name AND n.lock_token IS NOT NULL;
@@ -49,4 +49,4 @@ BEGIN
       FROM held h JOIN messages.queue q ON q.queue_name = h.queue_name;
 END $$;
 COMMENT ON FUNCTION messages.lease_named(text, text, integer, interval, text) IS
-    'Leases like lease, once under each name: the same name again returns those of its messages that are still leased, extended, and never others. Two calls at once get the same messages. PQ001: unknown queue; PQ002: paused; PQ004: bad argument, or the name is in use for another queue.';
+    'Leases like lease, but once for each name: a repeated call extends and returns those messages of the name that are still leased, and never others. Two concurrent calls get the same messages. PQ001: unknown queue; PQ002: paused; PQ004: bad argument, or the name is in use for another queue.';

@@ -8,4 +8,4 @@ BEGIN
     RETURN NEW;
 END $$;
 COMMENT ON FUNCTION messages.lease_taken_over() IS
-    'Trigger. When plain SQL locks a message whose lease expired, the old token dies with the old lease.';
+    'Trigger. When plain SQL locks a message whose lease expired, the token of the old lease becomes worthless.';

@@ -4,7 +4,7 @@ AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM messages.check_key('consumer', coalesce(once.consumer, ''));
-    -- Whoever is limited speaks of its own messages only, or it could keep another team from its effect.
+    -- A limited login may name only messages of its own queues, or it could keep another team from its effect.
     IF messages.session_is_limited() THEN
         PERFORM messages.check_access(
             (SELECT m.queue_name FROM messages.message m WHERE m.id = once.message_id), 'consume');
@@ -13,4 +13,4 @@ BEGIN
     RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION messages.once(text, bigint) IS
-    'True the first time for a consumer and message, in the transaction of the effect: if both commit, the effect happened once, however often the message is delivered. Remembered for 30 days. Two at once: the second waits for the first. PQ004: bad consumer.';
+    'True the first time that it is called for a consumer and a message, else false. Called in the transaction of an effect, it lets the effect happen once, however often the message is delivered. Remembered for 30 days. Of two concurrent calls the second waits for the first. PQ004: bad consumer.';

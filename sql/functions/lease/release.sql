@@ -17,12 +17,12 @@ DECLARE
 BEGIN
     PERFORM messages.check_duration('delay', release.delay, '0', '366 days');
     PERFORM messages.check_outcomes(NULL, NULL, release.failure);
-    -- Back where it was in the order, unless a delay moves it; whoever looks next has to start low enough to see it.
+    -- Back to its old place in the order, unless a delay moves it; the next lease has to start low enough to find it.
     FOR released IN
         WITH freed AS (
             UPDATE messages.message m
                SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL,
-                   -- Each pause between half and all of it, so that what failed together does not come back together.
+                   -- Jitter, from half of the pause to all of it, so that what failed together does not come back together.
                    visible_at = CASE
                        WHEN release.back_off THEN moment + least(q.backoff_max, q.backoff_first * (2 ^ least(greatest(m.attempts, 1) - 1, 30)))
                                                            * (0.5 + random() / 2)
@@ -50,4 +50,4 @@ BEGIN
                                          coalesce(release.details, 'released after its last attempt'), failure => release.failure);
 END $$;
 COMMENT ON FUNCTION messages.release(uuid, bigint[], interval, boolean, text, jsonb, boolean) IS
-    'Gives leased messages back, now or after a delay or the back-off of the queue, and returns the ids; an id that is missing was lost. A counted last attempt is archived as failed with details and failure; without count_attempt it is "come back later". PQ004: bad delay or failure.';
+    'Gives leased messages back, now or after a delay or the back-off of the queue, and returns the ids; an id that is missing was lost. After its last attempt a message is archived as failed instead, with details and failure. count_attempt => false gives the attempt back: "come back later". PQ004: bad delay or failure.';

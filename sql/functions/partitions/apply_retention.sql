@@ -15,9 +15,9 @@ BEGIN
     FOR old IN
         SELECT p.* FROM messages.archive_partitions() p
          WHERE p.end_at < moment - (SELECT min(q.retention) FROM messages.queue q)
-           AND has_table_privilege(p.partition, 'DELETE')          -- not of somebody who made it by hand
+           AND has_table_privilege(p.partition, 'DELETE')          -- not one that another role made by hand
     LOOP
-        -- One row that has to be kept keeps them all: of a queue with a longer retention, or a dead message without a remedy.
+        -- One row that has to be kept keeps them all: one of a queue with a longer retention, or a dead message without a remedy.
         EXECUTE format($keep$
             SELECT EXISTS (SELECT FROM messages.dead_message d WHERE d.archived_at >= $3 AND d.archived_at < $1)
                 OR EXISTS (SELECT FROM %1$s a LEFT JOIN messages.queue q ON q.queue_name = a.queue_name

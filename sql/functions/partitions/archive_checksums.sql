@@ -20,7 +20,7 @@ BEGIN
       INTO values, line
       FROM (SELECT a.attname AS name, format_type(a.atttypid, NULL) AS kind, a.attnum AS place FROM pg_attribute a
              WHERE a.attrelid = 'messages.message_archive'::regclass AND a.attnum > 0 AND NOT a.attisdropped) c;
-    -- Through the table and not the partition, of which somebody else may be the owner. OFFSET: each text is made once.
+    -- Through the table, because the partition may have another owner. OFFSET 0 lets each text be built only once.
     RETURN QUERY EXECUTE format($checksums$
         SELECT b.queue_name, b.result, b.date, count(*), md5(string_agg(concat(%1$s, '|', E'\n'), '' ORDER BY b.place))
           FROM (SELECT %2$s, a.ctid AS place, a.archived_at::date AS date FROM messages.message_archive a

@@ -48,7 +48,7 @@ BEGIN
                 quote_literal(drop_archive_partition.partition), chunk.first_page, chunk.end_page USING ERRCODE = 'PQ013', HINT = again;
         END IF;
     END LOOP;
-    -- Readers go on until here. From here nobody changes a row of it, nor decides about one.
+    -- Readers go on until here. From here on nobody can change a row of it or give one a remedy.
     EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', part.partition);
     EXECUTE versions INTO after;
     IF after IS DISTINCT FROM before THEN
@@ -60,7 +60,7 @@ BEGIN
             USING ERRCODE = 'PQ013', HINT = again;
     END IF;
     IF EXISTS (SELECT FROM messages.dead_message d WHERE d.archived_at >= part.first_at AND d.archived_at < part.end_at) THEN
-        RAISE EXCEPTION 'archive partition % has dead messages about which nothing was decided', quote_literal(drop_archive_partition.partition)
+        RAISE EXCEPTION 'archive partition % has dead messages without a remedy', quote_literal(drop_archive_partition.partition)
             USING ERRCODE = 'PQ014', HINT = 'Nothing was dropped. Requeue or dismiss them, then export and drop it again.';
     END IF;
     PERFORM messages.drop_and_record_partition(part.partition);
@@ -68,4 +68,4 @@ BEGIN
     RETURN after.rows;
 END $$;
 COMMENT ON FUNCTION messages.drop_archive_partition(text, jsonb) IS
-    'Drops a closed archive partition if the manifest of its export covers and equals it, and returns how many messages it had. 55P03: it is in use, try again. PQ004: no such partition, not closed, no manifest of it, or an isolation level other than read committed. PQ013: it differs from the manifest. PQ014: it has dead messages without a remedy. PQ015: it belongs to another role.';
+    'Drops a closed archive partition if the manifest of its export covers and equals it, and returns how many messages it had. 55P03: it is in use, try again. PQ004: no such partition, not closed, not its manifest, or an isolation level other than read committed. PQ013: it differs from the manifest. PQ014: it has dead messages without a remedy. PQ015: it belongs to another role.';

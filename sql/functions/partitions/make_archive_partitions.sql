@@ -10,11 +10,11 @@ DECLARE
     made    integer := 0;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('messages.make_archive_partitions', 0));
-    -- A week of days, or three months, ahead: so long may the upkeep be away.
+    -- A week ahead by day, three months ahead by month: so long the upkeep may be missing.
     FOR ahead IN 0..CASE size WHEN 'day' THEN 7 ELSE 3 END LOOP
         first := date_trunc(size, moment) + ahead * ('1 ' || size)::interval;
         after := first + ('1 ' || size)::interval;
-        -- What is covered by another partition stays there, and so does a time of which the default partition has rows.
+        -- Leave out what another partition covers, and any period of which the default partition has rows.
         CONTINUE WHEN EXISTS (SELECT FROM messages.archive_partitions() p WHERE p.first_at < after AND p.end_at > first)
             OR EXISTS (SELECT FROM messages.message_archive_default d WHERE d.archived_at >= first AND d.archived_at < after);
         EXECUTE format('CREATE TABLE messages.message_archive_%s PARTITION OF messages.message_archive FOR VALUES FROM (%L) TO (%L)',
@@ -24,4 +24,4 @@ BEGIN
     RETURN made;
 END $$;
 COMMENT ON FUNCTION messages.make_archive_partitions() IS
-    'Makes the archive partitions (UTC) of the current and the coming days or months and returns how many were missing.';
+    'Creates the archive partitions (UTC) of the current and the coming days or months and returns how many were missing.';

@@ -11,7 +11,7 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give day or month.';
     END IF;
     UPDATE messages.archive_policy p SET partition_by = partition_archive.partition_by;
-    -- Partitions of the future are empty, so that the new size begins with the next period and not in months.
+    -- Future partitions are empty: drop them, so that the new size begins with the next period and not in months.
     FOR coming IN SELECT * FROM messages.archive_partitions() p WHERE p.first_at > clock_timestamp() LOOP
         EXECUTE format('SELECT EXISTS (SELECT FROM %s)', coming.partition) INTO used;
         IF NOT used THEN
@@ -21,4 +21,4 @@ BEGIN
     PERFORM messages.make_archive_partitions();
 END $$;
 COMMENT ON FUNCTION messages.partition_archive(text) IS
-    'Makes archive partitions by day or by month from now on; those that have messages stay as they are. PQ004: neither day nor month.';
+    'Lets archive partitions be made by day or by month from now on; those that have messages stay as they are. PQ004: neither day nor month.';

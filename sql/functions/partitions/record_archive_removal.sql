@@ -8,4 +8,4 @@ AS $$
      WHERE (p.gone_before_xid, p.gone_before_id) < (gone.xid, gone.id)
 $$;
 COMMENT ON FUNCTION messages.record_archive_removal(bigint, bigint) IS
-    'Records the place in the log behind the last message that was removed: its transaction, or the id of a message without one. NULLs: none was.';
+    'Records the place in the log behind the last message that was removed: its transaction, or the id of a message without one. NULLs if none was.';

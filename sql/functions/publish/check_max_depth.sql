@@ -10,7 +10,8 @@ DECLARE
 BEGIN
     SELECT * INTO queue FROM messages.queue q WHERE q.queue_name = check_max_depth.queue_name;
     free := coalesce(pg_sequence_last_value(queue.depth_left), 0) - arrived;
-    -- Counting costs as much as the queue is deep: once in as many publishes as were free, and 2 % of the time when full.
+    -- The deeper the queue, the more counting costs. So count only when the room that was last found is used up, and for at
+    -- most 2 % of the time while the queue stays full.
     IF free < 0 AND moment >= messages.stored_moment(queue.depth_recount_at) THEN
         free := queue.max_depth - (
             SELECT count(*) FROM (
@@ -19,9 +20,9 @@ BEGIN
         PERFORM messages.store_moment(queue.depth_recount_at, clock_timestamp() + 50 * (clock_timestamp() - moment));
     END IF;
     IF free < 0 THEN
-        RAISE EXCEPTION 'queue % is full: it takes %', quote_literal(queue.queue_name), queue.max_depth
+        RAISE EXCEPTION 'queue % is full: its max_depth is %', quote_literal(queue.queue_name), queue.max_depth
             USING ERRCODE = 'PQ007',
-                  HINT = format('Publish later, or raise it: SELECT messages.alter_queue(%L, max_depth => …)', queue.queue_name);
+                  HINT = format('Publish later, or raise the limit: SELECT messages.alter_queue(%L, max_depth => …)', queue.queue_name);
     END IF;
     PERFORM setval(queue.depth_left, free);
 END $$;

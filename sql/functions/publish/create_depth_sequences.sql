@@ -11,4 +11,4 @@ BEGIN
     EXECUTE format('CREATE SEQUENCE %s AS bigint', due);
     UPDATE messages.queue q SET depth_left = place::regclass, depth_recount_at = due::regclass WHERE q.queue_name = create_depth_sequences.queue_name;
 END $$;
-COMMENT ON FUNCTION messages.create_depth_sequences(text) IS 'Makes the sequences of a queue that gets a max_depth for the first time.';
+COMMENT ON FUNCTION messages.create_depth_sequences(text) IS 'Creates the sequences of a queue that gets a max_depth for the first time.';

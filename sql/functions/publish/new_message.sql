@@ -8,7 +8,7 @@ DECLARE
     mixed   boolean;
     grouped boolean;
 BEGIN
-    -- One queue and priority a statement is the rule, and costs half of what grouping costs.
+    -- Nearly every statement inserts into one queue with one priority: that costs half of what grouping costs.
     SELECT min(a.queue_name) AS queue_name, min(a.priority) AS priority, min(a.id) AS first_id, count(*) AS number,
            max(pg_column_size(a.message)) AS largest, max(a.queue_name) AS last_queue, max(a.priority) AS last_priority,
            count(a.group_key) AS grouped
@@ -31,10 +31,10 @@ BEGIN
             PERFORM messages.raise_unknown_queue(arrival.queue_name);
         END IF;
         IF arrival.largest > policy.max_body_bytes THEN
-            RAISE EXCEPTION 'a body of % bytes is too large for queue %: it takes %',
+            RAISE EXCEPTION 'a body of % bytes is too large for queue %: its max_body_bytes is %',
                 arrival.largest, quote_literal(arrival.queue_name), policy.max_body_bytes
                 USING ERRCODE = 'PQ005',
-                      HINT = 'Keep large data elsewhere and publish where it is, or raise max_body_bytes with messages.alter_queue.';
+                      HINT = 'Store large data elsewhere and publish where it is, or raise max_body_bytes with messages.alter_queue.';
         END IF;
         IF policy.new_priority THEN
             PERFORM messages.create_priority_sequences(arrival.queue_name, arrival.priority);
@@ -42,8 +42,8 @@ BEGIN
         IF policy.max_depth IS NOT NULL THEN
             PERFORM messages.check_max_depth(arrival.queue_name, arrival.number);
         END IF;
-        -- A full notification queue would make publishers fail at commit, so stop ringing long before. To ask how full it is
-        -- takes two locks of the whole server, so only now and then.
+        -- A full notification queue would make publishers fail at commit, so stop ringing long before. Asking how full it is
+        -- takes two locks of the whole server, so ask only now and then.
         IF policy.notify <> 'off'
            AND coalesce(pg_sequence_last_value('messages.rings_paused_until') < extract(epoch FROM clock_timestamp()) * 1000000, true)
            AND (random() > 0.01 OR NOT messages.notify_queue_is_filling())

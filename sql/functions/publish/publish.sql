@@ -31,7 +31,7 @@ BEGIN
        AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE THEN
         PERFORM messages.check_access(publish.queue_name, 'publish');
     END IF;
-    -- To call another function costs as much as a tenth of a publish: only if there is something to check.
+    -- Calling another function costs a tenth of a publish, so call it only if there is something to check.
     IF publish.priority IS DISTINCT FROM 0 OR publish.delay <> '0' OR publish.expires_in IS NOT NULL
        OR publish.visible_at IS NOT NULL OR publish.headers IS NOT NULL THEN
         PERFORM messages.check_publish(publish.priority, publish.delay, publish.expires_in, publish.visible_at, publish.headers);
@@ -39,8 +39,9 @@ BEGIN
     IF publish.topic IS NOT NULL OR publish.group_key IS NOT NULL THEN
         PERFORM messages.check_topic(publish.topic), messages.check_key('group_key', publish.group_key);
     END IF;
-    -- What the trigger would check and do, in the same statement: the trigger costs as much as all the rest. Whatever is not
-    -- the rule, and one in a hundred, which looks how full the notification queue is, goes the long way.
+    -- The short way: one statement checks and does what the trigger would, because the trigger costs as much as all the rest.
+    -- Everything unusual goes the long way below, and so does one publish in a hundred, to see how full the notification
+    -- queue is.
     IF publish.group_key IS NULL THEN
         admitted := set_config('messages.admitted', 'yes', true);
         INSERT INTO messages.message (id, queue_name, message, priority, created_at, visible_at, expires_at, headers, reference, topic)
@@ -71,4 +72,4 @@ BEGIN
     RETURN new_id;
 END $$;
 COMMENT ON FUNCTION messages.publish(text, jsonb, integer, interval, interval, jsonb, text, timestamptz, text, text, text, interval, text) IS
-    'Publishes one message in the caller''s transaction and returns its id; with a dedup_key that is remembered, the id of the message that it duplicates. PQ001: unknown queue; PQ004: bad argument; PQ005: body too large; PQ007: queue full.';
+    'Publishes one message in the caller''s transaction and returns its id; if its dedup_key is still remembered, the id of the message that was published under that key. PQ001: unknown queue; PQ004: bad argument; PQ005: body too large; PQ007: queue full.';

@@ -41,4 +41,4 @@ BEGIN
     RETURNING m.id;
 END $$;
 COMMENT ON FUNCTION messages.publish_batch(text, jsonb, integer, interval, interval, jsonb, text[], timestamptz, text[], text[], text[], interval, text) IS
-    'Publishes each element of a JSON array in one statement and returns the ids in order; each array has an element, or NULL, for each body. All or none. Errors as publish.';
+    'Publishes each element of a JSON array in one statement and returns the ids in order, all or none; every other array has one element for each body, which may be NULL. Errors as in publish.';

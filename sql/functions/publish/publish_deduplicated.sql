@@ -40,9 +40,9 @@ BEGIN
     IF NOT FOUND THEN
         PERFORM messages.raise_unknown_queue(publish_deduplicated.queue_name);
     END IF;
-    -- The ids in the order of the bodies, because a group is lined up by them.
+    -- The ids follow the order of the bodies, because the order in a group follows the ids.
     ids := ARRAY(SELECT nextval('messages.message_id_seq') FROM generate_series(1, cardinality(publish_deduplicated.dedup_keys)));
-    -- Everybody takes the keys in one order, so that two batches never wait for each other.
+    -- Every session takes the keys in the same order, so that two batches cannot deadlock.
     FOR item IN
         SELECT keys.dedup_key, keys.place FROM unnest(publish_deduplicated.dedup_keys) WITH ORDINALITY AS keys (dedup_key, place)
          ORDER BY keys.dedup_key COLLATE "C", keys.place
@@ -57,7 +57,7 @@ BEGIN
             EXIT WHEN FOUND;
             SELECT d.id INTO known FROM messages.dedup d
              WHERE d.queue_name = publish_deduplicated.queue_name AND d.dedup_key = item.dedup_key FOR UPDATE;
-            CONTINUE WHEN NOT FOUND;                               -- forgotten in this moment
+            CONTINUE WHEN NOT FOUND;                               -- it expired just now
             IF publish_deduplicated.on_conflict = 'replace' AND known <> ALL (ids) THEN
                 UPDATE messages.message m
                    SET message = publish_deduplicated.messages -> (item.place - 1)::integer,
@@ -89,4 +89,4 @@ BEGIN
     RETURN QUERY SELECT * FROM unnest(ids, old);
 END $$;
 COMMENT ON FUNCTION messages.publish_deduplicated(text, jsonb, text[], interval, text, integer, interval, interval, jsonb, text[], timestamptz, text[], text[]) IS
-    'Publishes the bodies whose dedup_key is not remembered; a duplicate returns the id of the message that was published before. on_conflict => replace puts the new body in its place while that message waits. Errors as publish.';
+    'Publishes the bodies whose dedup_key is not remembered; a duplicate returns the id of the message that was published before. on_conflict => replace puts the new body in its place while that message waits. Errors as in publish.';

@@ -52,4 +52,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, boolean, interval, interval, interval, interval, text, integer, bigint) IS
-    'Changes the policy of a queue, also for the messages that wait in it; NULL keeps a value; 0 lifts max_leased, max_depth and retention. PQ001: unknown queue; PQ004: bad policy.';
+    'Changes the policy of a queue, also for the messages already in it; NULL keeps a value; 0 lifts max_leased, max_depth and retention. PQ001: unknown queue; PQ004: bad policy.';

@@ -7,7 +7,7 @@ DECLARE
     mark    regclass;
 BEGIN
     PERFORM messages.check_read_committed();
-    -- Publishers read the queue without a lock: keep them all out for the moment that this takes.
+    -- Publishers read the queue without a lock: keep all of them out while this runs.
     LOCK TABLE messages.message IN SHARE ROW EXCLUSIVE MODE;
     PERFORM FROM messages.queue q WHERE q.queue_name = drop_queue.queue_name FOR UPDATE;
     IF NOT FOUND THEN

@@ -20,4 +20,4 @@ BEGIN
     RETURN deleted;
 END $$;
 COMMENT ON FUNCTION messages.purge_queue(text) IS
-    'Deletes the messages of a queue that nobody holds, delayed ones too, without archiving them; returns how many. Their dedup keys are free again. PQ001: unknown queue.';
+    'Deletes the messages of a queue that are not leased, delayed ones too, without archiving them, and returns how many. Their dedup keys can be used again. PQ001: unknown queue.';

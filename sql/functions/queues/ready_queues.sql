@@ -3,7 +3,7 @@ RETURNS TABLE (queue_name text, ready bigint, oldest_age interval, next_in inter
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
 AS $$
-    -- Below the low-water mark only what a sweep would find, and only when a sweep is due: consumers that work do that.
+    -- Below the low-water mark there is only what a sweep would find. Busy consumers sweep, so look there only when one is due.
     SELECT q.queue_name, sum(found.ready)::bigint, moment - min(found.oldest), min(coming.visible_at) - moment
       FROM (SELECT clock_timestamp() AS moment) clock
      CROSS JOIN messages.queue q
@@ -27,4 +27,4 @@ AS $$
     HAVING sum(found.ready) > 0 OR min(coming.visible_at) IS NOT NULL
 $$;
 COMMENT ON FUNCTION messages.ready_queues(text[], integer) IS
-    'The queues, not paused, that have a message to lease now (ready counts up to count_up_to per priority) or later (next_in). One query serves any number of waiting consumers.';
+    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority) or later (next_in). One query serves any number of waiting consumers.';

@@ -16,16 +16,16 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give publish, consume or observe.';
     ELSIF to_regrole('messages_limited') IS NULL THEN
         RAISE EXCEPTION 'this cluster has no role messages_limited' USING ERRCODE = 'undefined_object',
-            HINT = 'Install again as a superuser or a role with CREATEROLE: the installation makes the group roles.';
+            HINT = 'Install again as a superuser or a role with CREATEROLE: the installation creates the group roles.';
     ELSIF grant_queue.role_name LIKE 'messages\_%' OR pg_has_role(grantee, to_regrole('messages_admin'), 'USAGE') THEN
         RAISE EXCEPTION 'role % cannot be limited to queues', quote_literal(grant_queue.role_name) USING ERRCODE = 'PQ004',
-            HINT = 'Give a role that is no superuser, no member of messages_admin, and none of the group roles.';
+            HINT = 'Give a role that is not a superuser, not a member of messages_admin, and not one of the group roles.';
     END IF;
     PERFORM FROM messages.queue q WHERE q.queue_name = grant_queue.queue_name FOR KEY SHARE;
     IF NOT FOUND THEN
         PERFORM messages.raise_unknown_queue(grant_queue.queue_name);
     END IF;
-    -- A role that is created later may get the number of one that was dropped.
+    -- A new role may get the OID of one that was dropped.
     DELETE FROM messages.queue_grant g WHERE NOT EXISTS (SELECT FROM pg_roles r WHERE r.oid = g.grantee);
     INSERT INTO messages.queue_grant (queue_name, grantee, privilege)
     VALUES (grant_queue.queue_name, grantee, grant_queue.privilege) ON CONFLICT DO NOTHING;
@@ -38,4 +38,4 @@ BEGIN
     RETURN added;
 END $$;
 COMMENT ON FUNCTION messages.grant_queue(text, text, text) IS
-    'Lets a role and its members publish to, consume from or observe one queue, and nothing else from now on: it becomes a member of messages_limited. True if that is new. PQ001: unknown queue; PQ004: bad role or privilege; 42501: the owner of the schema may not grant the group roles.';
+    'Lets a role and its members publish to, consume from or observe one queue. From then on it reaches only the queues granted to it, as a member of messages_limited. True if the grant is new. PQ001: unknown queue; PQ004: bad role or privilege; 42501: the owner of the schema may not grant the group roles.';

@@ -6,7 +6,7 @@ DECLARE
     role    regrole := messages.find_role(revoke_queue.role_name);
     revoked integer;
 BEGIN
-    -- It stays in messages_limited: to leave that would reach every queue, and other databases grant there too.
+    -- The role stays in messages_limited: without it the role would reach every queue, and other databases may rely on it.
     DELETE FROM messages.queue_grant g
      WHERE g.queue_name = revoke_queue.queue_name AND g.grantee = role
        AND (revoke_queue.privilege IS NULL OR g.privilege = revoke_queue.privilege);
@@ -14,4 +14,4 @@ BEGIN
     RETURN revoked;
 END $$;
 COMMENT ON FUNCTION messages.revoke_queue(text, text, text) IS
-    'Takes back what grant_queue granted, NULL for all privileges on the queue; returns how many there were. The role stays limited. PQ004: no such role.';
+    'Revokes what grant_queue granted (privilege NULL: everything on the queue) and returns how many grants there were. The role stays limited. PQ004: no such role.';

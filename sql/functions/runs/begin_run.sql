@@ -13,7 +13,7 @@ BEGIN
     ON CONFLICT (run_id) DO NOTHING;
     summary := messages.run_summary(begin_run.run_id, begin_run.pipeline);
     IF summary IS NULL THEN
-        -- Now, and not at its end: there the work would be done and could not be noted.
+        -- Checked now and not at the end, when the work would be done and could not be recorded.
         PERFORM messages.check_run_owner(begin_run.run_id);
     END IF;
     RETURN summary;

@@ -18,4 +18,4 @@ BEGIN
     RETURN finished.summary;
 END $$;
 COMMENT ON FUNCTION messages.finish_run(text, jsonb) IS
-    'Records that a run is done and returns its summary: of two at once, that of the first. PQ004: another role started it, or publish_staged() finishes it.';
+    'Records that a run is done and returns its summary; of two concurrent calls both return that of the first. PQ004: another role started it, or publish_staged() finishes it.';

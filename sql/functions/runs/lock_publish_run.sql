@@ -23,4 +23,4 @@ BEGIN
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION messages.lock_publish_run(text, bigint) IS
-    'Locks a run, or a stream whose last batch is remembered, so that of two at once the second waits. Returns what it published before, else NULL. PQ004: another role''s run, or a batch before the last.';
+    'Locks a run, or a stream whose last batch is remembered, so that of two concurrent calls the second waits. Returns what it published before, else NULL. PQ004: another role''s run, or a batch before the last.';

@@ -36,4 +36,4 @@ BEGIN
     RETURN published;
 END $$;
 COMMENT ON FUNCTION messages.replay(text, text, jsonb, integer) IS
-    'Publishes copies of messages [{"id", "message", "headers", "reference", "topic", "group_key"}] with the headers replay_of and replay_run, and returns how many: each id once per run and queue, for 90 days. Without rows it only checks that the queue exists. Errors as publish.';
+    'Publishes copies of messages [{"id", "message", "headers", "reference", "topic", "group_key"}] with the headers replay_of and replay_run, and returns how many: each id once per run and queue, for 90 days. Without rows it only checks that the queue exists. Errors as in publish.';

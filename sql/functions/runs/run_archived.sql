@@ -23,7 +23,7 @@ BEGIN
            extract(epoch FROM clock_timestamp() - began)
       INTO success, rejected, failed, lock_expired, seconds
       FROM messages.message_archive a
-     -- What follows has no space: the name of one run may be the beginning of another one's.
+     -- No space may follow: the name of one run may be the beginning of another's.
      WHERE a.archived_at >= began AND starts_with(a.handled_by, holder)
        AND strpos(substr(a.handled_by, length(holder) + 1), ' ') = 0;
 END $$;

@@ -18,7 +18,7 @@ BEGIN
         PERFORM messages.raise_unknown_queue(run_backlog.queue_name);
     END IF;
     SELECT count(*) FILTER (WHERE free AND m.visible_at <= moment AND coalesce(m.expires_at > moment, true)),
-           -- What follows has no space: the name of one run may be the beginning of another one's.
+           -- No space may follow: the name of one run may be the beginning of another's.
            count(*) FILTER (WHERE NOT free AND starts_with(m.locked_by, run_backlog.holder)
                                   AND strpos(substr(m.locked_by, length(run_backlog.holder) + 1), ' ') = 0),
            count(*)

@@ -6,7 +6,7 @@ DECLARE
 BEGIN
     SELECT * INTO known FROM messages.pipeline_run r WHERE r.run_id = run_summary.run_id;
     IF known.pipeline <> run_summary.pipeline THEN
-        RAISE EXCEPTION 'run % is one of the pipeline %, not of %', quote_literal(run_summary.run_id), known.pipeline, run_summary.pipeline
+        RAISE EXCEPTION 'run % belongs to pipeline %, not to %', quote_literal(run_summary.run_id), known.pipeline, run_summary.pipeline
             USING ERRCODE = 'PQ004', HINT = 'Give each run of each pipeline a name of its own.';
     END IF;
     RETURN known.summary;

@@ -13,14 +13,14 @@ BEGIN
         RAISE EXCEPTION 'schedule_name is %', coalesce(quote_literal(left(schedule_name, 100)), 'NULL')
             USING ERRCODE = 'PQ004', HINT = 'Use a lower-case letter, then letters, digits and underscores; at most 48 characters.';
     END IF;
-    -- AT TIME ZONE itself takes almost any text with a number in it, with the sign turned around.
+    -- AT TIME ZONE itself takes almost any text with a number in it, as an offset with the opposite sign.
     IF time_zone IS NULL OR NOT EXISTS (SELECT FROM pg_timezone_names z WHERE lower(z.name) = lower(time_zone)) THEN
         RAISE EXCEPTION 'time_zone is %', coalesce(quote_literal(left(time_zone, 100)), 'NULL')
             USING ERRCODE = 'PQ004', HINT = 'Give a name of pg_timezone_names, such as UTC or Europe/Berlin.';
     END IF;
     IF messages.next_cron_tick(cron, time_zone, clock_timestamp()) IS NULL THEN
         RAISE EXCEPTION 'cron % never has a tick', quote_literal(left(cron, 100))
-            USING ERRCODE = 'PQ004', HINT = 'Give a day of month that the month has.';
+            USING ERRCODE = 'PQ004', HINT = 'Give a day that the month has.';
     END IF;
     IF message IS NULL THEN
         RAISE EXCEPTION 'message is NULL' USING ERRCODE = 'PQ004', HINT = 'Give JSON; its null is ''null''.';
@@ -30,7 +30,7 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give a whole number from -100 to 100; higher is leased first.';
     END IF;
     IF jsonb_typeof(headers) <> 'object' THEN
-        RAISE EXCEPTION 'headers is of type %', jsonb_typeof(headers)
+        RAISE EXCEPTION 'headers are of type %', jsonb_typeof(headers)
             USING ERRCODE = 'PQ004', HINT = 'Give a JSON object: schedule and tick are added to it.';
     END IF;
 END $$;

@@ -3,7 +3,7 @@ RETURNS SETOF timestamptz
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    -- The wall clock at both ends. Asked a day further on, so that a change of the clock near the end lets more in.
+    -- The wall clock at both ends, asked for a day away on either side: a clock change near an end then only lets more in.
     lowest     timestamp := least((after - interval '24 hours') AT TIME ZONE time_zone + interval '24 hours',
                                   (after + interval '24 hours') AT TIME ZONE time_zone - interval '24 hours');
     highest    timestamp := greatest((until - interval '24 hours') AT TIME ZONE time_zone + interval '24 hours',
@@ -24,8 +24,8 @@ BEGIN
                 SELECT today + make_time(hour, minute, 0) AS clock
                   FROM unnest(meant.hours) AS hour CROSS JOIN unnest(meant.minutes) AS minute
                  WHERE today + make_time(hour, 59, 59) > lowest AND today + make_time(hour, 0, 0) <= highest),
-            -- A time that the clock skips is moved on by the gap. Of a time that comes twice PostgreSQL gives the second:
-            -- the first lies before it by as much as the clock went back.
+            -- A time that the clock skips moves on by the gap. For a time that comes twice PostgreSQL returns the second:
+            -- the first is earlier by as much as the clock goes back.
             placed AS MATERIALIZED (
                 SELECT w.clock, w.clock AT TIME ZONE time_zone AS second,
                        w.clock AT TIME ZONE time_zone - ((w.clock AT TIME ZONE time_zone - interval '24 hours') AT TIME ZONE time_zone

@@ -32,7 +32,7 @@ BEGIN
     months := messages.parse_cron_field(cron, 'month', fields[4], 1, 12, '{JAN,FEB,MAR,APR,MAY,JUN,JUL,AUG,SEP,OCT,NOV,DEC}');
     weekdays := messages.parse_cron_field(cron, 'day of week', fields[5], 0, 7, '{SUN,MON,TUE,WED,THU,FRI,SAT}');
     weekdays := ARRAY(SELECT DISTINCT weekday % 7 FROM unnest(weekdays) AS weekday);
-    -- As Vixie cron and pg_cron have it: a day field that begins with a star restricts beside the other, not instead of it.
+    -- As in Vixie cron and pg_cron: if a day field begins with a star, a day has to match both fields; else one is enough.
     either_day := fields[3] NOT LIKE '*%' AND fields[5] NOT LIKE '*%';
     every_hour := fields[2] LIKE '*%';
 END $$;

@@ -17,7 +17,7 @@ BEGIN
               FROM messages.cron_ticks(known.cron, known.time_zone, greatest(known.checked_until, moment - interval '24 hours'),
                                        moment) AS t;
             CONTINUE WHEN tick IS NULL;
-            -- Another session may have been faster, or be at it.
+            -- Another session may have published it, or be doing so now.
             SELECT * INTO due
               FROM messages.schedule s
              WHERE s.schedule_name = known.schedule_name AND s.checked_until = known.checked_until AND NOT s.paused
@@ -32,7 +32,7 @@ BEGIN
              WHERE s.schedule_name = due.schedule_name;
             published := published + 1;
         EXCEPTION WHEN OTHERS THEN
-            -- The tick stays due, and the next run tries again; say it once.
+            -- The tick stays due, and the next run tries again; warn only once.
             PERFORM FROM messages.schedule s
               WHERE s.schedule_name = known.schedule_name AND s.checked_until = known.checked_until
                 AND s.last_error IS DISTINCT FROM left(SQLERRM, 500)

@@ -27,7 +27,7 @@ BEGIN
     IF FOUND THEN
         RETURN true;
     END IF;
-    -- Ticks of the past belong to the old times, or to the pause.
+    -- Past ticks belong to the old times or to the pause, and are not made up for.
     UPDATE messages.schedule s
        SET cron = schedule.cron, time_zone = schedule.time_zone, queue_name = schedule.queue_name,
            message = schedule.message, priority = schedule.priority, headers = schedule.headers,
@@ -42,4 +42,4 @@ BEGIN
     RETURN false;
 END $$;
 COMMENT ON FUNCTION messages.schedule(text, text, text, jsonb, text, integer, jsonb, boolean) IS
-    'Publishes a message at each tick of a cron expression from now on. True: it is new; false: it existed and is now as given. paused => NULL leaves that as it is. PQ001: unknown queue; PQ004: bad argument.';
+    'Publishes a message at each tick of a cron expression from now on. Returns true if the schedule is new, false if it existed and was changed. paused => NULL keeps it paused or running. PQ001: unknown queue; PQ004: bad argument.';

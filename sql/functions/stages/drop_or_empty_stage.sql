@@ -12,7 +12,7 @@ BEGIN
     DELETE FROM messages.publish_stage s WHERE s.number = drop_or_empty_stage.number AND NOT keep_table;
     RETURN true;
 EXCEPTION
-    -- A task that lost, or whose driver died, still writes: nobody waits for it.
+    -- A task that lost to another attempt, or whose driver died, may still write: do not wait for it.
     WHEN lock_not_available THEN
         UPDATE messages.publish_stage s SET expires_at = clock_timestamp() WHERE s.number = drop_or_empty_stage.number AND NOT keep_table;
         RETURN false;

@@ -26,7 +26,7 @@ BEGIN
     END IF;
     done := messages.lock_publish_run(publish_staged.run_id, publish_staged.batch) || '{"repeated": true}';
     IF done IS NOT NULL THEN
-        -- In the stage of a stream may be the next batch already: whoever repeats this one may be a driver that was replaced.
+        -- The stage of a stream may hold the next batch already: this call may come from a driver that has been replaced.
         PERFORM messages.drop_or_empty_stage(s.number) FROM messages.publish_stage s
          WHERE publish_staged.batch IS NULL AND s.made_by = session_user AND s.stage_id = publish_staged.stage_id;
         RETURN done;
@@ -47,7 +47,7 @@ BEGIN
     END IF;
     IF staged <> wanted THEN
         RAISE EXCEPTION 'rows that the tasks staged: %; rows that are left: %; nothing was published', wanted, staged
-            USING ERRCODE = 'PQ012', HINT = 'PostgreSQL crashed meanwhile, or the stage was more than a day old. Run the job again.';
+            USING ERRCODE = 'PQ012', HINT = 'PostgreSQL crashed in the meantime, or the stage was more than a day old. Run the job again.';
     END IF;
     IF staged > 0 THEN
         moment := clock_timestamp();
@@ -56,7 +56,7 @@ BEGIN
                                               FROM jsonb_to_recordset($1) AS r (partition integer, attempt bigint, rows bigint)) w
                                       USING (attempt)', stage);
         IF in_order THEN
-            -- The keys in one order, as publish_deduplicated takes them, so that two publishers never wait for each other.
+            -- The keys in the same order as in publish_deduplicated, so that two publishers cannot deadlock.
             EXECUTE format($insert$
                 WITH numbered AS MATERIALIZED (
                     SELECT o.*, nextval('messages.message_id_seq') AS id FROM (%s ORDER BY place) o),
@@ -80,7 +80,7 @@ BEGIN
                  ORDER BY n.id
                 $insert$, ranked) USING publish_staged.winners, publish_staged.queue_name, moment, publish_staged.dedup_window;
         ELSE
-            -- They are leased in the order of visible_at; to sort a million bodies costs as much as to insert them.
+            -- Not sorted, because leases follow visible_at anyway: sorting a million bodies costs as much as inserting them.
             EXECUTE format($insert$
                 INSERT INTO messages.message (queue_name, message, priority, created_at, visible_at, expires_at, headers, reference, topic)
                 SELECT r.target, r.message, coalesce(r.priority, 0), $3, greatest(r.visible_at, $3) + r.place * interval '1 us',
@@ -92,7 +92,7 @@ BEGIN
     END IF;
     done := jsonb_strip_nulls(jsonb_build_object(
         'rows', staged, 'published', published, 'duplicates', staged - published, 'batch', publish_staged.batch));
-    -- For a stream the last batch takes the place of the one before.
+    -- A stream has one row, that of its last batch.
     UPDATE messages.pipeline_run r
        SET finished_at = clock_timestamp(), summary = done,
            started_at = CASE WHEN publish_staged.batch IS NULL THEN r.started_at ELSE clock_timestamp() END
@@ -102,4 +102,4 @@ BEGIN
     RETURN done;
 END $$;
 COMMENT ON FUNCTION messages.publish_staged(text, text, jsonb, text, interval, bigint) IS
-    'Publishes the rows of the attempts in winners ([{partition, attempt, rows}, …]) in their order, records the run, and drops the stage, or empties that of a stream: all or none. The same run or batch again publishes nothing and returns repeated. PQ012: rows are missing; other errors as publish.';
+    'Publishes the rows of the attempts in winners ([{partition, attempt, rows}, …]) in their order, records the run, and drops the stage (empties it for a stream), all or none. Called again for the same run or batch, it publishes nothing and returns repeated. PQ012: rows are missing; other errors as in publish.';

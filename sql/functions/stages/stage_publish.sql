@@ -15,14 +15,14 @@ BEGIN
     ON CONFLICT (made_by, stage_id) DO UPDATE SET expires_at = excluded.expires_at
     RETURNING format('messages.publish_stage_%s', s.number) INTO stage;
     IF to_regclass(stage) IS NULL THEN
-        -- A row that breaks a rule fails in its own task, which knows its number. No compression: max_body_bytes is about the value.
+        -- A row that breaks a rule fails in its own task, which knows its number. No compression: max_body_bytes limits the plain value.
         -- No autovacuum: its lock would be in the way of the DROP.
         EXECUTE format($create$
             CREATE UNLOGGED TABLE %s (
                 attempt bigint NOT NULL, ordinal bigint NOT NULL, message jsonb NOT NULL,
                 -- '' where rows have no column for it: the queue of the job.
                 queue_name text        DEFAULT '' CONSTRAINT queue_name CHECK (queue_name IS NOT NULL),
-                -- So much fits into an index entry, however badly it compresses.
+                -- The most that fits into an index entry if it does not compress.
                 reference  text        CONSTRAINT reference CHECK (octet_length(reference) <= 2600),
                 headers    jsonb       CONSTRAINT headers CHECK (jsonb_typeof(headers) = 'object'),
                 topic      text        CONSTRAINT topic CHECK (topic ~ '^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$' AND length(topic) <= 255),
@@ -38,4 +38,4 @@ BEGIN
     RETURN stage;
 END $$;
 COMMENT ON FUNCTION messages.stage_publish(text, text, text) IS
-    'Makes or finds the staging table of a job and returns its name, NULL if the run was published before. This login may INSERT rows under an attempt number of its own; publish_staged() publishes them. Dropped a day after the last call. PQ001: unknown queue; PQ004: another role''s run.';
+    'Creates or finds the staging table of a job and returns its name, or NULL if the run was published before. This login may INSERT rows under an attempt number of its own; publish_staged() publishes them. Dropped a day after the last call. PQ001: unknown queue; PQ004: another role''s run.';

@@ -12,4 +12,4 @@ BEGIN
     RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION messages.bind_topic(text, text) IS
-    'Lets a queue get a copy of what publish_topic publishes under a topic that the pattern matches; true if that is new. PQ001: unknown queue; PQ004: bad pattern.';
+    'Lets a queue get a copy of what publish_topic publishes under a topic that the pattern matches; true if the binding is new. PQ001: unknown queue; PQ004: bad pattern.';

@@ -26,4 +26,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.publish_topic(text, jsonb, integer, interval, interval, jsonb, text, timestamptz, text, text) IS
-    'Publishes one message to each queue that the topic reaches and returns the ids. PQ008: it reaches none. Errors as publish.';
+    'Publishes one message to each queue that the topic reaches and returns the ids. PQ008: it reaches none. Other errors as in publish.';

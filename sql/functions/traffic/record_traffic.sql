@@ -17,11 +17,11 @@ BEGIN
             AND t.bucket_at + ('1 ' || t.grain)::interval <= clock_timestamp()) IS NOT TRUE
      LIMIT 1;
     IF FOUND THEN
-        RAISE EXCEPTION 'the bucket % at % is not a whole one, or has not ended', quote_nullable(left(wrong.grain, 20)), wrong.bucket_at
+        RAISE EXCEPTION 'the bucket % at % is not whole, or has not ended', quote_nullable(left(wrong.grain, 20)), wrong.bucket_at
             USING ERRCODE = 'PQ004', HINT = 'Give whole minutes, hours or days in UTC that are over.';
     END IF;
     -- The archive only gains rows until retention, an export or a purge takes some away: the count with more messages is
-    -- the newer one, whoever comes last. In one order, so that two runs never wait for each other.
+    -- the newer one, whichever comes last. In one order, so that two runs cannot deadlock.
     INSERT INTO messages.traffic AS t (grain, bucket_at, queue_name, arrivals, success, failed, rejected, lock_expired, expired,
         attempts, attempts_max, wait_p50, wait_p95, wait_p99, wait_max, run_p50, run_p95, run_p99, run_max, dead_causes, run_id)
     SELECT n.grain, n.bucket_at, n.queue_name, n.arrivals, n.success, n.failed, n.rejected, n.lock_expired, n.expired,
@@ -47,4 +47,4 @@ BEGIN
     RETURN recorded;
 END $$;
 COMMENT ON FUNCTION messages.record_traffic(text, jsonb) IS
-    'Records counted buckets and returns how many were new or grew. Of two counts of one bucket the one with more messages stays, so that the same or older numbers change nothing. Durations in microseconds. PQ004: an unknown run, or a bucket that is not a whole one or not over.';
+    'Records counted buckets and returns how many were new or grew. Of two counts of one bucket the one with more messages stays, so that the same or older numbers change nothing. Durations in microseconds. PQ004: an unknown run, or a bucket that is not whole or has not ended.';

@@ -19,7 +19,7 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give an end that is later than the beginning.';
     ELSIF traffic_windows.end_at <= begins THEN
         RAISE EXCEPTION 'the archive begins at %', begins
-            USING ERRCODE = 'PQ009', HINT = 'What is older was removed by retention. Ask for a later time.';
+            USING ERRCODE = 'PQ009', HINT = 'Retention removed what is older. Ask for a later time.';
     END IF;
     IF since IS NULL THEN
         -- What ended `settle` before a run began was counted by it, with all that came late.
@@ -32,4 +32,4 @@ BEGIN
       FROM unnest(ARRAY['minute', 'hour', 'day']) AS g (grain);
 END $$;
 COMMENT ON FUNCTION messages.traffic_windows(timestamptz, timestamptz, interval, interval) IS
-    'The time that is to be counted in each grain, in whole buckets; nothing if it ends where it begins. Without first_at it begins settle before the last run. PQ009: older than the archive.';
+    'The time to count in each grain, in whole buckets; there is nothing to count if it ends where it begins. Without first_at it begins settle before the last run. PQ009: older than the archive.';

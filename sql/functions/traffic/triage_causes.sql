@@ -15,4 +15,4 @@ AS $$
      ORDER BY c.undecided DESC, c.dead DESC, c.cause
 $$;
 COMMENT ON FUNCTION messages.triage_causes(text, text, text) IS
-    'The causes of death that the last triage found, or the triage named, those with most undecided messages first; requeue_dead and lease_dead take their fingerprints.';
+    'The causes of death that the last triage found, or the triage with this run_id, those with the most messages without a remedy first; requeue_dead and lease_dead take their fingerprints.';

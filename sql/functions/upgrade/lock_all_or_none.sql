@@ -4,8 +4,8 @@ AS $$
 DECLARE
     before text := current_setting('lock_timeout');
 BEGIN
-    -- Verbs lock tables in different orders: a lease the queue before the messages, a publish the messages before the queue.
-    -- Whoever waited for one of them with others in hand would deadlock, and everybody would wait behind that.
+    -- Verbs lock tables in different orders: lease locks the queue before the messages, publish the messages before the queue.
+    -- A session that waited for one table while it held others would deadlock, and everybody would wait behind it.
     FOR attempt IN 1..200 LOOP
         BEGIN
             PERFORM set_config('lock_timeout', '100ms', true);
@@ -21,4 +21,4 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.lock_all_or_none(regclass[]) IS
-    'For migrations: locks tables against everybody until the commit, all at once or none. Gives way after a tenth of a second and tries again, 200 times. 55P03: somebody held one of them all the time.';
+    'For migrations: locks tables in ACCESS EXCLUSIVE mode until the commit, all of them or none. Gives way after a tenth of a second and tries again, up to 200 times. 55P03: one of them was in use each time.';

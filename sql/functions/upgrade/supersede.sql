@@ -10,4 +10,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.supersede(text) IS
-    'For migrations: renames a function whose arguments change to superseded_…, so that calls under way go on. grants.sql passes grants by hand on to its successor, and the upkeep drops it an hour later.';
+    'For migrations: renames a function whose arguments change to superseded_…, so that calls in progress can finish. grants.sql passes grants by hand on to its successor, and the upkeep drops it an hour later.';

@@ -17,4 +17,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.create_priority_sequences(text, smallint) IS
-    'Makes the two sequences of a queue and priority that is seen for the first time.';
+    'Creates the two sequences of a queue and priority that is seen for the first time.';

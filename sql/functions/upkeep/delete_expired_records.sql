@@ -30,4 +30,4 @@ BEGIN
         EXECUTE format('DROP FUNCTION %s', old);
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a while only: expired dedup keys, entries of the inbox after 30 days, runs of pipelines after 90, named leases a day after they end; drops stages whose job died a day ago, and functions that an upgrade superseded an hour ago.';
+COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox after 30 days, runs of pipelines after 90, named leases a day after they end; drops stages whose job died a day ago, and functions that an upgrade superseded an hour ago.';

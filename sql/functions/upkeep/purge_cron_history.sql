@@ -7,8 +7,8 @@ BEGIN
     IF has_schema_privilege(to_regnamespace('cron'), 'USAGE') IS NOT TRUE THEN
         RETURN 0;
     END IF;
-    -- pg_cron keeps a row for each run for ever, those of jobs that were removed too, and those without an end, which a
-    -- restart of the server leaves. Row security limits this to the runs that show_cron_jobs_to_owner() shows.
+    -- pg_cron keeps a row for each run for ever, also those of removed jobs, and those without an end, which a restart of
+    -- the server leaves behind. Row security limits this to the runs that show_cron_jobs_to_owner() shows.
     EXECUTE $purge$
         WITH ours AS (
             SELECT d.runid, d.end_time FROM cron.job_run_details d

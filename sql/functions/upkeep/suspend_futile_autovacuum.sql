@@ -7,8 +7,8 @@ DECLARE
                           FROM pg_class c WHERE c.oid = 'messages.message'::regclass);
     futile  boolean;
 BEGIN
-    -- While a session holds an old snapshot, autovacuum rereads all dead rows every minute and may remove none; of the
-    -- archive it rereads what came, and may mark none of it as visible to all.
+    -- While a session holds an old snapshot, autovacuum rereads all dead rows every minute and can remove none; in the
+    -- archive it rereads the new rows and can mark none of them all-visible.
     futile := EXISTS (
         SELECT FROM pg_stat_activity a
          WHERE a.datname = current_database() AND a.backend_xmin IS NOT NULL AND a.pid <> pg_backend_pid()
@@ -21,7 +21,7 @@ BEGIN
           LEFT JOIN pg_inherits i ON i.inhrelid = c.oid AND i.inhparent = 'messages.message_archive'::regclass
           LEFT JOIN messages.archive_partitions() p ON p.partition = c.oid AND clock_timestamp() >= p.first_at AND clock_timestamp() < p.end_at
          WHERE c.oid = 'messages.message'::regclass
-            OR (i.inhrelid IS NOT NULL AND has_table_privilege(c.oid, 'DELETE'))    -- not of somebody who made it by hand
+            OR (i.inhrelid IS NOT NULL AND has_table_privilege(c.oid, 'DELETE'))    -- not one that another role made by hand
     LOOP
         IF futile AND busy.grows AND NOT busy.rests THEN
             EXECUTE format('ALTER TABLE %s SET (autovacuum_enabled = false)', busy.relation);

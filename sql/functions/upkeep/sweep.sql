@@ -56,4 +56,4 @@ BEGIN
          ORDER BY m.visible_at LIMIT 1));
 END $$;
 COMMENT ON FUNCTION messages.sweep(text, smallint, timestamptz, integer, integer) IS
-    'Below a moment: archives messages that are exhausted or too late, ends expired leases, and returns the visible_at of the oldest ready message.';
+    'Below a moment: archives messages that are out of attempts or past their expires_at, ends expired leases, and returns the visible_at of the oldest ready message.';

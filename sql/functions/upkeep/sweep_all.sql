@@ -10,7 +10,7 @@ DECLARE
 BEGIN
     freed := 0;
     archived := 0;
-    -- Leases lie below the low-water mark, except those that plain SQL took somewhere behind it: look a little further.
+    -- Leases lie below the low-water mark, except those that plain SQL took somewhere beyond it: look a little further.
     SELECT max(ahead.visible_at) + interval '1 microsecond' INTO below FROM (
         SELECT m.visible_at
           FROM messages.message m

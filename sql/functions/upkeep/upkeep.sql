@@ -49,4 +49,4 @@ BEGIN
                               'archive_deleted', coalesce(retained.messages_deleted, 0), 'cron_history_purged', purged);
 END $$;
 COMMENT ON FUNCTION messages.upkeep() IS
-    'Archives what expired, rings again for what waits, makes partitions, applies retention, deletes old dedup keys, purges its own pg_cron history. Idempotent; safe to run any number of times at once. Adds speed, never correctness.';
+    'Archives what expired, rings again for what waits, makes partitions, applies retention, deletes old dedup keys, purges its own pg_cron history. Idempotent, and safe to run concurrently. Adds speed, never correctness.';

@@ -353,7 +353,7 @@ def test_dismiss_asks_and_keeps_the_reason(pgqueue: Pgqueue, conn: Connection, q
     kill(conn, queue("orders"), "a", "b")
     refused = pgqueue("dismiss", "orders", "--reason", "old")
     assert refused.status == 2
-    assert "Dismiss 2 messages of orders: 2 failed? Nobody can answer here" in refused.err
+    assert "Dismiss 2 messages of orders: 2 failed? Standard input is not a terminal" in refused.err
     assert pgqueue("dismiss", "orders", "--reason", "old", "--yes", "--json").json["dismissed"] == 2
     assert conn.execute("SELECT DISTINCT dismissed_for FROM messages.message_archive").fetchall() == [("old",)]
     assert pgqueue("dismiss", "orders", "--reason", "old", "--yes").out == "dismissed 0 messages of orders.\n"
@@ -364,7 +364,7 @@ def test_purge_without_yes_refuses_where_nobody_can_answer(pgqueue: Pgqueue, con
     run(conn, verbs.lease("orders"))
     refused = pgqueue("purge", "orders")
     assert refused.status == 2
-    assert "Delete 2 messages of queue orders for good? Nobody can answer here" in refused.err
+    assert "Delete 2 messages of queue orders for good? Standard input is not a terminal" in refused.err
     assert len(bodies(conn)) == 3
     assert pgqueue("purge", "orders", "--yes", "--json").json == {"queue_name": "orders", "messages_deleted": 2}
     assert bodies(conn) == [1]

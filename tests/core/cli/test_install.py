@@ -83,9 +83,7 @@ def test_uninstall_asks_and_needs_yes_where_nobody_can_answer(run_pgqueue: Pgque
     run_pgqueue("publish", "default", "--message", "1", "--dsn", dsn)
     refused = run_pgqueue("uninstall", "--dsn", dsn)
     assert refused.status == 2
-    assert (
-        "with 1 message and 0 archived messages? Nobody can answer here: repeat the command with --yes." in refused.err
-    )
+    assert "with 1 message and 0 archived messages? Standard input is not a terminal: repeat" in refused.err
     done = run_pgqueue("uninstall", "--yes", "--json", "--dsn", dsn).json
     assert (done["messages_deleted"], done["archived_deleted"]) == (1, 0)
     assert "is not installed" in run_pgqueue("uninstall", "--yes", "--dsn", dsn).err

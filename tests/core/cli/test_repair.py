@@ -125,7 +125,7 @@ def test_ctrl_c_finishes_the_message_in_hand(
         (["--cause", "5f0c9a41be77", "--function", "repairs:keep"], 1, "no cause '5f0c9a41be77'"),
         (["orders", "--function", "repairs:keeep"], 2, "has no function 'keeep'"),
         (["orders", "--function", "repairs:keep", "--validator", "nowhere:f"], 2, "module 'nowhere' cannot be"),
-        (["orders", "--function", "repairs:keep", "--validator", "nowhere.json"], 1, "nowhere.json is no JSON Schema"),
+        (["orders", "--function", "repairs:keep", "--validator", "nowhere.json"], 1, "is not a JSON Schema"),
         (["orders"], 2, "--function"),
         (["nope", "--function", "repairs:keep"], 1, "nope"),
     ],

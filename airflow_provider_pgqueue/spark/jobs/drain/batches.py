@@ -1,4 +1,4 @@
-"""A user's function over batches of messages: what it gets, what it may answer, how one bad message stands alone."""
+"""A user's function over batches of messages: what it gets, what it may return, how one bad message stands alone."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Batches:
 
     A function that raises is called again with each half of the batch, until the message that it raises on stands
     alone: that one is retried or dead, its neighbours are not touched by it. So the function sees the neighbours again,
-    about log2 of the batch times for one bad message. After an answer that is none, `misuse` says what is wrong with
-    it, nothing more is called, and the messages concerned are given back without an attempt: stop then.
+    about log2 of the batch times for one bad message. After it returned something unusable, `misuse` says what is
+    wrong, nothing more is called, and the messages concerned are given back without an attempt: stop then.
 
     The messages must come from a session that leaves JSON as text.
     """
@@ -56,11 +56,11 @@ class Batches:
         if self.misuse is not None:
             return _given_back(messages)
         try:
-            answer = self._function(self._as_asked(messages))
+            returned = self._function(self._as_asked(messages))
         except Exception as error:
             return self._without_neighbours(messages, error)
         try:
-            return outcomes_of(answer, {message.id for message in messages})
+            return outcomes_of(returned, {message.id for message in messages})
         except InvalidArgument as error:
             self.misuse = str(error)
             return _given_back(messages)
@@ -96,16 +96,16 @@ def _given_back(messages: Sequence[Message]) -> dict[int, Outcome | None]:
     return {message.id: Retry(timedelta(0), count_attempt=False) for message in messages}
 
 
-def outcomes_of(answer: Any, ids: set[int]) -> dict[int, Outcome | None]:
-    """Return a function's answer as outcomes by id; InvalidArgument says what is wrong with it.
+def outcomes_of(returned: Any, ids: set[int]) -> dict[int, Outcome | None]:
+    """Return what a function returned as outcomes by id; InvalidArgument says what is wrong with it.
 
     None is success for all. Else a pyarrow.Table, a RecordBatch or a pandas.DataFrame with the columns `id` and
     `result`, and if wanted `details`, `output` (JSON) and `delay_seconds` (with retry; without it the
     back-off of the queue). A message that it leaves out is a success, one whose outcome cannot be kept is `failed`.
     """
-    if answer is None:
+    if returned is None:
         return {}
-    rows = _as_table(answer)
+    rows = _as_table(returned)
     names = rows.column_names
     if unknown := sorted(set(names) - set(COLUMNS)):
         raise InvalidArgument(f"the function gave the columns {unknown}. Known are {', '.join(COLUMNS)}.")
@@ -122,18 +122,18 @@ def outcomes_of(answer: Any, ids: set[int]) -> dict[int, Outcome | None]:
     return found
 
 
-def _as_table(answer: Any) -> pa.Table:
-    if isinstance(answer, pa.Table):
-        return answer
-    if isinstance(answer, pa.RecordBatch):
-        return pa.Table.from_batches([answer])
-    if type(answer).__module__.partition(".")[0] != "pandas" or not hasattr(answer, "columns"):
+def _as_table(returned: Any) -> pa.Table:
+    if isinstance(returned, pa.Table):
+        return returned
+    if isinstance(returned, pa.RecordBatch):
+        return pa.Table.from_batches([returned])
+    if type(returned).__module__.partition(".")[0] != "pandas" or not hasattr(returned, "columns"):
         raise InvalidArgument(
-            f"the function returned a {type(answer).__name__}. "
+            f"the function returned a {type(returned).__name__}. "
             "Return None, a pyarrow.Table, a pyarrow.RecordBatch or a pandas.DataFrame."
         )
     try:
-        return pa.Table.from_pandas(answer, preserve_index=False)
+        return pa.Table.from_pandas(returned, preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError) as error:
         # The text of the error quotes a value.
         raise InvalidArgument(

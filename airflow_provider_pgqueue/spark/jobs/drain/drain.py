@@ -8,26 +8,26 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
-import click
 import psycopg
 from pyspark.sql import Row, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.utils import is_remote
 from pyspark.util import InheritableThread
 
 from airflow_provider_pgqueue.core import errors, verbs
-from airflow_provider_pgqueue.core.client import run as run_statement
+from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.command import duration, new_run_id, on_spark
 from airflow_provider_pgqueue.spark.jobs.drain.batches import BatchFunction, Form
 from airflow_provider_pgqueue.spark.jobs.drain.task import REPORT, Backlog, Share, backlog
-from airflow_provider_pgqueue.spark.jobs.run import EVERY, Progress, Summary, run
+from airflow_provider_pgqueue.spark.jobs.ledger import Summary, new_run_id, once
+from airflow_provider_pgqueue.spark.jobs.progress import EVERY, Meter
 
 log = logging.getLogger(__name__)
 
@@ -37,86 +37,99 @@ _GRACE: Final = 15.0  # seconds for the batches in hand when the driver is asked
 _RESULTS: Final = ("success", "rejected", "failed", "lock_expired")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainOptions:
-    """What to drain, and with what.
+def drain(
+    spark: SparkSession,
+    *,
+    queue: str,
+    function: str | BatchFunction,
+    run_id: str | None = None,
+    dsn: str | None = None,
+    parallelism: int | None = None,
+    batch_size: int = 1000,
+    lease_for: timedelta = timedelta(minutes=5),
+    as_: Form = "arrow",
+    topic: str | None = None,
+    max_messages: int | None = None,
+) -> Summary:
+    """Lease, handle and archive a large backlog in parallel.
 
-    `function` is `module:function`, importable where the tasks run, or a callable that can be pickled. It gets a
-    pyarrow.Table or a pandas.DataFrame, as `as_` says, with id, message (JSON), reference, attempts, headers (JSON),
-    topic, group_key and created_at, and returns what `batches.outcomes_of` accepts. `parallelism` is the number of
-    consumers, by default the cores that Spark has. `lease_for` is renewed while the function works: it is how long the
-    messages of a killed task wait. `max_messages` bounds what the tries of a run archive, one after the other. `topic`
-    is a pattern.
+    The function gets a table with id, message (JSON), reference, attempts, headers (JSON), topic, group_key and
+    created_at. It returns nothing if all succeeded, or a table with id, result (success, rejected, failed or retry) and
+    if wanted details, output and delay_seconds.
+
+    Delivery is at least once, and each message is archived once. When a task, an executor or the driver dies, what they
+    held is delivered again when its lease ends. The run ends when nothing is ready and it holds nothing; messages that
+    are delayed, or blocked in their group, stay and are counted as waiting. A run that is stopped lets its tasks finish
+    the batch in hand, at most for 15 seconds, and cancels them then.
+
+    :param queue: The queue to drain.
+    :param function: Gets a table of messages; it must be importable where the tasks run. See --py-files.
+    :param parallelism: Consumers. Default: the cores that Spark has.
+    :param batch_size: Messages a lease; never more than a task's share of what is ready.
+    :param lease_for: How long the messages of a killed task wait; renewed while the function works.
+    :param as_: What the function gets and returns: a pyarrow.Table or a pandas.DataFrame.
+    :param topic: Only messages whose topic matches this pattern.
+    :param max_messages: Archive at most so many, over all tries of the run.
+    :raises QueueNotFound: and QueuePaused.
+    :raises InvalidArgument: for a function that is not there, or returns something unusable.
     """
+    for name, value, least, most in (
+        ("parallelism", parallelism, 1, 10_000),
+        ("batch_size", batch_size, 1, 10_000),
+        ("max_messages", max_messages, 1, 2**62),
+    ):
+        if value is not None and not least <= value <= most:
+            raise InvalidArgument(f"{name} is {value}. Give a number from {least} to {most}.")
+    if not timedelta(milliseconds=1) <= lease_for <= timedelta(hours=12):
+        raise InvalidArgument(f"lease_for is {lease_for}. Give 1 millisecond to 12 hours.")
+    if as_ not in ("arrow", "pandas"):
+        raise InvalidArgument(f"as_ is {as_!r}. Give arrow or pandas.")
+    run_id = run_id or new_run_id("drain", queue)
+    share = Share(
+        database=Database(dsn or ""),
+        queue=queue,
+        function=function,
+        form=as_,
+        parallelism=parallelism or _cores(spark),
+        batch_size=batch_size,
+        lease_for=lease_for,
+        topic=topic,
+        max_messages=max_messages,
+        holder=f"spark {run_id} ",
+        stop_key=secrets.randbits(63),
+    )
+    return once(share.database, "drain", run_id, lambda: _Drain(spark, run_id, share).summary())
 
-    queue_name: str
-    function: str | BatchFunction
-    run_id: str
-    parallelism: int | None = None
-    batch_size: int = 1000
-    lease_for: timedelta = timedelta(minutes=5)
-    as_: Form = "arrow"
-    topic: str | None = None
-    max_messages: int | None = None
 
-    def __post_init__(self) -> None:
-        for name, least, most in (("parallelism", 1, 10_000), ("batch_size", 1, 10_000), ("max_messages", 1, 2**62)):
-            value = getattr(self, name)
-            if value is not None and not least <= value <= most:
-                raise InvalidArgument(f"{name} is {value}. Give a number from {least} to {most}.")
-        if not timedelta(milliseconds=1) <= self.lease_for <= timedelta(hours=12):
-            raise InvalidArgument(f"lease_for is {self.lease_for}. Give 1 millisecond to 12 hours.")
-        if self.as_ not in ("arrow", "pandas"):
-            raise InvalidArgument(f"as_ is {self.as_!r}. Give arrow or pandas.")
-
-
-def drain(spark: SparkSession, options: DrainOptions, database: Database) -> Summary:
-    """Handle what is ready in a queue and return a summary; a run that had finished returns its own again.
-
-    Delivery is at least once and each message is archived once. Nothing is lost when a task, an executor or the driver
-    dies: what they held is delivered again when its lease ends, to this run if it lives, else to the same run done
-    again or to any other consumer. The run ends when nothing is ready and it holds nothing; messages that are delayed,
-    such as those that are retried after a back-off, or blocked in their group, stay and are counted as `waiting`.
-
-    On an exception in the calling thread, such as a signal handler raises, the tasks finish the batch in hand, at most
-    for 15 seconds, and are cancelled. (PySpark's own handler of SIGINT cancels them at once.)
-
-    QueueNotFound, QueuePaused, InvalidArgument for a function that is not there or gives answers that are none.
-    """
-    with run(database, options.run_id, "drain") as this:
-        if this.summary is not None:
-            return this.summary
-        if isinstance(options.function, str):
-            load_function(options.function)
-        return this.finish(_Drain(spark, options, database).summary())
+def _cores(spark: SparkSession) -> int:
+    if not is_remote():
+        return spark.sparkContext.defaultParallelism
+    # Spark Connect does not say it, but cuts by it.
+    return spark.range(100_000).select(F.spark_partition_id()).distinct().count()
 
 
 class _Drain:
-    """One try of a run, on the driver."""
+    """One try of a run, on the driver; its tasks get `share`, with less where less is left."""
 
-    def __init__(self, spark: SparkSession, options: DrainOptions, database: Database) -> None:
+    def __init__(self, spark: SparkSession, run_id: str, share: Share) -> None:
         self._spark = spark
-        self._options = options
-        self._database = database
-        self._parallelism = options.parallelism or spark.sparkContext.defaultParallelism
-        self._stop_key = secrets.randbits(63)
-        self._tag = f"pgqueue-drain-{self._stop_key}"
-        self._progress = Progress(f"drain of queue {options.queue_name}")
+        self._run_id = run_id
+        self._share = share
+        self._tag = f"pgqueue-drain-{share.stop_key}"
+        self._meter = Meter(f"drain of queue {share.queue}")
         self._at_first: int | None = None
-
-    @property
-    def _holder(self) -> str:
-        return f"spark {self._options.run_id} "
 
     def summary(self) -> Summary:
         """Drain, and return what the archive says about it."""
+        if isinstance(self._share.function, str):
+            load_function(self._share.function)
         reported, rounds = self._rounds()
         left, archived = self._look(), self._archived()
         seconds = archived.pop("seconds")
         done = sum(archived.values())
         return {
-            "run_id": self._options.run_id,
-            "queue_name": self._options.queue_name,
+            "run_id": self._run_id,
+            "queue": self._share.queue,
             "archived": done,
             "results": archived,
             "retried": reported["retried"],
@@ -127,7 +140,7 @@ class _Drain:
             "seconds": round(seconds, 3),
             "messages_per_second": round(done / seconds, 1) if seconds else 0.0,
             "rounds": rounds,
-            "parallelism": self._parallelism,
+            "parallelism": self._share.parallelism,
         }
 
     def _rounds(self) -> tuple[Counter[str], int]:
@@ -144,7 +157,7 @@ class _Drain:
                 # Somebody else was faster, a limit of the queue is reached, or no sweep is due.
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 time.sleep(pause)
-        log.warning("queue %s still has messages after %s rounds", self._options.queue_name, _MOST_ROUNDS)
+        log.warning("queue %s still has messages after %s rounds", self._share.queue, _MOST_ROUNDS)
         return reported, _MOST_ROUNDS
 
     def _settled(self) -> tuple[Backlog, int | None]:
@@ -152,7 +165,7 @@ class _Drain:
 
         Killed tasks hold for a lease.
         """
-        until = time.monotonic() + 2 * self._options.lease_for.total_seconds() + 10
+        until = time.monotonic() + 2 * self._share.lease_for.total_seconds() + 10
         while True:
             left = self._look()
             wanted = self._wanted(left)
@@ -167,7 +180,7 @@ class _Drain:
 
     def _wanted(self, left: Backlog) -> int | None:
         """Return how many more are to be leased: what the run holds may be archived yet, what it held is by now."""
-        most = self._options.max_messages
+        most = self._share.max_messages
         if most is None:
             return None
         archived = self._archived()
@@ -176,14 +189,12 @@ class _Drain:
 
     def _job(self, ready: int, wanted: int | None) -> Counter[str]:
         """Run one consumer a task, and add up what they report; an error that one reports is raised."""
-        share = self._share(ready, wanted)
-        log.info(
-            "drain of queue %s: %s ready, %s",
-            self._options.queue_name,
-            f"{ready:,}",
-            quantity(self._parallelism, "task"),
-        )
-        parts = self._spark.range(0, self._parallelism, 1, self._parallelism)
+        tasks = self._share.parallelism
+        # No task takes more than its part: one that leased the heads of all groups would work alone.
+        size = min(self._share.batch_size, -(-ready // tasks))
+        share = replace(self._share, batch_size=size, max_messages=wanted)
+        log.info("drain of queue %s: %s ready, %s", share.queue, f"{ready:,}", quantity(tasks, "task"))
+        parts = self._spark.range(0, tasks, 1, tasks)
         rows = self._finished(lambda: parts.mapInArrow(share.run, REPORT).collect())
         for row in rows:
             if row.error is not None:
@@ -193,24 +204,6 @@ class _Drain:
             counts.update({name: row[name] for name in ("retried", "lost", "released", "leased")})
         return counts
 
-    def _share(self, ready: int, wanted: int | None) -> Share:
-        options = self._options
-        # No task takes more than its share: one that leased the heads of all groups would work alone.
-        fair = -(-ready // self._parallelism)
-        return Share(
-            database=self._database,
-            queue_name=options.queue_name,
-            function=options.function,
-            form=options.as_,
-            parallelism=self._parallelism,
-            batch_size=min(options.batch_size, fair),
-            lease_for=options.lease_for,
-            topic=options.topic,
-            max_messages=wanted,
-            holder=self._holder,
-            stop_key=self._stop_key,
-        )
-
     def _finished(self, action: Callable[[], list[Row]]) -> list[Row]:
         """Run an action in a thread, so that this one can say how far it is and can be interrupted."""
         future: Future[list[Row]] = Future()
@@ -219,7 +212,7 @@ class _Drain:
             try:
                 self._spark.addTag(self._tag)
                 if not is_remote():
-                    self._spark.sparkContext.setJobDescription(f"drain of queue {self._options.queue_name}")
+                    self._spark.sparkContext.setJobDescription(f"drain of queue {self._share.queue}")
                 future.set_result(action())
             except BaseException as error:
                 future.set_exception(error)
@@ -229,7 +222,7 @@ class _Drain:
         thread.start()
         try:
             while not wait([future], timeout=0.5).done:
-                if self._progress.due:
+                if self._meter.due:
                     self._look_and_say()
         except BaseException:
             self._stop(future)
@@ -240,8 +233,8 @@ class _Drain:
         """Let the tasks finish the batch in hand; cancel those that are not done then."""
         log.info("stopping: waiting for the batches in hand, at most %.0f s", _GRACE)
         try:
-            with self._database.connect("pgqueue drain stop") as conn:
-                conn.execute("SELECT pg_advisory_lock(%s)", [self._stop_key])
+            with self._share.database.connect("pgqueue drain stop") as conn:
+                conn.execute("SELECT pg_advisory_lock(%s)", [self._share.stop_key])
                 wait([future], timeout=_GRACE)
         except (PgQueueError, psycopg.Error) as error:
             log.warning("the tasks could not be asked to stop: %s", type(error).__name__)
@@ -250,11 +243,11 @@ class _Drain:
             self._spark.interruptTag(self._tag)
 
     def _look(self) -> Backlog:
-        with self._database.connect("pgqueue drain") as conn:
+        with self._share.database.connect("pgqueue drain") as conn:
             began = time.monotonic()
-            left = backlog(conn, self._holder, self._options.queue_name, self._options.topic)
+            left = backlog(conn, self._share.holder, self._share.queue, self._share.topic)
             # It counts every message: at most 2 % of the time.
-            self._progress.every = max(EVERY, 50 * (time.monotonic() - began))
+            self._meter.every = max(EVERY, 50 * (time.monotonic() - began))
         return left
 
     def _look_and_say(self) -> None:
@@ -267,30 +260,8 @@ class _Drain:
         total = left.ready + left.held + left.waiting
         if self._at_first is None:
             self._at_first = total
-        self._progress.at(self._at_first - total, ready=left.ready, held=left.held, waiting=left.waiting)
+        self._meter.at(self._at_first - total, ready=left.ready, held=left.held, waiting=left.waiting)
 
     def _archived(self) -> dict[str, Any]:
-        with self._database.connect("pgqueue drain") as conn:
-            return run_statement(conn, verbs.run_archived(self._options.run_id))
-
-
-@click.command("drain")
-@click.option("--queue", "queue_name", required=True, help="The queue to drain.")
-@click.option("--function", required=True, metavar="MODULE:FUNCTION", help="Gets a table of messages. See --py-files.")
-@click.option("--run-id", help="A run that finished under this name is not done again. Default: a new name.")
-@click.option("--parallelism", type=click.IntRange(1, 10_000), help="Consumers. Default: the cores that Spark has.")
-@click.option("--batch-size", type=click.IntRange(1, 10_000), default=1000, show_default=True, help="Messages a lease.")
-@click.option("--lease-for", type=duration, default="5m", show_default=True, help="Renewed while the function works.")
-@click.option("--as", "as_", type=click.Choice(["arrow", "pandas"]), default="arrow", show_default=True)
-@click.option("--topic", metavar="PATTERN", help="Only messages whose topic matches.")
-@click.option("--max-messages", type=click.IntRange(1), help="Archive at most so many.")
-@on_spark
-def command(spark: SparkSession, database: Database, run_id: str | None, **options: Any) -> Summary:
-    """Lease, handle and archive a large backlog in parallel.
-
-    The function gets a pyarrow.Table (or pandas.DataFrame) with id, message, reference, attempts, headers, topic,
-    group_key and created_at. It returns nothing if all succeeded, or a table with id, result (success, rejected, failed
-    or retry) and if wanted details, output and delay_seconds.
-    """
-    run_id = run_id or new_run_id("drain", options["queue_name"])
-    return drain(spark, DrainOptions(run_id=run_id, **options), database)
+        with self._share.database.connect("pgqueue drain") as conn:
+            return run(conn, verbs.run_archived(self._run_id))

@@ -35,9 +35,9 @@ class Backlog:
     waiting: int
 
 
-def backlog(conn: psycopg.Connection[Any], holder: str, queue_name: str, topic: str | None = None) -> Backlog:
+def backlog(conn: psycopg.Connection[Any], holder: str, queue: str, topic: str | None = None) -> Backlog:
     """Count what is left; QueueNotFound if there is no such queue."""
-    return Backlog(**run(conn, verbs.run_backlog(holder, queue_name, topic=topic)))
+    return Backlog(**run(conn, verbs.run_backlog(holder, queue, topic=topic)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Share:
     """The task of a drain; pickled into each of them. `holder` begins the name that its leases and results carry."""
 
     database: Database
-    queue_name: str
+    queue: str
     function: str | BatchFunction
     form: Form
     parallelism: int
@@ -86,7 +86,7 @@ class Share:
     def _consume(self, part: int, counts: Counter[str]) -> None:
         batches = Batches(load_function(self.function) if isinstance(self.function, str) else self.function, self.form)
         attempt = _attempt()
-        with self.database.connect(f"pgqueue drain {self.queue_name}"[:63]) as conn:
+        with self.database.connect(f"pgqueue drain {self.queue}"[:63]) as conn:
             set_json_loads(_as_text, conn)
 
             def stop() -> bool:
@@ -125,7 +125,7 @@ class Share:
 
     def _consumer(self, part: int, attempt: int, batches: Batches) -> Consumer:
         return Consumer(
-            queue_name=self.queue_name,
+            queue_name=self.queue,
             handle_batch=batches,
             batch_size=self.batch_size,
             lease_for=self.lease_for,
@@ -145,7 +145,7 @@ class Share:
         Spark starts a second attempt of a slow task, and kills the slow one when either is done. Who has nothing to do
         therefore waits for the other: to end, or to lose its leases, and then there is something to do.
         """
-        return backlog(conn, f"{self.holder}{part}.", self.queue_name, self.topic).held > 0
+        return backlog(conn, f"{self.holder}{part}.", self.queue, self.topic).held > 0
 
     def _is_stopped(self, conn: psycopg.Connection[Any]) -> bool:
         """Say whether the driver wants an end: then it holds an advisory lock under a key that was drawn for this."""

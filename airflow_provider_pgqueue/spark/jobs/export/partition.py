@@ -1,7 +1,10 @@
-"""The partitions of the archive that can be exported: what PostgreSQL knows of them."""
+"""The partitions of the archive that can be exported: what PostgreSQL knows of them, and their end."""
 
 from __future__ import annotations
 
+import logging
+import random
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -11,9 +14,16 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import kwargs_row
 
-from airflow_provider_pgqueue.core.errors import translate
-from airflow_provider_pgqueue.spark.jobs.export.manifest import Chunk, Column, Version
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import ExportDiffers, ForeignPartition, UndecidedMessages, translate
+from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.spark.jobs.exported.manifest import ArchiveColumn, Chunk, Manifest, Version
+from airflow_provider_pgqueue.spark.jobs.progress import watching
 
+log = logging.getLogger(__name__)
+
+_DROP_TRIES: Final = 6
 _LARGEST: Final = 256 * 1024 * 1024  # bytes that a chunk has on average at most, bodies included
 _ROWS_IN_PAGE: Final = 30  # of a partition that was never analysed
 
@@ -29,7 +39,7 @@ class Partition:
     pages: int
     bytes: int
     rows_in_page: float
-    columns: tuple[Column, ...]
+    columns: tuple[ArchiveColumn, ...]
 
     def chunks(self, rows_in_chunk: int) -> tuple[Chunk, ...]:
         """Cut the pages into ranges of about so many rows."""
@@ -49,7 +59,7 @@ def closed_partitions(
     try:
         conn.execute("SELECT FROM messages.message_archive LIMIT 0")
         columns = tuple(
-            Column(*row)
+            ArchiveColumn(*row)
             for row in conn.execute(
                 "SELECT attname, format_type(atttypid, NULL) FROM pg_attribute"
                 " WHERE attrelid = 'messages.message_archive'::regclass AND attnum > 0 AND NOT attisdropped"
@@ -82,6 +92,26 @@ def version_of(conn: psycopg.Connection[Any], partition: Partition) -> Version:
     return Version(*(row or ()))
 
 
+def drop_partition(conn: psycopg.Connection[Any], manifest: Manifest) -> str | None:
+    """Let PostgreSQL compare the partition with its manifest and drop it; return why it is kept if it is."""
+    statement = verbs.drop_archive_partition(manifest.partition, manifest.to_json())
+    why = "it is in use"
+    for attempt in range(_DROP_TRIES):
+        try:
+            with watching(lambda: log.info("partition %s: being compared with its export", manifest.partition)):
+                rows = run(conn, statement)
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+            time.sleep(random.uniform(0.1, 0.3) * (attempt + 1))
+        except (UndecidedMessages, ExportDiffers, ForeignPartition) as error:
+            why = str(error)
+            break
+        else:
+            log.info("partition %s: dropped with %s", manifest.partition, quantity(rows))
+            return None
+    log.warning("partition %s was not dropped: %s", manifest.partition, why)
+    return why
+
+
 def rows_of(partition: Partition, chunk: Chunk | None = None) -> sql.Composed:
     """Return the clauses from FROM on for a partition or a chunk of it.
 
@@ -96,7 +126,7 @@ def rows_of(partition: Partition, chunk: Chunk | None = None) -> sql.Composed:
     return clauses + sql.SQL(" AND a.ctid >= {} AND a.ctid < {}").format(*pages)
 
 
-def select_version(rows: sql.Composed, columns: Sequence[Column] = ()) -> str:
+def select_version(rows: sql.Composed, columns: Sequence[ArchiveColumn] = ()) -> str:
     """Return the query for the version of rows, and for how many have a value in each of some columns.
 
     Each change of a row makes a new version of it, at another place or by another transaction.
@@ -108,5 +138,5 @@ def select_version(rows: sql.Composed, columns: Sequence[Column] = ()) -> str:
     return sql.SQL("SELECT {} {}").format(sql.SQL(", ").join(values), rows).as_string(None)
 
 
-def _from(columns: tuple[Column, ...]) -> Any:
+def _from(columns: tuple[ArchiveColumn, ...]) -> Any:
     return lambda **values: Partition(columns=columns, **values)

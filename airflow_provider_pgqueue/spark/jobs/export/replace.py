@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pyarrow.fs import SubTreeFileSystem
 
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.spark.jobs.export.manifest import (
+from airflow_provider_pgqueue.spark.jobs.exported.manifest import (
     File,
     Manifest,
     export_of,
     partition_of,
     read_manifest,
 )
-from airflow_provider_pgqueue.spark.jobs.export.target import files_in, move, remove_file, sync_folders
+from airflow_provider_pgqueue.spark.jobs.exported.target import files_in, move, remove_file, sync_folders
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.connection import check_version
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
-from airflow_provider_pgqueue.core.migrations import check_version
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.publish.copy_text import lines

@@ -14,8 +14,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import DataType, IntegralType, StringType, StructType, TimestampType
 
+from airflow_provider_pgqueue.core.connection import check_version
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.migrations import check_version
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.options import check_names, number

@@ -10,8 +10,8 @@ import psycopg
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from airflow_provider_pgqueue.core.connection import check_version
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, translate
-from airflow_provider_pgqueue.core.migrations import check_version
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.read import ranges
 from airflow_provider_pgqueue.spark.source.rows import rows

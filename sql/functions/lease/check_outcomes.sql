@@ -14,7 +14,7 @@ BEGIN
         END IF;
         IF octet_length(outcome.output::text) > 65536 OR octet_length(outcome.failure::text) > 65536 THEN
             RAISE EXCEPTION 'an output or failure has % bytes', greatest(octet_length(outcome.output::text), octet_length(outcome.failure::text))
-                USING ERRCODE = 'PQ004', HINT = 'Give at most 65536; keep large results elsewhere and say where.';
+                USING ERRCODE = 'PQ004', HINT = 'Give at most 65536 bytes; store large results elsewhere and say where.';
         END IF;
         IF jsonb_typeof(outcome.failure) <> 'object' THEN
             RAISE EXCEPTION 'a failure is of type %', jsonb_typeof(outcome.failure)

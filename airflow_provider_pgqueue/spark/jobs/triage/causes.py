@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -11,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as f
 
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.dead.dead_rows import dead_rows, with_fingerprints
-from airflow_provider_pgqueue.spark.jobs.dead.error_pattern import group, normalise
-from airflow_provider_pgqueue.spark.jobs.dead.trend import Window, trend
+from airflow_provider_pgqueue.spark.jobs.tables import read
+from airflow_provider_pgqueue.spark.jobs.triage.error_pattern import group, normalise
+from airflow_provider_pgqueue.spark.jobs.triage.trend import Period, trend
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,6 +24,9 @@ Cause = dict[str, Any]  # the columns of messages.triage_cause
 FINGERPRINTS: Final = 1000  # of one cause, most frequent first
 SUMS: Final = ("dead", "undecided", "requeued", "dismissed", "died_again")
 _KEY: Final = ("queue_name", "result", "error")
+_DEAD: Final = "failed,rejected,lock_expired,expired"
+_COLUMNS: Final = "id,queue_name,result,archived_at,requeued_from,reference,fingerprint,remedy,details,failure"
+_LONGEST: Final = 2000  # characters of an error or message: what messages.fingerprint() looks at
 _COMPARED: Final = 5000  # fingerprints of one queue, result and error, most frequent first
 _OTHERS: Final = "(other messages)"
 _MICROSECOND: Final = timedelta(microseconds=1)
@@ -31,7 +35,7 @@ _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Causes:
-    """The largest causes, the sums over all of them, and how many died in each step of the window."""
+    """The largest causes, the sums over all of them, and how many died in each step of the period."""
 
     causes: list[Cause]
     sums: Counter[str]
@@ -44,44 +48,108 @@ class Causes:
 
 
 def find_causes(
-    spark: SparkSession, database: Database, window: Window, queue_names: tuple[str, ...] = (), *, max_causes: int
+    spark: SparkSession,
+    database: Database,
+    period: Period,
+    queues: Sequence[str],
+    *,
+    max_causes: int,
+    parallelism: int,
 ) -> Causes:
-    """Return what messages of these queues (by default of all) died of in a window; the causes with most deaths."""
-    rows = dead_rows(spark, database, window, queue_names).persist()
-    dead = _with_cause(_with_fate(with_fingerprints(rows, database), window), window).persist()
+    """Return what messages of these queues (by default of all) died of in a period; the causes with most deaths."""
+    rows = _dead_rows(spark, database, period, queues, parallelism).persist()
+    dead = _with_cause(_with_fate(_with_fingerprints(rows, database), period), period).persist()
     try:
         counted = _counted(dead)
         largest = sorted(counted, key=lambda one: (-one["dead"], one["cause"]))[:max_causes]
-        series = _add_series(dead, largest, window)
+        series = _add_series(dead, largest, period)
     finally:
         dead.unpersist()
         rows.unpersist()
     return Causes(
-        causes=[_judged(one, window) for one in largest],
+        causes=[_judged(one, period) for one in largest],
         sums=Counter({name: sum(one[name] for one in counted) for name in SUMS} | {"causes": len(counted)}),
         series=series,
     )
 
 
-def _with_fate(rows: DataFrame, window: Window) -> DataFrame:
-    """Keep what died in the window, and add which of it was requeued and died again since."""
+def _dead_rows(
+    spark: SparkSession, database: Database, period: Period, queues: Sequence[str], parallelism: int
+) -> DataFrame:
+    """Return what died since the period began; `error` and `text` are what it died of, cut off."""
+    rows = read(
+        spark,
+        database,
+        "archive",
+        _COLUMNS,
+        queues=queues,
+        since=period.begin,
+        parallelism=parallelism,
+        options={"result": _DEAD},
+    )
+    said = f.coalesce(f.get_json_object("failure", "$.message"), "details", f.lit(""))
+    return rows.select(
+        "id",
+        "queue_name",
+        "result",
+        "archived_at",
+        "requeued_from",
+        f.substring("reference", 1, 200).alias("reference"),
+        "remedy",
+        f.substring(f.coalesce(f.get_json_object("failure", "$.error"), f.lit("")), 1, _LONGEST).alias("error"),
+        f.substring(said, 1, _LONGEST).alias("text"),
+        "fingerprint",
+    )
+
+
+def _with_fingerprints(rows: DataFrame, database: Database) -> DataFrame:
+    """Give rows that plain SQL archived without a fingerprint the one that requeue_dead knows them by.
+
+    The rows must be persisted: Spark 4.2 mixes up the filters of one Python source that is read twice in a query.
+    """
+    without = rows.where("fingerprint IS NULL")
+    found = without.mapInPandas(_fingerprints(database), without.schema)
+    return rows.where("fingerprint IS NOT NULL").unionByName(found)
+
+
+def _fingerprints(database: Database) -> Callable[[Iterator[pd.DataFrame]], Iterator[pd.DataFrame]]:
+    def fill(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for batch in batches:
+            if not len(batch):
+                continue
+            with database.connect("pgqueue triage") as conn:
+                rows = conn.execute(
+                    """
+                    SELECT messages.fingerprint(result, text, jsonb_build_object('error', error))
+                      FROM unnest(%s::text[], %s::text[], %s::text[]) WITH ORDINALITY AS g (result, text, error, place)
+                     ORDER BY place
+                    """,
+                    [list(batch[name]) for name in ("result", "text", "error")],
+                ).fetchall()
+            yield batch.assign(fingerprint=[fingerprint for (fingerprint,) in rows])
+
+    return fill
+
+
+def _with_fate(rows: DataFrame, period: Period) -> DataFrame:
+    """Keep what died in the period, and add which of it was requeued and died again since."""
     died_again = rows.where("requeued_from IS NOT NULL").select(f.col("requeued_from").alias("id")).distinct()
-    known = rows.where(f.col("archived_at") < f.lit(window.end))
+    known = rows.where(f.col("archived_at") < f.lit(period.end))
     again = f.expr("coalesce(again, false) AND remedy <=> 'requeued'")
     return known.join(died_again.withColumn("again", f.lit(True)), "id", "left").withColumn("again", again)
 
 
-def _with_cause(dead: DataFrame, window: Window) -> DataFrame:
-    """Add the cause of each and its pattern, its place in the series and in the window."""
+def _with_cause(dead: DataFrame, period: Period) -> DataFrame:
+    """Add the cause of each and its pattern, its place in the series and in the period."""
     fingerprints = dead.groupBy(*_KEY, "fingerprint").agg(f.count("*").alias("dead"), f.min("text").alias("text"))
     schema = "queue_name string, result string, error string, fingerprint string, pattern string, cause string"
     causes = fingerprints.groupBy(*_KEY).applyInPandas(_name_causes, schema)
-    since = f.unix_micros("archived_at") - _micros(window.first_step)
+    since = f.unix_micros("archived_at") - _micros(period.first_step)
     return (
         dead.drop("text")
         .join(f.broadcast(causes), [*_KEY, "fingerprint"])
-        .withColumn("step", f.floor(since / (window.step // _MICROSECOND)))
-        .withColumn("lately", f.col("archived_at") >= f.lit(window.last_quarter))
+        .withColumn("step", f.floor(since / (period.step // _MICROSECOND)))
+        .withColumn("lately", f.col("archived_at") >= f.lit(period.last_quarter))
     )
 
 
@@ -118,12 +186,12 @@ def _counted(dead: DataFrame) -> list[Cause]:
     return [row.asDict(recursive=True) for row in counted.join(frequent, "cause").collect()]
 
 
-def _add_series(dead: DataFrame, causes: list[Cause], window: Window) -> list[int]:
+def _add_series(dead: DataFrame, causes: list[Cause], period: Period) -> list[int]:
     """Give each cause its series, and return that of all deaths."""
-    total = [0] * window.steps
+    total = [0] * period.steps
     by_name = {cause["cause"]: cause for cause in causes}
     for cause in causes:
-        cause["series"] = [0] * window.steps
+        cause["series"] = [0] * period.steps
     kept = f.when(f.col("cause").isin(list(by_name)), f.col("cause"))
     for name, step, count in dead.groupBy(kept.alias("cause"), "step").count().collect():
         total[step] += count
@@ -132,16 +200,16 @@ def _add_series(dead: DataFrame, causes: list[Cause], window: Window) -> list[in
     return total
 
 
-def _judged(cause: Cause, window: Window) -> Cause:
+def _judged(cause: Cause, period: Period) -> Cause:
     first_at, last_at = _moment(cause.pop("first_at")), _moment(cause.pop("last_at"))
     samples, lately = cause.pop("samples"), cause.pop("lately")
     return cause | {
         "error": cause["error"] or None,
         "first_at": first_at,
         "last_at": last_at,
-        "trend": trend(window, before=cause["dead"] - lately, lately=lately, first_at=first_at),
-        "series_from": window.first_step,
-        "series_step": window.step,
+        "trend": trend(period, before=cause["dead"] - lately, lately=lately, first_at=first_at),
+        "series_from": period.first_step,
+        "series_step": period.step,
         "sample_ids": [sample["id"] for sample in samples],
         "sample_references": [sample["reference"] for sample in samples],
     }

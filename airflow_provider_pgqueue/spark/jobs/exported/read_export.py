@@ -9,8 +9,8 @@ from pyarrow.fs import LocalFileSystem
 from pyspark.errors import AnalysisException
 
 from airflow_provider_pgqueue.core.errors import ExportError
-from airflow_provider_pgqueue.spark.jobs.export.manifest import Manifest, read_manifests
-from airflow_provider_pgqueue.spark.jobs.export.target import open_target, shown
+from airflow_provider_pgqueue.spark.jobs.exported.manifest import Manifest, read_manifests
+from airflow_provider_pgqueue.spark.jobs.exported.target import open_target, shown
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -24,26 +25,31 @@ _FORMATS: Final = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """Where keys come from: the `column` of a `query`, or of `files`.
-
-    The query is a SELECT, or `TABLE shop.invoice`, of who operates the system: it is run as it is, in `database` or
-    else where the queue is. Files are Parquet, or CSV with a header or JSON lines if their name says so.
-    """
+    """Where keys come from: the `column` of `files`, or of a `query`, which is run as it is in `database`."""
 
     column: str
-    query: str | None = None
-    files: str | None = None
-    database: Database | None = None
+    query: str | None
+    files: str | None
+    database: Database
 
-    def __post_init__(self) -> None:
-        if (self.query is None) == (self.files is None):
-            raise InvalidArgument("keys come from a query or from files. Give one of the two.")
+    @classmethod
+    def of(
+        cls, name: str, files: str | None, query: str | None, column: str, variable: str | None, database: Database
+    ) -> Keys | None:
+        """Return what the arguments `name`, `name_query`, … say, None if they name no source."""
+        if files is None and query is None:
+            return None
+        if files is not None and query is not None:
+            raise InvalidArgument(f"{name} and {name}_query are both given. Give files or a query.")
+        if variable is not None and not os.environ.get(variable):
+            raise InvalidArgument(f"the variable {variable} is not set. Put the connection string of {name} into it.")
+        where = database if variable is None else Database(os.environ[variable])
+        return cls(column=column, query=query, files=files, database=where)
 
-
-def read_keys(spark: SparkSession, keys: Keys, database: Database) -> DataFrame:
-    """Return the keys as texts in a column `key`, without NULL; InvalidArgument for a source or column that is none."""
-    rows = _of_files(spark, keys) if keys.query is None else _of_query(spark, keys, keys.database or database)
-    return rows.where(F.col("key").isNotNull())
+    def read(self, spark: SparkSession) -> DataFrame:
+        """Return the keys as texts in a column `key`, without NULL; InvalidArgument for what has no such column."""
+        rows = _of_files(spark, self) if self.query is None else _of_query(spark, self, self.query)
+        return rows.where(F.col("key").isNotNull())
 
 
 def _of_files(spark: SparkSession, keys: Keys) -> DataFrame:
@@ -59,11 +65,12 @@ def _of_files(spark: SparkSession, keys: Keys) -> DataFrame:
     return rows.select(F.col(f"`{keys.column.replace('`', '``')}`").cast("string").alias("key"))
 
 
-def _of_query(spark: SparkSession, keys: Keys, database: Database) -> DataFrame:
+def _of_query(spark: SparkSession, keys: Keys, query: str) -> DataFrame:
+    database = keys.database
     # In a line of its own, so that a comment at its end hides nothing.
     text = sql.SQL("SELECT q.{}::text AS key FROM (\n{}\n) AS q").format(
         sql.Identifier(keys.column),
-        sql.SQL((keys.query or "").strip().rstrip(";")),
+        sql.SQL(query.strip().rstrip(";")),
     )
     with database.connect("pgqueue keys") as conn:
         statement = text.as_string(conn)

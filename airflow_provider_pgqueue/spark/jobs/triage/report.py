@@ -10,8 +10,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from airflow_provider_pgqueue.spark.jobs.dead.causes import FINGERPRINTS, Cause, Causes
-from airflow_provider_pgqueue.spark.jobs.dead.trend import Window
+from airflow_provider_pgqueue.spark.jobs.triage.causes import FINGERPRINTS, Cause, Causes
+from airflow_provider_pgqueue.spark.jobs.triage.trend import Period
 
 # Told apart by the colour-blind (Okabe and Ito, 2008), on a light and on a dark page.
 _COLOURS: Final = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
@@ -24,30 +24,30 @@ _SMALL: Final = (132, 30)  # width and height of a small plot
 _BARS: Final = 56
 
 
-def write_report(path: Path, run_id: str, window: Window, found: Causes) -> None:
+def write_report(path: Path, run_id: str, period: Period, found: Causes) -> None:
     """Write the page, whole or not at all. It has ids, references and normalised messages, and no body."""
     part = path.with_name(f"{path.name}.part{os.getpid()}")
     try:
-        part.write_text(render(run_id, window, found), encoding="utf-8")
+        part.write_text(render(run_id, period, found), encoding="utf-8")
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
 
 
-def render(run_id: str, window: Window, found: Causes) -> str:
+def render(run_id: str, period: Period, found: Causes) -> str:
     """Return the page."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"number": "{:,}".format, "moment": "{:%Y-%m-%d %H:%M}".format, "printable": _printable}
     template = environment.from_string(
-        files("airflow_provider_pgqueue.spark.jobs.dead").joinpath("triage_report.html").read_text(encoding="utf-8")
+        files("airflow_provider_pgqueue.spark.jobs.triage").joinpath("report.html").read_text(encoding="utf-8")
     )
     rows = [_row(place, cause) for place, cause in enumerate(found.causes[:_SHOWN])]
     return template.render(
         run_id=run_id,
-        window=window,
-        per="hour" if window.step == timedelta(hours=1) else "day",
+        period=period,
+        per="hour" if period.step == timedelta(hours=1) else "day",
         sums=found.sums,
         shares={
             "undecided": _share(found.sums["undecided"], found.sums["dead"]),
@@ -55,7 +55,7 @@ def render(run_id: str, window: Window, found: Causes) -> str:
         },
         trends=[(name, sum(cause["trend"] == name for cause in found.causes)) for name in _URGENT],
         first=[row for row in rows if row["trend"] in _URGENT and row["undecided"]][:_FIRST],
-        plots=[base64.b64encode(_plot(window, found, inches)).decode() for inches in ((11.2, 3.3), (4.2, 3.0))],
+        plots=[base64.b64encode(_plot(period, found, inches)).decode() for inches in ((11.2, 3.3), (4.2, 3.0))],
         rows=rows,
         coloured=len(_COLOURS),
         most=FINGERPRINTS,
@@ -100,7 +100,7 @@ def _bars(series: list[int]) -> str:
     )
 
 
-def _plot(window: Window, found: Causes, inches: tuple[float, float]) -> bytes:
+def _plot(period: Period, found: Causes, inches: tuple[float, float]) -> bytes:
     """Return deaths over time, stacked by cause, as SVG. No text of a message is in it."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -108,29 +108,29 @@ def _plot(window: Window, found: Causes, inches: tuple[float, float]) -> bytes:
 
     with rc_context({"svg.hashsalt": "pgqueue", "font.size": 9, "axes.edgecolor": _INK}):
         figure = Figure(figsize=inches, layout="constrained", facecolor="none")
-        _stack(figure.add_subplot(facecolor="none"), window, found)
+        _stack(figure.add_subplot(facecolor="none"), period, found)
         page = io.BytesIO()
         canvas: Any = FigureCanvasSVG(figure)
         canvas.print_svg(page, metadata={"Date": None})
     return page.getvalue()
 
 
-def _stack(axes: Any, window: Window, found: Causes) -> None:
+def _stack(axes: Any, period: Period, found: Causes) -> None:
     largest = [cause["series"] for cause in found.causes[: len(_COLOURS)]]
     others = [count - sum(parts) for count, *parts in zip(found.series, *largest, strict=True)]
-    edges = [window.first_step + place * window.step for place in range(window.steps + 1)]
-    below = [0] * window.steps
+    edges = [period.first_step + place * period.step for place in range(period.steps + 1)]
+    below = [0] * period.steps
     for series, colour in zip([*largest, others], [*_COLOURS[: len(largest)], _OTHERS], strict=True):
         above = [low + count for low, count in zip(below, series, strict=True)]
         axes.stairs(above, edges, baseline=below, fill=True, color=colour)
         below = above
     axes.set_xlim(edges[0], edges[-1])
     axes.set_ylim(0, max(1, *below) * 1.15)
-    axes.axvline(window.last_quarter, color=_INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.axvline(period.last_quarter, color=_INK, linewidth=0.8, linestyle=(0, (4, 3)))
     axes.annotate(
-        " last quarter", (window.last_quarter, 1), xycoords=("data", "axes fraction"), va="top", color=_INK, fontsize=8
+        " last quarter", (period.last_quarter, 1), xycoords=("data", "axes fraction"), va="top", color=_INK, fontsize=8
     )
-    _tidy(axes, "hour" if window.step == timedelta(hours=1) else "day")
+    _tidy(axes, "hour" if period.step == timedelta(hours=1) else "day")
 
 
 def _tidy(axes: Any, per: str) -> None:

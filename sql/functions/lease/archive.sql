@@ -42,4 +42,4 @@ BEGIN
     RETURNING a.id;
 END $$;
 COMMENT ON FUNCTION messages.archive(uuid, bigint[], text, text, text, jsonb, jsonb, jsonb) IS
-    'Finishes leased messages and returns the ids; an id that is missing was lost. outcomes {"id": {"result", "details", "output", "failure"}} overrides per message. PQ004: bad result, or an output or failure that is too large.';
+    'Finishes leased messages and returns the ids; an id that is missing was lost. outcomes {"id": {"result", "details", "output", "failure"}} overrides these for single messages. PQ004: bad result, or an output or failure that is too large.';

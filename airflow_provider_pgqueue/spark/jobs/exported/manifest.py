@@ -12,7 +12,7 @@ from typing import Any, Final
 from pyarrow.fs import SubTreeFileSystem
 
 from airflow_provider_pgqueue.core.errors import ExportDamaged, ExportError
-from airflow_provider_pgqueue.spark.jobs.export.target import files_in, write
+from airflow_provider_pgqueue.spark.jobs.exported.target import files_in, write
 
 FORMAT: Final = 1
 STAGING: Final = "_staging"
@@ -32,7 +32,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ArchiveColumn:
     """A column of the archive with its type in PostgreSQL."""
 
     name: str
@@ -41,7 +41,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What is another one after any change of any row: how many they are, and a hash of where and by whom each is."""
+    """Differs after any change of any row: how many rows there are, and a hash of the place and transaction of each."""
 
     rows: int = 0
     hash: int = 0
@@ -80,7 +80,7 @@ class Manifest:
     schema_version: int
     exported_at: datetime
     version: Version
-    columns: tuple[Column, ...]
+    columns: tuple[ArchiveColumn, ...]
     chunks: tuple[Chunk, ...]
     files: tuple[File, ...]
 
@@ -118,7 +118,7 @@ class Manifest:
             schema_version=content["schema_version"],
             exported_at=datetime.fromisoformat(content["exported_at"]),
             version=Version(**content["version"]),
-            columns=tuple(Column(**column) for column in content["columns"]),
+            columns=tuple(ArchiveColumn(**column) for column in content["columns"]),
             chunks=tuple(Chunk(**chunk) for chunk in content["chunks"]),
             files=tuple(File.from_json(file) for file in content["files"]),
         )

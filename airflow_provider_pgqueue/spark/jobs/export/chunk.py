@@ -1,12 +1,13 @@
-"""The part of an export that runs on the executors: a range of pages of a partition becomes Parquet files."""
+"""The tasks of an export: a range of pages of a partition becomes Parquet files, which are read back."""
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, is_dataclass
 from hashlib import md5
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
@@ -17,16 +18,19 @@ from pyarrow.fs import SubTreeFileSystem
 
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.export.checksum import Group, between, checksum_of_file, texts_of
-from airflow_provider_pgqueue.spark.jobs.export.manifest import (
+from airflow_provider_pgqueue.spark.jobs.export.partition import Partition, rows_of, select_version
+from airflow_provider_pgqueue.spark.jobs.exported.manifest import (
+    ArchiveColumn,
     Chunk,
-    Column,
     File,
     Version,
     data_path,
     staging_folder,
 )
-from airflow_provider_pgqueue.spark.jobs.export.partition import Partition, rows_of, select_version
-from airflow_provider_pgqueue.spark.jobs.export.target import sync
+from airflow_provider_pgqueue.spark.jobs.exported.target import sync
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -42,16 +46,52 @@ _ARROW: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Staged:
+class StagedChunk:
     """The files of a chunk, where they are now, and the version of the rows that are in them."""
 
     files: tuple[tuple[str, File], ...]
     version: Version
 
 
+def for_each_chunk(
+    spark: SparkSession, chunks: Sequence[Chunk], work: Callable[[Chunk], Any], *, at_once: int
+) -> list[Any]:
+    """Return what the work gives for each chunk, as JSON has it, of the attempt that Spark counts.
+
+    OSError if a task could not use the target.
+    """
+    if not chunks:
+        return []
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield pa.RecordBatch.from_pydict({"report": [_report(work, chunks[number])]})
+
+    rows = spark.range(0, len(chunks), 1, min(len(chunks), at_once)).mapInArrow(task, "report string").collect()
+    return [_done(json.loads(row.report)) for row in rows]
+
+
+def _report(work: Callable[[Chunk], Any], chunk: Chunk) -> str:
+    try:
+        return json.dumps({"done": work(chunk)}, default=_plain)
+    except OSError as error:  # of the target: to try again would not help
+        return json.dumps({"refused": [error.errno, error.strerror or str(error)]})
+
+
+def _done(report: dict[str, Any]) -> Any:
+    if "refused" in report:
+        raise OSError(*report["refused"])
+    return report["done"]
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value.isoformat()
+
+
 def export_chunk(
     database: Database, target: SubTreeFileSystem, partition: Partition, chunk: Chunk, export: str
-) -> Staged:
+) -> StagedChunk:
     """Write the files of a chunk into the staging folder of an export, of one moment of PostgreSQL.
 
     Each call has files of its own: of two attempts of a task neither touches what the other wrote.
@@ -79,7 +119,7 @@ def export_chunk(
         )
         for group, part in split.parts.items()
     )
-    return Staged(tuple(files), version)
+    return StagedChunk(tuple(files), version)
 
 
 def are_readable(target: SubTreeFileSystem, files: list[File]) -> bool:
@@ -117,7 +157,7 @@ def _read(database: Database, partition: Partition, chunk: Chunk, take: Callable
     return Version(number, hash_)
 
 
-def _select(columns: Sequence[Column], rows: sql.Composed) -> str:
+def _select(columns: Sequence[ArchiveColumn], rows: sql.Composed) -> str:
     values = [
         sql.SQL("a.{0}" if column.kind in _ARROW else "a.{0}::text AS {0}").format(sql.Identifier(column.name))
         for column in columns
@@ -125,7 +165,7 @@ def _select(columns: Sequence[Column], rows: sql.Composed) -> str:
     return sql.SQL("SELECT {} {}").format(sql.SQL(", ").join(values), rows).as_string(None)
 
 
-def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
+def arrow_schema(columns: Iterable[ArchiveColumn]) -> pa.Schema:
     """Return the schema of columns of the archive in Arrow; what has no simple type is text, as JSON is."""
     return pa.schema([(column.name, _ARROW.get(column.kind, pa.string())) for column in columns])
 

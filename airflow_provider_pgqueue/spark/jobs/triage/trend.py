@@ -15,7 +15,7 @@ _DEVIATIONS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class Period:
     """A time from `begin` to before `end`, in steps of an hour, or of a day if it is longer than two weeks."""
 
     begin: datetime
@@ -34,7 +34,7 @@ class Window:
 
     @property
     def steps(self) -> int:
-        """How many steps there are; the first and the last may be cut by the window."""
+        """How many steps there are; the first and the last may be cut by the period."""
         return max(1, math.ceil((self.end - self.first_step) / self.step))
 
     @property
@@ -43,7 +43,7 @@ class Window:
         return self.end - (self.end - self.begin) / 4
 
 
-def trend(window: Window, *, before: int, lately: int, first_at: datetime) -> Trend:
+def trend(period: Period, *, before: int, lately: int, first_at: datetime) -> Trend:
     """Say how a cause develops, from how many died before the last quarter of the window and in it.
 
     `new`: none before. `fading`: none lately. Else `growing` or `fading` if the rate at least doubled or halved since
@@ -53,8 +53,8 @@ def trend(window: Window, *, before: int, lately: int, first_at: datetime) -> Tr
         return "new"
     if not lately:
         return "fading"
-    lately_for = window.end - window.last_quarter
-    before_for = max(window.last_quarter - first_at, window.step)
+    lately_for = period.end - period.last_quarter
+    before_for = max(period.last_quarter - first_at, period.step)
     change = (lately / lately_for.total_seconds()) / (before / before_for.total_seconds())
     expected = lately_for / (lately_for + before_for)
     number = before + lately

@@ -1,0 +1,124 @@
+"""Triage: what messages died of lately, as a table for people and DAGs, and as a page with plots.
+
+Reads no bodies.
+
+docs/decisions/0013-causes-of-death.md says what one cause is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import run, to_json
+from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.jobs.ledger import Summary, new_run_id, once
+from airflow_provider_pgqueue.spark.jobs.progress import watching_tasks
+from airflow_provider_pgqueue.spark.jobs.tables import require_queues, several, tasks_at_once
+from airflow_provider_pgqueue.spark.jobs.triage.causes import SUMS, Cause, Causes, find_causes
+from airflow_provider_pgqueue.spark.jobs.triage.trend import Period
+
+log = logging.getLogger(__name__)
+
+
+def triage(
+    spark: SparkSession,
+    *,
+    queues: Sequence[str] = (),
+    since: datetime | None = None,
+    until: datetime | None = None,
+    run_id: str | None = None,
+    dsn: str | None = None,
+    parallelism: int | None = None,
+    max_causes: int = 200,
+    report: str | None = None,
+) -> Summary:
+    """Find out what messages died of: a table of causes, and if wanted a page with plots.
+
+    The causes are in messages.triage_causes() afterwards, in place of those that an earlier try of the run recorded.
+    The summary has ids and counts, no text out of a message. It only reads the queue: dying at any point loses nothing.
+
+    :param queues: Only what died in these queues.
+    :param since: Died at or after, such as 2026-01-31T08:00Z. Default: 7 days before the end.
+    :param until: Died before. Default: now.
+    :param max_causes: Record at most so many, those with most deaths; 1 to 1000.
+    :param report: Write a page with plots to this file. Needs the extra spark-triage.
+    :raises QueueNotFound: for a name that no queue has.
+    """
+    if not 1 <= max_causes <= 1000:
+        raise InvalidArgument(f"max_causes is {max_causes}. Give a number from 1 to 1000.")
+    if report is not None:
+        _require_plots()
+    period, at_once, queues = _period(since, until), tasks_at_once(parallelism), several(queues)
+    database, run_id = Database(dsn or ""), run_id or new_run_id("triage", *queues)
+
+    def work() -> Summary:
+        require_queues(database, queues)
+        with watching_tasks(spark, f"triage {run_id}"):
+            found = find_causes(spark, database, period, queues, max_causes=max_causes, parallelism=at_once)
+        _record(database, run_id, found.causes)
+        if report is not None:
+            from airflow_provider_pgqueue.spark.jobs.triage.report import write_report
+
+            write_report(Path(report), run_id, period, found)
+        return _summary(period, found) | {"report": report}
+
+    return once(database, "triage", run_id, work)
+
+
+def _require_plots() -> None:
+    for name in ("jinja2", "matplotlib"):
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(
+                f'{name} is not installed. Install it with: pip install "airflow-provider-pgqueue[spark-triage]", '
+                "or leave out report.",
+                name=name,
+            )
+
+
+def _period(since: datetime | None, until: datetime | None) -> Period:
+    end = until or datetime.now(UTC)
+    begin = since or end - timedelta(days=7)
+    if begin.tzinfo is None or end.tzinfo is None or begin >= end:
+        raise InvalidArgument(f"since is {begin} and until is {end}. Give time zones, and an end after the beginning.")
+    return Period(begin=begin.astimezone(UTC), end=end.astimezone(UTC))
+
+
+def _record(database: Database, run_id: str, causes: list[Cause]) -> None:
+    given = [{name: _plain(value) for name, value in cause.items()} for cause in causes]
+    with database.connect("pgqueue triage") as conn:
+        recorded = run(conn, verbs.record_triage_causes(run_id, to_json(given)))
+    log.info("run %s recorded %s of death", run_id, quantity(recorded, "cause"))
+
+
+def _summary(period: Period, found: Causes) -> Summary:
+    return {
+        **{name: found.sums[name] for name in ("causes", *SUMS)},
+        "left_out": {"causes": found.sums["causes"] - len(found.causes), "dead": found.left_out},
+        "trends": dict(sorted(Counter(cause["trend"] for cause in found.causes).items())),
+        "largest": [
+            {name: cause[name] for name in ("cause", "queue_name", "result", "trend", "dead", "undecided")}
+            for cause in found.causes[:5]
+        ],
+        "since": period.begin.isoformat(),
+        "until": period.end.isoformat(),
+    }
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case datetime():
+            return value.isoformat()
+        case timedelta():
+            return f"{value.total_seconds():.0f} seconds"
+    return value

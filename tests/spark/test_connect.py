@@ -1,0 +1,62 @@
+"""The jobs over Spark Connect, where no JVM is in the driver's process."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from airflow_provider_pgqueue.core import run, verbs
+from tools import ROOT
+
+# A server is started for it, on a port of loopback.
+PROGRAM = """
+import json
+from datetime import datetime, timedelta, timezone
+from pyspark.sql import SparkSession
+from airflow_provider_pgqueue.spark import drain, export, reconcile, replay, rollup, triage
+
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+assert "connect" in type(spark).__module__
+
+def judge(messages):
+    import pyarrow as pa
+    result = ["failed" if message == "7" else "success" for message in messages["message"].to_pylist()]
+    return pa.table({"id": messages["id"], "result": result})
+
+hour_ago = datetime.now(timezone.utc) - timedelta(hours=1)
+done = {
+    "drain": drain(spark, queue="orders", function=judge),
+    "triage": triage(spark, queues=["orders"]),
+    "replay": replay(spark, results=["failed"], to_queue="again"),
+    "reconcile": reconcile(spark, queues=["orders"]),
+    "rollup": rollup(spark, since=hour_ago - timedelta(hours=1), margin=timedelta(0)),
+    "export": export(spark, target=TARGET),
+}
+print(json.dumps(done))
+"""
+
+
+def test_the_jobs_run_over_spark_connect(
+    conn: psycopg.Connection[Any], queue: Callable[..., str], dsn: str, tmp_path: Path
+) -> None:
+    queue("orders")
+    queue("again")
+    run(conn, verbs.publish_batch("orders", range(50)))
+    environment = os.environ | {"PGQUEUE_DSN": dsn, "PYTHONPATH": str(ROOT)}
+    program = PROGRAM.replace("TARGET", repr(str(tmp_path / "export")))
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=400
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    done = json.loads(ended.stdout.splitlines()[-1])
+    assert (done["drain"]["archived"], done["drain"]["parallelism"]) == (50, 2)
+    assert (done["triage"]["dead"], done["replay"]["published"], done["reconcile"]["messages"]) == (1, 1, 50)
+    assert "buckets" in done["rollup"]
+    assert done["export"]["exported"] == []
