@@ -52,8 +52,8 @@ test: setup ## Run all tests, then those of the database on the embedded Postgre
 test-fast: setup ## Run the tests of the contract and of core/, in about two minutes
 	@$(PYTEST) tests/test_contract.py tests/core
 
-test-clock: setup ## Run the tests of time at awkward moments; needs libfaketime
-	@$(BIN)/python -m tools.clock -- $(OF_TIME) -n $(WORKERS)
+test-clock: setup ## Run the tests of time at awkward moments; needs a C compiler
+	@$(BIN)/python -m tools.clock -- $(OF_TIME) -n $(WORKERS) --no-loadscope-reorder
 
 bench: $(BENCH)/.installed ## Measure the queue beside its peers, about 35 minutes (BENCH_ARGS="--only waiting")
 	@PYTHONPATH=. $(BENCH)/bin/python -m benchmarks $(BENCH_ARGS)
