@@ -12,7 +12,7 @@ SOURCES := airflow_provider_pgqueue benchmarks dags_examples tests tools
 PRESENT = $(wildcard $(SOURCES))
 # More processes than cores, because tests wait a lot; each has a PostgreSQL of its own. WORKERS=0 is one process.
 WORKERS ?= 3
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
 # Without what starts servers and programs of its own, the same in both runs (docs/how-to/testing.md).
 OF_THE_DATABASE := tests/test_contract.py tests/test_seeds.py tests/core \
 	--ignore=tests/core/test_testing_plugin.py --ignore=tests/core/test_wheel.py
@@ -53,7 +53,7 @@ test-fast: setup ## Run the tests of the contract and of core/, in about two min
 	@$(PYTEST) tests/test_contract.py tests/core
 
 test-clock: setup ## Run the tests of time at awkward moments; needs libfaketime
-	@$(BIN)/python -m tools.clock -- $(OF_TIME) -n $(WORKERS) --dist loadgroup
+	@$(BIN)/python -m tools.clock -- $(OF_TIME) -n $(WORKERS)
 
 bench: $(BENCH)/.installed ## Measure the queue beside its peers, about 35 minutes (BENCH_ARGS="--only waiting")
 	@PYTHONPATH=. $(BENCH)/bin/python -m benchmarks $(BENCH_ARGS)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from tools import SetupError
+from tools import ROOT, SetupError
 
 MOMENTS: Final = (
     ("2027-05-12T23:50Z", "UTC"),  # the day ends
@@ -40,6 +40,7 @@ def _run(at: str, time_zone: str, arguments: list[str]) -> int:
         "FAKETIME": f"{offset.total_seconds():+.0f}s",
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
         "TZ": time_zone,
+        "PYTHONPATH": str(ROOT),  # or the processes of xdist do not find the plugin
     }
     command = [sys.executable, "-m", "pytest", "-p", "tools.faked_clock", *arguments]
     return subprocess.run(command, env=os.environ | faked).returncode

@@ -25,10 +25,13 @@ class Standalone:
     """Processes that are all gone after `stop`; `home` has their logs and the work of the executors.
 
     The workers have two addresses: Spark does not try a task a second time on the same host.
+
+    :param java_options: what each Java process gets, drivers and executors too.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, java_options: str = "") -> None:
         self.home = home
+        self.java_options = java_options
         self._processes: list[subprocess.Popen[bytes]] = []
         self._zip = package(home / "pgqueue.zip")
 
@@ -61,6 +64,7 @@ class Standalone:
         given = {
             "spark.driver.memory": "512m",
             "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": self.java_options,
             "spark.ui.enabled": "false",
             "spark.eventLog.enabled": "true",
             "spark.eventLog.compress": "false",
@@ -124,7 +128,8 @@ class Standalone:
     def _environment(self, address: str) -> dict[str, str]:
         # Not the checkout's: the package comes from the zip.
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("PG", "PYTHON", "SPARK_"))}
-        own = {"SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": address, "PYTHONDONTWRITEBYTECODE": "1"}
+        own = {"SPARK_SUBMIT_OPTS": self.java_options, "SPARK_DAEMON_JAVA_OPTS": self.java_options}
+        own |= {"SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": address, "PYTHONDONTWRITEBYTECODE": "1"}
         return kept | own | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
 
     def _said(self, name: str, what: re.Pattern[str], timeout: float = 180) -> re.Match[str]:

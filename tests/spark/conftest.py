@@ -37,7 +37,6 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         SparkSession.builder.master("local[2]")
         .appName("pgqueue tests")
         .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         .config("spark.ui.enabled", "false")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.sql.session.timeZone", "UTC")
@@ -62,7 +61,7 @@ def spark(session: SparkSession, dsn: str) -> SparkSession:
 @pytest.fixture(scope="session")
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     """A standalone cluster: a master and two workers of one core, started when a test first asks for it."""
-    cluster = Standalone(tmp_path_factory.mktemp("standalone"))
+    cluster = Standalone(tmp_path_factory.mktemp("standalone"), java_options=os.environ["SPARK_SUBMIT_OPTS"])
     try:
         cluster.start()
         yield cluster
