@@ -380,8 +380,12 @@ def test_an_empty_queue_is_done_or_waited_for_as_wanted(conn_id: str, queue: Que
         run(waiting, "execute_complete", event={"ready": 1})
 
 
-def test_a_consumer_has_one_retry_unless_the_author_says_otherwise() -> None:
+def test_a_consumer_has_one_retry_soon_unless_the_author_says_otherwise() -> None:
     assert consume(apply_function=judge).retries == 1
+    assert consume(apply_function=judge).retry_delay == timedelta(seconds=5)
+    assert consume(apply_function=judge, retry_delay=timedelta(hours=1)).retry_delay == timedelta(hours=1)
+    with DAG("slow", schedule=None, default_args={"retry_delay": timedelta(hours=2)}):
+        assert consume(apply_function=judge).retry_delay == timedelta(hours=2)
     assert consume(apply_function=judge, retries=0).retries == 0
     with DAG("d", schedule=None, default_args={"retries": 7}):
         assert consume(apply_function=judge).retries == 7
