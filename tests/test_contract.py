@@ -262,7 +262,7 @@ def test_an_expired_lease_is_found_without_any_upkeep(connect: Connect, queue: Q
     started = time.monotonic()
     again = until(lambda: lease(other, 3))
     assert [message.id for message in again] == [message.id for message in first]
-    assert time.monotonic() - started > 0.2
+    assert 0.2 < time.monotonic() - started < 5.0
     assert conn.execute("SELECT count(*) FROM messages.upkeep_run").fetchone() == (0,)
 
 

@@ -14,7 +14,7 @@ import psycopg
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import InvalidArgument, LeaseLost
+from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidOutcome, LeaseLost
 from airflow_provider_pgqueue.core.lease import Lease, Renewal
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import (
@@ -26,6 +26,7 @@ from airflow_provider_pgqueue.core.outcome import (
     Success,
     describe,
     storable,
+    text_of,
 )
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,11 @@ class Consumer:
 
     A handler that raises RejectMessage rejects the message. After any other exception the message is delivered again,
     after `retry_delay(attempts)` or by default the back-off of the queue; after its last attempt it is archived as
-    failed, with the traceback. An exception of `handle_batch` concerns the whole batch.
+    failed, with the traceback. An exception of `handle_batch` concerns the whole batch. An outcome that cannot be kept,
+    such as an output of more than 64 kB, makes its own message failed and no other.
+
+    A handler that returns something else has a bug that no delivery cures: `drain` settles what was handled before,
+    gives the rest back without counting an attempt, and raises InvalidOutcome.
 
     `lease_for` is renewed while the handler works. With a `topic` pattern or `headers` only matching messages are
     leased; the others stay in the queue.
@@ -117,8 +122,13 @@ class Consumer:
     def _work(self, lease: Lease, messages: list[Message], stop: Callable[[], bool], counts: Counter[str]) -> None:
         outcomes = self._each(self.handle, lease, messages, stop) if self.handle else self._all_at_once(messages)
         with lease:
-            for settled in _now_and_then(outcomes):
-                _settle(lease, settled, counts)
+            try:
+                for settled in _now_and_then(outcomes):
+                    _settle(lease, settled, counts)
+            except (InvalidOutcome, SystemExit, KeyboardInterrupt):
+                # The loop ends for a reason that is not in these messages.
+                lease.release(lease.held, count_attempt=False)
+                raise
             if unstarted := lease.held:
                 # Nobody began them, so it was no attempt.
                 counts["released"] += len(unstarted)
@@ -133,54 +143,71 @@ class Consumer:
             if message.id in lease.lost:
                 continue
             try:
-                outcome = _checked(handle(message))
+                returned = handle(message)
             except Exception as error:
-                # Whatever the handler raises concerns this message alone; only KeyboardInterrupt and SystemExit go on.
-                outcome = self._outcome(message, error)
-            yield message, outcome
+                # Whatever the handler raises concerns this message alone.
+                yield message, self._outcome(message, error)
+            except SystemExit as error:
+                # The handler ends the process: an attempt of this message, or the next process would end on it too.
+                yield message, self._outcome(message, error)
+                raise
+            else:
+                yield message, _checked(message, returned)
 
     def _all_at_once(self, messages: list[Message]) -> Iterator[tuple[Message, Outcome]]:
         try:
-            outcomes = _by_id(messages, self.handle_batch(messages) if self.handle_batch else None)
-        except Exception as error:
+            returned = self.handle_batch(messages) if self.handle_batch else None
+        except (Exception, SystemExit) as error:
             for message in messages:
                 yield message, self._outcome(message, error)
+            if isinstance(error, SystemExit):
+                raise
             return
-        # Outside of the try: a bug of the handler that delivering the messages again would only repeat.
-        if unknown := set(outcomes) - {message.id for message in messages}:
-            raise InvalidArgument(f"the handler gave outcomes for messages that it did not get: {sorted(unknown)[:10]}")
+        outcomes = _by_id(messages, returned)
         for message in messages:
-            yield message, outcomes.get(message.id) or Success()
+            yield message, _checked(message, outcomes.get(message.id))
 
-    def _outcome(self, message: Message, error: Exception) -> Outcome:
+    def _outcome(self, message: Message, error: BaseException) -> Outcome:
         return outcome_of(message, error, delay=self.retry_delay(message.attempts) if self.retry_delay else None)
 
 
-def outcome_of(message: Message, error: Exception, *, delay: timedelta | None = None) -> Outcome:
+def outcome_of(message: Message, error: BaseException, *, delay: timedelta | None = None) -> Outcome:
     """Return the outcome of a message whose handler raised: Rejected for RejectMessage, else Retry after `delay`."""
     if isinstance(error, RejectMessage):
-        return Rejected(storable(str(error)))
+        return Rejected(storable(text_of(error)))
     # The text of the error may quote the body: it goes to the archive, which has the body anyway, not to the log.
     log.warning("message %s of queue %s raised %s", message.id, message.queue_name, type(error).__name__)
-    return Retry(delay, storable(f"{type(error).__name__}: {error}"[:4000]), failure=describe(error))
+    return Retry(delay, storable(f"{type(error).__name__}: {text_of(error)}"[:4000]), failure=describe(error))
 
 
-def _checked(outcome: Outcome | None) -> Outcome:
+def _checked(message: Message, outcome: Any) -> Outcome:
     if outcome is None:
         return Success()
     if not isinstance(outcome, Outcome):
-        raise TypeError(f"the function returned {type(outcome).__name__} as an outcome. Return None or an outcome.")
+        raise InvalidOutcome(
+            f"the handler of queue {message.queue_name!r} returned {type(outcome).__name__} for message {message.id}. "
+            "Return None for success, or Success(), Rejected(), Failed() or Retry()."
+        )
     return outcome
 
 
-def _by_id(
-    messages: Sequence[Message], outcomes: Mapping[int, Outcome | None] | Iterable[Outcome | None] | None
-) -> dict[int, Outcome]:
+def _by_id(messages: Sequence[Message], outcomes: Any) -> Mapping[int, Any]:
+    ids = [message.id for message in messages]
     if outcomes is None:
         return {}
-    if not isinstance(outcomes, Mapping):
-        outcomes = dict(zip((message.id for message in messages), outcomes, strict=True))
-    return {id_: _checked(outcome) for id_, outcome in outcomes.items()}
+    if isinstance(outcomes, Mapping):
+        if unknown := [id_ for id_ in outcomes if id_ not in ids]:
+            raise InvalidOutcome(f"the handler gave outcomes for messages that it did not get: {unknown[:10]}")
+        return outcomes
+    if not isinstance(outcomes, Iterable) or isinstance(outcomes, str | bytes):
+        raise InvalidOutcome(
+            f"the handler returned {type(outcomes).__name__} for {len(ids)} messages. Return None if all succeeded, "
+            "outcomes by message id, or one outcome for each message in order."
+        )
+    in_order = list(outcomes)
+    if len(in_order) != len(ids):
+        raise InvalidOutcome(f"the handler returned {len(in_order)} outcomes for {len(ids)} messages. Return one each.")
+    return dict(zip(ids, in_order, strict=True))
 
 
 def _now_and_then(
@@ -189,12 +216,18 @@ def _now_and_then(
     """Yield the outcomes gathered in each second, and the rest at the end."""
     gathered: dict[Message, Outcome] = {}
     due = time.monotonic() + _SETTLE_EVERY
-    for message, outcome in outcomes:
-        gathered[message] = outcome
-        if time.monotonic() >= due:
+    try:
+        for message, outcome in outcomes:
+            gathered[message] = outcome
+            if time.monotonic() >= due:
+                yield gathered
+                gathered = {}
+                due = time.monotonic() + _SETTLE_EVERY
+    except (Exception, SystemExit, KeyboardInterrupt):
+        # What was handled has had its effect: it must not be delivered again because of what came after it.
+        if gathered:
             yield gathered
-            gathered = {}
-            due = time.monotonic() + _SETTLE_EVERY
+        raise
     if gathered:
         yield gathered
 
@@ -207,7 +240,8 @@ def _settle(lease: Lease, outcomes: dict[Message, Outcome], counts: Counter[str]
         # Another consumer has those messages now, and the others are settled: nothing that should end the loop.
         log.warning("%s", error)
     counts.update(
-        "lost" if message.id in lease.lost else _name(message, outcome) for message, outcome in outcomes.items()
+        "lost" if message.id in lease.lost else "failed" if message.id in lease.unkept else _name(message, outcome)
+        for message, outcome in outcomes.items()
     )
 
 

@@ -10,6 +10,7 @@ PgQueueError
  |    +-- Unroutable          the topic reaches no queue
  +-- ScheduleNotFound         no such schedule
  +-- InvalidArgument          a number, duration or result out of range
+ |    +-- InvalidOutcome      a handler returned something that is no outcome
  +-- InvalidMessage           the body cannot be stored as JSON
  |    +-- MessageTooLarge     the body is larger than the queue allows
  +-- BeforeArchive            older than what the archive keeps
@@ -112,6 +113,10 @@ class ScheduleNotFound(PgQueueError):
 
 class InvalidArgument(PgQueueError, ValueError):
     """An argument is out of range."""
+
+
+class InvalidOutcome(InvalidArgument):
+    """A handler returned something that is no outcome, which is a bug of the handler: no message is retried for it."""
 
 
 class InvalidMessage(PgQueueError, ValueError):

@@ -12,10 +12,11 @@ from typing import Any, Protocol, Self, overload
 from uuid import UUID
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import LeaseLost, PgQueueError
+from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, LeaseLost, PgQueueError
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import (
     Failed,
@@ -24,6 +25,7 @@ from airflow_provider_pgqueue.core.outcome import (
     Retry,
     Success,
     describe,
+    text_of,
 )
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.verbs import Statement
@@ -38,7 +40,8 @@ class Lease(Sequence[Message]):
     were not settled are archived as success; if it raises, they are released and the attempt counts. A process that
     dies loses nothing: its leases expire.
 
-    `lost` has the ids whose lease a renewal or a call found lost: stop working on them.
+    `lost` has the ids whose lease a renewal or a call found lost: stop working on them. `unkept` has the ids whose
+    outcome could not be kept, so that they were archived as failed.
 
     :param conn: an autocommit connection that nothing else blocks; the lease uses it until the block ends.
     :param lease_for: how long the lease lasts after each renewal; it is renewed every third of this.
@@ -61,6 +64,7 @@ class Lease(Sequence[Message]):
         self._token = messages[0].lock_token if messages else None
         self._held = {message.id for message in messages}
         self.lost: set[int] = set()
+        self.unkept: set[int] = set()
         self._calling = threading.Lock()
         self._renewal = renewal
         self._own_renewal = ExitStack()
@@ -104,8 +108,8 @@ class Lease(Sequence[Message]):
             self.archive(self.held)
             return
         try:
-            failure = describe(error) if error else None
-            self.release(self.held, details=f"{kind.__name__}: {error}", failure=failure)
+            text = f"{kind.__name__}: {text_of(error)}"[:4000] if error else kind.__name__
+            self.release(self.held, details=text, failure=describe(error) if error else None)
         except PgQueueError:
             # The error of the caller matters more; the leases expire by themselves.
             log.warning(
@@ -182,18 +186,45 @@ class Lease(Sequence[Message]):
     def settle(self, outcomes: Mapping[Message, Outcome | None]) -> None:
         """Give each message its outcome, where None is success.
 
-        Makes one archive call, and one release call per kind of retry. LeaseLost has the ids of those that were lost;
-        it is raised after the others were settled.
+        Makes one archive call, and one release call per kind of retry. An outcome that cannot be kept, such as an
+        output of more than 64 kB or a delay of years, archives its own message as failed with the reason, and no
+        other; `unkept` has the id. LeaseLost has the ids of those that were lost; it is raised after the others were
+        settled.
         """
         lost: set[int] = set()
-        by_id = {message.id: outcome for message, outcome in outcomes.items()}
-        for ids, statement in settlement(self._require_token(), by_id, handled_by=self._handled_by) if by_id else ():
-            try:
-                self._call(statement, ids)
-            except LeaseLost as error:
-                lost.update(error.ids)
+        self._settle({message.id: outcome for message, outcome in outcomes.items()}, lost)
         if lost:
             raise LeaseLost(lost)
+
+    def _settle(self, outcomes: Mapping[int, Outcome | None], lost: set[int]) -> None:
+        try:
+            for ids, statement in settlement(self._token, outcomes, handled_by=self._handled_by) if self._token else ():
+                try:
+                    self._call(statement, ids)
+                except LeaseLost as error:
+                    lost.update(error.ids)
+        except (InvalidArgument, InvalidMessage) as error:
+            # In the caller's transaction nothing can follow an error of the server.
+            if self._conn.info.transaction_status is TransactionStatus.INERROR:
+                raise
+            self._settle_apart([id_ for id_ in outcomes if id_ in self._held], outcomes, lost, error)
+
+    def _settle_apart(
+        self, ids: list[int], outcomes: Mapping[int, Outcome | None], lost: set[int], error: PgQueueError
+    ) -> None:
+        """Settle by halves what one call refused, so that only the outcome that was meant is replaced."""
+        if len(ids) > 1:
+            for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
+                self._settle({id_: outcomes[id_] for id_ in half}, lost)
+            return
+        for id_ in ids:
+            # It was replaced before: the refusal is not about the outcome.
+            if id_ in self.unkept:
+                raise error
+            self.unkept.add(id_)
+            kind = type(outcomes[id_]).__name__
+            log.warning("the %s of message %s cannot be kept: it is archived as failed", kind, id_)
+            self._settle({id_: Failed(f"its {kind} cannot be kept: {error}")}, lost)
 
     def _call(self, statement: Statement[Any], settled: Collection[int]) -> None:
         # A renewal that ran at the same time would find the messages that are settled here gone, and call them lost.

@@ -52,6 +52,10 @@ class Retry:
     count_attempt: bool = True
     failure: Mapping[str, Any] | None = None
 
+    def __post_init__(self) -> None:
+        if self.delay is not None and not isinstance(self.delay, timedelta):
+            raise TypeError(f"delay is of type {type(self.delay).__name__}. Give a timedelta.")
+
 
 Outcome = Success | Rejected | Failed | Retry
 
@@ -69,9 +73,17 @@ def describe(error: BaseException) -> dict[str, str]:
     kind = type(error)
     return {
         "error": kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}",
-        "message": storable(str(error)[:2000]),
+        "message": storable(text_of(error)[:2000]),
         "traceback": storable(lines[-_LONGEST_TRACEBACK:]),
     }
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception, also of one that cannot say it."""
+    try:
+        return str(error)
+    except Exception as failed:
+        return f"its text cannot be had: {type(failed).__name__}"
 
 
 def storable(text: str) -> str:

@@ -33,7 +33,8 @@ class PgQueueConsumeOperator(BaseOperator):
     The result is the number of messages by how they ended: `success`, `rejected`, `failed`, `retried`, `lost`.
 
     Airflow 3.3 now and then fails a task that resumes within seconds after it deferred, so this operator has one retry
-    by default; with `wait_for_messages` keep it.
+    by default; with `wait_for_messages` keep it. It comes after five seconds: for Airflow's default of five minutes
+    nobody would handle the queue.
 
     :param queue_name: the queue to consume.
     :param apply_function: called with each Message; a function, or its name as
@@ -72,9 +73,10 @@ class PgQueueConsumeOperator(BaseOperator):
         poll_interval: float = 30.0,
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         retries: int | None = 1,
+        retry_delay: timedelta | float = timedelta(seconds=5),
         **kwargs: Any,
     ) -> None:
-        super().__init__(retries=retries, **kwargs)
+        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
         self.queue_name = queue_name
         self.apply_function = apply_function
         self.apply_function_batch = apply_function_batch

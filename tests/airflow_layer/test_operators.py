@@ -22,6 +22,7 @@ from airflow_provider_pgqueue.core import (
     Failed,
     InvalidArgument,
     InvalidMessage,
+    InvalidOutcome,
     Message,
     Outcome,
     QueueNotFound,
@@ -324,12 +325,14 @@ def test_a_batch_function_gives_outcomes(
 
 
 @pytest.mark.parametrize("answer", [lambda messages: [None], lambda messages: {messages[0].id: "success"}])
-def test_an_answer_that_is_no_outcome_is_not_taken_for_success(
+def test_an_answer_that_is_no_outcome_fails_the_task_and_costs_no_attempt(
     conn_id: str, queue: Queue, run: Run, conn: Connection, answer: Callable[..., Any]
 ) -> None:
     PgQueueHook(conn_id).publish_batch(queue("orders", max_attempts=1), [1, 2])
-    assert run(consume(apply_function_batch=answer)) == {"failed": 2}
-    assert results(conn) == {1: "failed", 2: "failed"}
+    with pytest.raises(InvalidOutcome):
+        run(consume(apply_function_batch=answer))
+    assert results(conn) == {}
+    assert bodies(conn) == [1, 2]
 
 
 def test_max_messages_is_a_limit_and_the_rest_stays(conn_id: str, queue: Queue, run: Run, conn: Connection) -> None:
@@ -377,8 +380,12 @@ def test_an_empty_queue_is_done_or_waited_for_as_wanted(conn_id: str, queue: Que
         run(waiting, "execute_complete", event={"ready": 1})
 
 
-def test_a_consumer_has_one_retry_unless_the_author_says_otherwise() -> None:
+def test_a_consumer_has_one_retry_soon_unless_the_author_says_otherwise() -> None:
     assert consume(apply_function=judge).retries == 1
+    assert consume(apply_function=judge).retry_delay == timedelta(seconds=5)
+    assert consume(apply_function=judge, retry_delay=timedelta(hours=1)).retry_delay == timedelta(hours=1)
+    with DAG("slow", schedule=None, default_args={"retry_delay": timedelta(hours=2)}):
+        assert consume(apply_function=judge).retry_delay == timedelta(hours=2)
     assert consume(apply_function=judge, retries=0).retries == 0
     with DAG("d", schedule=None, default_args={"retries": 7}):
         assert consume(apply_function=judge).retries == 7

@@ -144,18 +144,6 @@ def test_each_lease_of_a_drain_is_renewed(connect: Connect, queue: Queue) -> Non
     assert consumer.drain(conn) == {"success": 2}
 
 
-@pytest.mark.parametrize("wrong", [False, "done", {"result": "success"}])
-def test_what_is_no_outcome_is_a_failed_attempt_and_not_a_success(conn: Connection, queue: Queue, wrong: Any) -> None:
-    run(conn, verbs.publish_batch(queue("orders", max_attempts=1), [1, 2]))
-    one = Consumer(queue_name="orders", handle=lambda message: wrong)
-    assert one.drain(conn, max_messages=1) == {"failed": 1}
-    batch = Consumer(queue_name="orders", handle_batch=lambda messages: [wrong] * len(messages))
-    assert batch.drain(conn) == {"failed": 1}
-    details = conn.execute("SELECT DISTINCT details FROM messages.message_archive").fetchall()
-    kind = type(wrong).__name__
-    assert details == [(f"TypeError: the function returned {kind} as an outcome. Return None or an outcome.",)]
-
-
 def test_a_renewal_does_not_take_what_is_settled_meanwhile_for_lost(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish_batch(queue("orders"), list(range(200))))
     lease = held_lease(conn, timedelta(minutes=1), 200)

@@ -17,7 +17,7 @@ from airflow_provider_pgqueue.core.client import (
     unless_lost,
 )
 from airflow_provider_pgqueue.core.message import Message, Row
-from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
+from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success, storable
 
 
 def lease(
@@ -64,7 +64,7 @@ def archive(
         "lock_token": lock_token,
         "ids": list(ids),
         "result": result,
-        "details": details,
+        "details": _text(details),
         "handled_by": handled_by,
         "outcomes": _object({str(id_): _as_result(outcome) for id_, outcome in outcomes.items()}) if outcomes else None,
         "output": None if output is None else to_json(output),
@@ -77,12 +77,16 @@ def archive(
 def _as_result(outcome: Success | Rejected | Failed) -> JsonText:
     match outcome:
         case Success(details, output):
-            said = {"result": "success", "details": details, "output": output}
+            said = {"result": "success", "details": _text(details), "output": output}
         case Rejected(reason, output):
-            said = {"result": "rejected", "details": reason, "output": output}
+            said = {"result": "rejected", "details": _text(reason), "output": output}
         case Failed(details, failure, output):
-            said = {"result": "failed", "details": details, "failure": failure, "output": output}
+            said = {"result": "failed", "details": _text(details), "failure": failure, "output": output}
     return _object({key: value for key, value in said.items() if value is not None})
+
+
+def _text(details: str | None) -> str | None:
+    return storable(details) if isinstance(details, str) else details
 
 
 def _object(members: Mapping[str, Any]) -> JsonText:
@@ -112,7 +116,7 @@ def release(
         "ids": list(ids),
         "delay": delay,
         "count_attempt": count_attempt,
-        "details": details,
+        "details": _text(details),
         "failure": None if failure is None else to_json(failure),
         "back_off": back_off or None,
     }
