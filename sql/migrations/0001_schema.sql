@@ -145,7 +145,7 @@ CREATE TABLE messages.message_archive (
     fingerprint   text,
     output        jsonb,
     failure       jsonb,
-    xid           bigint      DEFAULT pg_current_xact_id()::text::bigint
+    xid           bigint      NOT NULL DEFAULT pg_current_xact_id()::text::bigint
 ) PARTITION BY RANGE (archived_at);
 CREATE TABLE messages.message_archive_default PARTITION OF messages.message_archive DEFAULT;
 CREATE INDEX message_archive_id_idx ON messages.message_archive (id);
@@ -188,8 +188,7 @@ CREATE TABLE messages.archive_policy (
     partition_by    text        NOT NULL CHECK (partition_by IN ('day', 'month')),
     begins_at       timestamptz NOT NULL,
     retention_applied_at     timestamptz,
-    gone_before_xid bigint      NOT NULL DEFAULT 0,
-    gone_before_id  bigint      NOT NULL DEFAULT 0
+    gone_before_xid bigint      NOT NULL DEFAULT 0
 );
 INSERT INTO messages.archive_policy (partition_by, begins_at) VALUES ('month', date_trunc('month', now(), 'UTC'));
 DO $$ BEGIN
@@ -201,8 +200,7 @@ COMMENT ON COLUMN messages.archive_policy.only_row IS 'Always true: there is one
 COMMENT ON COLUMN messages.archive_policy.partition_by IS 'The size of the partitions that are made from now on.';
 COMMENT ON COLUMN messages.archive_policy.begins_at IS 'Older messages are no longer kept.';
 COMMENT ON COLUMN messages.archive_policy.retention_applied_at IS 'When retention last removed everything that was due.';
-COMMENT ON COLUMN messages.archive_policy.gone_before_xid IS 'The place in the log behind the last message that was removed: a reader that had passed it missed nothing. 0: it is in the beginning of the log, at gone_before_id.';
-COMMENT ON COLUMN messages.archive_policy.gone_before_id IS 'The id of that place, if it is in the beginning of the log. If both are 0, nothing was removed.';
+COMMENT ON COLUMN messages.archive_policy.gone_before_xid IS 'The place in the log behind the last message that was removed: a reader that had passed it missed nothing. 0: none was.';
 
 CREATE TABLE messages.dead_message (
     id              bigint      PRIMARY KEY,
