@@ -30,7 +30,8 @@ class PgQueueConsumeOperator(BaseOperator):
     archived is delivered again, so the function must tolerate repetition. A task that is told to stop finishes the
     current message, releases the others and fails, so that a retry goes on.
 
-    The result is the number of messages by how they ended: `success`, `rejected`, `failed`, `retried`, `lost`.
+    The result is the number of messages by how they ended: `success`, `rejected`, `failed`, `retried`, `lost`,
+    `timed_out`.
 
     Airflow 3.3 now and then fails a task that resumes within seconds after it deferred, so this operator has one retry
     by default; with `wait_for_messages` keep it. It comes after five seconds: for Airflow's default of five minutes
@@ -46,7 +47,14 @@ class PgQueueConsumeOperator(BaseOperator):
     :param headers: consume only messages whose headers contain these.
     :param batch_size: messages per lease.
     :param max_messages: stop after this many messages.
-    :param lease_for: how long a lease lasts without renewal, and so when the messages of a killed task come back.
+    :param lease_for: how long a lease lasts without renewal, and so when the messages of a killed task come back; by
+        default as the policy of the queue says.
+    :param handler_timeout: how long the function may take for a message, or on average for each message of a batch.
+        After that the lease is no longer renewed, so that another consumer gets the message, and this task goes on with
+        the others. With a limit the function runs in a thread of its own. By default as the policy of the queue says.
+    :param give_up_after: fail with HandlerBroken when the function fails with one error on each of the first so many
+        messages, or on 95 % of the last 50 times as many; what is not finished is given back without counting an
+        attempt. None never gives up.
     :param wait_for_messages: when the queue has nothing ready, wait in the triggerer, without a worker slot.
     :param wait_timeout: fail the task when a wait takes longer.
     :param poll_interval: seconds between looks while waiting when no notification arrives.
@@ -67,7 +75,9 @@ class PgQueueConsumeOperator(BaseOperator):
         headers: Mapping[str, Any] | None = None,
         batch_size: int = 100,
         max_messages: int | None = None,
-        lease_for: timedelta = timedelta(minutes=5),
+        lease_for: timedelta | None = None,
+        handler_timeout: timedelta | None = None,
+        give_up_after: int | None = 20,
         wait_for_messages: bool = False,
         wait_timeout: timedelta | None = None,
         poll_interval: float = 30.0,
@@ -85,6 +95,8 @@ class PgQueueConsumeOperator(BaseOperator):
         self.batch_size = batch_size
         self.max_messages = max_messages
         self.lease_for = lease_for
+        self.handler_timeout = handler_timeout
+        self.give_up_after = give_up_after
         self.wait_for_messages = wait_for_messages
         self.wait_timeout = wait_timeout
         self.poll_interval = poll_interval
@@ -100,6 +112,8 @@ class PgQueueConsumeOperator(BaseOperator):
             handle_batch=_resolve(self.apply_function_batch),
             batch_size=self.batch_size,
             lease_for=self.lease_for,
+            handler_timeout=self.handler_timeout,
+            give_up_after=self.give_up_after,
             handled_by=name_of(context),
             topic=self.topic,
             headers=self.headers,
