@@ -84,6 +84,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/queues/resume_queue.sql
 \ir functions/queues/purge_queue.sql
 \ir functions/queues/drop_queue.sql
+\ir functions/queues/delete_queue.sql
 \ir functions/queues/status.sql
 \ir functions/queues/ready_queues.sql
 \ir functions/queues/check_policy.sql
@@ -125,6 +126,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/upkeep/stored_moment.sql
 \ir functions/upkeep/store_moment.sql
 \ir functions/upkeep/delete_expired_records.sql
+\ir functions/upkeep/drop_unused_sequences.sql
 \ir functions/upkeep/suspend_futile_autovacuum.sql
 \ir functions/upkeep/notify_queue_is_filling.sql
 \ir functions/upkeep/purge_cron_history.sql

@@ -3,6 +3,7 @@ RETURNS TABLE (queue_name text, ready bigint, oldest_age interval, next_in inter
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
 AS $$
+    SELECT messages.check_number('count_up_to', count_up_to, 0, 2147483647);
     -- Below the low-water mark there is only what a sweep would find. Busy consumers sweep, so look there only when one is due.
     SELECT q.queue_name, sum(found.ready)::bigint, moment - min(found.oldest), min(coming.visible_at) - moment
       FROM (SELECT clock_timestamp() AS moment) clock
@@ -28,4 +29,4 @@ AS $$
     HAVING sum(found.ready) > 0 OR min(coming.visible_at) IS NOT NULL
 $$;
 COMMENT ON FUNCTION messages.ready_queues(text[], integer) IS
-    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority) or later (next_in). One query serves any number of waiting consumers.';
+    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority) or later (next_in). One query serves any number of waiting consumers. PQ004: a negative number.';
