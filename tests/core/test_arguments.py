@@ -25,8 +25,8 @@ MOMENTS = ["now", "infinity", "-infinity", "4713-01-01 BC", "294276-12-31 23:59:
 POOLS = {
     "text": [
         *("", " ", "orders", "limited", "nope", "nightly", "packer", "packer/0/0", "packer/99999999999999999999/0"),
-        *("a.b", "* * * * *", "UTC", "success", "failed", "consume", "day", "messages_limited", "message_archive_default"),
-        *("../x", "%s", "größe", "\n\t", "[(", "é" * 255, "x" * 1_000_000),
+        *("* * * * *", "UTC", "success", "failed", "consume", "day", "messages_limited", "message_archive_default"),
+        *("a.b", "../x", "%s", "größe", "\n\t", "[(", "é" * 255, "x" * 1_000_000),
     ],
     "integer": INTEGERS,
     "bigint": [*INTEGERS, "9223372036854775807", "-9223372036854775808"],
