@@ -31,28 +31,38 @@ DEFAULTS: Final[dict[str, Any]] = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "application_name": "pgqueue",
+    "client_encoding": "UTF8",
 }
-# A verb that waited for a lock looks again: in the snapshot of its beginning it would miss what the others did. A query
-# and not an option at start-up, because PgBouncer refuses those. Nothing is set where that is the default: behind a
-# pooler a setting may stay in the session of somebody else.
-_READ_COMMITTED: Final = """
-SELECT set_config('default_transaction_isolation', 'read committed', false)
- WHERE current_setting('default_transaction_isolation') IN ('repeatable read', 'serializable')
+# What the driver and the verbs rely on, whatever a role or database sets. A verb that waited for a lock looks again: in
+# the snapshot of its beginning it would miss what the others did. The driver parses moments and durations of one style,
+# and sends arrays in which NULL is no text. A query and not an option at start-up, because PgBouncer refuses those.
+# Nothing is set where that is the default: behind a pooler a setting may stay in the session of somebody else. For the
+# same reason `run` asks for binary results, which have no style. Search path and time zone stay as they are.
+_PINNED: Final = """
+SELECT pg_catalog.set_config(pinned.name, pinned.value, false)
+  FROM (VALUES ('default_transaction_isolation', 'read committed', '^read (un)?committed$'),
+               ('DateStyle', 'ISO', '^ISO'),
+               ('IntervalStyle', 'postgres', '^postgres$'),
+               ('standard_conforming_strings', 'on', '^on$'),
+               ('array_nulls', 'on', '^on$'),
+               ('bytea_output', 'hex', '^hex$'),
+               ('extra_float_digits', '1', '^[0-3]$')) AS pinned (name, value, good)
+ WHERE pg_catalog.current_setting(pinned.name) !~ pinned.good
 """
 
 
 def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
     """Return a new autocommit connection; ConnectionFailed if it cannot be opened.
 
-    Its transactions are READ COMMITTED, whatever the default of the role, database or server is. A dead network is
-    noticed after about 25 seconds. `arguments` are parameters of libpq.
+    Its transactions are READ COMMITTED, and texts, moments and durations arrive as they were sent, whatever the role,
+    database or server sets. A dead network is noticed after about 25 seconds. `arguments` are parameters of libpq.
     """
     given = parameters(conninfo)
     try:
         # Autocommit, so that a verb has taken effect when it returns, and no waiting session holds a transaction open.
         conn = psycopg.connect(autocommit=True, **(DEFAULTS | given | arguments))
         try:
-            conn.execute(_READ_COMMITTED)
+            conn.execute(_PINNED)
         except BaseException:
             conn.close()
             raise
@@ -67,7 +77,7 @@ async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncCo
     try:
         conn = await psycopg.AsyncConnection.connect(autocommit=True, **(DEFAULTS | given | arguments))
         try:
-            await conn.execute(_READ_COMMITTED)
+            await conn.execute(_PINNED)
         except BaseException:
             await conn.close()
             raise
