@@ -262,7 +262,7 @@ def test_an_expired_lease_is_found_without_any_upkeep(connect: Connect, queue: Q
     started = time.monotonic()
     again = until(lambda: lease(other, 3))
     assert [message.id for message in again] == [message.id for message in first]
-    assert 0.2 < time.monotonic() - started < 5.0
+    assert 0.2 < time.monotonic() - started < 1.0
     assert conn.execute("SELECT count(*) FROM messages.upkeep_run").fetchone() == (0,)
 
 
@@ -279,8 +279,9 @@ def test_an_expired_lease_is_found_while_a_busy_queue_never_runs_short(connect: 
         run(other, verbs.archive(messages[0].lock_token, [message.id for message in messages]))
         return lost.id in seen
 
+    deadline = time.monotonic() + 15
     while not finish_five():
-        pass
+        assert time.monotonic() < deadline
 
 
 # 3. One unexpired lease, and the token is the fence ------------------------------------------------------------------

@@ -12,13 +12,7 @@ def archive_log_end() -> Statement[Row]:
 
 
 def split_archive_log(
-    from_xid: int,
-    before_xid: int,
-    *,
-    max_messages: int | None = None,
-    from_id: int = 0,
-    before_id: int = 0,
-    max_steps: int = 1000,
+    from_xid: int, before_xid: int, *, max_messages: int | None = None, max_steps: int = 1000
 ) -> Statement[list[Row]]:
     """Split a range of the log into steps of whole transactions, of up to `max_messages` each."""
     return Statement("split_archive_log", dict(locals()), list)

@@ -27,7 +27,7 @@ BEGIN
             known := true;
             PERFORM messages.check_lease(consume.queue_name, level.paused, wanted, NULL);
         END IF;
-        from_at := coalesce(level.low_water, '-infinity');
+        from_at := CASE WHEN level.low_water <= clock_timestamp() THEN level.low_water ELSE '-infinity' END;
         swept := false;
         LOOP
             RETURN QUERY
@@ -55,7 +55,8 @@ BEGIN
                       FROM ready WHERE NOT swept) IS NOT NULL;
             GET DIAGNOSTICS taken = ROW_COUNT;
             wanted := wanted - taken;
-            EXIT WHEN swept OR moment < level.sweep_due + CASE WHEN wanted > 0 THEN interval '0' ELSE interval '1 s' END
+            EXIT WHEN swept OR (moment < level.sweep_due + CASE WHEN wanted > 0 THEN interval '0' ELSE interval '1 s' END
+                                 AND level.sweep_due < moment + interval '1 s')
                    OR (wanted = 0 AND level.low_water IS NULL);
             swept := true;
             from_at := messages.sweep_priority(consume.queue_name, level.priority,

@@ -25,7 +25,7 @@ DECLARE
     swept    boolean;
 BEGIN
     FOR level IN
-        SELECT q.paused, q.max_attempts, q.lease_for, q.max_leased, p.priority, p.low_water AS low_water_mark,
+        SELECT q.paused, q.max_attempts, q.lease_for, q.max_leased, p.priority, p.low_water AS low_water_mark, p.sweep_due AS sweep_due_mark,
                'epoch'::timestamptz + pg_sequence_last_value(p.low_water) * interval '1 us' AS low_water,
                'epoch'::timestamptz + pg_sequence_last_value(p.sweep_due) * interval '1 us' AS sweep_due
           FROM messages.queue q JOIN messages.queue_priority p ON p.queue_name = q.queue_name
@@ -43,7 +43,7 @@ BEGIN
                 EXIT WHEN wanted = 0;
             END IF;
         END IF;
-        from_at := coalesce(level.low_water, '-infinity');
+        from_at := CASE WHEN level.low_water <= clock_timestamp() THEN level.low_water ELSE '-infinity' END;
         swept := false;
         LOOP
             RETURN QUERY
@@ -72,8 +72,14 @@ BEGIN
                       FROM ready WHERE NOT swept AND pattern IS NULL AND lease.headers IS NULL) IS NOT NULL;
             GET DIAGNOSTICS taken = ROW_COUNT;
             wanted := wanted - taken;
-            -- A sweep pays for itself: at most 2 % of the time, and once a second while there is enough without it.
-            EXIT WHEN swept OR moment < level.sweep_due + CASE WHEN wanted > 0 THEN interval '0' ELSE interval '1 s' END
+            -- The sweep that is due next has to find this lease as well.
+            IF taken > 0 AND until < moment + interval '1 s' AND until < messages.stored_moment(level.sweep_due_mark) THEN
+                PERFORM messages.store_moment(level.sweep_due_mark, until);
+            END IF;
+            -- A sweep when it is due, and once a second while there is enough without it. A mark beyond now counts as none:
+            -- the clock went back.
+            EXIT WHEN swept OR (moment < level.sweep_due + CASE WHEN wanted > 0 THEN interval '0' ELSE interval '1 s' END
+                                 AND level.sweep_due < moment + interval '1 s')
                    OR (wanted = 0 AND level.low_water IS NULL);
             swept := true;
             -- A call that still wants more has seen all that is ready, so what the sweep frees may lie anywhere.

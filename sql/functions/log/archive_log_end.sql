@@ -1,6 +1,6 @@
 CREATE OR REPLACE FUNCTION messages.archive_log_end()
 RETURNS TABLE (system text, horizon bigint, moment timestamptz, begins_at timestamptz,
-               gone_before_xid bigint, gone_before_id bigint, holder_pid integer, holder_application text, holder_age interval)
+               gone_before_xid bigint, holder_pid integer, holder_application text, holder_age interval)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     WITH log AS MATERIALIZED (SELECT clock_timestamp() AS moment, pg_snapshot_xmin(pg_current_snapshot()) AS horizon),
@@ -13,7 +13,7 @@ AS $$
           FROM log JOIN pg_prepared_xacts p ON p.transaction = log.horizon::xid
          LIMIT 1)
     SELECT c.system_identifier || '/' || d.oid, log.horizon::text::bigint, log.moment, p.begins_at,
-           p.gone_before_xid, p.gone_before_id, holder.pid, holder.application, holder.age
+           p.gone_before_xid, holder.pid, holder.application, holder.age
       FROM log CROSS JOIN pg_control_system() c
       JOIN pg_database d ON d.datname = current_database()
      CROSS JOIN messages.archive_policy p

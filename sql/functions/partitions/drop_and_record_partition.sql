@@ -4,14 +4,12 @@ AS $$
 #variable_conflict use_column
 DECLARE
     last_xid bigint;
-    last_id  bigint;
 BEGIN
     -- Readers go on while it is read; nobody adds a message to it.
     EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', drop_and_record_partition.partition);
-    EXECUTE format('SELECT max(a.xid), max(a.id) FILTER (WHERE a.xid IS NULL) FROM %s a', drop_and_record_partition.partition)
-       INTO last_xid, last_id;
+    EXECUTE format('SELECT max(a.xid) FROM %s a', drop_and_record_partition.partition) INTO last_xid;
     EXECUTE format('DROP TABLE %s', drop_and_record_partition.partition);
-    PERFORM messages.record_archive_removal(last_xid, last_id);
+    PERFORM messages.record_archive_removal(last_xid);
 END $$;
 COMMENT ON FUNCTION messages.drop_and_record_partition(regclass) IS
     'Drops an archive partition and records the place in the log behind its last message. 55P03: it is in use.';

@@ -9,7 +9,7 @@ DECLARE
     level  record;
 BEGIN
     FOR level IN
-        SELECT p.priority, messages.stored_moment(p.low_water) AS lowest
+        SELECT p.priority, messages.stored_moment(p.low_water, moment) AS lowest
           FROM messages.queue_priority p WHERE p.queue_name = ring.queue_name ORDER BY p.priority DESC
     LOOP
         rung := rung + (

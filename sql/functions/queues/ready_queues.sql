@@ -12,7 +12,8 @@ AS $$
         SELECT count(*) AS ready, min(oldest.visible_at) AS oldest FROM (
             SELECT m.visible_at FROM messages.message m
              WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at <= moment
-               AND m.visible_at >= CASE WHEN messages.stored_moment(p.sweep_due) <= moment THEN '-infinity' ELSE messages.stored_moment(p.low_water) END
+               AND m.visible_at >= CASE WHEN messages.stored_moment(p.sweep_due, moment + interval '1 s') <= moment
+                                        THEN '-infinity' ELSE messages.stored_moment(p.low_water, moment) END
                AND (m.lock_expires_at IS NULL OR m.lock_expires_at <= moment)
                AND (m.expires_at IS NULL OR m.expires_at > moment)
              ORDER BY m.visible_at LIMIT count_up_to) oldest) found

@@ -1,10 +1,12 @@
 CREATE OR REPLACE FUNCTION messages.sweep(
     queue_name   text,
     priority     smallint,
+    above        timestamptz,
     below        timestamptz,
     max_attempts integer,
     max_messages integer,
     OUT lowest   timestamptz,
+    OUT highest  timestamptz,
     OUT freed    integer,
     OUT archived integer
 )
@@ -23,7 +25,7 @@ BEGIN
                OR m.attempts + (m.lock_token IS NULL)::integer >= sweep.max_attempts AS over
           FROM messages.message m
          WHERE m.queue_name = sweep.queue_name AND m.priority = sweep.priority
-           AND m.visible_at < sweep.below AND m.visible_at <= moment
+           AND m.visible_at >= sweep.above AND m.visible_at < sweep.below AND m.visible_at <= moment
            AND coalesce(m.lock_expires_at, m.expires_at) <= moment
          ORDER BY m.visible_at LIMIT sweep.max_messages FOR UPDATE SKIP LOCKED),
     gone AS (
@@ -46,14 +48,16 @@ BEGIN
            SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL,
                attempts = m.attempts + (m.lock_token IS NULL)::integer
          WHERE m.ctid = ANY (ARRAY(SELECT place FROM stale WHERE NOT over)) RETURNING m.visible_at)
-    SELECT (SELECT min(visible_at) FROM again), (SELECT count(*) FROM again), (SELECT count(*) FROM buried)
-      INTO lowest, freed, archived;
+    SELECT (SELECT min(visible_at) FROM again), (SELECT max(visible_at) FROM stale),
+           (SELECT count(*) FROM again), (SELECT count(*) FROM buried)
+      INTO lowest, highest, freed, archived;
     -- Ready and yet below the mark: its publisher committed late, or a consumer rolled back.
     lowest := least(lowest, (
         SELECT m.visible_at FROM messages.message m
          WHERE m.queue_name = sweep.queue_name AND m.priority = sweep.priority
-           AND m.visible_at < sweep.below AND m.visible_at <= moment AND m.lock_expires_at IS NULL
+           AND m.visible_at >= sweep.above AND m.visible_at < sweep.below AND m.visible_at <= moment
+           AND m.lock_expires_at IS NULL
          ORDER BY m.visible_at LIMIT 1));
 END $$;
-COMMENT ON FUNCTION messages.sweep(text, smallint, timestamptz, integer, integer) IS
-    'Below a moment: archives messages that are out of attempts or past their expires_at, ends expired leases, and returns the visible_at of the oldest ready message.';
+COMMENT ON FUNCTION messages.sweep(text, smallint, timestamptz, timestamptz, integer, integer) IS
+    'From above to before below: archives messages that are out of attempts or past their expires_at and ends expired leases, max_messages of both. lowest: the visible_at of the oldest message that is ready now; highest: that of the last one swept, where the next call goes on.';

@@ -5,27 +5,37 @@ SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_bitmap
 AS $$
 #variable_conflict use_column
 DECLARE
+    above timestamptz := '-infinity';
     below timestamptz;
+    mark  timestamptz;
+    ahead record;
     swept record;
 BEGIN
     freed := 0;
     archived := 0;
-    -- Leases lie below the low-water mark, except those that plain SQL took somewhere beyond it: look a little further.
-    SELECT max(ahead.visible_at) + interval '1 microsecond' INTO below FROM (
-        SELECT m.visible_at
-          FROM messages.message m
-         WHERE m.queue_name = sweep_all.queue_name AND m.priority = sweep_all.priority
-           AND m.visible_at >= (SELECT messages.stored_moment(p.low_water) FROM messages.queue_priority p
-                                 WHERE p.queue_name = sweep_all.queue_name AND p.priority = sweep_all.priority)
-         ORDER BY m.visible_at LIMIT 10000) ahead;
+    SELECT messages.stored_moment(p.low_water, clock_timestamp()) INTO mark FROM messages.queue_priority p
+     WHERE p.queue_name = sweep_all.queue_name AND p.priority = sweep_all.priority;
+    -- Leases lie below the low-water mark, except where it moved down since they were taken, and where plain SQL took
+    -- some beyond it: go on for as long as the messages ahead hold any.
     LOOP
-        swept := messages.sweep(sweep_all.queue_name, sweep_all.priority, coalesce(below, 'infinity'), max_attempts, 1000);
-        lowest := swept.lowest;
-        freed := freed + swept.freed;
-        archived := archived + swept.archived;
-        EXIT WHEN swept.freed + swept.archived < 1000;
+        SELECT max(m.visible_at) AS until, count(*) AS seen, count(m.lock_expires_at) AS leased INTO ahead
+          FROM (SELECT m.visible_at, m.lock_expires_at FROM messages.message m
+                 WHERE m.queue_name = sweep_all.queue_name AND m.priority = sweep_all.priority AND m.visible_at >= mark
+                 ORDER BY m.visible_at LIMIT 10000) m;
+        below := CASE WHEN ahead.seen < 10000 THEN 'infinity' ELSE ahead.until + interval '1 microsecond' END;
+        LOOP
+            swept := messages.sweep(sweep_all.queue_name, sweep_all.priority, above, below, max_attempts, 1000);
+            lowest := least(lowest, swept.lowest);
+            freed := freed + swept.freed;
+            archived := archived + swept.archived;
+            EXIT WHEN swept.freed + swept.archived < 1000;
+            above := swept.highest;                -- not again over what was just freed
+        END LOOP;
+        EXIT WHEN ahead.seen < 10000 OR ahead.leased = 0;
+        above := ahead.until;
+        mark := below;
     END LOOP;
     RETURN NEXT;
 END $$;
 COMMENT ON FUNCTION messages.sweep_all(text, smallint, integer) IS
-    'Sweeps a queue and priority in batches until nothing is left to sweep.';
+    'Sweeps a queue and priority until nothing is left to sweep, in batches and in one walk.';

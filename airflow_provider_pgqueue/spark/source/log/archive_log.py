@@ -18,10 +18,10 @@ from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source import options as given
 from airflow_provider_pgqueue.spark.source.log.log_plan import LogPlan
 from airflow_provider_pgqueue.spark.source.log.log_watch import LogWatch
-from airflow_provider_pgqueue.spark.source.log.position import LogEnd, Offset, Place, condition
+from airflow_provider_pgqueue.spark.source.log.position import LogEnd, Offset
 from airflow_provider_pgqueue.spark.source.rows import rows
 from airflow_provider_pgqueue.spark.source.schema import ARCHIVE, arrow_schema
-from airflow_provider_pgqueue.spark.source.selection import conditions
+from airflow_provider_pgqueue.spark.source.selection import compare, conditions
 from airflow_provider_pgqueue.spark.source.session import Session
 
 log = logging.getLogger(__name__)
@@ -81,12 +81,12 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         now = self._watch.end()
         self._check(here, now)
         end = self._target or now
-        step = self._plan.next_step(here.place, end, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        step = self._plan.next_step(here.xid, end, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         if step is None:
             self._watch.found_nothing(self._session.seconds - asked)
             return start
-        at = end.moment if step.end == Place(end.horizon) else max(here.at, step.at or here.at)
-        return Offset(system=end.system, place=step.end, at=at, since=here.place).to_json()
+        at = end.moment if step.end == end.horizon else max(here.at, step.at or here.at)
+        return Offset(system=end.system, xid=step.end, at=at, since=here.xid).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return where the log ends, for the progress of the query."""
@@ -94,7 +94,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Forget the plan of what is done."""
-        self._plan.forget(Offset.from_json(end).place)
+        self._plan.forget(Offset.from_json(end).xid)
 
     def stop(self) -> None:
         """Close the connection."""
@@ -103,12 +103,13 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Cut a batch into up to `numPartitions` parts with about as many messages each."""
         here, there = Offset.from_json(start), Offset.from_json(end)
-        if here.place == there.place:
+        if here.xid == there.xid:
             return []
-        here = replace(here, place=there.since or here.place)
+        if there.since is not None:
+            here = replace(here, xid=there.since)
         self._check(here, self._watch.end())
-        read_at = self._plan.seen_until(here.place, here.at)
-        parts = self._plan.parts(here.place, there.place, self._parts)
+        read_at = self._plan.seen_until(here.xid, here.at)
+        parts = self._plan.parts(here.xid, there.xid, self._parts)
         return [InputPartition((stretches, read_at)) for stretches in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -121,41 +122,39 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for stretch in stretches:
                 yield from rows(cursor, self._query(stretch.start, stretch.end), schema)
             if self._fail_on_data_loss:
-                cursor.execute("SELECT begins_at, gone_before_xid, gone_before_id FROM messages.archive_log_end()")
-                begins_at, *gone_before = cursor.fetchone()
-                if stretches[0].start < Place(*gone_before) and read_at < begins_at:
+                cursor.execute("SELECT begins_at, gone_before_xid FROM messages.archive_log_end()")
+                begins_at, gone_before_xid = cursor.fetchone()
+                if stretches[0].start < gone_before_xid and read_at < begins_at:
                     raise _loss(read_at, begins_at)
 
-    def _query(self, start: Place, end: Place) -> str:
-        return ARCHIVE.statement(self._columns, [condition(start, end), *self._conditions]).as_string(None)
+    def _query(self, start: int, end: int) -> str:
+        within = [compare("xid", ">=", start), compare("xid", "<", end), *self._conditions]
+        return ARCHIVE.statement(self._columns, within).as_string(None)
 
     def _start(self, end: LogEnd) -> Offset:
         if self._starting == "latest":
             return end.offset()
         if self._starting == "earliest":
-            return Offset(system=end.system, place=Place(0), at=end.begins_at)
+            return Offset(system=end.system, xid=0, at=end.begins_at)
         moment = _moment(self._starting)
         if moment < end.begins_at and self._fail_on_data_loss:
             raise BeforeArchive(
                 f"the archive begins at {end.begins_at}, after startingOffsets {self._starting}. "
                 "Start later, or at earliest."
             )
-        return Offset(system=end.system, place=self._place_of(moment, end), at=max(moment, end.begins_at))
+        return Offset(system=end.system, xid=self._xid_of(moment, end), at=max(moment, end.begins_at))
 
-    def _place_of(self, moment: datetime, end: LogEnd) -> Place:
-        """Return the place of the first transaction that archived at a moment or later, or may yet."""
+    def _xid_of(self, moment: datetime, end: LogEnd) -> int:
+        """Return the number of the first transaction that archived at a moment or later, or may yet."""
         with self._database.connect(_NAME) as conn:
-            (xid, id_), *_ = conn.execute(
-                "SELECT min(xid), min(id) FILTER (WHERE xid IS NULL) FROM messages.message_archive"
-                " WHERE archived_at >= %s",
-                [moment],
-            ).fetchall()
-        return Place(min(xid or end.horizon, end.horizon)) if id_ is None else Place(0, id_)
+            query = "SELECT min(xid) FROM messages.message_archive WHERE archived_at >= %s"
+            ((xid,),) = conn.execute(query, [moment]).fetchall()
+        return end.horizon if xid is None else min(xid, end.horizon)
 
     def _check(self, here: Offset, end: LogEnd) -> None:
         end.check(here, former_system=self._former_system)
-        read_at = self._plan.seen_until(here.place, here.at)
-        if end.lost(here.place, read_at):
+        read_at = self._plan.seen_until(here.xid, here.at)
+        if end.lost(here.xid, read_at):
             if self._fail_on_data_loss:
                 raise _loss(read_at, end.begins_at)
             if self._told != end.begins_at:
@@ -163,11 +162,11 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 log.warning("%s", _loss(read_at, end.begins_at))
 
 
-def _require(cursor: Any, end: Place) -> None:
+def _require(cursor: Any, end: int) -> None:
     cursor.execute("SELECT horizon FROM messages.archive_log_end()")
-    if (horizon := cursor.fetchone()[0]) < end.xid:
+    if (horizon := cursor.fetchone()[0]) < end:
         raise InvalidArgument(
-            f"the batch goes to transaction {end.xid}, and this server knows those before {horizon}: it is a replica "
+            f"the batch goes to transaction {end}, and this server knows those before {horizon}: it is a replica "
             "that is behind. Let the executors connect to the server of the driver."
         )
 

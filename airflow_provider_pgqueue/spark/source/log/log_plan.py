@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.spark.source.log.position import LogEnd, Place
+from airflow_provider_pgqueue.spark.source.log.position import LogEnd
 from airflow_provider_pgqueue.spark.source.session import Session
 
 _STRETCH: Final = 10_000  # messages of one SELECT: its snapshot lasts as long as the sink takes them
@@ -16,9 +16,9 @@ _STRETCH: Final = 10_000  # messages of one SELECT: its snapshot lasts as long a
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How far to go: up to before a place, over `messages` rows, the newest of them archived at `at`."""
+    """How far to go: to before transaction `end`, over `messages` rows, the newest of them archived at `at`."""
 
-    end: Place
+    end: int
     messages: int
     at: datetime | None
 
@@ -27,8 +27,8 @@ class Step:
 class Stretch:
     """What one SELECT reads."""
 
-    start: Place
-    end: Place
+    start: int
+    end: int
     messages: int = 0
 
 
@@ -37,23 +37,23 @@ class LogPlan:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._next: dict[tuple[Place, int | None], Step] = {}
-        self._empty: tuple[Place, LogEnd] | None = None
+        self._next: dict[tuple[int, int | None], Step] = {}
+        self._empty: tuple[int, LogEnd] | None = None
 
-    def next_step(self, here: Place, end: LogEnd, max_messages: int | None) -> Step | None:
+    def next_step(self, here: int, end: LogEnd, max_messages: int | None) -> Step | None:
         """Return the step that begins at a place; None if there is nothing before the end of the log."""
         key = (here, max_messages)
         if key not in self._next:
             self._make(here, end, max_messages)
         return self._next.get(key)
 
-    def steps(self, start: Place, end: Place, max_messages: int | None = None) -> Iterator[Step]:
+    def steps(self, start: int, end: int, max_messages: int | None = None) -> Iterator[Step]:
         """Cut a stretch, however long it is."""
         while start < end and (steps := self._ask(start, end, max_messages)):
             yield from steps
             start = steps[-1].end
 
-    def parts(self, start: Place, end: Place, number: int) -> list[list[Stretch]]:
+    def parts(self, start: int, end: int, number: int) -> list[list[Stretch]]:
         """Cut a stretch into up to `number` parts with about as many messages each; a part is a few stretches."""
         messages = self._count(start, end)
         parts: dict[int, list[Stretch]] = {}
@@ -66,34 +66,31 @@ class LogPlan:
             seen, start = seen + step.messages, step.end
         return list(parts.values())
 
-    def _count(self, start: Place, end: Place) -> int:
+    def _count(self, start: int, end: int) -> int:
         # It was a step, unless this is after a crash.
         known = (step.messages for (place, _), step in self._next.items() if place == start and step.end == end)
         return next(known, None) or sum(step.messages for step in self.steps(start, end))
 
-    def seen_until(self, here: Place, at: datetime) -> datetime:
+    def seen_until(self, here: int, at: datetime) -> datetime:
         """Return until when a query that is at a place since `at` has seen everything: also that there was nothing."""
         return max(at, self._empty[1].moment) if self._empty and self._empty[0] == here else at
 
-    def forget(self, done: Place) -> None:
+    def forget(self, done: int) -> None:
         """Forget the steps before a place."""
         self._next = {key: step for key, step in self._next.items() if key[0] >= done}
 
-    def _make(self, here: Place, end: LogEnd, max_messages: int | None) -> None:
+    def _make(self, here: int, end: LogEnd, max_messages: int | None) -> None:
         start, place = here, here
         if self._empty and self._empty[0] == here:
-            start = max(here, Place(self._empty[1].horizon))
-        if start >= Place(end.horizon):
+            start = max(here, self._empty[1].horizon)
+        if start >= end.horizon:
             return
-        for step in self._ask(start, Place(end.horizon), max_messages):
+        for step in self._ask(start, end.horizon, max_messages):
             self._next[place, max_messages] = step
             place = step.end
         if place == here:
             self._empty = (here, end)
 
-    def _ask(self, start: Place, end: Place, max_messages: int | None) -> list[Step]:
-        statement = verbs.split_archive_log(
-            start.xid, end.xid, max_messages=max_messages, from_id=start.id, before_id=end.id
-        )
-        rows = self._session.ask(statement)
-        return [Step(Place(row["xid"], row["id"]), row["messages"], row["archived_at"]) for row in rows]
+    def _ask(self, start: int, end: int, max_messages: int | None) -> list[Step]:
+        rows = self._session.ask(verbs.split_archive_log(start, end, max_messages=max_messages))
+        return [Step(row["xid"], row["messages"], row["archived_at"]) for row in rows]

@@ -42,7 +42,7 @@ class LogWatch:
             self._rest = min(_LONGEST_REST, max(_LOOK_EVERY, _WORTH * seconds))
 
     def _look(self, before: LogEnd | None) -> LogEnd:
-        end = LogEnd.from_row(self._session.ask(verbs.archive_log_end()))
+        end = LogEnd(**self._session.ask(verbs.archive_log_end()))
         self._looked = time.monotonic()
         if before is None or before.horizon != end.horizon:
             self._moved = self._looked
