@@ -185,8 +185,8 @@ MUTANTS: Final = (
             ("DELETE FROM messages.message m WHERE m.ctid", "SELECT m.* FROM messages.message m WHERE m.ctid"),
             ("WHERE over)) RETURNING m.*", "WHERE over))"),
             (
-                "INTO lowest, freed, archived;",
-                "INTO lowest, freed, archived;\n"
+                "freed, archived;",
+                "freed, archived;\n"
                 "DELETE FROM messages.message m USING messages.message_archive a WHERE a.id = m.id;",
             ),
         ),
