@@ -186,8 +186,7 @@ MUTANTS: Final = (
             ("WHERE over)) RETURNING m.*", "WHERE over))"),
             (
                 "freed, archived;",
-                "freed, archived;\n"
-                "DELETE FROM messages.message m USING messages.message_archive a WHERE a.id = m.id;",
+                "freed, archived;\nDELETE FROM messages.message m USING messages.message_archive a WHERE a.id = m.id;",
             ),
         ),
         (f"{CONTRACT}::test_eight_upkeeps_at_once_archive_each_message_once",),
