@@ -60,7 +60,7 @@ BEGIN
         WITH function AS (
             SELECT p.oid, p.proname, p.proowner, p.proacl FROM pg_proc p WHERE p.pronamespace = 'messages'::regnamespace),
         granted AS (
-            SELECT f.oid, f.proname, f.proname LIKE 'superseded\_%' AS superseded, a.grantee,
+            SELECT f.oid, f.proname, starts_with(f.proname, 'superseded_') AS superseded, a.grantee,
                    a.grantee = ANY (SELECT to_regrole('messages_' || name) FROM unnest(groups) AS name) AS to_group
               FROM function f CROSS JOIN aclexplode(f.proacl) a WHERE a.grantee NOT IN (0, f.proowner)),
         allowed AS (

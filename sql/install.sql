@@ -1,10 +1,8 @@
 -- Installs or upgrades the queue: psql -v ON_ERROR_STOP=1 -f sql/install.sql "$DSN"
 -- The setup DAG runs the same files in the same order: it reads the \ir lines of this one.
 \set ON_ERROR_STOP on
-BEGIN;
-SET LOCAL lock_timeout = '30s';
-SET LOCAL check_function_bodies = off;
-SET LOCAL client_min_messages = warning;
+BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
+\ir session.sql
 DO $$ BEGIN PERFORM pg_advisory_xact_lock(hashtextextended('messages.migrate', 0)); END $$;
 \ir bootstrap.sql
 \ir roles.sql

@@ -27,7 +27,7 @@ BEGIN
     END LOOP;
     FOR old IN
         SELECT p.oid FROM pg_proc p
-         WHERE p.pronamespace = 'messages'::regnamespace AND p.proname LIKE 'superseded\_%'
+         WHERE p.pronamespace = 'messages'::regnamespace AND starts_with(p.proname, 'superseded_')
            AND NOT EXISTS (SELECT FROM messages.schema_migration s WHERE s.applied_at > clock_timestamp() - interval '1 hour')
     LOOP
         EXECUTE format('DROP FUNCTION %s', old);
