@@ -142,7 +142,7 @@ class Consumer:
         self, handle: Handler, lease: Lease, messages: list[Message], stop: Callable[[], bool]
     ) -> Iterator[tuple[Message, Outcome]]:
         for message in messages:
-            # Before the question: whoever stops the loop in between must not take the message for one that nobody began.
+            # Before the question: whoever stops the loop in between must not take it for a message that nobody began.
             lease.in_hand = {message.id}
             if stop():
                 return
