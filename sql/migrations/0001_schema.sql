@@ -210,7 +210,8 @@ CREATE TABLE messages.dead_message (
     queue_name      text        NOT NULL,
     result          text        NOT NULL,
     locked_by       text,
-    fingerprint     text
+    fingerprint     text,
+    requeues        smallint    NOT NULL DEFAULT 0
 );
 CREATE INDEX dead_message_oldest_idx ON messages.dead_message (queue_name, archived_at);
 COMMENT ON TABLE messages.dead_message IS 'Dead messages without a remedy: the list of what has to be requeued or dismissed.';
@@ -222,6 +223,7 @@ COMMENT ON COLUMN messages.dead_message.queue_name IS 'The queue that it was pub
 COMMENT ON COLUMN messages.dead_message.result IS 'How it died.';
 COMMENT ON COLUMN messages.dead_message.locked_by IS 'Who holds the lease.';
 COMMENT ON COLUMN messages.dead_message.fingerprint IS 'The cause, as in the archive.';
+COMMENT ON COLUMN messages.dead_message.requeues IS 'How many times this work had been requeued, as in the archive.';
 
 -- Beside the messages, so that those without a group pay nothing for it. docs/decisions/0006-groups-beside-the-messages.md
 CREATE TABLE messages.group_member (
@@ -251,26 +253,29 @@ COMMENT ON COLUMN messages.group_without_head.group_key IS 'The group.';
 
 CREATE TABLE messages.counted_lease (
     id         bigint NOT NULL,
-    lock_token uuid   NOT NULL,
+    lock_token uuid,
     queue_name text   NOT NULL,
     PRIMARY KEY (queue_name, id)
 );
 COMMENT ON TABLE messages.counted_lease IS 'Leases of the queues with a max_leased; the next lease removes those that ended.';
 COMMENT ON COLUMN messages.counted_lease.id IS 'The message.';
-COMMENT ON COLUMN messages.counted_lease.lock_token IS 'The lease.';
+COMMENT ON COLUMN messages.counted_lease.lock_token IS 'The lease; NULL for one that plain SQL took.';
 COMMENT ON COLUMN messages.counted_lease.queue_name IS 'The queue.';
 
 CREATE TABLE messages.named_lease (
-    lease_name text        PRIMARY KEY,
+    lease_name text        NOT NULL,
     queue_name text        NOT NULL,
     lock_token uuid,
     ids        bigint[]    NOT NULL DEFAULT '{}',
-    expires_at timestamptz NOT NULL
+    expires_at timestamptz NOT NULL,
+    made_by    text        NOT NULL DEFAULT session_user,
+    PRIMARY KEY (made_by, lease_name)
 );
 CREATE INDEX named_lease_expires_at_idx ON messages.named_lease (expires_at);
 -- Of the names that a stream used in a day, few still hold messages.
-CREATE INDEX named_lease_held_idx ON messages.named_lease (split_part(lease_name, '/', 1), queue_name) WHERE lock_token IS NOT NULL;
+CREATE INDEX named_lease_held_idx ON messages.named_lease (split_part(lease_name, '/', 1), queue_name, made_by) WHERE lock_token IS NOT NULL;
 COMMENT ON TABLE messages.named_lease IS 'Leases with a name: the same name always gets the same messages. Deleted a day after they end.';
+COMMENT ON COLUMN messages.named_lease.made_by IS 'The login that leased; names of different logins are different names.';
 COMMENT ON COLUMN messages.named_lease.lease_name IS 'The name; of a lease stream STREAM/BATCH/PARTITION.';
 COMMENT ON COLUMN messages.named_lease.queue_name IS 'The queue that it leased from.';
 COMMENT ON COLUMN messages.named_lease.lock_token IS 'The token of the lease; NULL if there was nothing to lease, or when its batch is done.';

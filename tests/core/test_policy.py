@@ -165,6 +165,43 @@ def test_an_expired_lease_no_longer_counts(conn: Connection, queue: Queue) -> No
     assert len(run(conn, verbs.lease("orders"))) == 1
 
 
+def test_leases_that_exist_when_the_limit_is_set_count(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), range(9)))
+    held = run(conn, verbs.lease("orders", max_messages=3))
+    run(conn, verbs.alter_queue("orders", max_leased=4))
+    assert len(run(conn, verbs.lease("orders", max_messages=9))) == 1
+    run(conn, verbs.archive(held[0].lock_token, [held[0].id]))
+    assert len(run(conn, verbs.lease("orders", max_messages=9))) == 1
+
+
+PLAIN_LEASE = """
+    UPDATE messages.message m SET lock_expires_at = clock_timestamp() + %s::interval, locked_by = 'packer 1'
+     WHERE id IN (SELECT id FROM messages.message WHERE lock_expires_at IS NULL OR lock_expires_at < clock_timestamp()
+                   ORDER BY visible_at LIMIT %s FOR UPDATE SKIP LOCKED) RETURNING id
+"""
+
+
+@pytest.mark.parametrize("limit_is_set", ["before", "after"])
+def test_leases_of_plain_sql_count(conn: Connection, queue: Queue, limit_is_set: str) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), range(9)))
+    if limit_is_set == "before":
+        run(conn, verbs.alter_queue("orders", max_leased=4))
+    taken = conn.execute(PLAIN_LEASE, ["5 minutes", 3]).fetchall()
+    if limit_is_set == "after":
+        run(conn, verbs.alter_queue("orders", max_leased=4))
+    assert len(run(conn, verbs.lease("orders", max_messages=9))) == 1
+    conn.execute("DELETE FROM messages.message WHERE id = ANY (%s)", [[row[0] for row in taken]])
+    assert len(run(conn, verbs.lease("orders", max_messages=9))) == 3
+
+
+def test_a_lease_that_plain_sql_took_over_counts_once(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders", max_leased=2), range(9)))
+    run(conn, verbs.lease("orders", lease_for=timedelta(milliseconds=1)))
+    until_leases_expire(conn)
+    conn.execute(PLAIN_LEASE, ["5 minutes", 1])
+    assert len(run(conn, verbs.lease("orders", max_messages=9))) == 1
+
+
 def test_the_back_off_of_a_queue_doubles_to_its_cap_with_jitter(conn: Connection, queue: Queue) -> None:
     policy = {"max_attempts": 100, "backoff_first": timedelta(seconds=8), "backoff_max": timedelta(seconds=20)}
     run(conn, verbs.create_queue("orders", **policy))

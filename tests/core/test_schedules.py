@@ -543,6 +543,7 @@ def test_a_zone_that_the_server_no_longer_knows_stops_no_other(conn: Connection,
     row = conn.execute("SELECT last_error FROM messages.schedule WHERE schedule_name = 'a_broken'").fetchone()
     assert row is not None
     assert "Atlantis" in row[0]
+    assert [one.next_at is None for one in run(conn, verbs.schedules())] == [True, False]
 
 
 # Bad arguments --------------------------------------------------------------------------------------------------------
@@ -584,12 +585,35 @@ def test_a_bad_priority_is_refused(conn: Connection, queue: Queue, priority: int
         ("message => NULL", "message is NULL"),
         ("message => '1', time_zone => NULL", "time_zone is NULL"),
         ("message => '1', priority => NULL", "priority is NULL"),
+        ("message => '1', time_zone => repeat('Z', 1000000)", "time_zone is 'ZZZ"),
     ],
 )
 def test_bad_sql_arguments_are_refused(conn: Connection, queue: Queue, arguments: str, named: str) -> None:
     queue("orders")
     with pytest.raises(psycopg.Error, match=named) as refused:
         conn.execute(f"SELECT messages.schedule('s', '* * * * *', 'orders', {arguments})".encode())
+    assert refused.value.sqlstate == "PQ004"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "cron_matches('0 0 1 1 *', 'infinity')",
+        "cron_matches('* * * * *', '-infinity')",
+        "cron_matches('* * * * *', '294276-12-31 23:59')",
+        "cron_matches('* * * * *', NULL)",
+        "cron_matches(repeat('*,', 1000000), now()::timestamp)",
+        "cron_matches(repeat(' ', 10000000) || '* * * * *', now()::timestamp)",
+        "cron_ticks('0 0 1 1 *', 'UTC', now(), 'infinity')",
+        "cron_ticks('0 0 1 1 *', 'UTC', '-infinity', now())",
+        "cron_ticks('0 0 1 1 *', 'UTC', now(), now() + interval '42 years')",
+        "next_cron_tick('0 0 1 1 *', 'UTC', 'infinity')",
+    ],
+)
+def test_no_expression_is_looked_for_without_end(conn: Connection, call: str) -> None:
+    conn.execute("SET statement_timeout = '2s'")
+    with pytest.raises(psycopg.Error) as refused:
+        conn.execute(f"SELECT messages.{call}".encode())
     assert refused.value.sqlstate == "PQ004"
 
 

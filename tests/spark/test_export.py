@@ -39,8 +39,9 @@ from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.export import replace as succession
 from airflow_provider_pgqueue.spark.jobs.export.export import _Export
 from airflow_provider_pgqueue.spark.jobs.export.exporter import Exporter
+from airflow_provider_pgqueue.spark.jobs.exported.manifest import File, staging_folder
 from airflow_provider_pgqueue.spark.jobs.exported.read_export import export_files, read_export
-from airflow_provider_pgqueue.spark.jobs.exported.target import shown
+from airflow_provider_pgqueue.spark.jobs.exported.target import open_target, remove_file, shown
 from tests.test_docs import of_page
 from tools.partitions import make_empty_partition
 
@@ -396,6 +397,28 @@ def test_a_secret_in_the_uri_of_the_target_is_not_shown() -> None:
 
 
 # Dropping -------------------------------------------------------------------------------------------------------------
+
+
+OUTSIDE = ["../kept", "data/../../kept", "/kept", "data//kept", "./kept", ""]
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+def test_a_path_that_leads_out_of_the_target_is_refused(tmp_path: Path, path: str) -> None:
+    kept = tmp_path / "kept"
+    kept.write_text("of somebody else")
+    (tmp_path / "target" / "data").mkdir(parents=True)
+    with pytest.raises(InvalidArgument, match="leads out of the target"):
+        remove_file(open_target(str(tmp_path / "target")), path)
+    assert kept.exists()
+    named = {"chunk": 0, "path": path, "queue_name": "orders", "result": "success", "date": "2026-01-01"}
+    with pytest.raises(ValueError, match="leads out of the target"):
+        File.from_json(named | {"rows": 1, "bytes": 1, "md5": ""})
+
+
+@pytest.mark.parametrize("partition", [".", "..", "../..", "/"])
+def test_a_partition_of_any_name_has_a_folder_of_its_own(tmp_path: Path, partition: str) -> None:
+    folder = tmp_path / staging_folder(partition)
+    assert folder.resolve().parent == tmp_path / "_staging"
 
 
 def test_a_compared_partition_is_dropped_and_the_archive_goes_on(

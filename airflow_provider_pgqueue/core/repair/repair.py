@@ -163,7 +163,12 @@ def _ids(repair: Repair, connect: Connect) -> list[int]:
         return run(
             conn,
             verbs.dead_ids(
-                repair.queue_name, results=repair.results, fingerprints=repair.fingerprints, max_messages=most
+                repair.queue_name,
+                results=repair.results,
+                fingerprints=repair.fingerprints,
+                max_messages=most,
+                # What it would leave must not use up the limit: the same messages are the oldest in each run.
+                max_requeues=None if most is None else repair.max_requeues,
             ),
         )
 

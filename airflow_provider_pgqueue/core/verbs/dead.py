@@ -30,8 +30,12 @@ def lease_dead(
     results: Collection[str] | None = None,
     fingerprint: str | None = None,
     ids: Collection[int] | None = None,
+    max_requeues: int | None = None,
 ) -> Statement[list[DeadMessage]]:
-    """Lease dead messages without a remedy under one new token, oldest first; with a `fingerprint`, of one cause."""
+    """Lease dead messages without a remedy under one new token, oldest first; with a `fingerprint`, of one cause.
+
+    With `max_requeues` only those that were requeued fewer times.
+    """
     arguments = dict(locals()) | {
         "results": None if results is None else list(results),
         "ids": None if ids is None else list(ids),
@@ -45,13 +49,15 @@ def dead_ids(
     results: Collection[str] | None = None,
     fingerprints: Collection[str] | None = None,
     max_messages: int | None = None,
+    max_requeues: int | None = None,
 ) -> Statement[list[int]]:
-    """Return the ids of dead messages without a remedy, leased or not, oldest first."""
+    """Return the ids of dead messages without a remedy, leased or not, oldest first; see `lease_dead`."""
     arguments = {
         "queue_name": queue_name,
         "results": None if results is None else list(results),
         "fingerprints": None if fingerprints is None else list(fingerprints),
         "max_messages": max_messages,
+        "max_requeues": max_requeues,
     }
     return Statement("dead_ids", arguments, ids_of, {"results": "text[]", "fingerprints": "text[]"})
 

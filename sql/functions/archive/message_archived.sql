@@ -4,9 +4,9 @@ AS $$
 BEGIN
     IF NEW.result <> 'success' THEN
         RAISE WARNING 'dead message: archive id %, queue %, result %', NEW.id, NEW.queue_name, NEW.result;
-        INSERT INTO messages.dead_message (id, archived_at, queue_name, result, fingerprint)
+        INSERT INTO messages.dead_message (id, archived_at, queue_name, result, fingerprint, requeues)
         VALUES (NEW.id, NEW.archived_at, NEW.queue_name, NEW.result,
-                coalesce(NEW.fingerprint, messages.fingerprint(NEW.result, NEW.details, NEW.failure)));
+                coalesce(NEW.fingerprint, messages.fingerprint(NEW.result, NEW.details, NEW.failure)), NEW.requeues);
         -- The setting lives as long as the transaction, and so does the NOTIFY: one ring per transaction and queue.
         IF current_setting('messages.dead_message_rung', true) IS DISTINCT FROM NEW.queue_name AND NOT messages.notify_queue_is_filling() THEN
             PERFORM set_config('messages.dead_message_rung', NEW.queue_name, true);

@@ -1,4 +1,5 @@
-CREATE OR REPLACE FUNCTION messages.check_dead_lease(queue_name text, max_messages integer, results text[]) RETURNS void
+CREATE OR REPLACE FUNCTION messages.check_dead_lease(queue_name text, max_messages integer, results text[], max_requeues integer)
+RETURNS void
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
@@ -16,6 +17,7 @@ BEGIN
         RAISE EXCEPTION 'results are %', left(results::text, 200)
             USING ERRCODE = 'PQ004', HINT = 'Give some of failed, rejected, lock_expired, expired.';
     END IF;
+    PERFORM messages.check_number('max_requeues', max_requeues, 0, 32767);
 END $$;
-COMMENT ON FUNCTION messages.check_dead_lease(text, integer, text[]) IS
+COMMENT ON FUNCTION messages.check_dead_lease(text, integer, text[], integer) IS
     'Raises PQ001 or PQ004 for a bad argument of lease_dead.';

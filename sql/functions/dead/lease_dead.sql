@@ -5,7 +5,8 @@ CREATE OR REPLACE FUNCTION messages.lease_dead(
     locked_by    text     DEFAULT NULL,
     results      text[]   DEFAULT NULL,
     fingerprint  text     DEFAULT NULL,
-    ids          bigint[] DEFAULT NULL
+    ids          bigint[] DEFAULT NULL,
+    max_requeues integer  DEFAULT NULL
 ) RETURNS SETOF messages.leased_dead_message
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -14,7 +15,7 @@ DECLARE
     moment timestamptz := clock_timestamp();
     token  uuid := gen_random_uuid();
 BEGIN
-    PERFORM messages.check_dead_lease(lease_dead.queue_name, lease_dead.max_messages, lease_dead.results);
+    PERFORM messages.check_dead_lease(lease_dead.queue_name, lease_dead.max_messages, lease_dead.results, lease_dead.max_requeues);
     PERFORM messages.check_duration('lease_for', lease_dead.lease_for, '1 millisecond', '12 hours');
     RETURN QUERY
     WITH picked AS MATERIALIZED (
@@ -23,6 +24,7 @@ BEGIN
            AND (lease_dead.results IS NULL OR d.result = ANY (lease_dead.results))
            AND (lease_dead.fingerprint IS NULL OR d.fingerprint = lease_dead.fingerprint)
            AND (lease_dead.ids IS NULL OR d.id = ANY (lease_dead.ids))
+           AND (lease_dead.max_requeues IS NULL OR d.requeues < lease_dead.max_requeues)
            AND (d.lock_expires_at IS NULL OR d.lock_expires_at <= moment)
          ORDER BY d.archived_at LIMIT lease_dead.max_messages FOR UPDATE SKIP LOCKED),
     leased AS (
@@ -36,5 +38,5 @@ BEGIN
       FROM leased l JOIN messages.message_archive a ON a.id = l.id AND a.archived_at = l.archived_at
      ORDER BY a.archived_at, a.id;
 END $$;
-COMMENT ON FUNCTION messages.lease_dead(text, integer, interval, text, text[], text, bigint[]) IS
-    'Leases dead messages without a remedy under one fresh lock_token, oldest first; NULL stands for any queue, result, cause or id. PQ001: unknown queue; PQ004: bad argument.';
+COMMENT ON FUNCTION messages.lease_dead(text, integer, interval, text, text[], text, bigint[], integer) IS
+    'Leases dead messages without a remedy under one fresh lock_token, oldest first; only those that were requeued fewer than max_requeues times; NULL stands for any queue, result, cause, id or number. PQ001: unknown queue; PQ004: bad argument.';

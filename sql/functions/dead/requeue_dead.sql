@@ -14,12 +14,11 @@ DECLARE
     token uuid;
     taken bigint[];
 BEGIN
-    SELECT min(d.lock_token::text)::uuid, array_agg(d.id) FILTER (WHERE max_requeues IS NULL OR d.requeues < max_requeues)
+    SELECT min(d.lock_token::text)::uuid, array_agg(d.id)
       INTO token, taken
       FROM messages.lease_dead(requeue_dead.queue_name, requeue_dead.max_messages, '1 minute', requeue_dead.remedied_by,
-                               requeue_dead.results, requeue_dead.fingerprint) d;
+                               requeue_dead.results, requeue_dead.fingerprint, max_requeues => requeue_dead.max_requeues) d;
     RETURN QUERY SELECT r.id, r.new_id FROM messages.requeue(token, taken, NULL, requeue_dead.delay, requeue_dead.remedied_by) r;
-    UPDATE messages.dead_message d SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL WHERE d.lock_token = token;
 END $$;
 COMMENT ON FUNCTION messages.requeue_dead(text, integer, text[], integer, interval, text, text) IS
     'Leases dead messages and requeues them in one call; leaves those that have already been requeued max_requeues times. Errors as in lease_dead.';

@@ -8,7 +8,7 @@ BEGIN
     DELETE FROM messages.counted_lease c
      WHERE c.queue_name = count_leasable.queue_name
        AND NOT EXISTS (SELECT FROM messages.message m
-                        WHERE m.id = c.id AND m.lock_token = c.lock_token AND m.lock_expires_at > clock_timestamp());
+                        WHERE m.id = c.id AND m.lock_token IS NOT DISTINCT FROM c.lock_token AND m.lock_expires_at > clock_timestamp());
     RETURN greatest(0, count_leasable.max_leased - (
         SELECT count(*) FROM messages.counted_lease c WHERE c.queue_name = count_leasable.queue_name));
 END $$;

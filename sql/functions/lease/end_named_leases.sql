@@ -8,11 +8,12 @@ BEGIN
     PERFORM messages.check_access(end_named_leases.queue_name, 'consume');
     -- The name stays for a day, so that a late task of an old batch leases nothing under it.
     UPDATE messages.named_lease n SET lock_token = NULL, ids = '{}'
-     WHERE split_part(n.lease_name, '/', 1) = end_named_leases.stream AND n.queue_name = end_named_leases.queue_name AND n.lock_token IS NOT NULL
+     WHERE split_part(n.lease_name, '/', 1) = end_named_leases.stream AND n.queue_name = end_named_leases.queue_name
+       AND n.made_by = session_user AND n.lock_token IS NOT NULL
        AND CASE WHEN split_part(n.lease_name, '/', 2) ~ '^[0-9]{1,18}$'
                 THEN split_part(n.lease_name, '/', 2)::bigint < end_named_leases.before_batch END;
     GET DIAGNOSTICS ended = ROW_COUNT;
     RETURN ended;
 END $$;
 COMMENT ON FUNCTION messages.end_named_leases(text, text, bigint) IS
-    'Ends the leases named STREAM/BATCH/PARTITION of all batches of a stream before this one, which are done, and returns how many there were. Nothing can be leased under those names any more; their messages stay leased.';
+    'Ends the leases named STREAM/BATCH/PARTITION that this login made for all batches of a stream before this one, which are done, and returns how many there were. Nothing can be leased under those names any more; their messages stay leased.';

@@ -17,7 +17,7 @@ BEGIN
     PERFORM messages.check_duration('lease_for', lease_named.lease_for, '1 millisecond', '12 hours');
     -- Of two concurrent calls the second waits here for the first, and then finds what that one leased.
     INSERT INTO messages.named_lease (lease_name, queue_name, expires_at)
-    VALUES (lease_named.lease_name, lease_named.queue_name, clock_timestamp()) ON CONFLICT (lease_name) DO NOTHING;
+    VALUES (lease_named.lease_name, lease_named.queue_name, clock_timestamp()) ON CONFLICT (made_by, lease_name) DO NOTHING;
     IF FOUND THEN
         RETURN QUERY
         WITH leased AS MATERIALIZED (
@@ -26,11 +26,12 @@ BEGIN
         noted AS (
             UPDATE messages.named_lease n SET lock_token = l.tokens[1], ids = l.ids, expires_at = l.lock_expires_at
               FROM (SELECT array_agg(lock_token) AS tokens, array_agg(id) AS ids, max(lock_expires_at) AS lock_expires_at FROM leased) l
-             WHERE n.lease_name = lease_named.lease_name AND l.ids IS NOT NULL)
+             WHERE n.made_by = session_user AND n.lease_name = lease_named.lease_name AND l.ids IS NOT NULL)
         SELECT * FROM leased;
         RETURN;
     END IF;
-    SELECT * INTO known FROM messages.named_lease n WHERE n.lease_name = lease_named.lease_name FOR UPDATE;
+    SELECT * INTO known FROM messages.named_lease n
+     WHERE n.made_by = session_user AND n.lease_name = lease_named.lease_name FOR UPDATE;
     IF known.queue_name <> lease_named.queue_name THEN
         RAISE EXCEPTION 'the lease name % is in use for queue %', quote_literal(lease_named.lease_name), quote_literal(known.queue_name)
             USING ERRCODE = 'PQ004', HINT = 'Give each stream a name of its own.';
@@ -38,7 +39,8 @@ BEGIN
     -- A repeated call has as much time as the first one had.
     until := clock_timestamp() + coalesce(lease_named.lease_for,
                                           (SELECT q.lease_for FROM messages.queue q WHERE q.queue_name = known.queue_name));
-    UPDATE messages.named_lease n SET expires_at = until WHERE n.lease_name = lease_named.lease_name AND n.lock_token IS NOT NULL;
+    UPDATE messages.named_lease n SET expires_at = until
+     WHERE n.made_by = session_user AND n.lease_name = lease_named.lease_name AND n.lock_token IS NOT NULL;
     RETURN QUERY
     WITH held AS (
         UPDATE messages.message m SET lock_expires_at = greatest(m.lock_expires_at, until)
@@ -49,4 +51,4 @@ BEGIN
       FROM held h JOIN messages.queue q ON q.queue_name = h.queue_name;
 END $$;
 COMMENT ON FUNCTION messages.lease_named(text, text, integer, interval, text) IS
-    'Leases like lease, but once for each name: a repeated call extends and returns those messages of the name that are still leased, and never others. Two concurrent calls get the same messages. PQ001: unknown queue; PQ002: paused; PQ004: bad argument, or the name is in use for another queue.';
+    'Leases like lease, but once for each name, of which every login has its own: a repeated call extends and returns those messages of the name that are still leased, and never others. Two concurrent calls get the same messages. PQ001: unknown queue; PQ002: paused; PQ004: bad argument, or the name is in use for another queue.';

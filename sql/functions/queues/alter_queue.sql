@@ -47,6 +47,9 @@ BEGIN
            max_leased     = nullif(coalesce(alter_queue.max_leased, q.max_leased), 0),
            max_depth      = nullif(coalesce(alter_queue.max_depth, q.max_depth), 0)
      WHERE q.queue_name = alter_queue.queue_name;
+    IF alter_queue.max_leased > 0 AND before.max_leased IS NULL THEN
+        PERFORM messages.record_counted_leases(alter_queue.queue_name, NULL);
+    END IF;
     IF alter_queue.on_dead_head = 'skip' AND before.on_dead_head = 'block' THEN
         PERFORM messages.repair_stuck_groups(alter_queue.queue_name);
     END IF;

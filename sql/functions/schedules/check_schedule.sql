@@ -14,7 +14,8 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Use a lower-case letter, then letters, digits and underscores; at most 48 characters.';
     END IF;
     -- AT TIME ZONE itself takes almost any text with a number in it, as an offset with the opposite sign.
-    IF time_zone IS NULL OR NOT EXISTS (SELECT FROM pg_timezone_names z WHERE lower(z.name) = lower(time_zone)) THEN
+    IF (CASE WHEN length(time_zone) <= 100 THEN NOT EXISTS (SELECT FROM pg_timezone_names z WHERE lower(z.name) = lower(time_zone))
+             ELSE true END) THEN
         RAISE EXCEPTION 'time_zone is %', coalesce(quote_literal(left(time_zone, 100)), 'NULL')
             USING ERRCODE = 'PQ004', HINT = 'Give a name of pg_timezone_names, such as UTC or Europe/Berlin.';
     END IF;

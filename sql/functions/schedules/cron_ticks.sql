@@ -3,16 +3,20 @@ RETURNS SETOF timestamptz
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    meant      record := messages.parse_cron(cron);
     -- The wall clock at both ends, asked for a day away on either side: a clock change near an end then only lets more in.
     lowest     timestamp := least((after - interval '24 hours') AT TIME ZONE time_zone + interval '24 hours',
                                   (after + interval '24 hours') AT TIME ZONE time_zone - interval '24 hours');
     highest    timestamp := greatest((until - interval '24 hours') AT TIME ZONE time_zone + interval '24 hours',
                                      (until + interval '24 hours') AT TIME ZONE time_zone - interval '24 hours');
-    meant      record := messages.parse_cron(cron);
     today      date := lowest::date;
     on_day     boolean;
     on_weekday boolean;
 BEGIN
+    IF NOT isfinite(after) OR NOT isfinite(until) OR until > after + interval '41 years' THEN
+        RAISE EXCEPTION 'from % to % is too long', after, until
+            USING ERRCODE = 'PQ004', HINT = 'Give two moments that are at most 41 years apart.';
+    END IF;
     WHILE today <= highest LOOP
         on_day := extract(day FROM today) = ANY (meant.days);
         on_weekday := extract(dow FROM today) = ANY (meant.weekdays);
@@ -42,4 +46,4 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.cron_ticks(text, text, timestamptz, timestamptz) IS
-    'The ticks of a cron expression after one moment, until another. PQ004: not a cron expression.';
+    'The ticks of a cron expression after one moment, until another. PQ004: not a cron expression, or more than 41 years.';

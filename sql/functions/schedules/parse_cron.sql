@@ -11,7 +11,7 @@ CREATE OR REPLACE FUNCTION messages.parse_cron(
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    fields text[] := regexp_split_to_array(CASE lower(btrim(cron))
+    fields text[] := regexp_split_to_array(CASE lower(btrim(left(cron, 501)))
         WHEN '@hourly'   THEN '0 * * * *'
         WHEN '@daily'    THEN '0 0 * * *'
         WHEN '@midnight' THEN '0 0 * * *'
@@ -19,7 +19,7 @@ DECLARE
         WHEN '@monthly'  THEN '0 0 1 * *'
         WHEN '@yearly'   THEN '0 0 1 1 *'
         WHEN '@annually' THEN '0 0 1 1 *'
-        ELSE btrim(cron, E' \t') END, '[ \t]+');
+        ELSE btrim(left(cron, 501), E' \t') END, '[ \t]+');
 BEGIN
     IF cron IS NULL OR cardinality(fields) <> 5 OR length(cron) > 500 THEN
         RAISE EXCEPTION 'cron is %', coalesce(quote_literal(left(cron, 100)), 'NULL')

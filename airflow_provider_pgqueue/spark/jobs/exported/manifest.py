@@ -12,7 +12,7 @@ from typing import Any, Final
 from pyarrow.fs import SubTreeFileSystem
 
 from airflow_provider_pgqueue.core.errors import ExportDamaged, ExportError
-from airflow_provider_pgqueue.spark.jobs.exported.target import files_in, write
+from airflow_provider_pgqueue.spark.jobs.exported.target import files_in, is_inside, write
 
 FORMAT: Final = 1
 STAGING: Final = "_staging"
@@ -66,6 +66,9 @@ class File:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> File:
+        """Return the file; ValueError if its path leads out of the target: a checksum keeps nobody from writing one."""
+        if not isinstance(value["path"], str) or not is_inside(value["path"]):
+            raise ValueError(f"path {value['path']!r} leads out of the target")
         return cls(**value | {"date": date.fromisoformat(value["date"])})
 
 
@@ -194,6 +197,8 @@ def export_of(path: str) -> str:
 
 def escaped(name: str) -> str:
     """Return a name that is one segment of a path, whatever it has in it; an empty one as Hive writes NULL."""
+    if name in (".", ".."):
+        return name.replace(".", "%2E")
     return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", name) or "__HIVE_DEFAULT_PARTITION__"
 
 

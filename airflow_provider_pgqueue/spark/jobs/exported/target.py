@@ -48,8 +48,15 @@ def remove_folder(target: SubTreeFileSystem, folder: str) -> None:
         target.delete_dir(folder)
 
 
+def is_inside(path: str) -> bool:
+    """Return whether a path stays in the target: relative, and with no segment that leads out again."""
+    return not path.startswith("/") and not {"", ".", ".."} & set(path.split("/"))
+
+
 def remove_file(target: SubTreeFileSystem, path: str) -> None:
-    """Remove a file, if it is there."""
+    """Remove a file, if it is there. InvalidArgument for a path that leads out of the target."""
+    if not is_inside(path):
+        raise InvalidArgument(f"path {path!r} leads out of the target. Give one relative to the target, without '..'.")
     with suppress(FileNotFoundError):
         target.delete_file(path)
 

@@ -1,0 +1,58 @@
+"""Dead messages: leasing, requeueing and dismissing them gets past those that are left where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import InvalidArgument, run, verbs
+
+Connection = psycopg.Connection[Any]
+Queue = Callable[..., str]
+
+
+def die(conn: Connection, number: int) -> list[int]:
+    """Publish messages, let them fail, and return their ids."""
+    run(conn, verbs.publish_batch("orders", range(number)))
+    taken = run(conn, verbs.lease("orders", max_messages=number))
+    return run(conn, verbs.archive(taken[0].lock_token, [message.id for message in taken], result="failed"))
+
+
+def die_again(conn: Connection) -> None:
+    """Requeue all dead messages, and let them fail once more."""
+    number = len(run(conn, verbs.requeue_dead("orders")))
+    taken = run(conn, verbs.lease("orders", max_messages=number))
+    run(conn, verbs.archive(taken[0].lock_token, [message.id for message in taken], result="failed"))
+
+
+def test_requeue_gets_past_those_that_were_requeued_often_enough(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    die(conn, 3)
+    die_again(conn)
+    fresh = die(conn, 2)
+    requeued = run(conn, verbs.requeue_dead("orders", max_messages=2, max_requeues=1))
+    assert sorted(one.id for one in requeued) == sorted(fresh)
+    assert run(conn, verbs.requeue_dead("orders", max_messages=2, max_requeues=1)) == []
+    (left,) = run(conn, verbs.dead_queues(["orders"]))
+    assert left.waiting == 3
+    assert len(run(conn, verbs.requeue_dead("orders", max_requeues=2))) == 3
+
+
+def test_a_lease_and_a_list_of_ids_get_past_them_too(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    die(conn, 3)
+    die_again(conn)
+    fresh = die(conn, 1)
+    assert run(conn, verbs.dead_ids("orders", max_messages=1, max_requeues=1)) == fresh
+    leased = run(conn, verbs.lease_dead("orders", max_messages=1, max_requeues=1))
+    assert [message.id for message in leased] == fresh
+
+
+@pytest.mark.parametrize("number", [-1, 40000])
+def test_a_number_of_requeues_that_cannot_be_is_refused(conn: Connection, queue: Queue, number: int) -> None:
+    queue("orders")
+    with pytest.raises(InvalidArgument, match=f"max_requeues is {number}"):
+        run(conn, verbs.requeue_dead("orders", max_requeues=number))
