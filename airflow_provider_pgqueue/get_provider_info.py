@@ -62,6 +62,12 @@ def _connection_type() -> dict[str, Any]:
                 "such as PgBouncer, where notifications do not arrive.",
                 "schema": {"type": ["string", "null"]},
             },
+            "prepare_threshold": {
+                "label": "Prepare threshold",
+                "description": "Executions after which a statement is prepared. Without it 5, and never through a "
+                "pooler such as PgBouncer.",
+                "schema": {"type": ["integer", "null"], "minimum": 0},
+            },
             "application_name": {
                 "label": "Application name",
                 "description": "How the sessions appear in pg_stat_activity; without it, after the DAG and the task.",

@@ -14,7 +14,7 @@ from psycopg import sql
 
 from tests.groups import Groups, rank
 from tests.spark.fault_table import Fault, lines
-from tools import STATE, SetupError
+from tools import STATE, SetupError, mutants, pgbouncer
 from tools.binaries import KINDS, find
 from tools.postgres import Cluster
 
@@ -46,7 +46,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 def _left_out(config: pytest.Config) -> list[str]:
     """Return the markers of what this PostgreSQL does not have."""
     binaries = _binaries(config)
-    return [] if binaries.has_cron else ["cron"] if binaries.kind == "debian" else ["cron", "contrib"]
+    without_cron = [] if binaries.has_cron else ["cron"] if binaries.kind == "debian" else ["cron", "contrib"]
+    return without_cron if pgbouncer.find() else [*without_cron, "pooler"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -115,6 +116,8 @@ def template_database(cluster: Cluster) -> str:
 
     with psycopg.connect(cluster.create_database(TEMPLATE), autocommit=True) as conn:
         migrate(conn)
+        if name := os.environ.get(mutants.VARIABLE):
+            mutants.mutant(name).apply(conn)
     return TEMPLATE
 
 
@@ -129,6 +132,23 @@ def dsn(cluster: Cluster, template_database: str, _database_names: Iterator[str]
     name = next(_database_names)
     yield cluster.create_database(name, template=template_database)
     cluster.drop_database(name)
+
+
+@pytest.fixture(scope="session")
+def pooler(cluster: Cluster) -> Iterator[pgbouncer.Pooler]:
+    """A PgBouncer in transaction mode in front of the cluster."""
+    pooler = pgbouncer.Pooler(cluster.directory / "pgbouncer", cluster.port)
+    try:
+        pooler.start()
+        yield pooler
+    finally:
+        pooler.stop()
+
+
+@pytest.fixture
+def pooled_dsn(dsn: str, pooler: pgbouncer.Pooler) -> str:
+    """The connection string of the test's database that leads through PgBouncer."""
+    return pooler.dsn(dsn)
 
 
 @pytest.fixture

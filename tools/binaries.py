@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 
@@ -54,14 +54,18 @@ def embedded() -> Binaries:
 
 
 def _install() -> bool:
+    return install(lambda: _packages(max(_installable(), default=0)))
+
+
+def install(packages: Callable[[], list[str]]) -> bool:
+    """Install Debian's packages, named after the lists were updated; return whether that was allowed and worked."""
     apt_get = shutil.which("apt-get")
     if os.geteuid() != 0 or apt_get is None or _failed_today():
         return False
     _run(apt_get, "update")
-    version = max(_installable(), default=0)
-    if version >= OLDEST:
-        print(f"Installing postgresql-{version} and postgresql-{version}-cron …", flush=True)
-        if _run(apt_get, "install", "-y", "--no-install-recommends", *_packages(version)):
+    if wanted := packages():
+        print(f"Installing {' and '.join(wanted)} …", flush=True)
+        if _run(apt_get, "install", "-y", "--no-install-recommends", *wanted):
             return True
     FAILED.parent.mkdir(exist_ok=True)
     FAILED.touch()
@@ -79,11 +83,12 @@ def _installable() -> list[int]:
 
 
 def _packages(version: int) -> list[str]:
-    return [f"postgresql-{version}", f"postgresql-{version}-cron"]
+    return [f"postgresql-{version}", f"postgresql-{version}-cron"] if version >= OLDEST else []
 
 
 def _run(apt_get: str, *arguments: str) -> bool:
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    # RUNLEVEL: the packages bring programs that the tests start themselves, not services.
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     command = [apt_get, "-q", "-o", "DPkg::Lock::Timeout=120", *arguments]
     result = subprocess.run(command, env=environment, capture_output=True, text=True)
     if result.returncode:

@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
-from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgqueue.cli.settings import Settings
-from airflow_provider_pgqueue.core.connection import check_version, connect, parameters
+from airflow_provider_pgqueue.core.connection import check_version, connect, conninfo_of, parameters
 
 Connection = psycopg.Connection[Any]
 
@@ -32,4 +31,4 @@ def open_connection(settings: Settings) -> Connection:
 
 def conninfo(settings: Settings) -> str:
     """Return the connection string; InvalidArgument, without quoting it, if it is invalid."""
-    return make_conninfo("", **parameters(settings.dsn))
+    return conninfo_of(parameters(settings.dsn))

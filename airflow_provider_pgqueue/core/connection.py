@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import socket
+from collections.abc import Mapping
 from typing import Any, Final
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import tuple_row
 
 from airflow_provider_pgqueue.core.errors import (
     INSTALL,
@@ -31,49 +33,89 @@ DEFAULTS: Final[dict[str, Any]] = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "application_name": "pgqueue",
+    "client_encoding": "UTF8",
 }
-# A verb that waited for a lock looks again: in the snapshot of its beginning it would miss what the others did. A query
-# and not an option at start-up, because PgBouncer refuses those. Nothing is set where that is the default: behind a
-# pooler a setting may stay in the session of somebody else.
-_READ_COMMITTED: Final = """
-SELECT set_config('default_transaction_isolation', 'read committed', false)
- WHERE current_setting('default_transaction_isolation') IN ('repeatable read', 'serializable')
+# A parameter of psycopg and not of libpq, whose functions refuse it in a connection string.
+_THRESHOLD: Final = re.compile(r"(?:^|(?<=[\s?&]))prepare_threshold\s*=\s*(\w+)(?:&|(?=\s|$))")
+# What the driver and the verbs rely on, whatever a role or database sets. A verb that waited for a lock looks again: in
+# the snapshot of its beginning it would miss what the others did. The driver parses moments and durations of one style,
+# and sends arrays in which NULL is no text. A query and not an option at start-up, because PgBouncer refuses those.
+# Nothing is set where that is the default: behind a pooler a setting may stay in the session of somebody else. For the
+# same reason `run` asks for binary results, which have no style. Search path and time zone stay as they are.
+_FIRST: Final = """
+SELECT pg_catalog.pg_backend_pid(), pg_catalog.count(pg_catalog.set_config(pinned.name, pinned.value, false))
+  FROM (VALUES ('default_transaction_isolation', 'read committed', '^read (un)?committed$'),
+               ('DateStyle', 'ISO', '^ISO'),
+               ('IntervalStyle', 'postgres', '^postgres$'),
+               ('standard_conforming_strings', 'on', '^on$'),
+               ('array_nulls', 'on', '^on$'),
+               ('bytea_output', 'hex', '^hex$'),
+               ('extra_float_digits', '1', '^[0-3]$')) AS pinned (name, value, good)
+ WHERE pg_catalog.current_setting(pinned.name) !~ pinned.good
 """
 
 
 def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
     """Return a new autocommit connection; ConnectionFailed if it cannot be opened.
 
-    Its transactions are READ COMMITTED, whatever the default of the role, database or server is. A dead network is
-    noticed after about 25 seconds. `arguments` are parameters of libpq.
+    Its transactions are READ COMMITTED, and texts, moments and durations arrive as they were sent, whatever the role,
+    database or server sets. A dead network is noticed after about 25 seconds. `arguments` are parameters of libpq and
+    psycopg.
+
+    Statements are prepared, unless a pooler such as PgBouncer stands in between, where the next transaction may have
+    another session: then `prepare_threshold` is None. Give it, also in the connection string, to say otherwise.
     """
-    given = parameters(conninfo)
+    given = _given(conninfo, arguments)
     try:
         # Autocommit, so that a verb has taken effect when it returns, and no waiting session holds a transaction open.
-        conn = psycopg.connect(autocommit=True, **(DEFAULTS | given | arguments))
+        conn = psycopg.connect(autocommit=True, **given)
         try:
-            conn.execute(_READ_COMMITTED)
+            row = conn.cursor(row_factory=tuple_row).execute(_FIRST, prepare=False).fetchone()
         except BaseException:
             conn.close()
             raise
     except psycopg.Error as error:
         raise translate(error) from error
+    _mind_pooler(conn, row, given)
     return conn
 
 
 async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncConnection[Any]:
     """Return a new async autocommit connection, as `connect` does."""
-    given = parameters(conninfo)
+    given = _given(conninfo, arguments)
     try:
-        conn = await psycopg.AsyncConnection.connect(autocommit=True, **(DEFAULTS | given | arguments))
+        conn = await psycopg.AsyncConnection.connect(autocommit=True, **given)
         try:
-            await conn.execute(_READ_COMMITTED)
+            row = await (await conn.cursor(row_factory=tuple_row).execute(_FIRST, prepare=False)).fetchone()
         except BaseException:
             await conn.close()
             raise
     except psycopg.Error as error:
         raise translate(error) from error
+    _mind_pooler(conn, row, given)
     return conn
+
+
+def _given(conninfo: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    given: dict[str, Any] = DEFAULTS | parameters(conninfo) | arguments
+    if isinstance(threshold := given.get("prepare_threshold"), str):
+        # The extra of an Airflow connection that is a URL has only texts.
+        given["prepare_threshold"] = _number_or_none(threshold)
+    return given
+
+
+def _number_or_none(text: str) -> int | None:
+    if not text.isdecimal() and text.lower() not in ("none", "null"):
+        raise InvalidArgument(f"prepare_threshold is {text!r}. Give a number, or none.")
+    return int(text) if text.isdecimal() else None
+
+
+def _mind_pooler(
+    conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], row: Any, given: Mapping[str, Any]
+) -> None:
+    # A pooler makes up the process id that it gives to a client.
+    if "prepare_threshold" not in given and row[0] != conn.info.backend_pid:
+        conn.prepare_threshold = None
 
 
 def check_version(conn: psycopg.Connection[Any]) -> None:
@@ -110,11 +152,15 @@ def _versions(conn: psycopg.Connection[Any]) -> tuple[int, int]:
 
 
 def parameters(conninfo: str) -> dict[str, Any]:
-    """Return the parameters in a connection string or URL; InvalidArgument, without quoting it, if it is invalid."""
-    try:
-        found = conninfo_to_dict(conninfo)
-    except psycopg.Error:
-        found = None
+    """Return the parameters in a connection string or URL; InvalidArgument, without quoting it, if it is invalid.
+
+    Besides those of libpq it may have `prepare_threshold`: a number, or none.
+    """
+    found = _parsed(conninfo)
+    if found is None and (threshold := _THRESHOLD.search(conninfo)):
+        found = _parsed(_THRESHOLD.sub("", conninfo))
+        if found is not None:
+            found["prepare_threshold"] = _number_or_none(threshold[1])
     # Outside of the handler: the error of libpq quotes the string, and would be the cause.
     if found is None or _is_misread(found):
         raise InvalidArgument(
@@ -122,6 +168,20 @@ def parameters(conninfo: str) -> dict[str, Any]:
             "in a URL write / @ : % of a password as %2F %40 %3A %25, else put values with spaces in quotes."
         )
     return found
+
+
+def conninfo_of(parameters: Mapping[str, Any]) -> str:
+    """Return the connection string with these parameters, to be read by `parameters` again."""
+    libpq = {name: value for name, value in parameters.items() if name != "prepare_threshold"}
+    said = f" prepare_threshold={parameters['prepare_threshold']}" if "prepare_threshold" in parameters else ""
+    return make_conninfo("", **libpq) + said
+
+
+def _parsed(conninfo: str) -> dict[str, Any] | None:
+    try:
+        return conninfo_to_dict(conninfo)
+    except psycopg.Error:
+        return None
 
 
 def _is_misread(found: dict[str, Any]) -> bool:

@@ -27,7 +27,7 @@ PgQueueError
  |    +-- SchemaTooNew        upgrade the package
  +-- PermissionDenied         the role lacks a privilege
  +-- CronUnavailable          there is no pg_cron in this database
- +-- ConnectionFailed         no connection, or it broke
+ +-- ConnectionFailed         no connection, or it broke, or a pooler gave the session of somebody else
 
 Each message names the value and the cure. The error of the driver stays the cause.
 """
@@ -171,7 +171,10 @@ class CronUnavailable(PgQueueError):
 
 
 class ConnectionFailed(PgQueueError):
-    """PostgreSQL could not be reached, refused the connection, or the connection broke."""
+    """PostgreSQL could not be reached, refused the connection, or the connection broke: another try may succeed.
+
+    Also when a pooler gave the session of another client, with other prepared statements.
+    """
 
 
 _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
@@ -202,8 +205,13 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "22015": InvalidArgument,  # interval_field_overflow
     "22003": InvalidArgument,  # numeric_value_out_of_range
 }
+# duplicate_prepared_statement and invalid_sql_statement_name; the statement did not run.
+_OF_A_POOLER: Final = ("42P05", "26000")
 INSTALL: Final = "Run pgqueue install, the setup DAG, or psql -f sql/install.sql."
 UPGRADE: Final = "Upgrade airflow-provider-pgqueue."
+_REFUSED_PARAMETER: Final = (
+    "Leave it out of the connection, set it with ALTER ROLE, or name it in ignore_startup_parameters of PgBouncer."
+)
 _CURES: dict[type[PgQueueError], str] = {
     PermissionDenied: "Ask an admin of the queue to grant you the group role for it, such as messages_consumer, "
     "messages_reader to read with Spark, or messages_pipeline for the pipelines on Spark.",
@@ -221,8 +229,15 @@ def translate(error: psycopg.Error) -> Exception:
         own = error.sqlstate.startswith("PQ") or kind is PermissionDenied
         cure = (error.diag.message_hint if own else None) or _CURES.get(kind)
         return kind(text, cure)
+    if error.sqlstate in _OF_A_POOLER:
+        return ConnectionFailed(
+            f"{error.diag.message_primary or type(error).__name__}: a pooler gave the session of another client",
+            "Set prepare_threshold to None where the connection is opened (none in a connection string, null in the "
+            "extra of an Airflow connection), or connect without the pooler.",
+        )
     if isinstance(error, psycopg.OperationalError) and (error.sqlstate is None or error.sqlstate[:2] in ("08", "57")):
         # libpq writes a line for each host, and asks "Is the server running …?".
         text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        return ConnectionFailed(f"{text}{'' if text.endswith('?') else '.'} Check the connection and try again.")
+        cure = _REFUSED_PARAMETER if "unsupported startup parameter" in text else "Check the connection and try again."
+        return ConnectionFailed(f"{text}{'' if text.endswith('?') else '.'} {cure}")
     return error

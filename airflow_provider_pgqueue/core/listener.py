@@ -177,4 +177,6 @@ def _is_permanent(error: Exception) -> bool:
         return isinstance(error.__cause__, psycopg.Error) and _is_permanent(error.__cause__)
     if isinstance(error, PgQueueError):
         return True
-    return isinstance(error, psycopg.Error) and (error.sqlstate or "")[:2] in _PERMANENT
+    if not isinstance(error, psycopg.Error) or isinstance(translate(error), ConnectionFailed):
+        return False
+    return (error.sqlstate or "")[:2] in _PERMANENT

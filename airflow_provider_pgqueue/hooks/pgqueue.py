@@ -13,7 +13,6 @@ from uuid import UUID
 
 import psycopg
 from airflow.providers.postgres.hooks.postgres import PostgresHook
-from psycopg.conninfo import make_conninfo
 from psycopg.rows import tuple_row
 
 from airflow_provider_pgqueue.core import connection, installation, verbs
@@ -35,7 +34,8 @@ class PgQueueHook(PostgresHook):
     """Works with the queue through the connection `pgqueue_conn_id`, of type `pgqueue` or `postgres`.
 
     Everything that `PostgresHook` supports (IAM and Azure tokens, SSL, service files) works here. If the connection
-    goes through a pooler, its extra `listen_conn_id` names a direct one to the same database, for those who wait.
+    goes through a pooler, its extra `listen_conn_id` names a direct one to the same database, for those who wait; the
+    extra `prepare_threshold` says whether statements are prepared, by default only without a pooler.
     Before its first verb the hook checks the version of the schema. Errors are PgQueueErrors.
 
     The everyday verbs are methods. `run` runs any verb of `core.verbs`: `hook.run(verbs.requeue_dead("orders"))`.
@@ -75,7 +75,8 @@ class PgQueueHook(PostgresHook):
         """Return a libpq connection string, with secrets, for the environment of another program."""
         # The other program gives itself a name.
         arguments = self.connection_arguments() | {"application_name": None}
-        return make_conninfo("", **{name: value for name, value in arguments.items() if value is not None})
+        given = {name: value for name, value in arguments.items() if value is not None or name == "prepare_threshold"}
+        return connection.conninfo_of(given)
 
     async def aconnection_arguments(self) -> dict[str, Any]:
         """Return the arguments for `psycopg.AsyncConnection.connect` without blocking the event loop.
@@ -99,7 +100,11 @@ class PgQueueHook(PostgresHook):
 
     def get_conn(self) -> Any:
         """Return a connection as `PostgresHook` opens it, for methods of the base class such as `get_records`."""
-        self.conn = super()._create_connection(self._postgres_arguments())
+        arguments = self._postgres_arguments()
+        self.conn = super()._create_connection(arguments)
+        if isinstance(self.conn, psycopg.Connection) and "prepare_threshold" not in arguments:
+            # Without a look for a pooler, because a question would begin the caller's transaction.
+            self.conn.prepare_threshold = None
         return self.conn
 
     def _postgres_arguments(self) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo, PGconn
 
-from airflow_provider_pgqueue.core.connection import DEFAULTS, connect, parameters
+from airflow_provider_pgqueue.core.connection import DEFAULTS, connect, conninfo_of, parameters
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
 
 _SERVICE: Final = frozenset({"service", "servicefile"})  # resolved
@@ -30,7 +30,7 @@ class Database:
 
         A password file is not resolved: it has to be where the executors are. InvalidArgument if it cannot be read.
         """
-        self._conninfo = make_conninfo("", **_resolved(parameters(conninfo or os.environ.get("PGQUEUE_DSN", ""))))
+        self._conninfo = conninfo_of(_resolved(parameters(conninfo or os.environ.get("PGQUEUE_DSN", ""))))
 
     def __repr__(self) -> str:
         return "<Database>"
@@ -55,7 +55,9 @@ class Database:
 
         # Arrow's strings are UTF-8, whatever the encoding of the database is.
         own = {"application_name": application_name, "client_encoding": "UTF8"}
-        conninfo = make_conninfo("", **(DEFAULTS | conninfo_to_dict(self._conninfo) | own))
+        given = DEFAULTS | parameters(self._conninfo) | own
+        given.pop("prepare_threshold", None)
+        conninfo = make_conninfo("", **given)
         try:
             conn = adbc.connect(conninfo, autocommit=True)
         except adbc.Error as error:
@@ -70,9 +72,10 @@ def _resolved(given: dict[str, Any]) -> dict[str, Any]:
     libpq puts them together itself, and refuses before it connects because of one that is wrong. A service that it does
     not know is left to it: it says so when it connects.
     """
+    of_psycopg = {name: given.pop(name) for name in ("prepare_threshold",) if name in given}
     found = _refused(given, port=_TOO_MANY_PORTS)
     if not found:
-        return given
+        return given | of_psycopg
     found["port"] = _refused(given, sslmode="none such")["port"]
     by_itself = {
         (option.keyword.decode(), option.val.decode())
@@ -80,7 +83,7 @@ def _resolved(given: dict[str, Any]) -> dict[str, Any]:
         if option.val and option.val == option.compiled and option.keyword.decode() not in _ALWAYS_SENT
     }
     told = {name: value for name, value in found.items() if name not in _NOT_SENT and (name, value) not in by_itself}
-    return {name: value for name, value in given.items() if name in _NOT_SENT - _SERVICE} | told
+    return {name: value for name, value in given.items() if name in _NOT_SENT - _SERVICE} | told | of_psycopg
 
 
 def _refused(given: dict[str, Any], **wrong: str) -> dict[str, str]:

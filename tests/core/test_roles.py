@@ -57,6 +57,7 @@ VERBS = {
     "requeued_results": ("SELECT messages.requeued_results('repair night 1', 10)", "consumer admin"),
     "status": ("SELECT messages.status()", "consumer observer admin"),
     "ready_queues": ("SELECT messages.ready_queues()", "consumer observer admin"),
+    "unknown_queues": ("SELECT messages.unknown_queues(ARRAY['orders'])", "consumer observer admin"),
     "dead_queues": ("SELECT messages.dead_queues()", "consumer observer admin"),
     "dead_causes": ("SELECT messages.dead_causes()", "consumer observer admin"),
     "search_archive": ("SELECT messages.search_archive()", "observer admin"),

@@ -64,6 +64,7 @@ from airflow_provider_pgqueue.core.verbs.queues import (
     ready_queues,
     resume_queue,
     status,
+    unknown_queues,
 )
 from airflow_provider_pgqueue.core.verbs.roles import (
     grant_queue,
@@ -187,6 +188,7 @@ __all__ = [
     "triage_causes",
     "unbind_topic",
     "uninstall_cron",
+    "unknown_queues",
     "unschedule",
     "upkeep",
     "upkeep_mode",

@@ -233,8 +233,9 @@ class _Drain:
         """Let the tasks finish the batch in hand; cancel those that are not done then."""
         log.info("stopping: waiting for the batches in hand, at most %.0f s", _GRACE)
         try:
-            with self._share.database.connect("pgqueue drain stop") as conn:
-                conn.execute("SELECT pg_advisory_lock(%s)", [self._share.stop_key])
+            # Of the transaction, not of the session: behind a pooler that one goes on, with the lock.
+            with self._share.database.connect("pgqueue drain stop") as conn, conn.transaction():
+                conn.execute("SELECT pg_advisory_xact_lock(%s)", [self._share.stop_key])
                 wait([future], timeout=_GRACE)
         except (PgQueueError, psycopg.Error) as error:
             log.warning("the tasks could not be asked to stop: %s", type(error).__name__)

@@ -32,10 +32,10 @@ _CHUNK: Final = 256 * 1024
 _PATIENCE: Final = 60.0
 # A host that vanishes must not keep its slot for the two hours of the system's default.
 _SLOT: Final = """
-SELECT set_config('tcp_keepalives_idle', '10', false), set_config('tcp_keepalives_interval', '5', false),
-       set_config('tcp_keepalives_count', '3', false), set_config('application_name', 'pgqueue spark publish', false)
+SELECT set_config('tcp_keepalives_idle', '10', true), set_config('tcp_keepalives_interval', '5', true),
+       set_config('tcp_keepalives_count', '3', true), set_config('application_name', 'pgqueue spark publish', true)
   FROM generate_series(1, %(slots)s) AS slot
- WHERE pg_try_advisory_lock(hashtextextended('messages.publish_stage.' || %(stage_id)s || '.' || slot, 0)) LIMIT 1
+ WHERE pg_try_advisory_xact_lock(hashtextextended('messages.publish_stage.' || %(stage_id)s || '.' || slot, 0)) LIMIT 1
 """
 
 
@@ -132,7 +132,10 @@ class Stage:
 
     @contextmanager
     def _slot(self) -> Iterator[psycopg.Connection[Any]]:
-        """Give a session with one of the slots; the slot goes with the session, however that ends."""
+        """Give a transaction with one of the slots; the slot goes with it, however it ends.
+
+        Not with the session, which behind a pooler is somebody else's next and would keep the slot.
+        """
         give_up = time.monotonic() + _PATIENCE
         pause = 0.05
         while True:
@@ -142,7 +145,7 @@ class Stage:
                 if time.monotonic() > give_up:
                     raise
             else:
-                with conn:
+                with conn, conn.transaction():
                     give_up = time.monotonic() + _PATIENCE
                     if conn.execute(_SLOT, {"slots": self.slots, "stage_id": self.stage_id}).rowcount:
                         yield conn

@@ -1,0 +1,141 @@
+"""The queue through PgBouncer in transaction mode, where each transaction may have another session of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import (
+    ConnectionFailed,
+    Consumer,
+    Worker,
+    connect,
+    connect_async,
+    run,
+    run_async,
+    verbs,
+)
+from airflow_provider_pgqueue.core.listener import Listener
+from tests.waiting import async_until, until
+
+Connection = psycopg.Connection[Any]
+Queue = Callable[..., str]
+
+pytestmark = pytest.mark.pooler
+
+
+def archived(conn: Connection) -> dict[str, int]:
+    rows = conn.execute("SELECT result::text, count(*) FROM messages.message_archive GROUP BY 1").fetchall()
+    return dict(rows)
+
+
+def test_eight_consumers_share_three_sessions(pooled_dsn: str, conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(1200))))
+
+    def consume(_: int) -> Counter[str]:
+        with connect(pooled_dsn) as own:
+            return Consumer(queue_name="orders", handle=lambda message: None, batch_size=10).drain(own)
+
+    with ThreadPoolExecutor(8) as pool:
+        counts = sum(pool.map(consume, range(8)), Counter())
+    assert counts == {"success": 1200}
+    assert archived(conn) == {"success": 1200}
+
+
+def test_eight_publishers_share_three_sessions(pooled_dsn: str, conn: Connection, queue: Queue) -> None:
+    queue("orders")
+
+    def publish(number: int) -> None:
+        with connect(pooled_dsn) as own:
+            for turn in range(50):
+                run(own, verbs.publish("orders", [number, turn]))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(publish, range(8)))
+    assert run(conn, verbs.status("orders"))[0].depth == 400
+
+
+def test_workers_drain_and_then_poll(
+    pooled_dsn: str, conn: Connection, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(400))))
+    consumer = Consumer(queue_name="orders", handle=lambda message: None, batch_size=5)
+    workers = [Worker(conninfo=pooled_dsn, consumer=consumer, poll_interval=0.2) for _ in range(4)]
+    threads = [threading.Thread(target=worker.run) for worker in workers]
+    for thread in threads:
+        thread.start()
+    try:
+        until(lambda: archived(conn) == {"success": 400})
+        for number in range(20):
+            run(conn, verbs.publish("orders", number))
+        until(lambda: archived(conn) == {"success": 420})
+    finally:
+        for worker, thread in zip(workers, threads, strict=True):
+            worker.stop()
+            thread.join(30)
+    assert sum((worker.counts for worker in workers), Counter()) == {"success": 420}
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == len(workers)
+    assert all("connection pooler" in text for text in said)
+
+
+def test_a_listener_looks_in_another_session_each_time(
+    pooled_dsn: str, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue("orders")
+    looks: list[int] = []
+
+    async def listen() -> None:
+        async with await connect_async(pooled_dsn) as other:
+
+            async def look(own: psycopg.AsyncConnection[Any]) -> timedelta:
+                await run_async(own, verbs.ready_queues(["orders"]))
+                # The other client takes the session that was used last.
+                async with other.transaction():
+                    await other.execute("SELECT")
+                    await run_async(own, verbs.ready_queues(["orders"]))
+                looks.append(1)
+                return timedelta(milliseconds=1)
+
+            listening = asyncio.create_task(Listener(lambda: connect_async(pooled_dsn), look).run())
+            await async_until(lambda: listening.done() or len(looks) > 20)
+            listening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await listening
+
+    asyncio.run(listen())
+    assert "lost the connection" not in caplog.text
+
+
+def test_statements_are_prepared_only_where_the_session_stays(dsn: str, pooled_dsn: str) -> None:
+    with connect(dsn) as direct, connect(pooled_dsn) as pooled:
+        assert direct.prepare_threshold == 5
+        assert pooled.prepare_threshold is None
+    with connect(pooled_dsn, prepare_threshold=3) as told:
+        assert told.prepare_threshold == 3
+    with connect(f"{pooled_dsn} prepare_threshold=3") as told:
+        assert told.prepare_threshold == 3
+    with connect(f"{dsn}?prepare_threshold=none&connect_timeout=3") as told:
+        assert told.prepare_threshold is None
+        assert told.info.get_parameters()["connect_timeout"] == "3"
+
+
+def test_a_prepared_statement_that_got_lost_is_transient_and_names_the_cure(
+    pooled_dsn: str, conn: Connection, queue: Queue
+) -> None:
+    queue("orders")
+    with connect(pooled_dsn, prepare_threshold=0) as one, connect(pooled_dsn, prepare_threshold=0) as other:
+        run(one, verbs.publish("orders", 1))
+        with other.transaction(), pytest.raises(ConnectionFailed, match="prepare_threshold"):
+            # The other has the same name for the same statement, in the session that was used last.
+            run(other, verbs.publish("orders", 2))
+        run(one, verbs.publish("orders", 3))
+    assert run(conn, verbs.status("orders"))[0].depth == 2
