@@ -1,7 +1,7 @@
 # Everything lives in .venv (packages) and .run (servers, logs, state): `make clean` removes both.
 # PG=debian or PG=embedded chooses the PostgreSQL; without it, Debian's with pg_cron where it can be had.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark up down test test-fast test-clock bench bench-quick bench-spark docs check fix golden lock dist tag clean
+.PHONY: help setup demo demo-spark up down test test-fast test-clock mutants states chaos bench bench-quick bench-spark docs check fix golden lock dist tag clean
 MAKEFLAGS += --no-print-directory
 export PG
 
@@ -50,10 +50,16 @@ test: setup ## Run all tests, then those of the database on the embedded Postgre
 	@$(if $(TESTS)$(PG),,$(PYTEST) --pg=embedded $(OF_THE_DATABASE))
 
 test-fast: setup ## Run the tests of the contract and of core/, in about two minutes
-	@$(PYTEST) tests/test_contract.py tests/core
+	@$(PYTEST) $(OF_THE_DATABASE)
 
 test-clock: setup ## Run the tests of time at awkward moments; needs a C compiler
 	@$(BIN)/python -m tools.clock -- $(OF_TIME) -n $(WORKERS) --no-loadscope-reorder
+
+mutants: setup ## Break the SQL in each of many ways and see the tests notice, about 15 minutes (NAMES="lease" for some)
+	@$(BIN)/python -m tools.mutants $(NAMES)
+
+states: setup ## Call the verbs in random orders beside a model, about 5 minutes (EXAMPLES=500)
+	@EXAMPLES=$(or $(EXAMPLES),500) $(BIN)/python -m pytest -q -s -n 0 tests/core/test_state_machine.py
 
 bench: $(BENCH)/.installed ## Measure the queue beside its peers, about 35 minutes (BENCH_ARGS="--only waiting")
 	@PYTHONPATH=. $(BENCH)/bin/python -m benchmarks $(BENCH_ARGS)

@@ -6,10 +6,10 @@ DECLARE
         -- every: each group role, and whoever was granted anything by hand. messages_admin may call all but the internal ones.
         ['publisher', 'publish publish_batch publish_deduplicated publish_topic route_topic'],
         ['publisher', 'stage_publish publish_staged drop_stage'],
-        ['consumer', 'lease lease_policy extend release consume once lease_named end_named_leases archive'],
+        ['consumer', 'lease lease_policy extend release release_held_by consume once lease_named end_named_leases archive'],
         ['consumer', 'lease_dead extend_dead release_dead requeue dismiss requeue_dead dead_ids'],
         ['consumer', 'remedies count_remedies requeued_results'],
-        ['consumer observer', 'status ready_queues dead_queues dead_causes'],
+        ['consumer observer', 'status ready_queues unknown_queues dead_queues dead_causes'],
         ['consumer observer pipeline', 'triage_causes'],
         ['observer', 'search_archive schedules traffic_report'],
         ['observer upkeep', 'health'],
@@ -30,10 +30,10 @@ DECLARE
         ['internal', 'check_lease count_leasable record_counted_leases lease_taken_over check_outcomes message_archived'],
         ['internal', 'check_dead_lease group_lock_key queue_up_in_groups make_next_of_group_ready'],
         ['internal', 'make_next_of_missed_groups_ready repair_stuck_groups'],
-        ['internal', 'check_policy check_queue check_queue_name raise_unknown_queue'],
+        ['internal', 'check_policy check_queue check_queue_name raise_unknown_queue delete_queue'],
         ['internal', 'run_schedules_at check_schedule raise_unknown_schedule next_cron_tick cron_ticks parse_cron parse_cron_field'],
         ['internal', 'find_role check_access sweep_all sweep_priority sweep create_priority_sequences stored_moment store_moment'],
-        ['internal', 'delete_expired_records suspend_futile_autovacuum notify_queue_is_filling purge_cron_history'],
+        ['internal', 'delete_expired_records drop_unused_sequences suspend_futile_autovacuum notify_queue_is_filling purge_cron_history'],
         ['internal', 'make_archive_partitions drop_and_record_partition set_archive_begin record_archive_removal'],
         ['internal', 'closed_archive_partition lock_publish_run check_run_begun check_run_owner drop_or_empty_stage traffic_kept_since'],
         ['internal', 'health_archive_partitions health_cron_history health_cron_jobs health_dead_messages health_dead_tuples'],
@@ -60,7 +60,7 @@ BEGIN
         WITH function AS (
             SELECT p.oid, p.proname, p.proowner, p.proacl FROM pg_proc p WHERE p.pronamespace = 'messages'::regnamespace),
         granted AS (
-            SELECT f.oid, f.proname, f.proname LIKE 'superseded\_%' AS superseded, a.grantee,
+            SELECT f.oid, f.proname, starts_with(f.proname, 'superseded_') AS superseded, a.grantee,
                    a.grantee = ANY (SELECT to_regrole('messages_' || name) FROM unnest(groups) AS name) AS to_group
               FROM function f CROSS JOIN aclexplode(f.proacl) a WHERE a.grantee NOT IN (0, f.proowner)),
         allowed AS (

@@ -14,7 +14,7 @@ from psycopg import sql
 
 from tests.groups import Groups, rank
 from tests.spark.fault_table import Fault, lines
-from tools import STATE, SetupError, pgbouncer
+from tools import STATE, SetupError, mutants, pgbouncer
 from tools.binaries import KINDS, find
 from tools.postgres import Cluster
 
@@ -116,6 +116,8 @@ def template_database(cluster: Cluster) -> str:
 
     with psycopg.connect(cluster.create_database(TEMPLATE), autocommit=True) as conn:
         migrate(conn)
+        if name := os.environ.get(mutants.VARIABLE):
+            mutants.mutant(name).apply(conn)
     return TEMPLATE
 
 

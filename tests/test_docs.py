@@ -104,7 +104,12 @@ def test_each_guarantee_each_promise_and_each_answer_names_its_test() -> None:
 
 
 @pytest.mark.parametrize("block", list(blocks("python")), ids=lambda block: block.page)
-def test_python_blocks_run_as_dag_files(block: Block) -> None:
+def test_python_blocks_run_as_dag_files(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Blocks that begin with the name of a file are the modules whose functions the DAGs name.
+    for code in of_page(block.page, "python"):
+        if name := re.match(r"# (\w+\.py)\n", code):
+            (tmp_path / name[1]).write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
     exec(compile(block.code, block.page, "exec"), {"__name__": "documented_dag"})
 
 

@@ -104,6 +104,7 @@ class Consumer:
         stop: Callable[[], bool] = lambda: False,
         on_batch: Callable[[Counter[str]], None] = lambda counts: None,
         breaker: Breaker | None = None,
+        on_lease: Callable[[Lease], None] = lambda lease: None,
     ) -> Counter[str]:
         """Handle messages until the queue has none ready, `max_messages` were leased, or `stop` returns True.
 
@@ -113,7 +114,8 @@ class Consumer:
         without counting an attempt.
 
         A crash loses nothing: messages that were handled but not yet archived, at most a batch, are delivered again.
-        `on_batch` is called with the counts so far after each batch. `breaker` is shared by drains that follow one
+        `on_batch` is called with the counts so far after each batch, `on_lease` with each lease, whose `give_back` and
+        `give_up` free the messages beside a handler that does not return. `breaker` is shared by drains that follow one
         another; by default each has its own.
         """
         counts: Counter[str] = Counter()
@@ -130,6 +132,7 @@ class Consumer:
                 # Not before there is a message: most looks of a worker find none.
                 policy = policy or self._policy(conn)
                 lease = Lease(conn, messages, lease_for=policy.lease_for, handled_by=self.handled_by, renewal=renewal)
+                on_lease(lease)
                 calls = _Calls(lease, caller, policy.handler_timeout, counts)
                 self._work(calls, messages, stop, breaker)
                 on_batch(counts)
@@ -163,11 +166,12 @@ class Consumer:
         lease, counts = calls.lease, calls.counts
         with lease:
             try:
-                for settled in _now_and_then(outcomes, breaker):
+                for settled in _now_and_then(_noted(lease, outcomes), breaker):
                     _settle(lease, settled, counts)
-            except (InvalidOutcome, HandlerBroken, SystemExit, KeyboardInterrupt):
-                # The loop ends for a reason that is not in these messages.
-                lease.release(lease.held, count_attempt=False)
+            except BaseException as error:
+                if isinstance(error, InvalidOutcome | HandlerBroken) or not isinstance(error, Exception):
+                    # The loop ends for a reason that is not in these messages.
+                    lease.release(lease.held, count_attempt=False)
                 raise
             if unstarted := lease.held:
                 # Nobody began them, so it was no attempt.
@@ -178,6 +182,8 @@ class Consumer:
         self, handle: Handler, calls: _Calls, messages: list[Message], stop: Callable[[], bool]
     ) -> Iterator[tuple[Message, Outcome]]:
         for message in messages:
+            # Before the question: whoever stops the loop in between must not take it for a message that nobody began.
+            calls.lease.in_hand = {message.id}
             if stop():
                 return
             if message.id in calls.lease.lost:
@@ -190,24 +196,30 @@ class Consumer:
             except Exception as error:
                 # Whatever the handler raises concerns this message alone.
                 yield message, self._outcome(message, error)
-            except SystemExit as error:
-                # The handler ends the process: an attempt of this message, or the next process would end on it too.
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                # The handler ends the process, or ran out of its time: an attempt of this message, or the next process
+                # would end on it too.
                 yield message, self._outcome(message, error)
                 raise
             else:
                 yield message, _checked(message, returned)
 
     def _all_at_once(self, calls: _Calls, messages: list[Message]) -> Iterator[tuple[Message, Outcome]]:
+        calls.lease.in_hand = {message.id for message in messages}
         try:
             returned = calls.call(self.handle_batch, messages, messages) if self.handle_batch else None
         except TimeIsUp:
             calls.leave(messages)
             return
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             failure = describe(error)
             for message in messages:
                 yield message, self._outcome(message, error, failure)
-            if isinstance(error, SystemExit):
+            if not isinstance(error, Exception):
                 raise
             return
         outcomes = _by_id(messages, returned)
@@ -294,6 +306,13 @@ def _by_id(messages: Sequence[Message], outcomes: Any) -> Mapping[int, Any]:
     return dict(zip(ids, in_order, strict=True))
 
 
+def _noted(lease: Lease, outcomes: Iterator[tuple[Message, Outcome]]) -> Iterator[tuple[Message, Outcome]]:
+    """Pass the outcomes on, and note them in the lease, for whoever settles them beside a handler that hangs."""
+    for message, outcome in outcomes:
+        lease.handled[message.id] = outcome
+        yield message, outcome
+
+
 def _now_and_then(outcomes: Iterator[tuple[Message, Outcome]], breaker: Breaker) -> Iterator[dict[Message, Outcome]]:
     """Yield the outcomes gathered in each second, and the rest at the end.
 
@@ -312,7 +331,9 @@ def _now_and_then(outcomes: Iterator[tuple[Message, Outcome]], breaker: Breaker)
     except HandlerBroken:
         yield {message: _uncounted(outcome) for message, outcome in gathered.items()}
         raise
-    except (Exception, SystemExit, KeyboardInterrupt):
+    except GeneratorExit:
+        raise
+    except BaseException:
         # What was handled has had its effect: it must not be delivered again because of what came after it.
         if gathered:
             yield gathered
@@ -329,9 +350,9 @@ def _uncounted(outcome: Outcome) -> Outcome:
 
 
 def _settle(lease: Lease, outcomes: dict[Message, Outcome], counts: Counter[str]) -> None:
-    held = {message: outcome for message, outcome in outcomes.items() if message.id not in lease.lost}
+    held = {message.id for message in lease.held}
     try:
-        lease.settle(held)
+        lease.settle({message: outcome for message, outcome in outcomes.items() if message.id in held})
     except LeaseLost as error:
         # Another consumer has those messages now, and the others are settled: nothing that should end the loop.
         log.warning("%s", error)

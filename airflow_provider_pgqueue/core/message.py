@@ -90,6 +90,7 @@ class DeadQueue:
     waiting: int
     newest_id: int
     oldest_age: timedelta
+    newest_age: timedelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

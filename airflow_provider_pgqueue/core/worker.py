@@ -137,7 +137,10 @@ class Worker:
         return await connect_async(self.conninfo, application_name="pgqueue listener")
 
     async def _look(self, conn: AsyncConnection) -> timedelta | None:
-        found = await run_async(conn, verbs.ready_queues([self.consumer.queue_name], count_up_to=1))
+        ask = verbs.ready_queues(
+            [self.consumer.queue_name], count_up_to=1, topic=self.consumer.topic, headers=self.consumer.headers
+        )
+        found = await run_async(conn, ask)
         if any(queue.ready for queue in found):
             self._wake.set()
         return min(

@@ -5,22 +5,46 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
+import psycopg
+from airflow.providers.common.compat.sdk import AirflowException
 
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.argument import (
+    Rule,
+    duration,
+    function,
+    json_object,
+    number,
+    optional,
+    queue_name,
+    text,
+    topic_pattern,
+    truth,
+    whole,
+)
+from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer import Consumer
+from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import load_function
+from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import Outcome
-from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, name_of
+from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, name_of, task_of
+from airflow_provider_pgqueue.task import QueueTask
+from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+# Seconds after which the message in hand is released, too: Airflow kills the task after five.
+_LAST_MOMENT: Final = 3.5
 
-class PgQueueConsumeOperator(BaseOperator):
+
+class PgQueueConsumeOperator(QueueTask):
     """Leases messages batch by batch, calls a function of yours, and archives each message with its outcome.
 
     It goes on until the queue has none ready, or `max_messages` were leased. The function returns None for success, or
@@ -33,9 +57,12 @@ class PgQueueConsumeOperator(BaseOperator):
     The result is the number of messages by how they ended: `success`, `rejected`, `failed`, `retried`, `lost`,
     `timed_out`.
 
-    Airflow 3.3 now and then fails a task that resumes within seconds after it deferred, so this operator has one retry
-    by default; with `wait_for_messages` keep it. It comes after five seconds: for Airflow's default of five minutes
-    nobody would handle the queue.
+    Also if the function is inside a long call, the messages that nobody began are released within a second, without an
+    attempt, and the one in hand just before Airflow kills the task. A further try of the task first releases what an
+    earlier one still holds.
+
+    Airflow 3.3 now and then fails a task that resumes within seconds after it deferred, so a wait takes at least eight
+    seconds, and this operator has one retry by default, which comes after five seconds.
 
     :param queue_name: the queue to consume.
     :param apply_function: called with each Message; a function, or its name as
@@ -55,7 +82,7 @@ class PgQueueConsumeOperator(BaseOperator):
     :param give_up_after: fail with HandlerBroken when the function fails with one error on each of the first so many
         messages, or on 95 % of the last 50 times as many; what is not finished is given back without counting an
         attempt. None never gives up.
-    :param wait_for_messages: when the queue has nothing ready, wait in the triggerer, without a worker slot.
+    :param wait_for_messages: when nothing can be leased, wait in the triggerer, without a worker slot.
     :param wait_timeout: fail the task when a wait takes longer.
     :param poll_interval: seconds between looks while waiting when no notification arrives.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
@@ -63,7 +90,24 @@ class PgQueueConsumeOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("queue_name", "topic", "headers", "pgqueue_conn_id")
     ui_color = "#dce9f5"
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "queue_name": queue_name,
+        "apply_function": optional(function),
+        "apply_function_batch": optional(function),
+        "topic": optional(topic_pattern),
+        "headers": optional(json_object),
+        "batch_size": whole(1, 10_000),
+        "max_messages": optional(whole(1, 10**12)),
+        "lease_for": optional(duration(timedelta(milliseconds=1), timedelta(hours=12))),
+        "handler_timeout": optional(duration(timedelta(milliseconds=1), timedelta(days=30))),
+        "give_up_after": optional(whole(1, 10**6)),
+        "wait_for_messages": truth,
+        "wait_timeout": optional(duration(timedelta(milliseconds=1), timedelta(days=3660))),
+        "poll_interval": number(0.01, 86_400.0, "seconds"),
+        "pgqueue_conn_id": text,
+    }
     _stopping: threading.Event | None = None
+    _lease: Lease | None = None
 
     def __init__(
         self,
@@ -83,10 +127,9 @@ class PgQueueConsumeOperator(BaseOperator):
         poll_interval: float = 30.0,
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         retries: int | None = 1,
-        retry_delay: timedelta | float = timedelta(seconds=5),
         **kwargs: Any,
     ) -> None:
-        super().__init__(retries=retries, retry_delay=retry_delay, **kwargs)
+        super().__init__(retries=retries, **kwargs)
         self.queue_name = queue_name
         self.apply_function = apply_function
         self.apply_function_batch = apply_function_batch
@@ -101,11 +144,26 @@ class PgQueueConsumeOperator(BaseOperator):
         self.wait_timeout = wait_timeout
         self.poll_interval = poll_interval
         self.pgqueue_conn_id = pgqueue_conn_id
+        self.check_written()
+        if (apply_function is None) == (apply_function_batch is None):
+            raise InvalidArgument(
+                f"{'no function' if apply_function is None else 'two functions'} given",
+                "Give exactly one of apply_function and apply_function_batch.",
+            )
 
     def execute(self, context: Context) -> dict[str, int]:
         """Consume what is ready; with `wait_for_messages` wait if there is nothing."""
+        return self._consume(context, fruitless=0)
+
+    def execute_complete(self, context: Context, event: Any = None, fruitless: int = 0) -> dict[str, int]:
+        """Consume what the trigger saw; wait again, longer each time, if there is nothing left to lease."""
+        return self._consume(context, fruitless)
+
+    def _consume(self, context: Context, fruitless: int) -> dict[str, int]:
+        self.check_rendered()
         # Not in __init__: Airflow copies operators, and an Event cannot be copied.
         self._stopping = threading.Event()
+        self._finished = threading.Event()
         consumer = Consumer(
             queue_name=self.queue_name,
             handle=_resolve(self.apply_function),
@@ -118,27 +176,65 @@ class PgQueueConsumeOperator(BaseOperator):
             topic=self.topic,
             headers=self.headers,
         )
-        with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
-            counts = consumer.drain(conn, max_messages=self.max_messages, stop=self._stopping.is_set)
+        self._hook = PgQueueHook(self.pgqueue_conn_id)
+        try:
+            with self._hook.connect() as conn:
+                self._take_over(context, conn)
+                counts = consumer.drain(
+                    conn, max_messages=self.max_messages, stop=self._stopping.is_set, on_lease=self._hold
+                )
+        finally:
+            self._finished.set()
         if self._stopping.is_set():
             raise AirflowException(f"stopped while consuming queue {self.queue_name}, after {dict(counts)}")
         if not counts and self.wait_for_messages:
-            self.defer(trigger=self._trigger(), method_name="execute_complete", timeout=self.wait_timeout)
+            self.defer(
+                trigger=self._trigger(fruitless),
+                method_name="execute_complete",
+                kwargs={"fruitless": fruitless + 1},
+                timeout=self.wait_timeout,
+            )
         self.log.info("consumed queue %s: %s", self.queue_name, dict(counts))
         return dict(counts)
 
-    def execute_complete(self, context: Context, event: Any = None) -> dict[str, int]:
-        """Consume what the trigger saw; wait again if other consumers were faster."""
-        return self.execute(context)
-
     def on_kill(self) -> None:
-        """Finish the current message and release the others."""
-        if self._stopping:
-            self._stopping.set()
+        """Finish the current message and release the others; also while the function is inside a long call."""
+        if self._stopping is None or self._stopping.is_set():
+            return
+        self._stopping.set()
+        if self._lease is not None:
+            # Beside the function, which goes on when this returns.
+            threading.Thread(target=self._give_back, args=(self._lease,), name="pgqueue-stop", daemon=True).start()
 
-    def _trigger(self) -> PgQueueMessageTrigger:
+    def _hold(self, lease: Lease) -> None:
+        self._lease = lease
+
+    def _take_over(self, context: Context, conn: psycopg.Connection[Any]) -> None:
+        """Release what an earlier try of this task still holds, for example because it was killed."""
+        if context["ti"].try_number > 1:
+            released = run(conn, verbs.release_held_by(self.queue_name, task_of(context)))
+            if released:
+                self.log.info("released %s that an earlier try held", quantity(released))
+
+    def _give_back(self, lease: Lease) -> None:
+        try:
+            with self._hook.connect(check=False) as conn:
+                lease.give_back(conn)
+                if not self._finished.wait(_LAST_MOMENT):
+                    lease.give_up(conn, "its task was stopped while it was handled")
+        except Exception:
+            self.log.warning("could not release messages of queue %s; their leases end by themselves", self.queue_name)
+
+    def _trigger(self, fruitless: int) -> PgQueueMessageTrigger:
+        # Others may hold what is ready, in a way that nobody sees: each wait for nothing makes the next one longer.
+        longest = max(self.poll_interval, SAFE_TO_RESUME)
         return PgQueueMessageTrigger(
-            queue_name=self.queue_name, pgqueue_conn_id=self.pgqueue_conn_id, poll_interval=self.poll_interval
+            queue_name=self.queue_name,
+            pgqueue_conn_id=self.pgqueue_conn_id,
+            poll_interval=self.poll_interval,
+            topic=self.topic,
+            headers=self.headers,
+            ring_after=min(SAFE_TO_RESUME * 2 ** min(fruitless, 10), longest),
         )
 
 

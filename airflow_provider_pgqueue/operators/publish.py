@@ -9,17 +9,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import psycopg
-from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.argument import Rule, duration, json_object, optional, queue_name, text, truth, whole
 from airflow_provider_pgqueue.core.client import run, to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Duplicate
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, task_of
+from airflow_provider_pgqueue.task import QueueTask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -38,7 +39,7 @@ SELECT (CASE WHEN body ? 'message' AND body - 'message' = '{}' THEN body -> 'mes
 """
 
 
-class PgQueuePublishOperator(BaseOperator):
+class PgQueuePublishOperator(QueueTask):
     """Publishes exactly one of `message`, `messages` and the rows of `sql`, one round trip per batch.
 
     By default everything is published in one transaction, under a dedup key that is the same for all tries of the task:
@@ -91,6 +92,23 @@ class PgQueuePublishOperator(BaseOperator):
     )
     template_fields_renderers = {"sql": "sql", "message": "json", "headers": "json"}  # noqa: RUF012 as Airflow has it
     ui_color = "#e4f0e4"
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "queue_name": queue_name,
+        "sql": optional(text),
+        "sql_conn_id": optional(text),
+        "batch_size": whole(1, 100_000),
+        "one_transaction": truth,
+        "priority": whole(-100, 100),
+        "delay": duration(timedelta(0), timedelta(days=366)),
+        "expires_in": optional(duration(timedelta(0), timedelta(days=3660))),
+        "headers": optional(json_object),
+        "reference": optional(text),
+        "topic": optional(text),
+        "group_key": optional(text),
+        "dedup_key": optional(text),
+        "pgqueue_conn_id": text,
+    }
+    attributes: ClassVar[Mapping[str, str]] = {"priority": "message_priority"}
 
     def __init__(
         self,
@@ -138,10 +156,13 @@ class PgQueuePublishOperator(BaseOperator):
         self.dedup_window = dedup_window
         self.on_conflict = on_conflict
         self.pgqueue_conn_id = pgqueue_conn_id
+        self.check_written()
+        self._check_source()
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Publish, and return how many and their ids."""
-        self._check()
+        self.check_rendered()
+        self._check_source()
         published = _Published(self.queue_name)
         started = said = time.monotonic()
         # Without the number of the try: a retry after a lost success finds the key, and publishes nothing.
@@ -165,14 +186,12 @@ class PgQueuePublishOperator(BaseOperator):
     def _say(self, count: int, when: str, seconds: float) -> None:
         self.log.info("published to queue %s %s: %d in %.1f s", self.queue_name, when, count, seconds)
 
-    def _check(self) -> None:
+    def _check_source(self) -> None:
         given = [name for name in ("message", "messages", "sql") if getattr(self, name) is not None]
         if len(given) != 1:
             raise InvalidArgument(f"{' and '.join(given) or 'nothing'} given. Give one of message, messages and sql.")
         if isinstance(self.messages, str | bytes | Mapping):
             raise InvalidArgument(f"messages is one {type(self.messages).__name__}. Give a list, or use message.")
-        if self.batch_size < 1:
-            raise InvalidArgument(f"batch_size is {self.batch_size}. Give at least 1.")
 
     def _batches(self) -> Iterator[list[str]]:
         """Yield bodies as JSON texts, a batch at a time."""

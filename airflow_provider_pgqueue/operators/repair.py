@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from airflow.providers.common.compat.sdk import AirflowException, BaseOperator
+from airflow.providers.common.compat.sdk import AirflowException
 
+from airflow_provider_pgqueue.core.argument import (
+    Rule,
+    duration,
+    function,
+    number,
+    optional,
+    queue_name,
+    results,
+    text,
+    texts,
+    truth,
+    whole,
+)
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, task_of
+from airflow_provider_pgqueue.task import QueueTask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -19,7 +33,7 @@ if TYPE_CHECKING:
 _SAY_EVERY: Final = 5.0  # seconds
 
 
-class PgQueueRepairOperator(BaseOperator):
+class PgQueueRepairOperator(QueueTask):
     """Leases dead messages, calls a function of yours with each, and requeues, dismisses or leaves it.
 
     The function gets a `DeadMessage` (`body`, `failure`, `result`, `reference`, `attempts`, …) and returns a new body,
@@ -54,6 +68,25 @@ class PgQueueRepairOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("queue_name", "results", "fingerprints", "cause", "pgqueue_conn_id")
     ui_color = "#f5ecdc"
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "function": function,
+        "queue_name": optional(queue_name),
+        "results": optional(results),
+        "fingerprints": optional(texts),
+        "cause": optional(text),
+        "max_messages": optional(whole(1, 10**12)),
+        "max_requeues": optional(whole(0, 32_767)),
+        "max_per_second": optional(number(0.001, 10**9)),
+        "canary": whole(0, 10**12),
+        "stop_when_failing": number(0, 100, "percent"),
+        "canary_wait": duration(timedelta(0), timedelta(days=366)),
+        "delay": duration(timedelta(0), timedelta(days=366)),
+        "batch_size": whole(1, 10_000),
+        "lease_for": duration(timedelta(milliseconds=1), timedelta(hours=12)),
+        "dry_run": truth,
+        "pgqueue_conn_id": text,
+    }
+    attributes: ClassVar[Mapping[str, str]] = {"dry_run": "is_dry_run"}
 
     def __init__(
         self,
@@ -96,9 +129,11 @@ class PgQueueRepairOperator(BaseOperator):
         self.is_dry_run = dry_run
         self.pgqueue_conn_id = pgqueue_conn_id
         self._stopping = False
+        self.check_written()
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Repair dead messages, and return how many ended how."""
+        self.check_rendered()
         self._said = time.monotonic()
         with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
             summary = self._repair(task_of(context)).run(conn, stop=lambda: self._stopping, on_batch=self._say)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
-
-from airflow.providers.common.compat.sdk import BaseOperator
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.argument import Rule, duration, optional, queue_name, results, text, truth, whole
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, name_of
+from airflow_provider_pgqueue.task import QueueTask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _FEW: Final = 100
 
 
-class PgQueueRequeueOperator(BaseOperator):
+class PgQueueRequeueOperator(QueueTask):
     """Publishes dead messages again, unchanged and under new ids, in one transaction.
 
     The result is `{"queue_name", "requeued", "dry_run"}`; also `new_ids` by the ids of the dead messages if there are
@@ -37,6 +37,17 @@ class PgQueueRequeueOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("queue_name", "results", "fingerprint", "pgqueue_conn_id")
     ui_color = "#f5ecdc"
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "queue_name": optional(queue_name),
+        "results": optional(results),
+        "fingerprint": optional(text),
+        "max_messages": whole(1, 2**31 - 1),
+        "max_requeues": optional(whole(0, 32_767)),
+        "delay": duration(timedelta(0), timedelta(days=366)),
+        "dry_run": truth,
+        "pgqueue_conn_id": text,
+    }
+    attributes: ClassVar[Mapping[str, str]] = {"dry_run": "is_dry_run"}
 
     def __init__(
         self,
@@ -60,9 +71,11 @@ class PgQueueRequeueOperator(BaseOperator):
         self.delay = delay
         self.is_dry_run = dry_run
         self.pgqueue_conn_id = pgqueue_conn_id
+        self.check_written()
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Requeue, and return how many messages were."""
+        self.check_rendered()
         statement = verbs.requeue_dead(
             self.queue_name,
             results=self.results,

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-from airflow.providers.common.compat.sdk import BaseOperator
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.argument import Rule, json_object, optional, queue_name, text, truth, whole
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.task import QueueTask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class PgQueueScheduleOperator(BaseOperator):
+class PgQueueScheduleOperator(QueueTask):
     """Makes the database publish a message at each tick of a cron expression, whether Airflow runs or not.
 
     It can be repeated safely; run it again after a change. The result is `{"schedule_name", "new"}`. The body is
@@ -42,6 +42,17 @@ class PgQueueScheduleOperator(BaseOperator):
     )
     template_fields_renderers = {"message": "json", "headers": "json"}  # noqa: RUF012 as Airflow has it
     ui_color = "#e4f0e4"
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "schedule_name": queue_name,
+        "cron": text,
+        "queue_name": queue_name,
+        "time_zone": text,
+        "priority": whole(-100, 100),
+        "headers": optional(json_object),
+        "paused": optional(truth),
+        "pgqueue_conn_id": text,
+    }
+    attributes: ClassVar[Mapping[str, str]] = {"priority": "message_priority"}
 
     def __init__(
         self,
@@ -67,9 +78,11 @@ class PgQueueScheduleOperator(BaseOperator):
         self.headers = headers
         self.paused = paused
         self.pgqueue_conn_id = pgqueue_conn_id
+        self.check_written()
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Declare the schedule, and return whether it is new."""
+        self.check_rendered()
         statement = verbs.schedule(
             self.schedule_name,
             self.cron,

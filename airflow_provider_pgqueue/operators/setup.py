@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.common.compat.sdk import BaseOperator
-
+from airflow_provider_pgqueue.core.argument import Rule, optional, text, truth
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.task import QueueTask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class PgQueueSetupOperator(BaseOperator):
+class PgQueueSetupOperator(QueueTask):
     """Installs or upgrades the schema, creates queues, and lets pg_cron do the upkeep where there is one.
 
     It can be repeated safely; run it after every upgrade. The result has `schema_version`, `migrations_applied`,
@@ -31,6 +31,11 @@ class PgQueueSetupOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("queues", "grants", "queue_grants", "pgqueue_conn_id")
     ui_color = "#e4f0e4"
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "cron": optional(truth),
+        "roles": optional(truth),
+        "pgqueue_conn_id": text,
+    }
 
     def __init__(
         self,
@@ -50,9 +55,11 @@ class PgQueueSetupOperator(BaseOperator):
         self.grants = grants
         self.queue_grants = queue_grants
         self.pgqueue_conn_id = pgqueue_conn_id
+        self.check_written()
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Install, and return what was done."""
+        self.check_rendered()
         summary = PgQueueHook(self.pgqueue_conn_id).install(
             self.queues, cron=self.cron, roles=self.roles, grants=self.grants, queue_grants=self.queue_grants
         )

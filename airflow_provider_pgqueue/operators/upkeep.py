@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.common.compat.sdk import AirflowSkipException, BaseOperator
+from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.argument import Rule, text, truth
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.task import QueueTask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class PgQueueUpkeepOperator(BaseOperator):
+class PgQueueUpkeepOperator(QueueTask):
     """Archives what expired, rings again for what waits, makes partitions, publishes what is due by a schedule.
 
     The result has the counts; `scheduled` is that of the messages of schedules. Any number may run at once: each tick
@@ -26,6 +28,10 @@ class PgQueueUpkeepOperator(BaseOperator):
 
     template_fields: Sequence[str] = ("pgqueue_conn_id",)
     ui_color = "#e4f0e4"
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "skip_if_pg_cron": truth,
+        "pgqueue_conn_id": text,
+    }
 
     def __init__(
         self,
@@ -37,9 +43,11 @@ class PgQueueUpkeepOperator(BaseOperator):
         super().__init__(**kwargs)
         self.skip_if_pg_cron = skip_if_pg_cron
         self.pgqueue_conn_id = pgqueue_conn_id
+        self.check_written()
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Publish what is due and do the upkeep once."""
+        self.check_rendered()
         hook = PgQueueHook(self.pgqueue_conn_id)
         with hook.connect() as conn:
             if self.skip_if_pg_cron and hook.run(verbs.upkeep_mode(), conn=conn) == "pg_cron":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
+from airflow_provider_pgqueue.core.argument import Rule, optional
+from airflow_provider_pgqueue.core.argument import results as some_results
 from airflow_provider_pgqueue.sensors.doorbell import DoorbellSensor
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
 
@@ -20,16 +22,18 @@ class PgQueueDeadMessageSensor(DoorbellSensor):
     """
 
     template_fields = ("queue_name", "pgqueue_conn_id", "results")
+    rules: ClassVar[Mapping[str, Rule]] = {**DoorbellSensor.rules, "results": optional(some_results)}
 
     def __init__(self, *, results: Sequence[str] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.results = results
+        self.check_written()
 
-    def _trigger(self) -> PgQueueDeadMessageTrigger:
+    def _trigger(self, **how: Any) -> PgQueueDeadMessageTrigger:
         return PgQueueDeadMessageTrigger(
             queue_name=self.queue_name,
             pgqueue_conn_id=self.pgqueue_conn_id,
             poll_interval=self.poll_interval,
             results=None if self.results is None else list(self.results),
-            end_task=True,
+            **how,
         )

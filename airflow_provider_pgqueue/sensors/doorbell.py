@@ -5,35 +5,53 @@ from __future__ import annotations
 import json
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.providers.common.compat.sdk import BaseSensorOperator, PokeReturnValue
 
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.argument import Rule, number, queue_name, text, truth
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.triggers.doorbell import DoorbellTrigger
+from airflow_provider_pgqueue.task import QueueTask
+from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME, DoorbellTrigger
 from airflow_provider_pgqueue.triggers.watch import Doorbell
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+_DAY: Final = 86_400.0
 
-class DoorbellSensor(BaseSensorOperator):
+
+class DoorbellSensor(QueueTask, BaseSensorOperator):
     """Waits in the triggerer for work in a queue, and ends there: it holds no worker slot and needs none to end.
 
     It looks first, and succeeds at once if there is work. Its result is the doorbell: numbers and no messages; the
     next task leases them. The result is JSON text, because Airflow 3.3 stores the result of a task that a trigger ends
     as text. `timeout`, `soft_fail` and the other parameters are those of `BaseSensorOperator`.
 
+    A sensor with `outlets`, an `on_success_callback` or a `post_execute` ends in a worker, because a triggerer does
+    nothing about those. It then waits for at least eight seconds, and has one retry by default, because Airflow now and
+    then fails a task that resumes sooner.
+
+    A queue that does not exist is a warning in the log: the sensor waits for it.
+
     :param queue_name: the queue to wait for.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     :param poll_interval: seconds between looks when no notification arrives.
-    :param deferrable: False polls in a worker every `poke_interval`, for installations without a triggerer.
+    :param deferrable: False looks in a worker, every `poke_interval`, by default that is `poll_interval`, for
+        installations without a triggerer.
     """
 
     template_fields: Sequence[str] = ("queue_name", "pgqueue_conn_id")
     ui_color = "#dce9f5"
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "queue_name": queue_name,
+        "pgqueue_conn_id": text,
+        "poll_interval": number(0.01, _DAY, "seconds"),
+        "deferrable": truth,
+    }
 
     def __init__(
         self,
@@ -42,33 +60,52 @@ class DoorbellSensor(BaseSensorOperator):
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         poll_interval: float = 30.0,
         deferrable: bool = True,
+        poke_interval: timedelta | float | None = None,
+        retries: int | None = 1,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        # Before the base class uses it.
+        if poke_interval is None:
+            poke_interval = poll_interval if number(0.01, _DAY)(poll_interval) is None else 0.0
+        super().__init__(poke_interval=poke_interval, retries=retries, **kwargs)
         self.queue_name = queue_name
         self.pgqueue_conn_id = pgqueue_conn_id
         self.poll_interval = poll_interval
         self.deferrable = deferrable
 
     @abstractmethod
-    def _trigger(self) -> DoorbellTrigger:
+    def _trigger(self, **how: Any) -> DoorbellTrigger:
         """Return the trigger that waits in the triggerer."""
 
     def execute(self, context: Context) -> Any:
         """Return the doorbell as JSON text if there is work, else wait for it."""
+        self.check_rendered()
+        self._warn_of_unknown_queue()
         if not self.deferrable:
             return super().execute(context)
         if doorbell := self._look():
             self.log.info("queue %s has work: %s", self.queue_name, doorbell)
             return json.dumps(doorbell)
-        # The trigger also ends the task: resuming it would take a worker slot only to return a number.
-        self.defer(
-            trigger=self._trigger(), method_name="execute_complete", timeout=timedelta(seconds=float(self.timeout))
-        )
+        if self._needs_worker():
+            trigger = self._trigger(end_task=False, ring_after=SAFE_TO_RESUME)
+        else:
+            # The trigger also ends the task: resuming it would take a worker slot only to return a number.
+            trigger = self._trigger(end_task=True, with_result=self.do_xcom_push)
+        self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=float(self.timeout)))
 
     def execute_complete(self, context: Context, event: Any = None) -> str:
-        """Return the doorbell. Called by `dag.test()` only: in a triggerer the trigger ends the task."""
-        return json.dumps(self._look())
+        """Return the doorbell that the trigger heard."""
+        return json.dumps(event if isinstance(event, dict) else self._look())
+
+    def _needs_worker(self) -> bool:
+        """Return whether something has to happen at the end that a triggerer does not do."""
+        return bool(self.outlets or self.on_success_callback or getattr(self, "_post_execute_hook", None))
+
+    def _warn_of_unknown_queue(self) -> None:
+        if PgQueueHook(self.pgqueue_conn_id).run(verbs.unknown_queues([self.queue_name])):
+            self.log.warning(
+                "queue %s does not exist, or this login may not see it: waiting until it does", self.queue_name
+            )
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once."""

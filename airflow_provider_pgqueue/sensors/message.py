@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar, Final
 
+from airflow_provider_pgqueue.core.argument import Rule, check, number
 from airflow_provider_pgqueue.sensors.doorbell import DoorbellSensor
-from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
+from airflow_provider_pgqueue.triggers.message import MESSAGE_RULES, PgQueueMessageTrigger
+
+_YEAR: Final = timedelta(days=366)
 
 
 class PgQueueMessageSensor(DoorbellSensor):
@@ -14,20 +18,45 @@ class PgQueueMessageSensor(DoorbellSensor):
 
     It is JSON text. The further parameters are those of `DoorbellSensor`.
 
+    :param topic: only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
+    :param headers: only messages whose headers contain these.
     :param min_messages: how many ready messages to wait for.
     :param max_wait: accept fewer when the oldest has been ready for this long, in seconds or as a timedelta.
     """
 
-    def __init__(self, *, min_messages: int = 1, max_wait: timedelta | float | None = None, **kwargs: Any) -> None:
-        super().__init__(max_wait=max_wait, **kwargs)
-        self.min_messages = min_messages
+    template_fields: Sequence[str] = ("queue_name", "topic", "headers", "pgqueue_conn_id")
+    rules: ClassVar[Mapping[str, Rule]] = {**DoorbellSensor.rules, **MESSAGE_RULES}
 
-    def _trigger(self) -> PgQueueMessageTrigger:
+    def __init__(
+        self,
+        *,
+        topic: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        min_messages: int = 1,
+        max_wait: timedelta | float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        check({"max_wait": max_wait}, {"max_wait": _how_long})
+        super().__init__(max_wait=max_wait, **kwargs)
+        self.topic = topic
+        self.headers = headers
+        self.min_messages = min_messages
+        self.check_written()
+
+    def _trigger(self, **how: Any) -> PgQueueMessageTrigger:
         return PgQueueMessageTrigger(
             queue_name=self.queue_name,
             pgqueue_conn_id=self.pgqueue_conn_id,
             poll_interval=self.poll_interval,
+            topic=self.topic,
+            headers=self.headers,
             min_messages=self.min_messages,
             max_wait=None if self.max_wait is None else self.max_wait.total_seconds(),
-            end_task=True,
+            **how,
         )
+
+
+def _how_long(value: Any) -> str | None:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    good = value is None or number(0, _YEAR.total_seconds())(seconds) is None
+    return None if good else f"Give a timedelta or seconds, up to {_YEAR.days} days."

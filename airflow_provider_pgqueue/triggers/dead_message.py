@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
+from airflow_provider_pgqueue.core.argument import Rule, optional
+from airflow_provider_pgqueue.core.argument import results as some_results
 from airflow_provider_pgqueue.triggers.doorbell import DoorbellTrigger
 from airflow_provider_pgqueue.triggers.watch import DeadMessageWatch
 
@@ -17,9 +20,12 @@ class PgQueueDeadMessageTrigger(DoorbellTrigger):
     :param results: only dead messages with these results, such as `["rejected"]`; any by default.
     """
 
+    rules: ClassVar[Mapping[str, Rule]] = {**DoorbellTrigger.rules, "results": optional(some_results)}
+
     def __init__(self, *, results: list[str] | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.results = results
+        self.check_arguments()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class and exactly the arguments of `__init__`."""

@@ -7,18 +7,31 @@ import json
 import logging
 import random
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Hashable
+from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Mapping
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from airflow.triggers.base import BaseEventTrigger, TaskSuccessEvent, TriggerEvent
 
+from airflow_provider_pgqueue.core.argument import Rule, check, number, queue_name, text, truth
+from airflow_provider_pgqueue.core.errors import InvalidArgument, SchemaError
 from airflow_provider_pgqueue.triggers.hub import rings
 from airflow_provider_pgqueue.triggers.watch import Doorbell, Watch
 
 log = logging.getLogger(__name__)
 _SHORTEST: Final = 5.0  # seconds that a watcher waits after a failure; doubles up to
 _LONGEST: Final = 300.0
+_DAY: Final = 86_400.0
+# Airflow fails now and then a task that resumes within some six seconds after it deferred: until it has noted that the
+# worker ended, it takes the end of that for the end of the task.
+SAFE_TO_RESUME: Final = 8.0
+
+
+class InvalidTriggerArgument(InvalidArgument, TypeError):
+    """An argument of a trigger is out of range.
+
+    A TypeError too: any other error of one trigger's `__init__` ends the triggerer, with all that wait there.
+    """
 
 
 class DoorbellTrigger(BaseEventTrigger):
@@ -34,7 +47,19 @@ class DoorbellTrigger(BaseEventTrigger):
     :param ring_every: seconds after which a watcher rings again if the work that it rang for is still there. Doubles
         each time that nothing has changed, up to 30 times this value.
     :param end_task: end the waiting task in the triggerer instead of resuming it in a worker.
+    :param with_result: False ends it without a result.
+    :param ring_after: seconds that a waiting task waits in any case.
     """
+
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "queue_name": queue_name,
+        "pgqueue_conn_id": text,
+        "poll_interval": number(0.01, _DAY, "seconds"),
+        "ring_every": number(0.01, _DAY, "seconds"),
+        "end_task": truth,
+        "with_result": truth,
+        "ring_after": number(0, _DAY, "seconds"),
+    }
 
     def __init__(
         self,
@@ -44,6 +69,8 @@ class DoorbellTrigger(BaseEventTrigger):
         poll_interval: float = 30.0,
         ring_every: float = 10.0,
         end_task: bool = False,
+        with_result: bool = True,
+        ring_after: float = 0.0,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.queue_name = queue_name
@@ -51,6 +78,12 @@ class DoorbellTrigger(BaseEventTrigger):
         self.poll_interval = poll_interval
         self.ring_every = ring_every
         self.end_task = end_task
+        self.with_result = with_result
+        self.ring_after = ring_after
+
+    def check_arguments(self) -> None:
+        """Raise an InvalidTriggerArgument for an argument that would hurt the others who wait."""
+        check(vars(self), self.rules, InvalidTriggerArgument)
 
     @abstractmethod
     def watch(self) -> Watch:
@@ -64,18 +97,25 @@ class DoorbellTrigger(BaseEventTrigger):
             "poll_interval": self.poll_interval,
             "ring_every": self.ring_every,
             "end_task": self.end_task,
+            "with_result": self.with_result,
+            "ring_after": self.ring_after,
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Fire once for a deferred task, without end for a watcher."""
         for_task = self._is_for_task
+        if for_task and self.ring_after:
+            await asyncio.sleep(self.ring_after)
         stream = rings(self.pgqueue_conn_id, self.watch()) if for_task else self._rings_for_ever()
         # Closed here, and not when Python collects it: that may be after the end of the loop that the connection needs.
         async with aclosing(stream) as doorbells:
             async for doorbell in doorbells:
-                yield TaskSuccessEvent(xcoms={"return_value": doorbell}) if self.end_task else TriggerEvent(doorbell)
+                yield self._end(doorbell) if self.end_task else TriggerEvent(doorbell)
                 if for_task:
                     return
+
+    def _end(self, doorbell: Doorbell) -> TaskSuccessEvent:
+        return TaskSuccessEvent(xcoms={"return_value": doorbell} if self.with_result else None)
 
     @property
     def _is_for_task(self) -> bool:
@@ -101,15 +141,20 @@ class DoorbellTrigger(BaseEventTrigger):
             yield TriggerEvent(doorbell)
 
     async def _rings_for_ever(self) -> AsyncGenerator[Doorbell]:
-        pause = _SHORTEST
+        pause, said = _SHORTEST, ""
         while True:
             try:
                 async with aclosing(rings(self.pgqueue_conn_id, self.watch())) as doorbells:
                     async for doorbell in doorbells:
-                        pause = _SHORTEST
+                        pause, said = _SHORTEST, ""
                         yield doorbell
-            except Exception:
+            except Exception as error:
                 # A watcher that raises is started again every second, for ever.
-                log.exception("cannot watch queue %s; next try in about %.0f s", self.queue_name, pause)
+                if str(error) != said:
+                    said = str(error)
+                    log.exception("cannot watch queue %s; next try in about %.0f s", self.queue_name, pause)
+                if isinstance(error, SchemaError):
+                    # Whoever started before the set-up goes on soon after it.
+                    pause = _SHORTEST / 2
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, _LONGEST)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import re
 from collections import defaultdict
 from collections.abc import AsyncGenerator
@@ -18,17 +19,27 @@ from weakref import WeakKeyDictionary
 
 import psycopg
 
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run_async
-from airflow_provider_pgqueue.core.errors import ConnectionFailed
+from airflow_provider_pgqueue.core.errors import (
+    ConnectionFailed,
+    InvalidArgument,
+    InvalidMessage,
+    PgQueueError,
+    QueueError,
+)
 from airflow_provider_pgqueue.core.listener import Listener
 from airflow_provider_pgqueue.triggers.watch import Doorbell, Watch
 
 if TYPE_CHECKING:
     from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 
+log = logging.getLogger(__name__)
 _REFUSED: Final = re.compile(r"authentication failed|no password supplied|pg_hba\.conf|FATAL: .* does not exist")
+_WRONG_TYPE: Final = ("42883", "42846", "42804")  # undefined function, cannot coerce, datatype mismatch
 _MIN_GAP: Final = 0.2  # seconds between two looks
 _LINGER: Final = 5.0  # seconds that the connection stays after the last has left, against churn
+_UNKNOWN_AGAIN: Final = 2.0  # seconds until a queue that does not exist is looked for again
 
 # Each dag.test() and each test has a loop of its own, and a connection belongs to its loop.
 _HUBS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Hub]] = WeakKeyDictionary()
@@ -54,16 +65,35 @@ class _Waiting:
 
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
-        self._doorbell: Doorbell = {}
+        self.question = watch.question
+        self.queue_exists: bool | None = None
+        self._doorbell: Doorbell | None = None
+        self._warning: str | None = None
         self._error: BaseException | None = None
         self._rung = asyncio.Event()
 
     async def next(self) -> Doorbell:
-        await self._rung.wait()
-        self._rung.clear()
-        if self._error is not None:
-            raise self._error
-        return self._doorbell
+        while True:
+            await self._rung.wait()
+            self._rung.clear()
+            if self._error is not None:
+                # One error for many: without this each who raises it would add to the traceback of all.
+                raise self._error.with_traceback(None)
+            if self._warning is not None:
+                # Here, in the context of whoever waits, so that it is in the log of the task too.
+                log.warning("%s", self._warning)
+                self._warning = None
+            if self._doorbell is not None:
+                doorbell, self._doorbell = self._doorbell, None
+                return doorbell
+
+    def miss_queue(self) -> None:
+        """Say once that the queue does not exist."""
+        if self.queue_exists is None:
+            name = self.watch.queue_name
+            self._warning = f"queue {name!r} does not exist, or this login may not see it: waiting until it does"
+            self._rung.set()
+        self.queue_exists = False
 
     def hear(self, rows: list[Any], now: float) -> None:
         if doorbell := self.watch.hear(rows, now):
@@ -136,21 +166,69 @@ class _Hub:
             raise
 
     async def _look(self, conn: psycopg.AsyncConnection[Any]) -> timedelta | None:
-        """Run one query for each kind of watch, whatever their number, and return how soon to look again."""
-        asking: defaultdict[type[Watch], list[_Waiting]] = defaultdict(list)
+        """Run one query for each kind of question, however many ask it, and return how soon to look again."""
+        asking: defaultdict[Any, list[_Waiting]] = defaultdict(list)
         for waiting in self._waiting:
-            asking[type(waiting.watch)].append(waiting)
-        wishes = []
-        for kind, asked in asking.items():
-            found = defaultdict(list)
-            for row in await run_async(conn, kind.ask([waiting.watch for waiting in asked])):
-                found[row.queue_name].append(row)
-                wishes += [row.next_in.total_seconds()] if getattr(row, "next_in", None) else []
-            now = asyncio.get_running_loop().time()
-            for waiting in asked:
+            asking[waiting.question].append(waiting)
+        wishes = [wish for asked in asking.values() for wish in await self._ask(conn, asked)]
+        return min(wishes, default=None)
+
+    async def _ask(self, conn: psycopg.AsyncConnection[Any], asked: list[_Waiting]) -> list[timedelta]:
+        """Tell those who ask the same what was found, and return how soon each wishes the next look."""
+        try:
+            rows = await run_async(conn, asked[0].watch.ask([waiting.watch for waiting in asked]))
+            unknown = await self._unknown(conn, asked)
+        except Exception as error:
+            if not _is_about_arguments(error):
+                raise
+            if len(asked) == 1:
+                self._fail(asked[0], error)
+                return []
+            # By halves, so that only whoever gave the bad argument fails, whatever it is.
+            half = len(asked) // 2
+            return await self._ask(conn, asked[:half]) + await self._ask(conn, asked[half:])
+        found = defaultdict(list)
+        for row in rows:
+            found[row.queue_name].append(row)
+        wishes = [row.next_in for row in rows if getattr(row, "next_in", None)]
+        now = asyncio.get_running_loop().time()
+        for waiting in asked:
+            try:
                 waiting.hear(found[waiting.watch.queue_name], now)
-                wishes.append(waiting.watch.look_in)
-        return timedelta(seconds=min(wishes)) if wishes else None
+                wishes.append(timedelta(seconds=waiting.watch.look_in))
+            except Exception as error:
+                self._fail(waiting, error)
+        return wishes + ([timedelta(seconds=_UNKNOWN_AGAIN)] if unknown else [])
+
+    async def _unknown(self, conn: psycopg.AsyncConnection[Any], asked: list[_Waiting]) -> bool:
+        """Return whether somebody waits for a queue that does not exist, and tell them once."""
+        doubted = [waiting for waiting in asked if not waiting.queue_exists]
+        if not doubted:
+            return False
+        ask = verbs.unknown_queues({waiting.watch.queue_name for waiting in doubted})
+        unknown = await run_async(conn, ask)
+        for waiting in doubted:
+            if waiting.watch.queue_name in unknown:
+                waiting.miss_queue()
+            else:
+                waiting.queue_exists = True
+        return bool(unknown)
+
+    def _fail(self, waiting: _Waiting, error: BaseException) -> None:
+        """End the waiting of one, and leave the others alone."""
+        self._waiting.discard(waiting)
+        waiting.fail(error)
+
+
+def _is_about_arguments(error: Exception) -> bool:
+    """Return whether an error comes from what somebody asked, and not from the connection, the server or the schema."""
+    if isinstance(error, PgQueueError):
+        return isinstance(error, InvalidArgument | InvalidMessage | QueueError)
+    if isinstance(error, psycopg.Error):
+        # Without an SQLSTATE the driver refused a value before it was sent.
+        refused = isinstance(error, psycopg.DataError | psycopg.ProgrammingError | psycopg.NotSupportedError)
+        return refused and (error.sqlstate is None or error.sqlstate.startswith("22") or error.sqlstate in _WRONG_TYPE)
+    return not isinstance(error, OSError | TimeoutError)
 
 
 def _make_hook(conn_id: str) -> PgQueueHook:

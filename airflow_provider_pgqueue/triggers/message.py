@@ -2,31 +2,65 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
 
+from airflow_provider_pgqueue.core.argument import Rule, json_object, number, optional, topic_pattern, whole
 from airflow_provider_pgqueue.triggers.doorbell import DoorbellTrigger
 from airflow_provider_pgqueue.triggers.watch import MessageWatch
+
+MESSAGE_RULES: Final[Mapping[str, Rule]] = {
+    "topic": optional(topic_pattern),
+    "headers": optional(json_object),
+    # Counted at each look.
+    "min_messages": whole(1, 1_000_000),
+}
+_YEAR: Final = 366 * 86_400.0
 
 
 class PgQueueMessageTrigger(DoorbellTrigger):
     """Fires a doorbell `{"queue_name", "ready", "oldest_age"}` when the queue has messages to lease.
 
-    `ready` is counted up to about a thousand, `oldest_age` is in seconds. The further parameters are those of
-    `DoorbellTrigger`.
+    `ready` is counted up to about a thousand, `oldest_age` is in seconds. What could not be leased now, because of
+    `max_leased` or the filter, is not ready. The further parameters are those of `DoorbellTrigger`.
 
+    :param topic: only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
+    :param headers: only messages whose headers contain these.
     :param min_messages: fire only when this many messages are ready.
     :param max_wait: seconds after which fewer are enough, counted from when the oldest became ready.
     """
 
-    def __init__(self, *, min_messages: int = 1, max_wait: float | None = None, **kwargs: Any) -> None:
+    rules: ClassVar[Mapping[str, Rule]] = {
+        **DoorbellTrigger.rules,
+        **MESSAGE_RULES,
+        "max_wait": optional(number(0, _YEAR, "seconds")),
+    }
+
+    def __init__(
+        self,
+        *,
+        topic: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        min_messages: int = 1,
+        max_wait: float | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
+        self.topic = topic
+        self.headers = headers
         self.min_messages = min_messages
         self.max_wait = max_wait
+        self.check_arguments()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class and exactly the arguments of `__init__`."""
         classpath, arguments = super().serialize()
-        return classpath, arguments | {"min_messages": self.min_messages, "max_wait": self.max_wait}
+        return classpath, arguments | {
+            "topic": self.topic,
+            "headers": None if self.headers is None else dict(self.headers),
+            "min_messages": self.min_messages,
+            "max_wait": self.max_wait,
+        }
 
     def watch(self) -> MessageWatch:
         """Return a new watch of the queue."""
@@ -34,6 +68,8 @@ class PgQueueMessageTrigger(DoorbellTrigger):
             queue_name=self.queue_name,
             poll_interval=self.poll_interval,
             ring_every=self.ring_every,
+            topic=self.topic,
+            headers=None if self.headers is None else dict(self.headers),
             min_messages=self.min_messages,
             max_wait=self.max_wait,
         )

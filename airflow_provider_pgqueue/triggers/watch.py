@@ -6,9 +6,10 @@ work remains, so that a lost ring costs time but never a message.
 
 from __future__ import annotations
 
+import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
@@ -38,10 +39,15 @@ class Watch(ABC):
     _repeats: int = field(default=0, init=False)
     _look_in: float = field(default=0.0, init=False)
 
+    @property
+    def question(self) -> Hashable:
+        """The same for watches that one query serves."""
+        return type(self)
+
     @classmethod
     @abstractmethod
     def ask(cls, watches: Collection[Self]) -> Statement[Any]:
-        """Return the one query that serves all the watches."""
+        """Return the one query that serves all these watches, which have the same `question`."""
 
     @abstractmethod
     def _judge(self, rows: Sequence[Any], since_ring: float) -> tuple[Doorbell | None, bool]:
@@ -52,7 +58,7 @@ class Watch(ABC):
         self._look_in = self.poll_interval
         doorbell, is_new = self._judge(rows, now - self._rung_at)
         if doorbell is None:
-            self._repeats = 0
+            self._see_nothing()
             return None
         pause = _GAP if is_new or not self._repeats else self._pause()
         if now - self._rung_at < pause:
@@ -62,6 +68,10 @@ class Watch(ABC):
         self._rung_at, self._last = now, doorbell
         self._look_in = min(self._look_in, self._pause())
         return doorbell
+
+    def _see_nothing(self) -> None:
+        # What comes next is new, however old it is: its lease may have expired.
+        self._repeats = 0
 
     def _pause(self) -> float:
         return max(_GAP, self.ring_every * min(2.0 ** (self._repeats - 1), _RAREST))
@@ -74,16 +84,28 @@ class Watch(ABC):
 
 @dataclass(slots=True, kw_only=True)
 class MessageWatch(Watch):
-    """Waits for `min_messages` ready messages, or for one that has been ready for `max_wait` seconds."""
+    """Waits for `min_messages` ready messages, or for one that has been ready for `max_wait` seconds.
 
+    Only messages that match `topic` and `headers` count.
+    """
+
+    topic: str | None = None
+    headers: Mapping[str, Any] | None = None
     min_messages: int = 1
     max_wait: float | None = None
 
+    @property
+    def question(self) -> Hashable:
+        return type(self), self.topic, json.dumps(self.headers, sort_keys=True)
+
     @classmethod
     def ask(cls, watches: Collection[Self]) -> Statement[list[ReadyQueue]]:
+        any_one = next(iter(watches))
         return verbs.ready_queues(
             sorted({watch.queue_name for watch in watches}),
             count_up_to=max(_COUNT_UP_TO, *(watch.min_messages for watch in watches)),
+            topic=any_one.topic,
+            headers=any_one.headers,
         )
 
     def _judge(self, rows: Sequence[ReadyQueue], since_ring: float) -> tuple[Doorbell | None, bool]:
@@ -118,4 +140,7 @@ class DeadMessageWatch(Watch):
             "waiting": sum(row.waiting for row in rows),
             "newest_id": newest,
             "oldest_age": round(max(row.oldest_age for row in rows).total_seconds(), 3),
-        }, self._last is None or newest > self._last["newest_id"]
+        }, min(row.newest_age for row in rows).total_seconds() < since_ring
+
+    def _see_nothing(self) -> None:
+        """Keep the pauses: dead messages that a repair leased and gave back are no news."""

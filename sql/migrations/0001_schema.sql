@@ -61,6 +61,14 @@ COMMENT ON COLUMN messages.queue_priority.sweep_due IS 'Sequence: the moment fro
 CREATE SEQUENCE messages.priority_sequence_number AS integer;
 COMMENT ON SEQUENCE messages.priority_sequence_number IS 'Numbers the sequences of the priorities.';
 
+CREATE TABLE messages.unused_sequence (
+    sequence regclass    PRIMARY KEY,
+    since    timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE messages.unused_sequence IS 'Sequences of queues that were dropped. The upkeep drops them an hour later, when no session uses them any more.';
+COMMENT ON COLUMN messages.unused_sequence.sequence IS 'The sequence.';
+COMMENT ON COLUMN messages.unused_sequence.since IS 'When its queue was dropped.';
+
 CREATE SEQUENCE messages.rings_paused_until AS bigint;
 COMMENT ON SEQUENCE messages.rings_paused_until IS 'Microseconds since 1970: until then nobody rings, because the notification queue of the server is half full.';
 
@@ -245,11 +253,13 @@ COMMENT ON COLUMN messages.group_member.group_key IS 'The group.';
 COMMENT ON COLUMN messages.group_member.waits IS 'False for the head, which alone can be leased; a unique index allows one per group.';
 
 CREATE TABLE messages.group_without_head (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue_name text NOT NULL,
-    group_key  text NOT NULL,
-    PRIMARY KEY (queue_name, group_key)
+    group_key  text NOT NULL
 );
+CREATE INDEX group_without_head_group_idx ON messages.group_without_head (queue_name, group_key);
 COMMENT ON TABLE messages.group_without_head IS 'Groups whose head was finished while a publisher held their lock: the next sweep makes the next message ready.';
+COMMENT ON COLUMN messages.group_without_head.id IS 'Numbers the notes. A group may have several: a unique key would make those who note it wait for each other.';
 COMMENT ON COLUMN messages.group_without_head.queue_name IS 'The queue.';
 COMMENT ON COLUMN messages.group_without_head.group_key IS 'The group.';
 

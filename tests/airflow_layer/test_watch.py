@@ -12,9 +12,14 @@ def ready(count: int, age: float) -> list[ReadyQueue]:
     return [ReadyQueue(queue_name="orders", ready=count, oldest_age=timedelta(seconds=age), next_in=None)]
 
 
-def dead(newest_id: int, result: str = "failed", waiting: int = 1) -> DeadQueue:
+def dead(newest_id: int, result: str = "failed", waiting: int = 1, age: float = 0.1) -> DeadQueue:
     return DeadQueue(
-        queue_name="orders", result=result, waiting=waiting, newest_id=newest_id, oldest_age=timedelta(seconds=5)
+        queue_name="orders",
+        result=result,
+        waiting=waiting,
+        newest_id=newest_id,
+        oldest_age=timedelta(seconds=5),
+        newest_age=timedelta(seconds=age),
     )
 
 
@@ -83,22 +88,41 @@ def test_one_question_counts_far_enough_for_all_who_ask() -> None:
         MessageWatch(queue_name="a"),
         MessageWatch(queue_name="b"),
     ]
-    assert MessageWatch.ask(watches).arguments == {"queue_names": ["a", "b"], "count_up_to": 5000}
+    assert MessageWatch.ask(watches).given == {"queue_names": ["a", "b"], "count_up_to": 5000}
+
+
+def test_those_who_filter_alike_ask_one_question() -> None:
+    some = [MessageWatch(queue_name=name, topic="a.*", headers={"a": 1, "b": 2}) for name in ("a", "b")]
+    same = MessageWatch(queue_name="c", topic="a.*", headers={"b": 2, "a": 1})
+    others = [MessageWatch(queue_name="a"), MessageWatch(queue_name="a", topic="a.*"), DeadMessageWatch(queue_name="a")]
+    assert {watch.question for watch in some} == {same.question}
+    assert len({watch.question for watch in [*others, same]}) == 4
+    assert MessageWatch.ask(some).given["topic"] == "a.*"
 
 
 def test_a_newer_dead_message_rings_at_once_and_the_same_ones_again_later() -> None:
     watch = DeadMessageWatch(queue_name="orders", ring_every=10)
     assert watch.hear([dead(7)], 0.0) == {"queue_name": "orders", "waiting": 1, "newest_id": 7, "oldest_age": 5.0}
-    assert watch.hear([dead(7)], 5.0) is None
-    assert watch.hear([dead(8)], 6.0)
-    assert watch.hear([dead(8)], 16.0)
+    assert watch.hear([dead(7, age=5.1)], 5.0) is None
+    assert watch.hear([dead(7, age=5.1), dead(3, "rejected")], 6.0), "an older message that died now"
+    assert watch.hear([dead(7, age=15.1)], 16.0)
+
+
+def test_dead_messages_that_a_repair_gives_back_ring_ever_more_rarely() -> None:
+    watch = DeadMessageWatch(queue_name="orders", ring_every=10)
+    rung = []
+    for second in range(1000):
+        if watch.hear([dead(7, age=1.0 + second)], float(second)):
+            rung.append(second)
+            assert watch.hear([], second + 0.5) is None, "the repair that was rung for has leased it"
+    assert rung == [0, 10, 30, 70, 150, 310, 610, 910]
 
 
 def test_a_dead_message_that_came_within_two_seconds_of_a_ring_rings_after_them() -> None:
     watch = DeadMessageWatch(queue_name="orders")
     assert watch.hear([dead(7)], 0.0)
     assert watch.hear([dead(8)], 1.0) is None
-    assert watch.hear([dead(8)], 2.0)
+    assert watch.hear([dead(8, age=1.1)], 2.0)
 
 
 def test_dead_messages_with_other_results_do_not_count() -> None:

@@ -36,6 +36,7 @@ from airflow_provider_pgqueue.core.verbs.lease import (
     lease_named,
     once,
     release,
+    release_held_by,
 )
 from airflow_provider_pgqueue.core.verbs.log import (
     archive_log_end,
@@ -65,6 +66,7 @@ from airflow_provider_pgqueue.core.verbs.queues import (
     ready_queues,
     resume_queue,
     status,
+    unknown_queues,
 )
 from airflow_provider_pgqueue.core.verbs.roles import (
     grant_queue,
@@ -165,6 +167,7 @@ __all__ = [
     "record_triage_causes",
     "release",
     "release_dead",
+    "release_held_by",
     "remedies",
     "replay",
     "requeue",
@@ -189,6 +192,7 @@ __all__ = [
     "triage_causes",
     "unbind_topic",
     "uninstall_cron",
+    "unknown_queues",
     "unschedule",
     "upkeep",
     "upkeep_mode",

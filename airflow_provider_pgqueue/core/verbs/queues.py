@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import timedelta
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
-from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, only_row
+from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, only_row, onlys, to_json
 from airflow_provider_pgqueue.core.message import LeasePolicy, QueueStatus, ReadyQueue
 
 
@@ -82,13 +82,29 @@ def status(queue_name: str | None = None) -> Statement[list[QueueStatus]]:
     return Statement("status", dict(locals()), list_of(QueueStatus))
 
 
-def ready_queues(queue_names: Collection[str] | None = None, *, count_up_to: int = 1000) -> Statement[list[ReadyQueue]]:
-    """Return the queues that have a message to lease now or later, in one query for any number of queues."""
+def ready_queues(
+    queue_names: Collection[str] | None = None,
+    *,
+    count_up_to: int = 1000,
+    topic: str | None = None,
+    headers: Mapping[str, Any] | None = None,
+) -> Statement[list[ReadyQueue]]:
+    """Return the queues that have a message to lease now or later, in one query for any number of queues.
+
+    With a `topic` pattern or `headers` only matching messages count, as in `lease`.
+    """
     arguments = {
         "queue_names": None if queue_names is None else list(queue_names),
         "count_up_to": count_up_to,
+        "topic": topic,
+        "headers": None if headers is None else to_json(headers),
     }
-    return Statement("ready_queues", arguments, list_of(ReadyQueue), {"queue_names": "text[]"})
+    return Statement("ready_queues", arguments, list_of(ReadyQueue), {"queue_names": "text[]", "headers": "jsonb"})
+
+
+def unknown_queues(queue_names: Collection[str]) -> Statement[list[str]]:
+    """Return those of these names that no queue has, or none that the session may observe."""
+    return Statement("unknown_queues", {"queue_names": list(queue_names)}, onlys, {"queue_names": "text[]"})
 
 
 def lease_policy(queue_name: str) -> Statement[LeasePolicy]:

@@ -1,8 +1,8 @@
 CREATE OR REPLACE FUNCTION messages.dead_queues(queue_names text[] DEFAULT NULL)
-RETURNS TABLE (queue_name text, result text, waiting bigint, newest_id bigint, oldest_age interval)
+RETURNS TABLE (queue_name text, result text, waiting bigint, newest_id bigint, oldest_age interval, newest_age interval)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT d.queue_name, d.result, count(*), max(d.id), clock_timestamp() - min(d.archived_at)
+    SELECT d.queue_name, d.result, count(*), max(d.id), clock_timestamp() - min(d.archived_at), clock_timestamp() - max(d.archived_at)
       FROM messages.dead_message d
      WHERE (queue_names IS NULL OR d.queue_name = ANY (queue_names))
        AND ((SELECT r.everything FROM messages.session_reach r)

@@ -2,7 +2,7 @@ CREATE OR REPLACE FUNCTION messages.health_waiting_messages(waiting_for interval
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     WITH waiting AS (
-        SELECT r.queue_name, r.oldest_age, false AS paused FROM messages.ready_queues(count_up_to => 1) r WHERE r.ready > 0
+        SELECT r.queue_name, r.oldest_age, false AS paused FROM messages.ready_queues(count_up_to => 1) r WHERE r.oldest_age IS NOT NULL
         UNION ALL
         SELECT q.queue_name, clock_timestamp() - min(first.visible_at), true
           FROM messages.queue q JOIN messages.queue_priority p USING (queue_name)

@@ -28,10 +28,10 @@ BEGIN
                                                            * (0.5 + random() / 2)
                        WHEN release.delay > '0' THEN moment + release.delay
                        ELSE m.visible_at END,
-                   attempts = m.attempts - (NOT release.count_attempt)::integer
+                   attempts = m.attempts - (release.count_attempt IS FALSE)::integer
               FROM messages.queue q
              WHERE m.id = ANY (release.ids) AND m.lock_token = release.lock_token AND m.lock_expires_at > clock_timestamp()
-               AND q.queue_name = m.queue_name AND (NOT release.count_attempt OR m.attempts < q.max_attempts)
+               AND q.queue_name = m.queue_name AND (release.count_attempt IS FALSE OR m.attempts < q.max_attempts)
             RETURNING m.id, m.queue_name, m.priority, m.visible_at)
         SELECT f.queue_name, f.priority, array_agg(f.id) AS ids, min(f.visible_at) AS lowest, p.low_water, q.notify
           FROM freed f JOIN messages.queue_priority p USING (queue_name, priority) JOIN messages.queue q USING (queue_name)

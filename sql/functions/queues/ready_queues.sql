@@ -1,11 +1,21 @@
-CREATE OR REPLACE FUNCTION messages.ready_queues(queue_names text[] DEFAULT NULL, count_up_to integer DEFAULT 1000)
+CREATE OR REPLACE FUNCTION messages.ready_queues(
+    queue_names text[]  DEFAULT NULL,
+    count_up_to integer DEFAULT 1000,
+    topic       text    DEFAULT NULL,
+    headers     jsonb   DEFAULT NULL
+)
 RETURNS TABLE (queue_name text, ready bigint, oldest_age interval, next_in interval)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
 AS $$
+    SELECT messages.check_number('count_up_to', count_up_to, 0, 2147483647);
     -- Below the low-water mark there is only what a sweep would find. Busy consumers sweep, so look there only when one is due.
-    SELECT q.queue_name, sum(found.ready)::bigint, moment - min(found.oldest), min(coming.visible_at) - moment
-      FROM (SELECT clock_timestamp() AS moment) clock
+    SELECT q.queue_name, least(sum(found.ready), free.leases)::bigint,
+           moment - min(found.oldest),
+           -- Nobody rings when a lease of somebody else ends.
+           CASE WHEN free.leases = 0 AND sum(found.ready) > 0 THEN interval '1 s' ELSE min(coming.visible_at) - moment END
+      FROM (SELECT clock_timestamp() AS moment,
+                   CASE WHEN ready_queues.topic IS NOT NULL THEN messages.topic_regex(ready_queues.topic) END AS pattern) asked
      CROSS JOIN messages.queue q
       JOIN messages.queue_priority p ON p.queue_name = q.queue_name
      CROSS JOIN LATERAL (
@@ -16,16 +26,26 @@ AS $$
                                         THEN '-infinity' ELSE messages.stored_moment(p.low_water, moment) END
                AND (m.lock_expires_at IS NULL OR m.lock_expires_at <= moment)
                AND (m.expires_at IS NULL OR m.expires_at > moment)
+               AND (pattern IS NULL OR '.' || m.topic ~ pattern)
+               AND (ready_queues.headers IS NULL OR m.headers @> ready_queues.headers)
              ORDER BY m.visible_at LIMIT count_up_to) oldest) found
       LEFT JOIN LATERAL (
         SELECT m.visible_at FROM messages.message m
          WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at > moment AND m.visible_at < 'infinity'
+           AND (pattern IS NULL OR '.' || m.topic ~ pattern)
+           AND (ready_queues.headers IS NULL OR m.headers @> ready_queues.headers)
          ORDER BY m.visible_at LIMIT 1) coming ON true
+     CROSS JOIN LATERAL (
+        SELECT CASE WHEN q.max_leased IS NULL THEN 'infinity'::numeric
+                    ELSE greatest(0, q.max_leased - (
+                        SELECT count(*) FROM messages.counted_lease c JOIN messages.message m ON m.id = c.id
+                         WHERE c.queue_name = q.queue_name AND m.lock_token IS NOT DISTINCT FROM c.lock_token
+                           AND m.lock_expires_at > moment)) END AS leases) free
      WHERE (queue_names IS NULL OR q.queue_name = ANY (queue_names)) AND NOT q.paused
        AND ((SELECT r.everything FROM messages.session_reach r)
             OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
-     GROUP BY q.queue_name, moment
+     GROUP BY q.queue_name, moment, free.leases
     HAVING sum(found.ready) > 0 OR min(coming.visible_at) IS NOT NULL
 $$;
-COMMENT ON FUNCTION messages.ready_queues(text[], integer) IS
-    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority) or later (next_in). One query serves any number of waiting consumers.';
+COMMENT ON FUNCTION messages.ready_queues(text[], integer, text, jsonb) IS
+    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased allows) or later (next_in); only messages whose topic matches the pattern and whose headers contain the ones given. One query serves any number of waiting consumers. PQ004: bad pattern, or a negative number.';

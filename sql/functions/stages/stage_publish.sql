@@ -25,7 +25,7 @@ BEGIN
                 -- The most that fits into an index entry if it does not compress.
                 reference  text        CONSTRAINT reference CHECK (octet_length(reference) <= 2600),
                 headers    jsonb       CONSTRAINT headers CHECK (jsonb_typeof(headers) = 'object'),
-                topic      text        CONSTRAINT topic CHECK (topic ~ '^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$' AND length(topic) <= 255),
+                topic      text        CONSTRAINT topic CHECK (topic ~ '^[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*$' AND length(topic) <= 255),
                 group_key  text        CONSTRAINT group_key CHECK (length(group_key) BETWEEN 1 AND 255),
                 dedup_key  text        CONSTRAINT dedup_key CHECK (length(dedup_key) BETWEEN 1 AND 255),
                 priority   bigint      CONSTRAINT priority CHECK (priority BETWEEN -100 AND 100),

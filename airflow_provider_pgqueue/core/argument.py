@@ -1,0 +1,168 @@
+"""Rules for arguments, so that whoever wrote a bad one reads its name, its value and the cure where it was written."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from importlib.util import find_spec
+from typing import Any, Final
+
+from airflow_provider_pgqueue.core.client import to_json
+from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
+
+Rule = Callable[[Any], str | None]
+"""Returns how to cure a bad value, and None for a good one."""
+
+RESULTS: Final = ("failed", "rejected", "lock_expired", "expired")
+_QUEUE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
+_TOPIC: Final = re.compile(r"([A-Za-z0-9_-]+|[*#])(\.([A-Za-z0-9_-]+|[*#]))*")
+_LONGEST_SHOWN: Final = 100
+
+
+def check(
+    arguments: Mapping[str, Any], rules: Mapping[str, Rule], error: type[InvalidArgument] = InvalidArgument
+) -> None:
+    """Raise an InvalidArgument with name, value and cure for the first argument that breaks its rule."""
+    for name, rule in rules.items():
+        if name in arguments and (cure := rule(arguments[name])) is not None:
+            raise error(f"{name} is {_shown(arguments[name])}", cure)
+
+
+def _shown(value: Any) -> str:
+    # As ASCII: a log takes no lone surrogate.
+    text = ascii(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+
+
+def optional(rule: Rule) -> Rule:
+    """Return a rule that also takes None."""
+    return lambda value: None if value is None else rule(value)
+
+
+def queue_name(value: Any) -> str | None:
+    """Judge the name of a queue or schedule, as `messages.check_queue_name` does."""
+    if isinstance(value, str) and _QUEUE_NAME.fullmatch(value):
+        return None
+    return "Give a lower-case letter, then letters, digits and underscores; at most 48 characters."
+
+
+def topic_pattern(value: Any) -> str | None:
+    """Judge a pattern of topics, as `messages.topic_regex` does."""
+    if isinstance(value, str) and len(value) <= 255 and _TOPIC.fullmatch(value):
+        return None
+    return "Use words, * for any word and # for any number of words, with single dots between; at most 255 characters."
+
+
+def text(value: Any) -> str | None:
+    """Judge a text that the database can store."""
+    if isinstance(value, str) and value and "\0" not in value:
+        try:
+            value.encode()
+            return None
+        except UnicodeEncodeError:
+            pass
+    return "Give a text without NUL and lone surrogates that is not empty."
+
+
+def texts(value: Any) -> str | None:
+    """Judge a list of texts."""
+    good = isinstance(value, list | tuple) and all(text(one) is None for one in value)
+    return None if good else "Give a list of texts."
+
+
+def results(value: Any) -> str | None:
+    """Judge a list of results that make a message dead."""
+    good = isinstance(value, list | tuple) and value and all(isinstance(one, str) and one in RESULTS for one in value)
+    return None if good else f"Give a list of {', '.join(RESULTS)}."
+
+
+def json_object(value: Any) -> str | None:
+    """Judge an object that can be stored as JSON."""
+    if isinstance(value, Mapping):
+        try:
+            to_json(value)
+            return None
+        except InvalidMessage:
+            pass
+    return "Give an object that is JSON."
+
+
+def truth(value: Any) -> str | None:
+    """Judge a boolean: the text 'false' would be true."""
+    return None if isinstance(value, bool) else "Give True or False."
+
+
+def whole(lowest: int, highest: int) -> Rule:
+    """Return a rule for whole numbers."""
+
+    def judge(value: Any) -> str | None:
+        good = isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= highest
+        return None if good else f"Give a whole number from {lowest} to {highest}."
+
+    return judge
+
+
+def number(lowest: float, highest: float, unit: str = "") -> Rule:
+    """Return a rule for finite numbers."""
+
+    def judge(value: Any) -> str | None:
+        good = isinstance(value, int | float) and not isinstance(value, bool) and lowest <= value <= highest
+        return None if good else f"Give a number{unit and ' of '}{unit} from {lowest:g} to {highest:g}."
+
+    return judge
+
+
+def duration(lowest: timedelta, highest: timedelta) -> Rule:
+    """Return a rule for durations."""
+
+    def judge(value: Any) -> str | None:
+        good = isinstance(value, timedelta) and lowest <= value <= highest
+        return None if good else f"Give a timedelta from {lowest} to {highest}."
+
+    return judge
+
+
+def function(value: Any) -> str | None:
+    """Judge a function, or its name as `module:function`, without importing what is not imported yet.
+
+    Where the text of the module can be read, the function must be in it.
+    """
+    if callable(value):
+        return None
+    module, _, name = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if not module or not name:
+        return "Give a function, or its name as module:function, such as handlers:pack."
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError, AttributeError) as error:
+        return f"The module cannot be found ({type(error).__name__}). Check its spelling and PYTHONPATH."
+    if spec is None:
+        return f"There is no module {module!r}. Check its spelling and PYTHONPATH."
+    first = name.partition(".")[0]
+    if module in sys.modules:
+        found = hasattr(sys.modules[module], first)
+    else:
+        found = _may_define(getattr(spec.loader, "get_source", lambda name: None)(module), first)
+    return None if found else f"Module {module!r} has no {first!r}. Check its spelling."
+
+
+def _may_define(source: str | None, name: str) -> bool:
+    """Return whether the text of a module may bind a name; True if nobody can tell without running it."""
+    if source is None:
+        return True
+    words = {word for node in ast.walk(ast.parse(source)) for word in _bound(node)}
+    return not words.isdisjoint({name, "*", "__getattr__"})
+
+
+def _bound(node: ast.AST) -> tuple[str, ...]:
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return (name,)
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            return tuple(one.asname or one.name.partition(".")[0] for one in names)
+        case ast.Name(id=name, ctx=ast.Store()):
+            return (name,)
+    return ()

@@ -1,0 +1,68 @@
+"""What all our tasks have in common: arguments that are checked where they are written, and retries that come soon."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from airflow.providers.common.compat.sdk import BaseOperator
+
+from airflow_provider_pgqueue.core.argument import Rule, check
+
+SOON = timedelta(seconds=5)
+LATEST = timedelta(minutes=5)
+
+
+class QueueTask(BaseOperator):
+    """A task that works with the queue.
+
+    A retry comes after five seconds, and each further one after twice as long, up to five minutes: for Airflow's
+    default of five minutes nobody would handle the queue. A bad argument is an InvalidArgument when the DAG is parsed,
+    and one that a template made when the task begins.
+    """
+
+    rules: ClassVar[Mapping[str, Rule]] = {}
+    """By the names of the arguments."""
+    attributes: ClassVar[Mapping[str, str]] = {}
+    """Where an argument is kept, if not under its own name, because Airflow uses that."""
+
+    def __init__(
+        self,
+        *,
+        retry_delay: timedelta | float = SOON,
+        retry_exponential_backoff: float = 2,
+        max_retry_delay: timedelta | float | None = LATEST,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            retry_delay=retry_delay,
+            retry_exponential_backoff=retry_exponential_backoff,
+            max_retry_delay=max_retry_delay,
+            **kwargs,
+        )
+
+    def check_written(self) -> None:
+        """Check the arguments as they were written; those that a template or another task will make are left."""
+        check({name: value for name, value in self._given().items() if not self._comes_later(name, value)}, self.rules)
+
+    def check_rendered(self) -> None:
+        """Check all arguments, as the task got them."""
+        check(self._given(), self.rules)
+
+    def _given(self) -> dict[str, Any]:
+        return {name: getattr(self, self.attributes.get(name, name)) for name in self.rules}
+
+    def _comes_later(self, name: str, value: Any) -> bool:
+        return name in self.template_fields and _is_template(value)
+
+
+def _is_template(value: Any) -> bool:
+    if isinstance(value, str):
+        return "{{" in value or "{%" in value
+    if isinstance(value, Mapping):
+        return any(_is_template(one) for one in value.values())
+    if isinstance(value, list | tuple):
+        return any(_is_template(one) for one in value)
+    # The result of another task, or a parameter of the DAG.
+    return hasattr(value, "resolve")

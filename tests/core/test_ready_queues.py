@@ -1,0 +1,85 @@
+"""What `ready_queues` counts is what `lease` would get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import InvalidArgument, run, verbs
+from airflow_provider_pgqueue.core.message import ReadyQueue
+
+Connection = psycopg.Connection[Any]
+Queue = Callable[..., str]
+
+
+def ready(conn: Connection, **filters: Any) -> ReadyQueue | None:
+    rows = run(conn, verbs.ready_queues(["orders"], **filters))
+    return rows[0] if rows else None
+
+
+@pytest.mark.parametrize(
+    ("filters", "number"),
+    [
+        ({}, 4),
+        ({"topic": "shop.*"}, 2),
+        ({"topic": "#.mail"}, 2),
+        ({"topic": "nobody"}, 0),
+        ({"headers": {"k": 1}}, 4),
+        ({"headers": {"k": 2}}, 0),
+        ({"topic": "shop.order", "headers": {"k": 1}}, 1),
+    ],
+)
+def test_only_what_the_filter_would_lease_is_ready(
+    conn: Connection, queue: Queue, filters: dict[str, Any], number: int
+) -> None:
+    topics = ["shop.order", "shop.mail", "mail", None]
+    run(conn, verbs.publish_batch(queue("orders"), [1, 2, 3, 4], topics=topics, headers={"k": 1}))
+    found = ready(conn, **filters)
+    assert (found.ready if found else 0) == number
+    assert len(run(conn, verbs.lease("orders", max_messages=9, **filters))) == number
+
+
+def test_what_comes_later_counts_only_if_the_filter_would_lease_it(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish(queue("orders"), 1, topic="mail", delay=timedelta(hours=1)))
+    found = ready(conn, topic="mail")
+    assert found is not None
+    assert found.next_in is not None
+    assert ready(conn, topic="shop") is None
+
+
+def test_a_queue_with_as_many_leases_as_it_may_have_has_none_ready_and_is_looked_at_soon(
+    conn: Connection, queue: Queue
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders", max_leased=3), list(range(10))))
+    found = ready(conn)
+    assert found is not None
+    assert found.ready == 3
+    leased = run(conn, verbs.lease("orders", max_messages=2))
+    found = ready(conn)
+    assert found is not None
+    assert (found.ready, found.next_in) == (1, None)
+    run(conn, verbs.lease("orders", max_messages=2))
+    found = ready(conn)
+    assert found is not None
+    assert (found.ready, found.next_in) == (0, timedelta(seconds=1))
+    assert found.oldest_age is not None, "health sees that they wait"
+    assert leased[0].lock_token is not None
+    run(conn, verbs.archive(leased[0].lock_token, [leased[0].id]))
+    found = ready(conn)
+    assert found is not None
+    assert found.ready == 1
+
+
+def test_a_bad_pattern_is_an_error(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    with pytest.raises(InvalidArgument, match="topic pattern"):
+        ready(conn, topic="a..b")
+
+
+def test_a_name_that_no_queue_has_is_unknown(conn: Connection, queue: Queue) -> None:
+    assert run(conn, verbs.unknown_queues([queue("orders"), "mail", "Orders", ""])) == ["mail", "Orders", ""]
+    assert run(conn, verbs.unknown_queues([])) == []

@@ -1,0 +1,707 @@
+"""The verbs against a model: any order of calls gives what a few lines of Python give.
+
+`make states` runs it for long: EXAMPLES=500 by default, each of 50 steps. A failure prints the calls that lead to it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from airflow_provider_pgqueue.core import Failed, Rejected, Success, run, verbs
+from airflow_provider_pgqueue.core.errors import LeaseLost, QueueFull, QueuePaused
+
+Connection = psycopg.Connection[Any]
+
+HOUR = timedelta(hours=1)
+QUEUES: dict[str, dict[str, Any]] = {
+    "blocks": {"max_attempts": 3},
+    "skips": {"max_attempts": 2, "on_dead_head": "skip", "max_leased": 2},
+    "short": {"max_attempts": 1, "max_depth": 4, "notify": "gated"},
+}
+BINDINGS = {"blocks": "x.#", "short": "*.y"}
+REACHED = {"x": ["blocks"], "x.y": ["blocks", "short"], "a.y": ["short"]}
+# What a consumer may ask for, and which messages that means.
+FILTERS: dict[str, tuple[dict[str, Any], Callable[[Item], bool]]] = {
+    "any": ({}, lambda item: True),
+    "topic": ({"topic": "x.*"}, lambda item: item.topic == "x.y"),
+    "headers": ({"headers": {"k": 1}}, lambda item: item.headers == {"k": 1}),
+}
+
+
+@dataclass
+class Item:
+    """A message as the model knows it."""
+
+    id: int
+    queue: str
+    body: Any
+    priority: int = 0
+    group: str | None = None
+    topic: str | None = None
+    headers: dict[str, Any] | None = None
+    attempts: int = 0
+    requeues: int = 0
+    delayed: bool = False
+    can_expire: bool = False
+    expired: bool = False
+    token: UUID | None = None
+    lease: str | None = None  # held; over, until a sweep finds it; None
+    in_line: bool = True  # leased in the order of publishing, because nothing moved it
+    result: str | None = None
+    dead_token: UUID | None = None
+
+    @property
+    def max_attempts(self) -> int:
+        return int(QUEUES[self.queue]["max_attempts"])
+
+    @property
+    def lost_attempts(self) -> int:
+        """How many attempts it has when its lease is over: a lease by plain SQL is counted at its end."""
+        return self.attempts + (self.lease is not None and self.token is None)
+
+    @property
+    def ends_with_sweep(self) -> bool:
+        return self.expired or (self.lease is not None and self.lost_attempts >= self.max_attempts)
+
+
+class Verbs(RuleBasedStateMachine):
+    """Calls verbs in any order, in one session: what each returns, and all that it changes, is what the model says."""
+
+    conn: Connection
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live: dict[int, Item] = {}
+        self.archive: dict[int, Item] = {}
+        self.groups: dict[tuple[str, str], list[int]] = {}
+        self.dedup: dict[tuple[str, str], int] = {}
+        self.tokens: list[UUID] = [uuid4()]
+        self.number = 0
+
+    @initialize()
+    def create_queues(self) -> None:
+        for queue, policy in QUEUES.items():
+            assert run(self.conn, verbs.create_queue(queue, backoff_first=HOUR, backoff_max=HOUR, **policy))
+        for queue, pattern in BINDINGS.items():
+            run(self.conn, verbs.bind_topic(queue, pattern))
+
+    def teardown(self) -> None:
+        for queue in QUEUES:
+            run(self.conn, verbs.drop_queue(queue, force=True))
+        self.conn.execute("DELETE FROM messages.message_archive")
+
+    # What the model knows ---------------------------------------------------------------------------------------------
+
+    def waits_in_group(self, item: Item) -> bool:
+        return item.group is not None and self.groups[item.queue, item.group][0] != item.id
+
+    def is_ready(self, item: Item) -> bool:
+        return item.lease is None and not (item.delayed or item.expired or self.waits_in_group(item))
+
+    def is_swept(self, item: Item) -> bool:
+        """Whether the next sweep changes it."""
+        if item.lease is None:
+            return item.expired and not item.delayed and not self.waits_in_group(item)
+        return item.lease == "over"
+
+    def of(self, queue: str) -> list[Item]:
+        return [item for item in self.live.values() if item.queue == queue]
+
+    def add(self, item: Item) -> None:
+        self.live[item.id] = item
+        if item.group is not None:
+            item.in_line = False
+            self.groups.setdefault((item.queue, item.group), []).append(item.id)
+
+    def finish(self, item: Item, result: str) -> None:
+        del self.live[item.id]
+        item.result, item.lease = result, None
+        self.archive[item.id] = item
+        if result == "success" or QUEUES[item.queue].get("on_dead_head") == "skip":
+            self.leave_group(item)
+
+    def leave_group(self, item: Item) -> None:
+        if item.group is not None and item.id in self.groups[item.queue, item.group]:
+            self.groups[item.queue, item.group].remove(item.id)
+
+    def sweep(self, item: Item) -> None:
+        ends, item.attempts = item.ends_with_sweep, item.lost_attempts
+        if ends:
+            self.finish(item, "expired" if item.lease is None else "lock_expired")
+        else:
+            item.lease, item.token = None, None
+
+    def held(self, token: UUID, ids: Iterable[int]) -> list[Item]:
+        known = (self.live.get(id_) for id_ in ids)
+        return [item for item in known if item and item.token == token and item.lease == "held"]
+
+    def dead(self) -> list[Item]:
+        return [item for item in self.archive.values() if item.result != "success" and item.result is not None]
+
+    def next_body(self) -> dict[str, int]:
+        self.number += 1
+        return {"n": self.number}
+
+    def time_passes(self) -> None:
+        """Let a sweep and a count be due, as they are after a while."""
+        self.conn.execute("SELECT setval(sweep_due, 1) FROM messages.queue_priority")
+        self.conn.execute("SELECT setval(depth_recount_at, 1) FROM messages.queue WHERE depth_recount_at IS NOT NULL")
+
+    # Publishing -------------------------------------------------------------------------------------------------------
+
+    @rule(
+        queue=st.sampled_from(sorted(QUEUES)),
+        priority=st.sampled_from([0, 0, 0, 5, -5]),
+        group=st.sampled_from([None, None, "g", "h"]),
+        delayed=st.sampled_from([False, False, True]),
+        expires=st.booleans(),
+        headers=st.sampled_from([None, {"k": 1}]),
+        dedup_key=st.sampled_from([None, None, "k", "l"]),
+        on_conflict=st.sampled_from(["skip", "replace"]),
+    )
+    def publish(
+        self,
+        queue: str,
+        priority: int,
+        group: str | None,
+        delayed: bool,
+        expires: bool,
+        headers: dict[str, Any] | None,
+        dedup_key: str | None,
+        on_conflict: str,
+    ) -> None:
+        new = Item(0, queue, self.next_body(), priority, group, None, headers, delayed=delayed, can_expire=expires)
+        known = self.dedup.get((queue, dedup_key)) if dedup_key else None
+        before = self.live.get(known) if known else None
+        replaces = on_conflict == "replace" and before is not None and before.lease is None
+        publishes = known is None or (on_conflict == "replace" and not replaces)
+        self.time_passes()
+        call = verbs.publish(
+            queue,
+            new.body,
+            priority=priority,
+            group_key=group,
+            delay=HOUR if delayed else None,
+            expires_in=HOUR if expires else None,
+            headers=headers,
+            dedup_key=dedup_key,
+            on_conflict=on_conflict if dedup_key else None,
+        )
+        if publishes and self.is_full(queue, 1):
+            with pytest.raises(QueueFull):
+                run(self.conn, call)
+            return
+        new.id = run(self.conn, call)
+        if publishes:
+            assert new.id not in self.live.keys() | self.archive.keys()
+            self.add(new)
+            if dedup_key:
+                self.dedup[queue, dedup_key] = new.id
+            return
+        assert new.id == known
+        if replaces and before:
+            before.body, before.headers, before.topic, before.delayed = new.body, headers, None, delayed
+            before.can_expire, before.expired, before.in_line = expires, False, False
+
+    def is_full(self, queue: str, arriving: int) -> bool:
+        return len(self.of(queue)) + arriving > QUEUES[queue].get("max_depth", 10**9)
+
+    @rule(
+        queue=st.sampled_from(sorted(QUEUES)),
+        groups=st.lists(st.sampled_from([None, "g", "h"]), min_size=1, max_size=4),
+        keys=st.lists(st.sampled_from([None, "k", "l"]), min_size=4, max_size=4),
+        deduplicated=st.booleans(),
+    )
+    def publish_batch(self, queue: str, groups: list[str | None], keys: list[str | None], deduplicated: bool) -> None:
+        items = [Item(0, queue, self.next_body(), group=group) for group in groups]
+        keys = keys[: len(items)] if deduplicated else [None] * len(items)
+        fresh: dict[str, int] = {}  # key -> place in the batch
+        new = []
+        for place, key in enumerate(keys):
+            if key is None or ((queue, key) not in self.dedup and key not in fresh):
+                new.append(place)
+                fresh |= {key: place} if key else {}
+        self.time_passes()
+        call = verbs.publish_batch(
+            queue,
+            [item.body for item in items],
+            group_keys=groups,
+            dedup_keys=keys if deduplicated else None,
+        )
+        if new and self.is_full(queue, len(new)):
+            with pytest.raises(QueueFull):
+                run(self.conn, call)
+            return
+        ids = run(self.conn, call)
+        assert len(ids) == len(items)
+        for place in new:
+            items[place].id = ids[place]
+            self.add(items[place])
+        self.dedup |= {(queue, key): ids[place] for key, place in fresh.items()}
+        assert ids == [
+            items[place].id if place in new else self.dedup[queue, str(key)] for place, key in enumerate(keys)
+        ]
+        assert [items[place].id for place in new] == sorted(items[place].id for place in new)
+
+    @rule(topic=st.sampled_from(sorted(REACHED)))
+    def publish_topic(self, topic: str) -> None:
+        body = self.next_body()
+        self.time_passes()
+        if any(self.is_full(queue, 1) for queue in REACHED[topic]):
+            with pytest.raises(QueueFull):
+                run(self.conn, verbs.publish_topic(topic, body))
+            return
+        published = run(self.conn, verbs.publish_topic(topic, body))
+        assert sorted(published) == REACHED[topic]
+        for queue, id_ in published.items():
+            self.add(Item(id_, queue, body, topic=topic))
+
+    @precondition(lambda self: self.dedup)
+    @rule(queue=st.sampled_from(sorted(QUEUES)), key=st.sampled_from(["k", "l"]))
+    def a_dedup_window_ends(self, queue: str, key: str) -> None:
+        self.conn.execute(
+            "UPDATE messages.dedup SET expires_at = clock_timestamp() WHERE queue_name = %s AND dedup_key = %s",
+            [queue, key],
+        )
+        self.dedup.pop((queue, key), None)
+
+    # Taking -----------------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.live)
+    @rule(
+        pick=st.integers(0, 1000),
+        number=st.sampled_from([1, 2, 3, 100]),
+        wanted=st.sampled_from(["any", "any", "any", "topic", "headers"]),
+        swept_before=st.booleans(),
+    )
+    def lease(self, pick: int, number: int, wanted: str, swept_before: bool) -> None:
+        queue = list(self.live.values())[pick % len(self.live)].queue
+        self.lease_from(queue, number, wanted, swept_before)
+
+    def lease_from(self, queue: str, number: int, wanted: str = "any", swept_before: bool = False) -> None:
+        filters, matches = FILTERS[wanted]
+        if swept_before:
+            self.upkeep()
+        self.time_passes()
+        call = verbs.lease(queue, max_messages=number, lease_for=HOUR, locked_by="model", **filters)
+        leased = sum(item.lease == "held" for item in self.of(queue) if item.token)
+        limit = min(number, QUEUES[queue].get("max_leased", 10**9) - leased)
+        messages = run(self.conn, call)
+        taken = self.taken(queue, [message.id for message in messages], limit, matches)
+        (token,) = {message.lock_token for message in messages} or {None}
+        assert token not in self.tokens
+        for message, item in zip(messages, taken, strict=True):
+            assert (message.body, message.priority) == (item.body, item.priority)
+            item.attempts, item.lease, item.token = item.attempts + 1, "held", token
+            assert (message.attempts, message.requeues) == (item.attempts, item.requeues)
+            assert (message.topic, message.group_key, message.headers) == (item.topic, item.group, item.headers)
+        if token:
+            self.tokens.append(token)
+
+    @precondition(lambda self: self.live)
+    @rule(queue=st.sampled_from(sorted(QUEUES)), number=st.sampled_from([1, 100]))
+    def consume(self, queue: str, number: int) -> None:
+        self.consume_from(queue, number)
+
+    def consume_from(self, queue: str, number: int) -> None:
+        self.time_passes()
+        call = verbs.consume(queue, max_messages=number)
+        ids = [message.id for message in run(self.conn, call)]
+        for item in self.taken(queue, ids, number, lambda item: True, finishes=True):
+            self.check_head(item)
+            item.attempts += 1
+            self.finish(item, "success")
+
+    def taken(
+        self, queue: str, ids: list[int], limit: int, matches: Callable[[Item], bool], *, finishes: bool = False
+    ) -> list[Item]:
+        """Check what a lease took against what was ready, and return it as items."""
+        assert len(ids) == len(set(ids))
+        ready = [item for item in self.of(queue) if self.is_ready(item)]
+        ready_ids = {item.id for item in ready if matches(item)}
+        # A sweep that the lease pays for frees these, and what waits behind those that it ends.
+        loose = [item for item in self.of(queue) if self.is_swept(item)]
+        freed = {item.id for item in loose if not item.ends_with_sweep and matches(item)}
+        ending = [item for item in loose if item.ends_with_sweep] + (self.of(queue) if finishes else [])
+        groups = {item.group for item in ending if item.group}
+        behind = {item.id for item in self.of(queue) if item.group in groups and matches(item)}
+        assert set(ids) <= ready_ids | freed | behind, "a message that was not ready was leased"
+        assert min(limit, len(ready_ids | freed)) <= len(ids) <= max(limit, 0)
+        self.reconcile(leased=set(ids))
+        taken = [self.live[id_] for id_ in ids]
+        if not freed and not behind:
+            self.check_order(taken, [item for item in ready if item.id in ready_ids])
+        if not finishes:
+            for item in taken:
+                self.check_head(item)
+        return taken
+
+    def check_head(self, item: Item) -> None:
+        first = self.groups[item.queue, item.group][0] if item.group else item.id
+        assert first == item.id, "a message was leased before the head of its group"
+
+    def check_order(self, taken: Sequence[Item], ready: Sequence[Item]) -> None:
+        for priority in {item.priority for item in ready}:
+            in_line = sorted(item.id for item in ready if item.priority == priority and item.in_line)
+            mine = [item.id for item in taken if item.priority == priority and item.in_line]
+            assert mine == in_line[: len(mine)], "an older message was left out"
+            left = [item for item in ready if item.priority == priority and item not in taken]
+            assert not left or all(item.priority >= priority for item in taken), "a lower priority was leased before"
+        assert [item.priority for item in taken] == sorted((item.priority for item in taken), reverse=True)
+
+    @precondition(lambda self: any(self.is_ready(item) for item in self.live.values()))
+    @rule(pick=st.integers(0, 1000))
+    def lock_by_plain_sql(self, pick: int) -> None:
+        ready = [item for item in self.live.values() if self.is_ready(item)]
+        self.lock_raw(ready[pick % len(ready)])
+
+    @precondition(lambda self: any(item.lease == "over" for item in self.live.values()))
+    @rule(pick=st.integers(0, 1000))
+    def take_over_by_plain_sql(self, pick: int) -> None:
+        loose = [item for item in self.live.values() if item.lease == "over"]
+        self.lock_raw(loose[pick % len(loose)])
+
+    def lock_raw(self, item: Item) -> None:
+        self.conn.execute(
+            "UPDATE messages.message SET lock_expires_at = clock_timestamp() + interval '1 hour', locked_by = 'raw'"
+            " WHERE id = %s",
+            [item.id],
+        )
+        item.lease, item.token = "held", None
+
+    # Finishing --------------------------------------------------------------------------------------------------------
+
+    def some(self, token: int, ids: Sequence[int]) -> tuple[UUID, list[int]]:
+        """Return a token that was once given out, and some messages: those of its lease first, then others."""
+        holding = list(dict.fromkeys(item.token for item in self.live.values() if item.token))
+        chosen = holding[0] if token < 5 and holding else self.tokens[-1 - token % len(self.tokens)]
+        mine = [item.id for item in self.live.values() if item.token == chosen]
+        others = [id_ for id_ in (*self.live, *self.archive) if id_ not in mine]
+        return chosen, [every[index % len(every)] for index in ids if (every := mine + others)]
+
+    def settle(self, call: verbs.Statement[list[int]], ids: list[int], mine: list[Item]) -> None:
+        wrong = set(ids) - {item.id for item in mine}
+        if wrong:
+            with pytest.raises(LeaseLost) as lost:
+                run(self.conn, call)
+            assert set(lost.value.ids) == wrong
+        else:
+            assert sorted(run(self.conn, call)) == sorted({item.id for item in mine})
+
+    SOME = st.lists(st.integers(0, 20), min_size=1, max_size=4)
+    TOKENS = st.integers(0, 9)
+
+    @precondition(lambda self: any(item.token for item in self.live.values()))
+    @rule(token=TOKENS, some=SOME, result=st.sampled_from(["success", "failed", "rejected", "lock_expired", "expired"]))
+    def archive_leased(self, token: int, some: list[int], result: str) -> None:
+        lock_token, ids = self.some(token, some)
+        mine = self.held(lock_token, dict.fromkeys(ids))
+        self.settle(verbs.archive(lock_token, ids, result=result), ids, mine)
+        for item in mine:
+            self.finish(item, result)
+
+    @precondition(lambda self: any(item.token for item in self.live.values()))
+    @rule(token=TOKENS, some=SOME)
+    def archive_with_outcomes(self, token: int, some: list[int]) -> None:
+        lock_token, ids = self.some(token, some)
+        mine = self.held(lock_token, dict.fromkeys(ids))
+        said = [Success(), Rejected("no"), Failed("broken")]
+        outcomes = {id_: said[place % 3] for place, id_ in enumerate(dict.fromkeys(ids))}
+        self.settle(verbs.archive(lock_token, ids, outcomes=outcomes), ids, mine)
+        for item in mine:
+            self.finish(item, type(outcomes[item.id]).__name__.lower())
+
+    @precondition(lambda self: any(item.token for item in self.live.values()))
+    @rule(token=TOKENS, some=SOME, delayed=st.booleans(), count_attempt=st.booleans(), back_off=st.booleans())
+    def release(self, token: int, some: list[int], delayed: bool, count_attempt: bool, back_off: bool) -> None:
+        lock_token, ids = self.some(token, some)
+        mine = self.held(lock_token, dict.fromkeys(ids))
+        call = verbs.release(
+            lock_token, ids, delay=HOUR if delayed else timedelta(0), count_attempt=count_attempt, back_off=back_off
+        )
+        self.settle(call, ids, mine)
+        for item in mine:
+            if count_attempt and item.attempts >= item.max_attempts:
+                self.finish(item, "failed")
+                continue
+            item.attempts -= not count_attempt
+            item.lease, item.token = None, None
+            item.delayed = delayed or back_off
+            item.in_line = item.in_line and not item.delayed
+
+    @precondition(lambda self: any(item.token for item in self.live.values()))
+    @rule(token=TOKENS, some=SOME)
+    def extend(self, token: int, some: list[int]) -> None:
+        lock_token, ids = self.some(token, some)
+        mine = self.held(lock_token, dict.fromkeys(ids))
+        self.settle(verbs.extend(lock_token, ids, lease_for=2 * HOUR), ids, mine)
+
+    # Time -------------------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: any(item.lease == "held" for item in self.live.values()))
+    @rule(pick=st.integers(0, 1000), then=st.sampled_from(["nothing", "lease", "lease", "consume"]))
+    def a_lease_ends(self, pick: int, then: str) -> None:
+        held = [item for item in self.live.values() if item.lease == "held"]
+        item = held[pick % len(held)]
+        self.conn.execute(
+            "UPDATE messages.message SET lock_expires_at = clock_timestamp() - interval '1 s' WHERE id = %s", [item.id]
+        )
+        item.lease = "over"
+        if then == "lease":
+            self.lease_from(item.queue, 100)
+        elif then == "consume":
+            self.consume_from(item.queue, 100)
+
+    @precondition(lambda self: any(item.delayed for item in self.live.values()))
+    @rule(pick=st.integers(0, 1000))
+    def a_delay_ends(self, pick: int) -> None:
+        delayed = [item for item in self.live.values() if item.delayed]
+        item = delayed[pick % len(delayed)]
+        self.conn.execute(
+            "UPDATE messages.message SET due_at = CASE WHEN due_at IS NOT NULL THEN clock_timestamp() END,"
+            " visible_at = CASE WHEN due_at IS NULL THEN clock_timestamp() - interval '1 s' ELSE visible_at END"
+            " WHERE id = %s",
+            [item.id],
+        )
+        item.delayed = item.in_line = False
+
+    @precondition(lambda self: any(item.can_expire for item in self.live.values()))
+    @rule(pick=st.integers(0, 1000))
+    def a_message_expires(self, pick: int) -> None:
+        items = [item for item in self.live.values() if item.can_expire]
+        item = items[pick % len(items)]
+        self.conn.execute(
+            "UPDATE messages.message SET expires_at = clock_timestamp() - interval '1 s' WHERE id = %s", [item.id]
+        )
+        item.can_expire, item.expired = False, True
+
+    @rule()
+    def upkeep(self) -> None:
+        run(self.conn, verbs.upkeep())
+        self.reconcile(must_be_swept=True)
+
+    # Dead messages ----------------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.dead())
+    @rule(queue=st.sampled_from([None, None, *sorted(QUEUES)]), number=st.sampled_from([1, 100]))
+    def lease_dead(self, queue: str | None, number: int) -> None:
+        free = {item.id for item in self.dead() if item.dead_token is None and queue in (None, item.queue)}
+        found = run(self.conn, verbs.lease_dead(queue, max_messages=number, lease_for=HOUR))
+        assert {message.id for message in found} <= free
+        assert len(found) == min(number, len(free))
+        for message in found:
+            item = self.archive[message.id]
+            assert (message.result, message.attempts, message.body) == (item.result, item.attempts, item.body)
+            assert message.lock_token
+            item.dead_token = message.lock_token
+            self.tokens.append(message.lock_token)
+
+    def some_dead(self, token: int, some: Sequence[int]) -> tuple[UUID, list[int], list[Item]]:
+        holding = list(dict.fromkeys(item.dead_token for item in self.dead() if item.dead_token))
+        chosen = holding[0] if token < 5 and holding else self.tokens[-1 - token % len(self.tokens)]
+        mine = [item.id for item in self.archive.values() if item.dead_token == chosen]
+        every = mine + [id_ for id_ in (*self.archive, *self.live) if id_ not in mine]
+        ids = list(dict.fromkeys(every[index % len(every)] for index in some if every))
+        held = [self.archive[id_] for id_ in ids if id_ in self.archive and self.archive[id_].dead_token == chosen]
+        return chosen, ids, held
+
+    @precondition(lambda self: any(item.dead_token for item in self.dead()))
+    @rule(token=TOKENS, some=SOME)
+    def requeue(self, token: int, some: list[int]) -> None:
+        lock_token, ids, mine = self.some_dead(token, some)
+        call = verbs.requeue(lock_token, ids)
+        self.time_passes()
+        for queue in QUEUES:
+            if (arriving := sum(item.queue == queue for item in mine)) and self.is_full(queue, arriving):
+                with pytest.raises(QueueFull):
+                    run(self.conn, call)
+                return
+        new = self.conn.execute(
+            "SELECT id, new_id FROM messages.requeue(%s, %s::bigint[])", [lock_token, ids]
+        ).fetchall()
+        assert {old for old, _ in new} == {item.id for item in mine}
+        self.requeued(dict(new))
+
+    def requeued(self, new_ids: dict[int, int]) -> None:
+        for old_id in sorted(new_ids):
+            old = self.archive[old_id]
+            assert old.result is not None
+            again = Item(
+                new_ids[old_id],
+                old.queue,
+                old.body,
+                old.priority,
+                old.group,
+                old.topic,
+                old.headers,
+                requeues=old.requeues + 1,
+                in_line=False,
+            )
+            old.result, old.dead_token = None, None
+            members = self.groups.get((old.queue, old.group or ""), [])
+            if old.id in members:
+                self.live[again.id] = again
+                members[members.index(old.id)] = again.id
+            else:
+                self.add(again)
+
+    @precondition(lambda self: self.dead())
+    @rule(queue=st.sampled_from(sorted(QUEUES)), max_requeues=st.sampled_from([None, 1, 2]))
+    def requeue_dead(self, queue: str, max_requeues: int | None) -> None:
+        wanted = {
+            item.id
+            for item in self.dead()
+            if item.queue == queue
+            and item.result in ("failed", "lock_expired")
+            and item.dead_token is None
+            and (max_requeues is None or item.requeues < max_requeues)
+        }
+        self.time_passes()
+        call = verbs.requeue_dead(queue, max_requeues=max_requeues)
+        if wanted and self.is_full(queue, len(wanted)):
+            with pytest.raises(QueueFull):
+                run(self.conn, call)
+            return
+        new = {found.id: found.new_id for found in run(self.conn, call)}
+        assert new.keys() == wanted
+        self.requeued(new)
+
+    @precondition(lambda self: any(item.dead_token for item in self.dead()))
+    @rule(token=TOKENS, some=SOME, how=st.sampled_from(["dismiss", "release", "over"]))
+    def end_dead_lease(self, token: int, some: list[int], how: str) -> None:
+        lock_token, ids, mine = self.some_dead(token, some)
+        if how == "over":
+            self.conn.execute(
+                "UPDATE messages.dead_message SET lock_expires_at = clock_timestamp() WHERE id = ANY (%s)",
+                [[item.id for item in mine]],
+            )
+        elif ids:
+            call = verbs.dismiss(lock_token, ids, "why") if how == "dismiss" else verbs.release_dead(lock_token, ids)
+            self.settle(call, ids, mine)
+        for item in mine:
+            item.dead_token = None
+            if how == "dismiss":
+                item.result = None
+                self.leave_group(item)
+
+    # Queues -----------------------------------------------------------------------------------------------------------
+
+    @rule(queue=st.sampled_from(sorted(QUEUES)))
+    def pause(self, queue: str) -> None:
+        run(self.conn, verbs.pause_queue(queue))
+        assert [status.paused for status in run(self.conn, verbs.status(queue))] == [True]
+        for call in (verbs.lease(queue), verbs.consume(queue)):
+            with pytest.raises(QueuePaused):
+                run(self.conn, call)
+        run(self.conn, verbs.resume_queue(queue))
+
+    @precondition(lambda self: len(self.live) > 6)
+    @rule(queue=st.sampled_from(sorted(QUEUES)))
+    def purge(self, queue: str) -> None:
+        gone = [item for item in self.of(queue) if item.lease != "held"]
+        assert run(self.conn, verbs.purge_queue(queue)) == len(gone)
+        for item in gone:
+            del self.live[item.id]
+            self.leave_group(item)
+        ids = {item.id for item in gone}
+        self.dedup = {key: id_ for key, id_ in self.dedup.items() if id_ not in ids}
+
+    # The whole state --------------------------------------------------------------------------------------------------
+
+    def reconcile(self, *, must_be_swept: bool = False, leased: set[int] | None = None) -> None:
+        """Let the model follow a sweep that may have happened, if what it did is right."""
+        there = dict(
+            self.conn.execute("SELECT id, lock_expires_at <= clock_timestamp() FROM messages.message").fetchall()
+        )
+        while loose := [item for item in self.live.values() if self.is_swept(item)]:
+            moved = False
+            for item in loose:
+                # Gone, unlocked, or under a lease that goes on.
+                swept = item.id not in there or (item.lease is not None and not there[item.id])
+                assert swept or not must_be_swept, f"{item} was not swept"
+                if swept:
+                    self.sweep(item)
+                    moved = True
+            if not moved:
+                break
+
+    @invariant()
+    def everything_is_where_the_model_says(self) -> None:
+        self.reconcile()
+        rows = self.conn.execute(
+            "SELECT id, queue_name, message, priority, attempts, requeues, group_key, topic, headers,"
+            " lock_expires_at > clock_timestamp(), lock_token, visible_at = 'infinity'"
+            " FROM messages.message ORDER BY id"
+        ).fetchall()
+        assert rows == [
+            (
+                item.id, item.queue, item.body, item.priority, item.attempts, item.requeues, item.group, item.topic,
+                item.headers, None if item.lease is None else item.lease == "held", item.token,
+                self.waits_in_group(item),
+            )
+            for item in sorted(self.live.values(), key=lambda item: item.id)
+        ]  # fmt: skip
+        rows = self.conn.execute("SELECT id, queue_name, attempts, message FROM messages.message_archive").fetchall()
+        assert sorted(row[:3] for row in rows) == sorted((i.id, i.queue, i.attempts) for i in self.archive.values())
+        rows = self.conn.execute(
+            "SELECT id, result FROM messages.dead_message JOIN messages.message_archive USING (id, result)"
+        ).fetchall()
+        assert sorted(rows) == sorted((item.id, item.result) for item in self.dead())
+
+    @invariant()
+    def status_counts_it(self) -> None:
+        for status in run(self.conn, verbs.status()):
+            items = self.of(status.queue_name)
+            held = sum(item.lease == "held" for item in items)
+            delayed = sum(item.lease is None and (item.delayed or self.waits_in_group(item)) for item in items)
+            dead = sum(item.queue == status.queue_name for item in self.dead())
+            assert (status.depth, status.leased, status.delayed, status.dead) == (len(items), held, delayed, dead)
+            assert status.ready == len(items) - held - delayed
+            assert not status.paused
+
+
+def test_any_order_of_verbs_gives_what_the_model_gives(conn: Connection) -> None:
+    steps = 0
+
+    class Here(Verbs):
+        def check_invariants(self, *arguments: Any, **options: Any) -> None:
+            nonlocal steps
+            steps += 1
+            super().check_invariants(*arguments, **options)
+
+    Here.conn = conn
+    examples = int(os.environ.get("EXAMPLES", "80"))
+    quick = (Phase.explicit, Phase.generate)  # a mutant has to be caught, not to be explained
+    run_state_machine_as_test(
+        Here,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=50,
+            deadline=None,
+            database=None,
+            derandomize="EXAMPLES" not in os.environ,
+            suppress_health_check=list(HealthCheck),
+            phases=quick if os.environ.get("PGQUEUE_MUTANT") else tuple(Phase),
+            report_multiple_bugs=False,
+        ),
+    )
+    print(f"{steps} steps")
+    assert steps > 10 * examples

@@ -1,0 +1,370 @@
+"""Breaks the SQL on purpose, one function at a time, and asks the tests whether they notice.
+
+    .venv/bin/python -m tools.mutants [NAME …] [--list]
+
+A mutant is a change of the text of one function as it is installed. The tests that have to fail run against a
+template database with that change (`PGQUEUE_MUTANT=NAME pytest …`). A text that is no longer there is an error: then
+the function has changed, and the mutant has to follow it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+
+from tools import ROOT, SetupError
+
+VARIABLE: Final = "PGQUEUE_MUTANT"
+LONGEST: Final = 300.0  # seconds: tests that hang have noticed, and statement_timeout ends most of them long before
+MODEL: Final = "tests/core/test_state_machine.py"
+CONTRACT: Final = "tests/test_contract.py"
+SEEDS: Final = "tests/test_seeds.py"
+GROUPS: Final = "tests/core/test_groups.py"
+POLICY: Final = "tests/core/test_policy.py"
+ROLES: Final = "tests/core/test_roles.py"
+SCHEDULES: Final = "tests/core/test_schedules.py"
+OUTCOMES: Final = "tests/core/test_outcomes.py"
+BAD_INPUT: Final = "tests/core/test_bad_input.py"
+WAITED: Final = f"{CONTRACT}::test_a_call_that_waited_for_a_row_lock_past_its_lease_is_refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A mistake in one function, and the tests that have to notice it."""
+
+    name: str
+    function: str
+    changes: tuple[tuple[str, str], ...]
+    tests: tuple[str, ...] = (MODEL,)
+
+    def apply(self, conn: psycopg.Connection[Any]) -> None:
+        """Replace the function in the database by one with the mistake."""
+        found = conn.execute(
+            "SELECT pg_get_functiondef(oid) FROM pg_proc"
+            " WHERE pronamespace = 'messages'::regnamespace AND proname = %s",
+            [self.function],
+        ).fetchone()
+        if found is None:
+            raise SetupError(f"mutant {self.name}: there is no function messages.{self.function}")
+        text = str(found[0])
+        for old, new in self.changes:
+            if old not in text:
+                raise SetupError(f"mutant {self.name}: messages.{self.function} has no {old!r} any more")
+            text = text.replace(old, new)
+        conn.execute(text.encode())
+
+
+def _m(name: str, function: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant(name, function, ((old, new),), tests or (MODEL,))
+
+
+def _check_apart(verb: str) -> Mutant:
+    """Return the mutant of a verb that looks first and acts then, in two statements."""
+    fence = f"m.id = ANY ({verb}.ids) AND m.lock_token = {verb}.lock_token AND m.lock_expires_at > clock_timestamp()"
+    look = f"ids := ARRAY(SELECT m.id FROM messages.message m WHERE {fence});"  # noqa: S608
+    start = {
+        "archive": "RETURN QUERY\n    WITH mine",
+        "extend": "RETURN QUERY\n    UPDATE",
+        "release": "FOR released IN",
+    }
+    changes = ((fence, f"m.id = ANY ({verb}.ids)"), (start[verb], f"{look}\n    {start[verb]}"))
+    return Mutant(f"{verb}: checks apart from acting", verb, changes, (f"{WAITED}[{verb}]",))
+
+
+def _fences() -> Iterator[Mutant]:
+    for verb in ("archive", "extend", "release"):
+        yield _m(f"{verb}: no token", verb, f" AND m.lock_token = {verb}.lock_token", "")
+        yield _m(f"{verb}: a lease that ended", verb, " AND m.lock_expires_at > clock_timestamp()", "")
+        now = (" AND m.lock_expires_at > clock_timestamp()", " AND m.lock_expires_at > now()")
+        yield _m(f"{verb}: the time of the transaction", verb, *now, f"{WAITED}[{verb}]")
+        yield _check_apart(verb)
+    for verb in ("requeue", "dismiss", "release_dead"):
+        yield _m(f"{verb}: no token", verb, f" AND d.lock_token = {verb}.lock_token", "")
+        yield _m(f"{verb}: a lease that ended", verb, " AND d.lock_expires_at > clock_timestamp()", "")
+
+
+TWO_BACKENDS: Final = f"{SEEDS}::test_s4_two_backends_get_different_batches_and_a_rollback_gives_one_back"
+DEPTH_TESTS: Final = (MODEL, f"{POLICY}::test_a_full_queue_refuses_a_publish_and_takes_the_next_when_there_is_room")
+TOO_LARGE: Final = f"{BAD_INPUT}::test_a_body_that_is_too_large_is_refused_by_every_way_in"
+PLANNED: Final = f"{SCHEDULES}::test_a_session_that_planned_before_another_committed_publishes_nothing_again"
+TWICE: Final = f"{SCHEDULES}::test_twice_in_the_same_minute_publishes_once"
+
+MUTANTS: Final = (
+    *_fences(),
+    # lease
+    _m("lease: waits for locked rows", "lease", "FOR UPDATE SKIP LOCKED", "FOR UPDATE", TWO_BACKENDS),
+    _m("lease: locks nothing", "lease", "FOR UPDATE SKIP LOCKED", "", TWO_BACKENDS),
+    _m("lease: no attempt", "lease", "attempts = m.attempts + 1", "attempts = m.attempts"),
+    _m("lease: one token for all", "lease", "gen_random_uuid()", "'00000000-0000-4000-8000-000000000001'::uuid"),
+    _m("lease: what is leased", "lease", "m.lock_expires_at IS NULL AND", ""),
+    _m("lease: what expired", "lease", "AND (m.expires_at IS NULL OR m.expires_at > moment)", ""),
+    _m("lease: newest first", "lease", "ORDER BY m.visible_at LIMIT", "ORDER BY m.visible_at DESC LIMIT"),
+    _m("lease: lowest priority first", "lease", "ORDER BY p.priority DESC", "ORDER BY p.priority"),
+    _m("lease: no delay", "lease", "AND m.visible_at <= moment", ""),
+    _m("lease: any topic", "lease", "AND (pattern IS NULL OR '.' || m.topic ~ pattern)", ""),
+    _m("lease: any headers", "lease", "AND (lease.headers IS NULL OR m.headers @> lease.headers)", ""),
+    _m("lease: never sweeps", "lease", "EXIT WHEN swept OR", "EXIT WHEN true OR"),
+    _m("lease: stops after the first priority", "lease", "EXIT WHEN wanted <= 0", "EXIT WHEN true"),
+    _m("lease: max_leased does not count", "count_leasable", "RETURN greatest(0, ", "RETURN 1000000 + greatest(0, "),
+    _m("lease: a pause is none", "check_lease", "IF paused THEN", "IF false THEN"),
+    _m("lease: any number", "check_lease", "max_messages NOT BETWEEN 1 AND 10000", "false", BAD_INPUT),
+    _m("lease by plain SQL: the old token stays", "lease_taken_over", "NEW.lock_token := NULL;", ""),
+    # consume
+    _m(
+        "consume: archives and does not delete",
+        "consume",
+        "DELETE FROM messages.message m USING ready WHERE m.ctid = ready.place RETURNING m.*",
+        "SELECT m.* FROM messages.message m, ready WHERE m.ctid = ready.place",
+    ),
+    _m("consume: no attempt", "consume", "g.priority, g.attempts + 1,", "g.priority, g.attempts,"),
+    _m("consume: what is leased", "consume", "m.lock_expires_at IS NULL AND", ""),
+    # archive and release
+    Mutant(
+        "archive: does not delete",
+        "archive",
+        (("DELETE FROM messages.message m", "SELECT m.* FROM messages.message m"), ("RETURNING m.*)", ")")),
+    ),
+    _m("archive: no outcomes", "archive", "coalesce(o.outcome ->> 'result', archive.result)", "archive.result"),
+    _m("archive: no dead message", "message_archived", "IF NEW.result <> 'success' THEN", "IF false THEN"),
+    _m("release: an attempt for all", "release", "m.attempts - (NOT release.count_attempt)::integer", "m.attempts"),
+    _m(
+        "release: past the last attempt",
+        "release",
+        " AND (NOT release.count_attempt OR m.attempts < q.max_attempts)",
+        "",
+    ),
+    _m("release: no delay", "release", "WHEN release.delay > '0' THEN", "WHEN false THEN"),
+    _m("release: no back-off", "release", "WHEN release.back_off THEN", "WHEN false THEN"),
+    # sweep
+    _m(
+        "sweep: not the leases",
+        "sweep",
+        "coalesce(m.lock_expires_at, m.expires_at) <= moment",
+        "m.expires_at <= moment",
+    ),
+    _m(
+        "sweep: not what expired",
+        "sweep",
+        "coalesce(m.lock_expires_at, m.expires_at) <= moment",
+        "m.lock_expires_at <= moment",
+    ),
+    _m("sweep: one attempt more", "sweep", "::integer >= sweep.max_attempts", "::integer > sweep.max_attempts"),
+    _m(
+        "sweep: the token stays",
+        "sweep",
+        "SET lock_expires_at = NULL, lock_token = NULL,",
+        "SET lock_expires_at = NULL,",
+    ),
+    _m(
+        "sweep: no attempt of plain SQL",
+        "sweep",
+        "attempts = m.attempts + (m.lock_token IS NULL)::integer",
+        "attempts = m.attempts",
+    ),
+    _m(
+        "sweep: leases that go on",
+        "sweep",
+        "coalesce(m.lock_expires_at, m.expires_at) <= moment",
+        "m.lock_expires_at IS NOT NULL",
+    ),
+    Mutant(
+        "sweep: archives and deletes in two statements",
+        "sweep",
+        (
+            ("FOR UPDATE SKIP LOCKED", ""),
+            ("DELETE FROM messages.message m WHERE m.ctid", "SELECT m.* FROM messages.message m WHERE m.ctid"),
+            ("WHERE over)) RETURNING m.*", "WHERE over))"),
+            (
+                "freed, archived;",
+                "freed, archived;\nDELETE FROM messages.message m USING messages.message_archive a WHERE a.id = m.id;",
+            ),
+        ),
+        (f"{CONTRACT}::test_eight_upkeeps_at_once_archive_each_message_once",),
+    ),
+    # groups
+    _m(
+        "groups: no lock",
+        "queue_up_in_groups",
+        "PERFORM pg_advisory_xact_lock(bucket.lock)",
+        "PERFORM bucket.lock",
+        GROUPS,
+    ),
+    _m(
+        "groups: everybody is a head",
+        "queue_up_in_groups",
+        "EXISTS (SELECT FROM messages.group_member o",
+        "false AND EXISTS (SELECT FROM messages.group_member o",
+    ),
+    _m(
+        "groups: a requeued head goes to the end",
+        "queue_up_in_groups",
+        "WHERE g.id = member.requeued_from",
+        "WHERE false",
+    ),
+    _m(
+        "groups: the last is next",
+        "make_next_of_group_ready",
+        "ORDER BY m.place LIMIT 1",
+        "ORDER BY m.place DESC LIMIT 1",
+    ),
+    _m(
+        "groups: nobody is next",
+        "message_archived",
+        "PERFORM messages.make_next_of_group_ready(NEW.queue_name, NEW.group_key);",
+        "",
+    ),
+    _m("groups: a dead head blocks nobody", "message_archived", "(NEW.result = 'success' OR", "(true OR"),
+    _m(
+        "groups: a dismissed head blocks",
+        "dismiss",
+        "DELETE FROM messages.group_member g WHERE g.id = dismissed.id;",
+        "",
+    ),
+    # publish
+    _m("publish: a key is always new", "publish_deduplicated", "WHERE d.expires_at <= moment", ""),
+    _m("publish: a key is known for ever", "publish_deduplicated", "WHERE d.expires_at <= moment", "WHERE false"),
+    _m(
+        "publish: replaces what is leased",
+        "publish_deduplicated",
+        "WHERE m.id = known AND m.lock_expires_at IS NULL",
+        "WHERE m.id = known",
+    ),
+    _m(
+        "publish: replaces nothing",
+        "publish_deduplicated",
+        "publish_deduplicated.on_conflict = 'replace' AND",
+        "false AND",
+    ),
+    _m("publish: no depth", "check_max_depth", "IF free < 0 THEN", "IF false THEN", *DEPTH_TESTS),
+    _m("publish: full for ever", "check_max_depth", "IF free < 0 AND moment", "IF false AND moment", *DEPTH_TESTS),
+    _m(
+        "publish: any size, by the trigger",
+        "new_message",
+        "arrival.largest > policy.max_body_bytes",
+        "false",
+        TOO_LARGE,
+    ),
+    _m("publish: to no queue", "publish", "PERFORM messages.check_access(publish.queue_name, 'publish');", "", ROLES),
+    _m(
+        "publish: no topic",
+        "publish",
+        "publish.headers, publish.reference, publish.topic\n",
+        "publish.headers, publish.reference, NULL\n",
+    ),
+    _m("topics: any queue", "route_topic", "WHERE '.' || route_topic.topic ~ messages.topic_regex(b.pattern)", ""),
+    # dead messages
+    _m(
+        "requeue: the dead message stays",
+        "requeue",
+        "DELETE FROM messages.dead_message d",
+        "UPDATE messages.dead_message d SET result = d.result",
+    ),
+    _m("requeue: no count", "requeue", "a.requeues + 1", "a.requeues"),
+    _m(
+        "lease_dead: what is leased", "lease_dead", "AND (d.lock_expires_at IS NULL OR d.lock_expires_at <= moment)", ""
+    ),
+    # queues, roles, runs, schedules
+    _m("purge: what is leased", "purge_queue", " AND coalesce(m.lock_expires_at <= clock_timestamp(), true)", ""),
+    _m("purge: keys stay", "purge_queue", "AND d.id = gone.id", "AND false"),
+    _m("drop: publishers go on", "drop_queue", "LOCK TABLE messages.message IN SHARE ROW EXCLUSIVE MODE;", "", POLICY),
+    _m("roles: any queue", "check_access", "ELSIF NOT EXISTS (", "ELSIF false AND NOT EXISTS (", ROLES),
+    _m(
+        "roles: who may observe may consume",
+        "check_access",
+        "g.privilege IN (check_access.privilege,",
+        "g.privilege IN ('observe', check_access.privilege,",
+        ROLES,
+    ),
+    _m("roles: the role of the moment", "session_is_limited", "session_user", "current_user", ROLES),
+    _m("once: always", "once", "RETURN FOUND", "RETURN true", OUTCOMES),
+    _m(
+        "schedules: a tick of two sessions",
+        "run_schedules_at",
+        " AND s.checked_until = known.checked_until AND NOT s.paused",
+        " AND NOT s.paused",
+        PLANNED,
+    ),
+    _m(
+        "schedules: a tick again",
+        "run_schedules_at",
+        "checked_until = moment, last_error = NULL",
+        "last_error = NULL",
+        TWICE,
+    ),
+)
+# For every run of the tests: that the mechanism works, and three mistakes that were made before.
+HANDFUL: Final = ("archive: no token", "lease: never sweeps", "sweep: archives and deletes in two statements")
+
+
+def mutant(name: str) -> Mutant:
+    """Return the mutant of this name."""
+    return next(mutant for mutant in MUTANTS if mutant.name == name)
+
+
+def is_caught(mutant: Mutant) -> bool:
+    """Return whether one of its tests fails; SetupError if they cannot run."""
+    return not _pass(mutant.tests, mutant.name)
+
+
+def _pass(tests: Collection[str], mutant_name: str = "") -> bool:
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
+    # Tests that wait for a lock for ever end in an error. The worker of xdist that we may be in is not theirs.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment |= {VARIABLE: mutant_name, "PGOPTIONS": "-c statement_timeout=30s"}
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return False
+    if done.returncode not in (0, 1) or re.search(r"^ERROR ", done.stdout, re.MULTILINE):
+        raise SetupError(f"pytest ended with {done.returncode} for {mutant_name or tests}:\n{done.stdout[-3000:]}")
+    return done.returncode == 0
+
+
+def main() -> int:
+    """Print what became of each mutant, and `caught n of n`."""
+    parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", help="mutants whose name contains one of these; all without any")
+    parser.add_argument("--list", action="store_true", help="print their names only")
+    parser.add_argument("--jobs", type=int, default=2, help="how many at once")
+    arguments = parser.parse_args()
+    chosen = [m for m in MUTANTS if not arguments.names or any(name in m.name for name in arguments.names)]
+    if arguments.list:
+        print("\n".join(m.name for m in chosen))
+        return 0
+    if not arguments.names and not _pass(sorted({test for mutant in chosen for test in mutant.tests})):
+        raise SetupError("the tests fail without any mutant")
+    survivors = []
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for mutant, (caught, seconds) in zip(chosen, pool.map(_timed, chosen), strict=True):
+            print(f"{'caught  ' if caught else 'SURVIVED'}  {seconds:5.1f} s  {mutant.name}", flush=True)
+            survivors += [] if caught else [mutant.name]
+    print(
+        f"caught {len(chosen) - len(survivors)} of {len(chosen)}",
+        *(f"survived: {name}" for name in survivors),
+        sep="\n",
+    )
+    return 1 if survivors else 0
+
+
+def _timed(mutant: Mutant) -> tuple[bool, float]:
+    began = time.monotonic()
+    return is_caught(mutant), time.monotonic() - began
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except SetupError as error:
+        sys.exit(str(error))
