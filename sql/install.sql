@@ -39,6 +39,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lease/extend.sql
 \ir functions/lease/archive.sql
 \ir functions/lease/release.sql
+\ir functions/lease/release_held_by.sql
 \ir functions/lease/consume.sql
 \ir functions/lease/once.sql
 \ir functions/lease/lease_named.sql
