@@ -26,9 +26,11 @@ BEGIN
                SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL,
                    -- Jitter, from half of the pause to all of it, so that what failed together does not come back together.
                    visible_at = CASE
-                       WHEN release.back_off THEN moment + least(q.backoff_max, q.backoff_first * (2 ^ least(greatest(m.attempts, 1) - 1, 30)))
-                                                           * (0.5 + random() / 2)
-                       WHEN release.delay > '0' THEN moment + release.delay
+                       WHEN release.back_off THEN
+                           -- In seconds, because an interval overflows.
+                           moment + least(extract(epoch FROM q.backoff_max), extract(epoch FROM q.backoff_first) * 2 ^ least(greatest(m.attempts, 1) - 1, 30))
+                                    * (0.5 + random() / 2) * interval '1 second'
+                       WHEN release.delay > '0' THEN greatest(moment, moment + release.delay)
                        ELSE m.visible_at END,
                    attempts = m.attempts - (release.count_attempt IS FALSE)::integer,
                    last_error = coalesce(error, m.last_error)
