@@ -24,6 +24,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/publish/new_message.sql
 \ir functions/publish/ring.sql
 \ir functions/publish/check_max_depth.sql
+\ir functions/publish/raise_body_too_large.sql
 \ir functions/publish/create_depth_sequences.sql
 
 -- Publish by topic
@@ -177,6 +178,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 -- Staged publishing
 \ir functions/stages/stage_publish.sql
 \ir functions/stages/publish_staged.sql
+\ir functions/stages/check_winners.sql
 \ir functions/stages/drop_stage.sql
 \ir functions/stages/drop_or_empty_stage.sql
 
@@ -197,6 +199,10 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/checks/check_duration.sql
 \ir functions/checks/check_read_committed.sql
 \ir functions/checks/check_key.sql
+\ir functions/checks/check_name.sql
+\ir functions/checks/check_given.sql
+\ir functions/checks/check_headers.sql
+\ir functions/checks/check_reference.sql
 \ir functions/checks/check_number.sql
 
 -- Versions of the schema
