@@ -123,6 +123,15 @@ def release(
     return Statement("release", arguments, unless_lost(ids), {"ids": "bigint[]", "failure": "jsonb"})
 
 
+def release_held_by(queue_name: str, holder: str) -> Statement[int]:
+    """Release what a consumer that is gone still holds, without counting an attempt, and return how many there were.
+
+    `holder` is its `locked_by`, or the beginning of that up to a slash. Whoever still works under such a lease has lost
+    it. Reads the whole queue.
+    """
+    return Statement("release_held_by", dict(locals()), one)
+
+
 def consume(queue_name: str, *, max_messages: int = 1, handled_by: str | None = None) -> Statement[list[Message]]:
     """Take messages and archive them as success at once: exactly once, if the effect is in the same transaction."""
     return Statement("consume", dict(locals()), messages_of(Message))

@@ -24,14 +24,16 @@ BEGIN
                SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL,
                    -- Jitter, from half of the pause to all of it, so that what failed together does not come back together.
                    visible_at = CASE
-                       WHEN release.back_off THEN moment + least(q.backoff_max, q.backoff_first * (2 ^ least(greatest(m.attempts, 1) - 1, 30)))
-                                                           * (0.5 + random() / 2)
-                       WHEN release.delay > '0' THEN moment + release.delay
+                       WHEN release.back_off THEN
+                           -- In seconds, because an interval overflows.
+                           moment + least(extract(epoch FROM q.backoff_max), extract(epoch FROM q.backoff_first) * 2 ^ least(greatest(m.attempts, 1) - 1, 30))
+                                    * (0.5 + random() / 2) * interval '1 second'
+                       WHEN release.delay > '0' THEN greatest(moment, moment + release.delay)
                        ELSE m.visible_at END,
-                   attempts = m.attempts - (NOT release.count_attempt)::integer
+                   attempts = m.attempts - (release.count_attempt IS FALSE)::integer
               FROM messages.queue q
              WHERE m.id = ANY (release.ids) AND m.lock_token = release.lock_token AND m.lock_expires_at > clock_timestamp()
-               AND q.queue_name = m.queue_name AND (NOT release.count_attempt OR m.attempts < q.max_attempts)
+               AND q.queue_name = m.queue_name AND (release.count_attempt IS FALSE OR m.attempts < q.max_attempts)
             RETURNING m.id, m.queue_name, m.priority, m.visible_at)
         SELECT f.queue_name, f.priority, array_agg(f.id) AS ids, min(f.visible_at) AS lowest, p.low_water, q.notify
           FROM freed f JOIN messages.queue_priority p USING (queue_name, priority) JOIN messages.queue q USING (queue_name)

@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.suspend_futile_autovacuum(held_for interval DEFAULT '1 minute', dead_rows bigint DEFAULT 200000) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms'
 AS $$
 DECLARE
     busy    record;
