@@ -98,7 +98,8 @@ CREATE TABLE messages.message (
     message         jsonb       NOT NULL,
     due_at          timestamptz,
     topic           text,
-    group_key       text
+    group_key       text,
+    last_error      text
 ) WITH (
     fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.1,
@@ -130,6 +131,7 @@ COMMENT ON COLUMN messages.message.message IS 'The body. Untrusted.';
 COMMENT ON COLUMN messages.message.due_at IS 'The visible_at that was asked for, while the message waits behind others of its group.';
 COMMENT ON COLUMN messages.message.topic IS 'Words with dots between them; a consumer may lease by pattern.';
 COMMENT ON COLUMN messages.message.group_key IS 'Messages of a group are leased one at a time, in the order in which they were published.';
+COMMENT ON COLUMN messages.message.last_error IS 'Why it was last given back: the class and text of the error, at most 500 characters. NULL if no attempt failed so far.';
 
 -- The archive is also a log: ids and times are drawn before the commit, so only the transaction tells what a reader has
 -- seen. docs/decisions/0008-the-archive-as-a-log.md

@@ -106,8 +106,9 @@ def release(
 ) -> Statement[list[int]]:
     """Give leased messages back: at once, after `delay`, or with `back_off` after the back-off of the queue.
 
-    A message whose last attempt this was is archived as `failed` with details and failure. With `count_attempt=False`
-    the delivery does not count as an attempt.
+    The queue keeps the error of `failure`, or else `details`, as the last error of a message that waits for its next
+    attempt. A message whose last attempt this was is archived as `failed` with details and failure.
+    With `count_attempt=False` the delivery does not count as an attempt.
 
     LeaseLost has the ids of those that were lost; the others are released.
     """
