@@ -102,7 +102,7 @@ def worker(
             batch_size=batch_size,
             lease_for=lease_for,
             handler_timeout=handler_timeout,
-            give_up_after=give_up_after or None,
+            give_up_after=give_up_after,
             handled_by=f"{function} {process_name()}",
             **selection,
         )
