@@ -58,7 +58,7 @@ class PgQueueConsumeOperator(QueueTask):
 
     Also if the function is inside a long call, the messages that nobody began are released within a second, without an
     attempt, and the one in hand just before Airflow kills the task. A further try of the task first releases what an
-    earlier one still holds.
+    earlier one that was killed still holds; for those messages the attempt counts.
 
     Airflow 3.3 now and then fails a task that resumes within seconds after it deferred, so a wait takes at least eight
     seconds, and this operator has one retry by default, which comes after five seconds.

@@ -14,7 +14,7 @@ import pytest
 from psycopg import sql
 
 from airflow_provider_pgqueue.core import InvalidArgument, PermissionDenied, QueueNotFound, migrate, run, verbs
-from airflow_provider_pgqueue.core.installation import check_owner, grant_group, leave_out_roles
+from airflow_provider_pgqueue.core.installation import CRON_ROLE, check_owner, grant_group, leave_out_roles
 from airflow_provider_pgqueue.core.migrations import scripts
 from tools import ROOT
 from tools.postgres import Cluster
@@ -833,5 +833,5 @@ def test_upkeep_works_where_pg_cron_came_after_the_installation(cron_dsn: str) -
         conn.execute("CREATE EXTENSION IF NOT EXISTS pg_cron")
         works(conn)
         assert run(conn, verbs.upkeep_mode()) == "airflow"
-        run(conn, verbs.install_cron())
+        run(conn, verbs.install_cron(CRON_ROLE))
         assert run(conn, verbs.upkeep_mode()) == "pg_cron"
