@@ -6,7 +6,7 @@ DECLARE
         -- every: each group role, and whoever was granted anything by hand. messages_admin may call all but the internal ones.
         ['publisher', 'publish publish_batch publish_deduplicated publish_topic route_topic'],
         ['publisher', 'stage_publish publish_staged drop_stage'],
-        ['consumer', 'lease extend release release_held_by consume once lease_named end_named_leases archive'],
+        ['consumer', 'lease lease_policy extend release release_held_by consume once lease_named end_named_leases archive'],
         ['consumer', 'lease_dead extend_dead release_dead requeue dismiss requeue_dead dead_ids'],
         ['consumer', 'remedies count_remedies requeued_results'],
         ['consumer observer', 'status ready_queues unknown_queues dead_queues dead_causes'],

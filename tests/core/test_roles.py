@@ -44,6 +44,7 @@ VERBS = {
     "release": (f"SELECT messages.release({TOKEN})", "consumer admin"),
     "consume": ("SELECT messages.consume('orders')", "consumer admin"),
     "once": ("SELECT messages.once('packer', 1)", "consumer admin"),
+    "lease_policy": ("SELECT messages.lease_policy('orders')", "consumer admin"),
     "lease_named": ("SELECT messages.lease_named('packer/0/0', 'orders')", "consumer admin"),
     "end_named_leases": ("SELECT messages.end_named_leases('packer', 'orders', 1)", "consumer admin"),
     "lease_dead": ("SELECT messages.lease_dead('orders')", "consumer admin"),
