@@ -37,6 +37,7 @@ CHECKS = [
     "history",
     "wraparound",
     "settings",
+    "limited_roles",
     "dead_messages",
     "waiting_messages",
 ]
