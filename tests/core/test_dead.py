@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -56,3 +57,25 @@ def test_a_number_of_requeues_that_cannot_be_is_refused(conn: Connection, queue:
     queue("orders")
     with pytest.raises(InvalidArgument, match=f"max_requeues is {number}"):
         run(conn, verbs.requeue_dead("orders", max_requeues=number))
+
+
+def test_null_stands_for_the_default_of_a_lease_and_a_delay(conn: Connection, queue: Queue) -> None:
+    queue("orders", lease_for="3 minutes")
+    (dead,) = die(conn, 1)
+    run(conn, verbs.publish("orders", 1))
+    (message,) = run(conn, verbs.lease("orders"))
+    conn.execute("SELECT messages.extend(%s, %s, NULL)", [message.lock_token, [message.id]])
+    for statement in (
+        "SELECT messages.lease_dead('orders', lease_for => NULL)",
+        "SELECT messages.extend_dead(d.lock_token, ARRAY[d.id], NULL) FROM messages.dead_message d",
+    ):
+        conn.execute(statement.encode())
+        (until,) = conn.execute("SELECT lock_expires_at - clock_timestamp() FROM messages.dead_message").fetchall()
+        assert timedelta(minutes=4) < until[0] <= timedelta(minutes=5)
+    (until,) = conn.execute("SELECT lock_expires_at - clock_timestamp() FROM messages.message").fetchall()
+    assert timedelta(minutes=2) < until[0] <= timedelta(minutes=3)
+    requeued = conn.execute(
+        "SELECT r.id FROM messages.dead_message d"
+        " CROSS JOIN messages.requeue(d.lock_token, ARRAY[d.id], delay => NULL) r"
+    )
+    assert requeued.fetchall() == [(dead,)]
