@@ -37,6 +37,7 @@ CHECKS = [
     "history",
     "wraparound",
     "settings",
+    "drift",
     "dead_messages",
     "waiting_messages",
 ]
