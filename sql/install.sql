@@ -92,6 +92,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/queues/delete_queue.sql
 \ir functions/queues/status.sql
 \ir functions/queues/ready_queues.sql
+\ir functions/queues/lease_policy.sql
 \ir functions/queues/unknown_queues.sql
 \ir functions/queues/check_policy.sql
 \ir functions/queues/check_queue.sql
@@ -115,6 +116,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/schedules/parse_cron_field.sql
 
 -- Roles and teams
+\ir functions/roles/reads_all_bodies.sql
 \ir functions/roles/grant_queue.sql
 \ir functions/roles/revoke_queue.sql
 \ir functions/roles/queue_grants.sql
@@ -158,6 +160,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/health/health_drift.sql
 \ir functions/health/health_held_snapshot.sql
 \ir functions/health/health_history.sql
+\ir functions/health/health_limited_roles.sql
 \ir functions/health/health_index_bloat.sql
 \ir functions/health/health_notify_queue.sql
 \ir functions/health/health_prepared_transaction.sql
@@ -176,7 +179,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/runs/run_archived.sql
 \ir functions/runs/lock_publish_run.sql
 \ir functions/runs/check_run_begun.sql
-\ir functions/runs/check_run_owner.sql
 \ir functions/runs/check_queues_exist.sql
 \ir functions/runs/replay.sql
 
