@@ -79,3 +79,21 @@ def test_null_stands_for_the_default_of_a_lease_and_a_delay(conn: Connection, qu
         " CROSS JOIN messages.requeue(d.lock_token, ARRAY[d.id], delay => NULL) r"
     )
     assert requeued.fetchall() == [(dead,)]
+
+
+def test_a_name_that_is_too_long_for_the_index_is_refused_or_cut(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    die(conn, 2)
+    name = "".join(chr(0x10000 + place % 5000) for place in range(3000))
+    leased = run(conn, verbs.lease_dead("orders", locked_by=name))
+    token, (first, second) = leased[0].lock_token, [message.id for message in leased]
+    for statement in (
+        verbs.requeue(token, [first], remedied_by=name),
+        verbs.dismiss(token, [first], "not needed", remedied_by=name),
+    ):
+        with pytest.raises(InvalidArgument, match="remedied_by has 3000 characters"):
+            run(conn, statement)
+    run(conn, verbs.requeue(token, [first]))
+    run(conn, verbs.dismiss(token, [second], "not needed"))
+    remedies = run(conn, verbs.remedies([first, second]))
+    assert {remedied_by for _, remedied_by in remedies.values()} == {name[:600]}
