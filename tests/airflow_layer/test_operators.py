@@ -6,9 +6,11 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -189,7 +191,107 @@ def test_a_body_that_is_not_json_and_an_unknown_queue_are_refused(conn_id: str, 
         run(publish(message=1))
     queue("orders")
     with pytest.raises(InvalidMessage, match="not JSON"):
-        run(publish(messages=[date(2013, 1, 1)]))
+        run(publish(messages=[{1, 2}]))
+
+
+MOMENT = datetime(2013, 1, 1, 5, 15, tzinfo=UTC)
+TYPES = {
+    "moment": MOMENT,
+    "day": MOMENT.date(),
+    "time": MOMENT.time(),
+    "id": UUID(int=7),
+    "price": Decimal("12345678901234567890.10"),
+}
+AS_TEXT = {
+    "moment": "2013-01-01T05:15:00+00:00",
+    "day": "2013-01-01",
+    "time": "05:15:00",
+    "id": "00000000-0000-0000-0000-000000000007",
+    "price": "12345678901234567890.10",
+}
+
+
+def test_dates_and_exact_numbers_become_text_by_every_way(
+    conn_id: str, queue: Queue, run: Run, conn: Connection
+) -> None:
+    PgQueueHook(conn_id).publish(queue("orders"), TYPES)
+    run(publish(message=TYPES, dedup_key=None))
+    run(publish(messages=[TYPES], dedup_key=None))
+    run(publish(messages=lambda: iter([TYPES]), dedup_key=None))
+    assert bodies(conn) == [AS_TEXT] * 4
+    with pytest.raises(InvalidMessage, match="NaN"):
+        run(publish(message=Decimal("NaN"), dedup_key=None))
+
+
+def test_the_result_of_another_task_is_published_after_it_and_not_rendered(
+    conn_id: str, queue: Queue, run: Run, context: Any, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk import task
+    from airflow.sdk.definitions.xcom_arg import PlainXComArg
+
+    @task
+    def upstream() -> list[Any]:
+        return []
+
+    queue("orders")
+    with DAG("d", schedule=None):
+        operator = PgQueuePublishOperator(task_id="publish", queue_name="orders", messages=upstream())
+    assert operator.upstream_task_ids == {"upstream"}
+    # What Airflow reads from its database is a fake here; tests/e2e has the real one.
+    monkeypatch.setattr(PlainXComArg, "resolve", lambda self, context: [{"a": "{{ 7*7 }}"}, MOMENT])
+    operator.render_template_fields(context)
+    assert run(operator)["published"] == 2
+    assert bodies(conn) == [{"a": "{{ 7*7 }}"}, AS_TEXT["moment"]]
+
+
+def test_a_task_that_returned_no_list_is_named(
+    conn_id: str, run: Run, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk import task
+    from airflow.sdk.definitions.xcom_arg import PlainXComArg
+
+    @task
+    def upstream() -> Any:
+        return None
+
+    with DAG("d", schedule=None):
+        operator = PgQueuePublishOperator(task_id="publish", queue_name="orders", messages=upstream())
+    monkeypatch.setattr(PlainXComArg, "resolve", lambda self, context: 5)
+    with pytest.raises(InvalidArgument, match="messages is a int"):
+        run(operator)
+
+
+def test_a_query_in_a_file_is_loaded_and_is_a_template(
+    conn_id: str, queue: Queue, run: Run, context: Any, conn: Connection, tmp_path: Path
+) -> None:
+    queue("orders")
+    (tmp_path / "rows.sql").write_text("SELECT n, '{{ ti.run_id }}' AS run FROM generate_series(1, 2) AS n;\n")
+    with DAG("d", schedule=None, template_searchpath=str(tmp_path)) as dag:
+        operator = publish(sql="rows.sql", message=None)
+        publish_file_name = PgQueuePublishOperator(task_id="name", queue_name="orders", message={"file": "x.sql"})
+    dag.resolve_template_files()
+    for one in (operator, publish_file_name):
+        one.render_template_fields(context)
+        run(one)
+    assert bodies(conn) == [{"n": 1, "run": "manual__1"}, {"n": 2, "run": "manual__1"}, {"file": "x.sql"}]
+
+
+def test_a_query_in_a_file_of_a_mapped_task_is_loaded_when_it_begins(
+    conn_id: str, queue: Queue, run: Run, context: Any, conn: Connection, tmp_path: Path
+) -> None:
+    queue("orders")
+    (tmp_path / "rows.sql").write_text("SELECT '{{ ti.run_id }}' AS message")
+    with DAG("d", schedule=None, template_searchpath=str(tmp_path)):
+        operator = publish(sql="rows.sql")
+    run(operator)
+    assert bodies(conn) == ["manual__1"]
+
+
+def test_a_query_in_a_file_that_is_not_there_is_an_error_of_the_dag(tmp_path: Path) -> None:
+    with DAG("d", schedule=None, template_searchpath=str(tmp_path)) as dag:
+        publish(sql="rows.sql")
+    with pytest.raises(InvalidArgument, match=r"sql is 'rows\.sql', and there is no such file"):
+        dag.resolve_template_files()
 
 
 def test_bodies_pass_unchanged_and_unlogged(
