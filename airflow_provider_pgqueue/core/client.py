@@ -32,9 +32,7 @@ def _as_text(value: Any) -> str:
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
-_JSON_LITERALS: Final = json.JSONEncoder(
-    allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_as_text
-)
+_JSON_LITERALS: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_as_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +135,7 @@ def to_json(body: Any) -> str:
         ) from error
     except TypeError as error:
         raise InvalidMessage(
-            f"a body is not JSON: {error}. Convert it to str, int, float, bool, None, list, dict, datetime, UUID or Decimal."
+            f"a body is not JSON: {error}. Convert it to a text, number, bool, None, list, dict, datetime or UUID."
         ) from error
     except RecursionError as error:
         raise InvalidMessage("a body is nested too deep. Flatten it.") from error
