@@ -15,7 +15,7 @@ from uuid import UUID
 import psycopg
 import pytest
 from airflow.sdk import DAG, literal
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException, TaskDeferred
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
 from airflow_provider_pgqueue.core import (
     KEEP,
@@ -33,6 +33,7 @@ from airflow_provider_pgqueue.core import (
     RejectMessage,
     Retry,
     Success,
+    verbs,
 )
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
@@ -482,6 +483,53 @@ def test_an_empty_queue_is_done_or_waited_for_as_wanted(conn_id: str, queue: Que
         run(waiting, "execute_complete", event={"ready": 1})
 
 
+@pytest.mark.parametrize(
+    "why", [{"topic": "shop"}, {"headers": {"k": 1}}, {"max_leased": 1}], ids=lambda why: next(iter(why))
+)
+def test_a_consumer_that_waits_is_not_rung_for_what_it_cannot_lease(
+    conn_id: str, queue: Queue, run: Run, why: dict[str, Any]
+) -> None:
+    hook = PgQueueHook(conn_id)
+    policy = {name: value for name, value in why.items() if name == "max_leased"}
+    hook.publish_batch(queue("orders", **policy), [1, 2])
+    if policy:
+        hook.run(verbs.lease("orders"))
+    filters = {name: value for name, value in why.items() if name not in policy}
+    waiting = consume(apply_function=judge, wait_for_messages=True, **filters)
+    with pytest.raises(TaskDeferred) as deferred:
+        run(waiting)
+    watch = deferred.value.trigger.watch()
+    assert watch.hear(hook.run(watch.ask([watch])), 0.0) is None
+
+
+def test_a_consumer_that_was_rung_for_nothing_waits_longer_each_time(conn_id: str, queue: Queue, run: Run) -> None:
+    queue("orders")
+    waiting = consume(apply_function=judge, wait_for_messages=True, poll_interval=30)
+    pauses: list[float] = []
+    method: str = "execute"
+    arguments: dict[str, Any] = {}
+    for _ in range(4):
+        with pytest.raises(TaskDeferred) as deferred:
+            run(waiting, method, **arguments)
+        pauses.append(deferred.value.trigger.serialize()[1]["ring_after"])
+        method, arguments = deferred.value.method_name, {"event": {"ready": 1}, **(deferred.value.kwargs or {})}
+    assert pauses == [8, 16, 30, 30]
+
+
+def test_a_retry_of_every_task_comes_soon_and_each_further_one_later() -> None:
+    from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
+
+    with DAG("d", schedule=None):
+        tasks = [consume(apply_function=judge), publish(message=1), repair(), PgQueueUpkeepOperator(task_id="upkeep")]
+        tasks += [PgQueueMessageSensor(task_id="wait", queue_name="orders")]
+        mapped: Any = PgQueueConsumeOperator.partial(task_id="many", apply_function=judge).expand(queue_name=["a"])
+    for one in tasks:
+        assert (one.retry_delay, one.max_retry_delay) == (timedelta(seconds=5), timedelta(minutes=5))
+        assert one.retry_exponential_backoff == 2
+    assert mapped.partial_kwargs["retry_delay"] == timedelta(seconds=5)
+    assert mapped.partial_kwargs["retries"] == 1
+
+
 def test_a_consumer_has_one_retry_soon_unless_the_author_says_otherwise() -> None:
     assert consume(apply_function=judge).retries == 1
     assert consume(apply_function=judge).retry_delay == timedelta(seconds=5)
@@ -561,6 +609,13 @@ def test_a_repair_names_its_function_and_chooses_by_result(run: Run, conn: Conne
     named = repair(function="operator:attrgetter", results=["failed"])
     assert (run(named)["raised"], bodies(conn)) == (2, [])
     assert run(repair(results=["rejected"]))["dismissed"] == 1
+
+
+@pytest.mark.usefixtures("dead")
+def test_a_repair_whose_function_raised_fails_if_that_is_wanted_and_is_not_retried(run: Run, conn: Connection) -> None:
+    with pytest.raises(AirflowFailException, match=r"stay dead: \{'raised': 2\}"):
+        run(repair(function="operator:attrgetter", results=["failed"], fail_on=["invalid", "raised"]))
+    assert run(repair(results=["rejected"], fail_on=["raised"]))["dismissed"] == 1
 
 
 @pytest.mark.usefixtures("dead")
