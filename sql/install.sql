@@ -24,6 +24,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/publish/new_message.sql
 \ir functions/publish/ring.sql
 \ir functions/publish/check_max_depth.sql
+\ir functions/publish/raise_body_too_large.sql
 \ir functions/publish/create_depth_sequences.sql
 
 -- Publish by topic
@@ -86,6 +87,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/queues/delete_queue.sql
 \ir functions/queues/status.sql
 \ir functions/queues/ready_queues.sql
+\ir functions/queues/lease_policy.sql
 \ir functions/queues/unknown_queues.sql
 \ir functions/queues/check_policy.sql
 \ir functions/queues/check_queue.sql
@@ -109,6 +111,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/schedules/parse_cron_field.sql
 
 -- Roles and teams
+\ir functions/roles/reads_all_bodies.sql
 \ir functions/roles/grant_queue.sql
 \ir functions/roles/revoke_queue.sql
 \ir functions/roles/queue_grants.sql
@@ -151,6 +154,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/health/health_dead_tuples.sql
 \ir functions/health/health_held_snapshot.sql
 \ir functions/health/health_history.sql
+\ir functions/health/health_limited_roles.sql
 \ir functions/health/health_index_bloat.sql
 \ir functions/health/health_notify_queue.sql
 \ir functions/health/health_prepared_transaction.sql
@@ -176,6 +180,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 -- Staged publishing
 \ir functions/stages/stage_publish.sql
 \ir functions/stages/publish_staged.sql
+\ir functions/stages/check_winners.sql
 \ir functions/stages/drop_stage.sql
 \ir functions/stages/drop_or_empty_stage.sql
 
@@ -196,6 +201,10 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/checks/check_duration.sql
 \ir functions/checks/check_read_committed.sql
 \ir functions/checks/check_key.sql
+\ir functions/checks/check_name.sql
+\ir functions/checks/check_given.sql
+\ir functions/checks/check_headers.sql
+\ir functions/checks/check_reference.sql
 \ir functions/checks/check_number.sql
 
 -- Versions of the schema
@@ -204,6 +213,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 
 -- pg_cron
 \ir cron/install_cron.sql
+\ir cron/prepare_cron_role.sql
+\ir cron/cron_cure.sql
 \ir cron/uninstall_cron.sql
 \ir cron/upkeep_mode.sql
 \ir cron/show_cron_jobs_to_owner.sql

@@ -12,7 +12,7 @@ PgQueueError
  +-- InvalidArgument          a number, duration or result out of range
  |    +-- InvalidOutcome      a handler returned something that is no outcome
  +-- InvalidMessage           the body cannot be stored as JSON
- |    +-- MessageTooLarge     the body is larger than the queue allows
+ |    +-- MessageTooLarge     the body is larger than the queue allows, or the headers than 64 kB
  +-- BeforeArchive            older than what the archive keeps
  +-- StageIncomplete         rows that were staged are gone; nothing was published
  +-- ExportError              an export of the archive cannot be written or read
@@ -20,6 +20,7 @@ PgQueueError
  |    +-- ExportDiffers       it differs from the archive
  |    +-- UndecidedMessages   dead messages without a remedy
  |    +-- ForeignPartition    another role owns it
+ +-- HandlerBroken            a handler fails on nearly every message, or hangs; consuming stopped
  +-- LeaseLost                somebody else may have the messages now; nothing was changed
  +-- SchemaError
  |    +-- SchemaMissing       the schema `messages` is not installed
@@ -124,7 +125,7 @@ class InvalidMessage(PgQueueError, ValueError):
 
 
 class MessageTooLarge(InvalidMessage):
-    """A body is larger than the queue allows."""
+    """A body is larger than the queue allows, or the headers than 64 kB."""
 
 
 class StageIncomplete(PgQueueError):
@@ -144,6 +145,10 @@ class LeaseLost(PgQueueError):
             f"the lease of {quantity(len(self.ids))} ended: {shown}. "
             "Lease for longer, or extend the lease while you work."
         )
+
+
+class HandlerBroken(PgQueueError):
+    """A handler fails on nearly every message with one error, or its calls hang: consuming stopped."""
 
 
 class SchemaError(PgQueueError):

@@ -2,14 +2,15 @@
 -- quarter of a lease and its archiving, so the functions guard what only they write.
 -- docs/decisions/0005-hot-statements.md
 
+-- An interval is judged by the moment that it leads to: see check_duration().
 CREATE TABLE messages.queue (
     queue_name       text        PRIMARY KEY CHECK (queue_name ~ '^[a-z][a-z0-9_]{0,47}$'),
     max_attempts     smallint    NOT NULL DEFAULT 5 CHECK (max_attempts BETWEEN 1 AND 1000),
-    lease_for        interval    NOT NULL DEFAULT '5 minutes' CHECK (lease_for > '0' AND lease_for <= '12 hours'),
-    backoff_first    interval    NOT NULL DEFAULT '1 second' CHECK (backoff_first >= '0'),
-    backoff_max      interval    NOT NULL DEFAULT '5 minutes' CHECK (backoff_max >= '0'),
-    dedup_window     interval    NOT NULL DEFAULT '1 day' CHECK (dedup_window > '0'),
-    retention        interval    CHECK (retention > '0'),
+    lease_for        interval    NOT NULL DEFAULT '5 minutes' CHECK (timestamp '2001-02-01' + lease_for > '2001-02-01' AND timestamp '2003-07-01' + lease_for <= '2003-07-01 12:00'),
+    backoff_first    interval    NOT NULL DEFAULT '1 second' CHECK (timestamp '2001-02-01' + backoff_first >= '2001-02-01'),
+    backoff_max      interval    NOT NULL DEFAULT '5 minutes' CHECK (timestamp '2001-02-01' + backoff_max >= '2001-02-01'),
+    dedup_window     interval    NOT NULL DEFAULT '1 day' CHECK (timestamp '2001-02-01' + dedup_window > '2001-02-01'),
+    retention        interval    CHECK (timestamp '2001-02-01' + retention > '2001-02-01'),
     notify           text        NOT NULL DEFAULT 'always' CHECK (notify IN ('always', 'gated', 'off')),
     on_dead_head     text        NOT NULL DEFAULT 'block' CHECK (on_dead_head IN ('block', 'skip')),
     max_body_bytes   integer     NOT NULL DEFAULT 1048576 CHECK (max_body_bytes BETWEEN 1 AND 268435455),
@@ -17,6 +18,7 @@ CREATE TABLE messages.queue (
     max_depth        bigint      CHECK (max_depth >= 1),
     depth_left       regclass,
     depth_recount_at regclass,
+    handler_timeout  interval    CHECK (handler_timeout > '0'),
     paused           boolean     NOT NULL DEFAULT false,
     created_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT queue_max_depth_needs_its_sequences
@@ -37,6 +39,7 @@ COMMENT ON COLUMN messages.queue.max_leased IS 'Largest number of messages that 
 COMMENT ON COLUMN messages.queue.max_depth IS 'Largest number of unfinished messages; NULL for any. Concurrent publishers may exceed it by what they publish.';
 COMMENT ON COLUMN messages.queue.depth_left IS 'Sequence: how many more messages can be published before the depth is counted again.';
 COMMENT ON COLUMN messages.queue.depth_recount_at IS 'Sequence: the moment from which a full queue may be counted again.';
+COMMENT ON COLUMN messages.queue.handler_timeout IS 'How long a handler may take for a message before its consumer no longer renews the lease; NULL for ever.';
 COMMENT ON COLUMN messages.queue.paused IS 'While true nothing can be leased; publishing goes on.';
 COMMENT ON COLUMN messages.queue.created_at IS 'When the queue was created.';
 CREATE SEQUENCE messages.depth_sequence_number AS integer;
@@ -70,6 +73,12 @@ COMMENT ON COLUMN messages.unused_sequence.since IS 'When its queue was dropped.
 CREATE SEQUENCE messages.rings_paused_until AS bigint;
 COMMENT ON SEQUENCE messages.rings_paused_until IS 'Microseconds since 1970: until then nobody rings, because the notification queue of the server is half full.';
 
+CREATE SEQUENCE messages.admission AS bigint;
+COMMENT ON SEQUENCE messages.admission IS 'A secret number, which only the owner can read: publish() shows it to the trigger that would check its row again.';
+DO $$ BEGIN
+    PERFORM setval('messages.admission', ('x' || left(uuid, 8) || right(uuid, 7))::bit(60)::bigint + 1) FROM CAST(gen_random_uuid() AS text) AS uuid;
+END $$;
+
 -- The lease columns are in no index and the pages keep room (fillfactor 50), so that a lease is a HOT update.
 -- Autovacuum: stock cost limits, because an eager vacuum rereads the whole heap for nothing while a snapshot is held.
 CREATE TABLE messages.message (
@@ -91,7 +100,8 @@ CREATE TABLE messages.message (
     message         jsonb       NOT NULL,
     due_at          timestamptz,
     topic           text,
-    group_key       text
+    group_key       text,
+    last_error      text
 ) WITH (
     fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.1,
@@ -123,6 +133,7 @@ COMMENT ON COLUMN messages.message.message IS 'The body. Untrusted.';
 COMMENT ON COLUMN messages.message.due_at IS 'The visible_at that was asked for, while the message waits behind others of its group.';
 COMMENT ON COLUMN messages.message.topic IS 'Words with dots between them; a consumer may lease by pattern.';
 COMMENT ON COLUMN messages.message.group_key IS 'Messages of a group are leased one at a time, in the order in which they were published.';
+COMMENT ON COLUMN messages.message.last_error IS 'Why it was last given back: the class and text of the error, at most 500 characters. NULL if no attempt failed so far.';
 
 -- The archive is also a log: ids and times are drawn before the commit, so only the transaction tells what a reader has
 -- seen. docs/decisions/0008-the-archive-as-a-log.md
@@ -437,7 +448,7 @@ CREATE TABLE messages.triage_cause (
     first_at          timestamptz NOT NULL,
     last_at           timestamptz NOT NULL CHECK (last_at >= first_at),
     series_from       timestamptz NOT NULL,
-    series_step       interval    NOT NULL CHECK (series_step > '0'),
+    series_step       interval    NOT NULL CHECK (timestamp '2001-02-01' + series_step > '2001-02-01'),
     series            bigint[]    NOT NULL,
     fingerprints      text[]      NOT NULL CHECK (cardinality(fingerprints) > 0),
     sample_ids        bigint[]    NOT NULL,

@@ -106,8 +106,9 @@ def release(
 ) -> Statement[list[int]]:
     """Give leased messages back: at once, after `delay`, or with `back_off` after the back-off of the queue.
 
-    A message whose last attempt this was is archived as `failed` with details and failure. With `count_attempt=False`
-    the delivery does not count as an attempt.
+    The queue keeps the error of `failure`, or else `details`, as the last error of a message that waits for its next
+    attempt. A message whose last attempt this was is archived as `failed` with details and failure.
+    With `count_attempt=False` the delivery does not count as an attempt.
 
     LeaseLost has the ids of those that were lost; the others are released.
     """
@@ -124,10 +125,10 @@ def release(
 
 
 def release_held_by(queue_name: str, holder: str) -> Statement[int]:
-    """Release what a consumer that is gone still holds, without counting an attempt, and return how many there were.
+    """Release what a consumer that is gone still holds, as if its leases had expired, and return how many there were.
 
-    `holder` is its `locked_by`, or the beginning of that up to a slash. Whoever still works under such a lease has lost
-    it. Reads the whole queue.
+    The attempt counts: one of the messages may be why it is gone. `holder` is its `locked_by`, or the beginning of that
+    up to a slash. Whoever still works under such a lease has lost it. Reads the whole queue.
     """
     return Statement("release_held_by", dict(locals()), one)
 

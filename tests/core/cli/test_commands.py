@@ -242,6 +242,17 @@ def test_peek_says_what_waits_behind_another_of_its_group(pgqueue: Pgqueue, conn
         assert found[1]["visible_at"] is None
 
 
+def test_peek_says_why_a_message_is_retried(pgqueue: Pgqueue, conn: Connection) -> None:
+    run(conn, verbs.publish("default", 1))
+    (message,) = run(conn, verbs.lease("default"))
+    failure = {"error": "LookupError", "message": "no such order"}
+    run(conn, verbs.release(message.lock_token, [message.id], failure=failure))
+    for options in ([], ["--headers-only"]):
+        (found,) = pgqueue("peek", "default", "--json", *options).json["messages"]
+        assert found["last_error"] == "LookupError: no such order"
+        assert "no such order" in pgqueue("peek", "default", *options).out
+
+
 def test_peek_without_bodies_shows_none(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish(queue("orders"), "SECRET"))
     for options in ([], ["--json"]):
@@ -425,9 +436,10 @@ def test_doctor_looks_at_everything_in_a_kept_database(pgqueue: Pgqueue, conn: C
     assert pgqueue("doctor", "--fail-on", "critical").status == 0
 
 
-def test_doctor_shows_problems_first_and_counts_the_rest(pgqueue: Pgqueue) -> None:
+def test_doctor_shows_problems_first_and_counts_the_rest(pgqueue: Pgqueue, conn: Connection) -> None:
+    conn.execute("UPDATE messages.schema_migration SET applied_at = now() - interval '1 hour'")
     lines = pgqueue("doctor").out.splitlines()
-    assert lines[0] == "critical  upkeep_lag: no upkeep ever ran"
+    assert lines[0].startswith("critical  upkeep_lag: no upkeep ran since the installation 01:00:0")
     assert lines[1].startswith("          cure: SELECT messages.upkeep()")
     assert re.fullmatch(r"\d problems?; \d+ checks ok, listed by --all\.", lines[-1])
     assert not any(line.startswith("ok ") for line in lines)
