@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -22,6 +23,7 @@ from airflow_provider_pgqueue.core import (
     DeadMessage,
     Dismiss,
     Failed,
+    HandlerBroken,
     InvalidArgument,
     InvalidMessage,
     InvalidOutcome,
@@ -650,3 +652,36 @@ def test_the_operators_can_be_put_into_a_dag_and_serialized(conn_id: str) -> Non
         PgQueueUpkeepOperator(task_id="upkeep")
         PgQueueConsumeOperator.partial(task_id="many", apply_function=judge).expand(queue_name=["a", "b"])
     assert len(DagSerialization.to_dict(dag)["dag"]["tasks"]) == 7
+
+
+def test_a_consumer_leases_as_the_queue_says(conn_id: str, conn: Connection, queue: Queue, run: Run) -> None:
+    hook = PgQueueHook(conn_id)
+    queue("orders", lease_for="2 minutes")
+    seen: list[Any] = []
+    lengths = "SELECT lock_expires_at - leased_at FROM messages.message WHERE lock_expires_at IS NOT NULL"
+    hook.publish("orders", 1)
+    with hook.lease("orders"):
+        seen += conn.execute(lengths).fetchall()
+    hook.publish("orders", 1)
+    run(consume(apply_function=lambda message: seen.extend(conn.execute(lengths).fetchall())))
+    assert seen == [(timedelta(minutes=2),)] * 2
+
+
+def test_a_broken_function_fails_its_task_and_a_hanging_one_loses_its_message(
+    conn_id: str, conn: Connection, queue: Queue, run: Run
+) -> None:
+    queue("orders")
+    for number in range(5):
+        PgQueueHook(conn_id).publish("orders", number)
+    with pytest.raises(HandlerBroken, match="3 of the first 3"):
+        run(consume(apply_function=lambda message: 1 / 0, give_up_after=3))
+    assert conn.execute("SELECT DISTINCT attempts, lock_token FROM messages.message").fetchall() == [(0, None)]
+    ended = threading.Event()
+    operator = consume(
+        apply_function=lambda message: ended.wait(60) and None if message.body == 4 else None,
+        handler_timeout=timedelta(milliseconds=500),
+    )
+    try:
+        assert run(operator)["timed_out"] == 1
+    finally:
+        ended.set()
