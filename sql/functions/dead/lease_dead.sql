@@ -16,7 +16,7 @@ DECLARE
     token  uuid := gen_random_uuid();
 BEGIN
     PERFORM messages.check_dead_lease(lease_dead.queue_name, lease_dead.max_messages, lease_dead.results, lease_dead.max_requeues);
-    PERFORM messages.check_duration('lease_for', lease_dead.lease_for, '1 millisecond', '12 hours');
+    PERFORM messages.check_duration('lease_for', lease_dead.lease_for, '1 millisecond', '12 hours', required => true);
     RETURN QUERY
     WITH picked AS MATERIALIZED (
         SELECT d.id FROM messages.dead_message d
