@@ -41,7 +41,7 @@ DECLARE
         ['internal', 'health_replication health_schedules health_settings health_upkeep_lag health_waiting_messages health_wraparound'],
         ['internal', 'cron_database cron_cure prepare_cron_role show_cron_jobs_to_owner check_batch check_duration check_key check_number check_read_committed'],
         ['internal', 'check_name check_winners check_given check_headers check_reference raise_body_too_large'],
-        ['internal', 'lock_all_or_none supersede']];
+        ['internal', 'lock_all_or_none supersede release_catalog release_differences health_drift']];
     groups CONSTANT text[] := ARRAY['publisher', 'consumer', 'observer', 'upkeep', 'raw', 'reader', 'pipeline', 'admin', 'limited'];
     change text;
 BEGIN
