@@ -50,7 +50,7 @@ test: setup ## Run all tests, then those of the database on the embedded Postgre
 	@$(if $(TESTS)$(PG),,$(PYTEST) --pg=embedded $(OF_THE_DATABASE))
 
 test-fast: setup ## Run the tests of the contract and of core/, in about two minutes
-	@$(PYTEST) tests/test_contract.py tests/core
+	@$(PYTEST) $(OF_THE_DATABASE)
 
 test-clock: setup ## Run the tests of time at awkward moments; needs a C compiler
 	@$(BIN)/python -m tools.clock -- $(OF_TIME) -n $(WORKERS) --no-loadscope-reorder

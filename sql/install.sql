@@ -1,10 +1,8 @@
 -- Installs or upgrades the queue: psql -v ON_ERROR_STOP=1 -f sql/install.sql "$DSN"
 -- The setup DAG runs the same files in the same order: it reads the \ir lines of this one.
 \set ON_ERROR_STOP on
-BEGIN;
-SET LOCAL lock_timeout = '30s';
-SET LOCAL check_function_bodies = off;
-SET LOCAL client_min_messages = warning;
+BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
+\ir session.sql
 DO $$ BEGIN PERFORM pg_advisory_xact_lock(hashtextextended('messages.migrate', 0)); END $$;
 \ir bootstrap.sql
 \ir roles.sql
@@ -26,6 +24,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/publish/new_message.sql
 \ir functions/publish/ring.sql
 \ir functions/publish/check_max_depth.sql
+\ir functions/publish/raise_body_too_large.sql
 \ir functions/publish/create_depth_sequences.sql
 
 -- Publish by topic
@@ -41,6 +40,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lease/extend.sql
 \ir functions/lease/archive.sql
 \ir functions/lease/release.sql
+\ir functions/lease/release_held_by.sql
 \ir functions/lease/consume.sql
 \ir functions/lease/once.sql
 \ir functions/lease/lease_named.sql
@@ -84,6 +84,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/queues/resume_queue.sql
 \ir functions/queues/purge_queue.sql
 \ir functions/queues/drop_queue.sql
+\ir functions/queues/delete_queue.sql
 \ir functions/queues/status.sql
 \ir functions/queues/ready_queues.sql
 \ir functions/queues/unknown_queues.sql
@@ -126,6 +127,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/upkeep/stored_moment.sql
 \ir functions/upkeep/store_moment.sql
 \ir functions/upkeep/delete_expired_records.sql
+\ir functions/upkeep/drop_unused_sequences.sql
 \ir functions/upkeep/suspend_futile_autovacuum.sql
 \ir functions/upkeep/notify_queue_is_filling.sql
 \ir functions/upkeep/purge_cron_history.sql
@@ -175,6 +177,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 -- Staged publishing
 \ir functions/stages/stage_publish.sql
 \ir functions/stages/publish_staged.sql
+\ir functions/stages/check_winners.sql
 \ir functions/stages/drop_stage.sql
 \ir functions/stages/drop_or_empty_stage.sql
 
@@ -195,6 +198,10 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/checks/check_duration.sql
 \ir functions/checks/check_read_committed.sql
 \ir functions/checks/check_key.sql
+\ir functions/checks/check_name.sql
+\ir functions/checks/check_given.sql
+\ir functions/checks/check_headers.sql
+\ir functions/checks/check_reference.sql
 \ir functions/checks/check_number.sql
 
 -- Versions of the schema

@@ -18,12 +18,13 @@ SELECT id, CASE WHEN lock_expires_at > clock_timestamp() THEN 'leased'
                 WHEN visible_at = 'infinity' THEN 'behind'
                 WHEN visible_at > clock_timestamp() THEN 'delayed' ELSE 'ready' END AS state,
        priority, attempts, clock_timestamp() - created_at AS age, created_at,
-       nullif(visible_at, 'infinity') AS visible_at, lock_expires_at, locked_by, reference, topic, group_key
+       nullif(visible_at, 'infinity') AS visible_at, lock_expires_at, locked_by, reference, topic, group_key,
+       last_error
 """
 _ORDERED = " WHERE queue_name = %s ORDER BY priority DESC, visible_at, id LIMIT %s"
 _HEADERS = _COLUMNS + ", body_bytes FROM messages.message_overview" + _ORDERED
 _BODIES = _COLUMNS + ", headers, message FROM messages.message" + _ORDERED
-_SHOWN = ("id", "state", "priority", "attempts", "age", "locked_by", "reference")
+_SHOWN = ("id", "state", "priority", "attempts", "age", "locked_by", "reference", "last_error")
 
 
 @click.command()
@@ -38,7 +39,7 @@ def peek(settings: Settings, queue: str, number: int, headers_only: bool) -> Non
     """Show unfinished messages without leasing them.
 
     They appear in the order in which they will be leased. The state is ready, leased, delayed, or behind: an earlier
-    message of the group goes first.
+    message of the group goes first. Of a message that is being retried, the last error is shown.
     """
     with connected(settings) as conn:
         rows = _look(conn, _HEADERS if headers_only else _BODIES, queue, number)

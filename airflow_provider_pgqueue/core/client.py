@@ -45,7 +45,7 @@ class Statement(Generic[T]):
         if self.durable:
             return self.sql
         # In the same statement, because BEGIN, SET LOCAL and COMMIT would be three more round trips.
-        return f"SELECT found.* FROM set_config('synchronous_commit', 'off', true), {self._call} found"  # noqa: S608
+        return f"SELECT found.* FROM pg_catalog.set_config('synchronous_commit', 'off', true), {self._call} found"  # noqa: S608
 
     @property
     def _call(self) -> str:
@@ -66,7 +66,7 @@ def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
     Raises a PgQueueError. LeaseLost is raised after the call took effect for the messages that were not lost.
     """
     try:
-        with conn.cursor(row_factory=dict_row) as cursor:
+        with conn.cursor(row_factory=dict_row, binary=True) as cursor:
             rows = cursor.execute(_text(conn, statement), statement.given).fetchall()
     except psycopg.Error as error:
         raise translate(error) from error
@@ -76,7 +76,7 @@ def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
 async def run_async(conn: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T:
     """Run a verb on an async connection and return its result, as `run` does."""
     try:
-        async with conn.cursor(row_factory=dict_row) as cursor:
+        async with conn.cursor(row_factory=dict_row, binary=True) as cursor:
             await cursor.execute(_text(conn, statement), statement.given)
             rows = await cursor.fetchall()
     except psycopg.Error as error:

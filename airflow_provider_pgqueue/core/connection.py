@@ -33,24 +33,34 @@ DEFAULTS: Final[dict[str, Any]] = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "application_name": "pgqueue",
+    "client_encoding": "UTF8",
 }
 # A parameter of psycopg and not of libpq, whose functions refuse it in a connection string.
 _THRESHOLD: Final = re.compile(r"(?:^|(?<=[\s?&]))prepare_threshold\s*=\s*(\w+)(?:&|(?=\s|$))")
-# A verb that waited for a lock looks again: in the snapshot of its beginning it would miss what the others did. A query
-# and not an option at start-up, because PgBouncer refuses those. Nothing is set where that is the default: behind a
-# pooler a setting may stay in the session of somebody else.
+# What the driver and the verbs rely on, whatever a role or database sets. A verb that waited for a lock looks again: in
+# the snapshot of its beginning it would miss what the others did. The driver parses moments and durations of one style,
+# and sends arrays in which NULL is no text. A query and not an option at start-up, because PgBouncer refuses those.
+# Nothing is set where that is the default: behind a pooler a setting may stay in the session of somebody else. For the
+# same reason `run` asks for binary results, which have no style. Search path and time zone stay as they are.
 _FIRST: Final = """
-SELECT pg_catalog.pg_backend_pid(),
-       CASE WHEN current_setting('default_transaction_isolation') IN ('repeatable read', 'serializable')
-            THEN set_config('default_transaction_isolation', 'read committed', false) END
+SELECT pg_catalog.pg_backend_pid(), pg_catalog.count(pg_catalog.set_config(pinned.name, pinned.value, false))
+  FROM (VALUES ('default_transaction_isolation', 'read committed', '^read (un)?committed$'),
+               ('DateStyle', 'ISO', '^ISO'),
+               ('IntervalStyle', 'postgres', '^postgres$'),
+               ('standard_conforming_strings', 'on', '^on$'),
+               ('array_nulls', 'on', '^on$'),
+               ('bytea_output', 'hex', '^hex$'),
+               ('extra_float_digits', '1', '^[0-3]$')) AS pinned (name, value, good)
+ WHERE pg_catalog.current_setting(pinned.name) !~ pinned.good
 """
 
 
 def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
     """Return a new autocommit connection; ConnectionFailed if it cannot be opened.
 
-    Its transactions are READ COMMITTED, whatever the default of the role, database or server is. A dead network is
-    noticed after about 25 seconds. `arguments` are parameters of libpq and psycopg.
+    Its transactions are READ COMMITTED, and texts, moments and durations arrive as they were sent, whatever the role,
+    database or server sets. A dead network is noticed after about 25 seconds. `arguments` are parameters of libpq and
+    psycopg.
 
     Statements are prepared, unless a pooler such as PgBouncer stands in between, where the next transaction may have
     another session: then `prepare_threshold` is None. Give it, also in the connection string, to say otherwise.

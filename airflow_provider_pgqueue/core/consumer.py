@@ -80,6 +80,7 @@ class Consumer:
         max_messages: int | None = None,
         stop: Callable[[], bool] = lambda: False,
         on_batch: Callable[[Counter[str]], None] = lambda counts: None,
+        on_lease: Callable[[Lease], None] = lambda lease: None,
     ) -> Counter[str]:
         """Handle messages until the queue has none ready, `max_messages` were leased, or `stop` returns True.
 
@@ -88,7 +89,8 @@ class Consumer:
         current message is finished and the rest of the batch released without counting an attempt.
 
         A crash loses nothing: messages that were handled but not yet archived, at most a batch, are delivered again.
-        `on_batch` is called with the counts so far after each batch.
+        `on_batch` is called with the counts so far after each batch, `on_lease` with each lease, whose `give_back` and
+        `give_up` free the messages beside a handler that does not return.
         """
         counts: Counter[str] = Counter()
         leased, said = 0, time.monotonic()
@@ -101,6 +103,7 @@ class Consumer:
                     break
                 leased += len(messages)
                 lease = Lease(conn, messages, lease_for=self.lease_for, handled_by=self.handled_by, renewal=renewal)
+                on_lease(lease)
                 self._work(lease, messages, stop, counts)
                 on_batch(counts)
                 if time.monotonic() - said >= _SAY_EVERY:
@@ -120,14 +123,15 @@ class Consumer:
         return run(conn, statement)
 
     def _work(self, lease: Lease, messages: list[Message], stop: Callable[[], bool], counts: Counter[str]) -> None:
-        outcomes = self._each(self.handle, lease, messages, stop) if self.handle else self._all_at_once(messages)
+        outcomes = self._each(self.handle, lease, messages, stop) if self.handle else self._all_at_once(lease, messages)
         with lease:
             try:
-                for settled in _now_and_then(outcomes):
+                for settled in _now_and_then(_noted(lease, outcomes)):
                     _settle(lease, settled, counts)
-            except (InvalidOutcome, SystemExit, KeyboardInterrupt):
-                # The loop ends for a reason that is not in these messages.
-                lease.release(lease.held, count_attempt=False)
+            except BaseException as error:
+                if isinstance(error, InvalidOutcome) or not isinstance(error, Exception):
+                    # The loop ends for a reason that is not in these messages.
+                    lease.release(lease.held, count_attempt=False)
                 raise
             if unstarted := lease.held:
                 # Nobody began them, so it was no attempt.
@@ -138,6 +142,8 @@ class Consumer:
         self, handle: Handler, lease: Lease, messages: list[Message], stop: Callable[[], bool]
     ) -> Iterator[tuple[Message, Outcome]]:
         for message in messages:
+            # Before the question: whoever stops the loop in between must not take it for a message that nobody began.
+            lease.in_hand = {message.id}
             if stop():
                 return
             if message.id in lease.lost:
@@ -147,20 +153,26 @@ class Consumer:
             except Exception as error:
                 # Whatever the handler raises concerns this message alone.
                 yield message, self._outcome(message, error)
-            except SystemExit as error:
-                # The handler ends the process: an attempt of this message, or the next process would end on it too.
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                # The handler ends the process, or ran out of its time: an attempt of this message, or the next process
+                # would end on it too.
                 yield message, self._outcome(message, error)
                 raise
             else:
                 yield message, _checked(message, returned)
 
-    def _all_at_once(self, messages: list[Message]) -> Iterator[tuple[Message, Outcome]]:
+    def _all_at_once(self, lease: Lease, messages: list[Message]) -> Iterator[tuple[Message, Outcome]]:
+        lease.in_hand = {message.id for message in messages}
         try:
             returned = self.handle_batch(messages) if self.handle_batch else None
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             for message in messages:
                 yield message, self._outcome(message, error)
-            if isinstance(error, SystemExit):
+            if not isinstance(error, Exception):
                 raise
             return
         outcomes = _by_id(messages, returned)
@@ -210,6 +222,13 @@ def _by_id(messages: Sequence[Message], outcomes: Any) -> Mapping[int, Any]:
     return dict(zip(ids, in_order, strict=True))
 
 
+def _noted(lease: Lease, outcomes: Iterator[tuple[Message, Outcome]]) -> Iterator[tuple[Message, Outcome]]:
+    """Pass the outcomes on, and note them in the lease, for whoever settles them beside a handler that hangs."""
+    for message, outcome in outcomes:
+        lease.handled[message.id] = outcome
+        yield message, outcome
+
+
 def _now_and_then(
     outcomes: Iterator[tuple[Message, Outcome]],
 ) -> Iterator[dict[Message, Outcome]]:
@@ -223,7 +242,9 @@ def _now_and_then(
                 yield gathered
                 gathered = {}
                 due = time.monotonic() + _SETTLE_EVERY
-    except (Exception, SystemExit, KeyboardInterrupt):
+    except GeneratorExit:
+        raise
+    except BaseException:
         # What was handled has had its effect: it must not be delivered again because of what came after it.
         if gathered:
             yield gathered
@@ -233,9 +254,9 @@ def _now_and_then(
 
 
 def _settle(lease: Lease, outcomes: dict[Message, Outcome], counts: Counter[str]) -> None:
-    held = {message: outcome for message, outcome in outcomes.items() if message.id not in lease.lost}
+    held = {message.id for message in lease.held}
     try:
-        lease.settle(held)
+        lease.settle({message: outcome for message, outcome in outcomes.items() if message.id in held})
     except LeaseLost as error:
         # Another consumer has those messages now, and the others are settled: nothing that should end the loop.
         log.warning("%s", error)

@@ -12,7 +12,7 @@ PgQueueError
  +-- InvalidArgument          a number, duration or result out of range
  |    +-- InvalidOutcome      a handler returned something that is no outcome
  +-- InvalidMessage           the body cannot be stored as JSON
- |    +-- MessageTooLarge     the body is larger than the queue allows
+ |    +-- MessageTooLarge     the body is larger than the queue allows, or the headers than 64 kB
  +-- BeforeArchive            older than what the archive keeps
  +-- StageIncomplete         rows that were staged are gone; nothing was published
  +-- ExportError              an export of the archive cannot be written or read
@@ -124,7 +124,7 @@ class InvalidMessage(PgQueueError, ValueError):
 
 
 class MessageTooLarge(InvalidMessage):
-    """A body is larger than the queue allows."""
+    """A body is larger than the queue allows, or the headers than 64 kB."""
 
 
 class StageIncomplete(PgQueueError):

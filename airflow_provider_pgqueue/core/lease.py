@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Protocol, Self, overload
@@ -41,7 +41,8 @@ class Lease(Sequence[Message]):
     dies loses nothing: its leases expire.
 
     `lost` has the ids whose lease a renewal or a call found lost: stop working on them. `unkept` has the ids whose
-    outcome could not be kept, so that they were archived as failed.
+    outcome could not be kept, so that they were archived as failed. `in_hand` has the ids that are being handled and
+    `handled` the outcomes that are not settled yet, if the holder notes them: `give_back` needs both.
 
     :param conn: an autocommit connection that nothing else blocks; the lease uses it until the block ends.
     :param lease_for: how long the lease lasts after each renewal; it is renewed every third of this.
@@ -65,6 +66,8 @@ class Lease(Sequence[Message]):
         self._held = {message.id for message in messages}
         self.lost: set[int] = set()
         self.unkept: set[int] = set()
+        self.in_hand: set[int] = set()
+        self.handled: dict[int, Outcome] = {}
         self._calling = threading.Lock()
         self._renewal = renewal
         self._own_renewal = ExitStack()
@@ -182,6 +185,33 @@ class Lease(Sequence[Message]):
                 back_off=back_off,
             )
             self._call(statement, ids)
+
+    def give_back(self, conn: psycopg.Connection[Any]) -> None:
+        """Settle what was handled, and release what nobody began, without counting an attempt.
+
+        For a thread beside a handler that does not return: it uses a connection of its own.
+        """
+        with self._calling:
+            if self._token is None:
+                return
+            handled = {id_: outcome for id_, outcome in self.handled.items() if id_ in self._held}
+            unstarted = self._held - self.in_hand - set(handled)
+            self._held -= set(handled) | unstarted
+            calls = list(settlement(self._token, handled, handled_by=self._handled_by))
+            if unstarted:
+                calls.append((list(unstarted), verbs.release(self._token, unstarted, count_attempt=False)))
+            for _, statement in calls:
+                with suppress(LeaseLost):
+                    run(conn, statement)
+
+    def give_up(self, conn: psycopg.Connection[Any], reason: str) -> None:
+        """Release the rest, what is in hand; that was an attempt. Its handler has lost the lease."""
+        with self._calling:
+            if self._token is not None and (held := frozenset(self._held)):
+                self._held.clear()
+                self.lost |= held
+                with suppress(LeaseLost):
+                    run(conn, verbs.release(self._token, held, details=reason))
 
     def settle(self, outcomes: Mapping[Message, Outcome | None]) -> None:
         """Give each message its outcome, where None is success.

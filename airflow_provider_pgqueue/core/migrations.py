@@ -71,12 +71,7 @@ def migrate(conn: psycopg.Connection[Any]) -> list[int]:
     applied: list[int] = []
     try:
         with conn.transaction():
-            # Rather fail than wait long for a table: every worker would queue up behind the migration.
-            conn.execute("SET LOCAL lock_timeout = '30s'")
-            # A function may call one that comes later in the list.
-            conn.execute("SET LOCAL check_function_bodies = off")
-            conn.execute("SET LOCAL client_min_messages = warning")
-            conn.execute("SELECT pg_advisory_xact_lock(hashtextextended('messages.migrate', 0))")
+            conn.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('messages.migrate', 0))")
             found: set[int] = set()
             for script in scripts():
                 if script.version in found:

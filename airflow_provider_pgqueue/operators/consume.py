@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import psycopg
 from airflow.providers.common.compat.sdk import AirflowException
 
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import (
     Rule,
     duration,
@@ -22,18 +24,24 @@ from airflow_provider_pgqueue.core.argument import (
     truth,
     whole,
 )
+from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer import Consumer
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import load_function
+from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import Outcome
-from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, name_of
+from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, name_of, task_of
 from airflow_provider_pgqueue.task import QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+# Seconds after which the message in hand is released, too: Airflow kills the task after five.
+_LAST_MOMENT: Final = 3.5
 
 
 class PgQueueConsumeOperator(QueueTask):
@@ -47,6 +55,10 @@ class PgQueueConsumeOperator(QueueTask):
     current message, releases the others and fails, so that a retry goes on.
 
     The result is the number of messages by how they ended: `success`, `rejected`, `failed`, `retried`, `lost`.
+
+    Also if the function is inside a long call, the messages that nobody began are released within a second, without an
+    attempt, and the one in hand just before Airflow kills the task. A further try of the task first releases what an
+    earlier one still holds.
 
     Airflow 3.3 now and then fails a task that resumes within seconds after it deferred, so a wait takes at least eight
     seconds, and this operator has one retry by default, which comes after five seconds.
@@ -85,6 +97,7 @@ class PgQueueConsumeOperator(QueueTask):
         "pgqueue_conn_id": text,
     }
     _stopping: threading.Event | None = None
+    _lease: Lease | None = None
 
     def __init__(
         self,
@@ -136,6 +149,7 @@ class PgQueueConsumeOperator(QueueTask):
         self.check_rendered()
         # Not in __init__: Airflow copies operators, and an Event cannot be copied.
         self._stopping = threading.Event()
+        self._finished = threading.Event()
         consumer = Consumer(
             queue_name=self.queue_name,
             handle=_resolve(self.apply_function),
@@ -146,8 +160,15 @@ class PgQueueConsumeOperator(QueueTask):
             topic=self.topic,
             headers=self.headers,
         )
-        with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
-            counts = consumer.drain(conn, max_messages=self.max_messages, stop=self._stopping.is_set)
+        self._hook = PgQueueHook(self.pgqueue_conn_id)
+        try:
+            with self._hook.connect() as conn:
+                self._take_over(context, conn)
+                counts = consumer.drain(
+                    conn, max_messages=self.max_messages, stop=self._stopping.is_set, on_lease=self._hold
+                )
+        finally:
+            self._finished.set()
         if self._stopping.is_set():
             raise AirflowException(f"stopped while consuming queue {self.queue_name}, after {dict(counts)}")
         if not counts and self.wait_for_messages:
@@ -161,9 +182,32 @@ class PgQueueConsumeOperator(QueueTask):
         return dict(counts)
 
     def on_kill(self) -> None:
-        """Finish the current message and release the others."""
-        if self._stopping:
-            self._stopping.set()
+        """Finish the current message and release the others; also while the function is inside a long call."""
+        if self._stopping is None or self._stopping.is_set():
+            return
+        self._stopping.set()
+        if self._lease is not None:
+            # Beside the function, which goes on when this returns.
+            threading.Thread(target=self._give_back, args=(self._lease,), name="pgqueue-stop", daemon=True).start()
+
+    def _hold(self, lease: Lease) -> None:
+        self._lease = lease
+
+    def _take_over(self, context: Context, conn: psycopg.Connection[Any]) -> None:
+        """Release what an earlier try of this task still holds, for example because it was killed."""
+        if context["ti"].try_number > 1:
+            released = run(conn, verbs.release_held_by(self.queue_name, task_of(context)))
+            if released:
+                self.log.info("released %s that an earlier try held", quantity(released))
+
+    def _give_back(self, lease: Lease) -> None:
+        try:
+            with self._hook.connect(check=False) as conn:
+                lease.give_back(conn)
+                if not self._finished.wait(_LAST_MOMENT):
+                    lease.give_up(conn, "its task was stopped while it was handled")
+        except Exception:
+            self.log.warning("could not release messages of queue %s; their leases end by themselves", self.queue_name)
 
     def _trigger(self, fruitless: int) -> PgQueueMessageTrigger:
         # Others may hold what is ready, in a way that nobody sees: each wait for nothing makes the next one longer.

@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.health_cron_history() RETURNS TABLE (severity text, finding text, cure text)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = on
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -10,7 +10,7 @@ BEGIN
         -- The oldest runs only: the history of all jobs of the server may be long.
         EXECUTE $runs$
             SELECT count(*) FROM (SELECT * FROM cron.job_run_details ORDER BY runid LIMIT 10000) d
-             WHERE d.database = current_database() AND d.command ~ 'messages\.(upkeep|run_schedules)\('
+             WHERE d.database = current_database() AND d.command ~ 'messages[.](upkeep|run_schedules)[(]'
                AND d.end_time < clock_timestamp() - interval '7 days' $runs$ INTO ours;
         SELECT greatest(c.reltuples, 0)::bigint INTO total FROM pg_class c WHERE c.oid = 'cron.job_run_details'::regclass;
     END IF;

@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.health_cron_jobs() RETURNS TABLE (severity text, finding text, cure text)
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = on
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -26,7 +26,7 @@ BEGIN
         RETURN QUERY EXECUTE $jobs$
             WITH job AS (
                 SELECT t.task, j.jobid, j.active, j.username
-                  FROM (VALUES ('upkeep', 'messages\.upkeep\('), ('schedules', 'messages\.run_schedules\(')) AS t (task, calls)
+                  FROM (VALUES ('upkeep', 'messages[.]upkeep[(]'), ('schedules', 'messages[.]run_schedules[(]')) AS t (task, calls)
                   JOIN cron.job j ON j.jobname = 'messages:' || t.task OR j.command ~ t.calls
                  WHERE j.database = current_database()),
             task AS (

@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.install_cron() RETURNS text
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = on
 AS $$
 DECLARE
     home text := current_database();

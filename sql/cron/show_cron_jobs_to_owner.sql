@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.show_cron_jobs_to_owner() RETURNS boolean
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = on
 AS $$
 DECLARE
     cron_owner oid := (SELECT c.relowner FROM pg_class c WHERE c.relnamespace = to_regnamespace('cron') AND c.relname = 'job');

@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.upkeep_mode() RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET row_security = on
 AS $$
 DECLARE
     scheduled boolean := false;

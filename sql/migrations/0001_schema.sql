@@ -2,14 +2,15 @@
 -- quarter of a lease and its archiving, so the functions guard what only they write.
 -- docs/decisions/0005-hot-statements.md
 
+-- An interval is judged by the moment that it leads to: see check_duration().
 CREATE TABLE messages.queue (
     queue_name       text        PRIMARY KEY CHECK (queue_name ~ '^[a-z][a-z0-9_]{0,47}$'),
     max_attempts     smallint    NOT NULL DEFAULT 5 CHECK (max_attempts BETWEEN 1 AND 1000),
-    lease_for        interval    NOT NULL DEFAULT '5 minutes' CHECK (lease_for > '0' AND lease_for <= '12 hours'),
-    backoff_first    interval    NOT NULL DEFAULT '1 second' CHECK (backoff_first >= '0'),
-    backoff_max      interval    NOT NULL DEFAULT '5 minutes' CHECK (backoff_max >= '0'),
-    dedup_window     interval    NOT NULL DEFAULT '1 day' CHECK (dedup_window > '0'),
-    retention        interval    CHECK (retention > '0'),
+    lease_for        interval    NOT NULL DEFAULT '5 minutes' CHECK (timestamp '2001-02-01' + lease_for > '2001-02-01' AND timestamp '2003-07-01' + lease_for <= '2003-07-01 12:00'),
+    backoff_first    interval    NOT NULL DEFAULT '1 second' CHECK (timestamp '2001-02-01' + backoff_first >= '2001-02-01'),
+    backoff_max      interval    NOT NULL DEFAULT '5 minutes' CHECK (timestamp '2001-02-01' + backoff_max >= '2001-02-01'),
+    dedup_window     interval    NOT NULL DEFAULT '1 day' CHECK (timestamp '2001-02-01' + dedup_window > '2001-02-01'),
+    retention        interval    CHECK (timestamp '2001-02-01' + retention > '2001-02-01'),
     notify           text        NOT NULL DEFAULT 'always' CHECK (notify IN ('always', 'gated', 'off')),
     on_dead_head     text        NOT NULL DEFAULT 'block' CHECK (on_dead_head IN ('block', 'skip')),
     max_body_bytes   integer     NOT NULL DEFAULT 1048576 CHECK (max_body_bytes BETWEEN 1 AND 268435455),
@@ -59,8 +60,22 @@ COMMENT ON COLUMN messages.queue_priority.sweep_due IS 'Sequence: the moment fro
 CREATE SEQUENCE messages.priority_sequence_number AS integer;
 COMMENT ON SEQUENCE messages.priority_sequence_number IS 'Numbers the sequences of the priorities.';
 
+CREATE TABLE messages.unused_sequence (
+    sequence regclass    PRIMARY KEY,
+    since    timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE messages.unused_sequence IS 'Sequences of queues that were dropped. The upkeep drops them an hour later, when no session uses them any more.';
+COMMENT ON COLUMN messages.unused_sequence.sequence IS 'The sequence.';
+COMMENT ON COLUMN messages.unused_sequence.since IS 'When its queue was dropped.';
+
 CREATE SEQUENCE messages.rings_paused_until AS bigint;
 COMMENT ON SEQUENCE messages.rings_paused_until IS 'Microseconds since 1970: until then nobody rings, because the notification queue of the server is half full.';
+
+CREATE SEQUENCE messages.admission AS bigint;
+COMMENT ON SEQUENCE messages.admission IS 'A secret number, which only the owner can read: publish() shows it to the trigger that would check its row again.';
+DO $$ BEGIN
+    PERFORM setval('messages.admission', ('x' || left(uuid, 8) || right(uuid, 7))::bit(60)::bigint + 1) FROM CAST(gen_random_uuid() AS text) AS uuid;
+END $$;
 
 -- The lease columns are in no index and the pages keep room (fillfactor 50), so that a lease is a HOT update.
 -- Autovacuum: stock cost limits, because an eager vacuum rereads the whole heap for nothing while a snapshot is held.
@@ -83,7 +98,8 @@ CREATE TABLE messages.message (
     message         jsonb       NOT NULL,
     due_at          timestamptz,
     topic           text,
-    group_key       text
+    group_key       text,
+    last_error      text
 ) WITH (
     fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.1,
@@ -115,6 +131,7 @@ COMMENT ON COLUMN messages.message.message IS 'The body. Untrusted.';
 COMMENT ON COLUMN messages.message.due_at IS 'The visible_at that was asked for, while the message waits behind others of its group.';
 COMMENT ON COLUMN messages.message.topic IS 'Words with dots between them; a consumer may lease by pattern.';
 COMMENT ON COLUMN messages.message.group_key IS 'Messages of a group are leased one at a time, in the order in which they were published.';
+COMMENT ON COLUMN messages.message.last_error IS 'Why it was last given back: the class and text of the error, at most 500 characters. NULL if no attempt failed so far.';
 
 -- The archive is also a log: ids and times are drawn before the commit, so only the transaction tells what a reader has
 -- seen. docs/decisions/0008-the-archive-as-a-log.md
@@ -243,11 +260,13 @@ COMMENT ON COLUMN messages.group_member.group_key IS 'The group.';
 COMMENT ON COLUMN messages.group_member.waits IS 'False for the head, which alone can be leased; a unique index allows one per group.';
 
 CREATE TABLE messages.group_without_head (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue_name text NOT NULL,
-    group_key  text NOT NULL,
-    PRIMARY KEY (queue_name, group_key)
+    group_key  text NOT NULL
 );
+CREATE INDEX group_without_head_group_idx ON messages.group_without_head (queue_name, group_key);
 COMMENT ON TABLE messages.group_without_head IS 'Groups whose head was finished while a publisher held their lock: the next sweep makes the next message ready.';
+COMMENT ON COLUMN messages.group_without_head.id IS 'Numbers the notes. A group may have several: a unique key would make those who note it wait for each other.';
 COMMENT ON COLUMN messages.group_without_head.queue_name IS 'The queue.';
 COMMENT ON COLUMN messages.group_without_head.group_key IS 'The group.';
 
@@ -427,7 +446,7 @@ CREATE TABLE messages.triage_cause (
     first_at          timestamptz NOT NULL,
     last_at           timestamptz NOT NULL CHECK (last_at >= first_at),
     series_from       timestamptz NOT NULL,
-    series_step       interval    NOT NULL CHECK (series_step > '0'),
+    series_step       interval    NOT NULL CHECK (timestamp '2001-02-01' + series_step > '2001-02-01'),
     series            bigint[]    NOT NULL,
     fingerprints      text[]      NOT NULL CHECK (cardinality(fingerprints) > 0),
     sample_ids        bigint[]    NOT NULL,

@@ -712,6 +712,11 @@ def test_a_table_close_to_the_wraparound_is_named_and_freezing_cures(conn: Conne
             "track_activities is off for ROLE postgres IN DATABASE wide",
         ),
         ("SET synchronous_commit = off", "synchronous_commit is off (session)"),
+        ("SET session_replication_role = replica", "session_replication_role is replica (session): no trigger"),
+        (
+            "ALTER DATABASE wide SET session_replication_role = replica",
+            "session_replication_role is replica for DATABASE wide",
+        ),
         ("ALTER SYSTEM SET autovacuum = off", "autovacuum is off (configuration file): nobody removes"),
         (
             "ALTER TABLE messages.message SET (autovacuum_enabled = off)",

@@ -10,7 +10,17 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import Consumer, Failed, InvalidArgument, Message, Outcome, Success, run, verbs
+from airflow_provider_pgqueue.core import (
+    Consumer,
+    Failed,
+    InvalidArgument,
+    Message,
+    Outcome,
+    Retry,
+    Success,
+    run,
+    verbs,
+)
 from airflow_provider_pgqueue.core.errors import BeforeArchive
 from airflow_provider_pgqueue.core.message import ArchivedMessage
 from airflow_provider_pgqueue.core.outcome import describe
@@ -173,3 +183,40 @@ def test_come_back_in_a_while_needs_no_attempt(conn: Connection, queue: Queue) -
         run(conn, verbs.release(message.lock_token, [message.id], delay=timedelta(hours=1), count_attempt=False))
         assert run(conn, verbs.lease("orders")) == []
         conn.execute("UPDATE messages.message SET visible_at = clock_timestamp()")
+
+
+def last_error(conn: Connection) -> Any:
+    (row,) = conn.execute("SELECT last_error FROM messages.message_overview").fetchall()
+    return row[0]
+
+
+def test_the_last_error_of_a_message_that_is_retried_stays_with_it(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish(queue("orders"), "SECRET"))
+    (message,) = run(conn, verbs.lease("orders"))
+    assert last_error(conn) is None
+    failure = {"error": "TimeoutError", "message": "the shop is slow " + "x" * 1000, "traceback": "…"}
+    run(conn, verbs.release(message.lock_token, [message.id], details="in the shop", failure=failure))
+    assert last_error(conn) == ("TimeoutError: the shop is slow " + "x" * 1000)[:500]
+    (message,) = run(conn, verbs.lease("orders"))
+    run(conn, verbs.release(message.lock_token, [message.id], count_attempt=False))
+    assert last_error(conn).startswith("TimeoutError: ")  # a message that was not tried keeps it
+    (message,) = run(conn, verbs.lease("orders"))
+    run(conn, verbs.release(message.lock_token, [message.id], details="no stock"))
+    assert last_error(conn) == "no stock"
+
+
+def raising(_message: Message) -> None:
+    raise LookupError("no such order")
+
+
+@pytest.mark.parametrize(
+    ("handle", "says"),
+    [(raising, "LookupError: no such order"), (lambda _message: Retry(details="no stock"), "no stock")],
+    ids=["raises", "retries"],
+)
+def test_a_consumer_leaves_the_last_error(
+    conn: Connection, queue: Queue, handle: Callable[[Message], Any], says: str
+) -> None:
+    run(conn, verbs.publish(queue("orders", backoff_first="1 hour"), 1))
+    Consumer(queue_name="orders", handle=handle).drain(conn)
+    assert last_error(conn) == says

@@ -40,6 +40,7 @@ VERBS = {
     "lease": ("SELECT messages.lease('orders')", "consumer admin"),
     "extend": (f"SELECT messages.extend({TOKEN}, '1 minute')", "consumer admin"),
     "archive": (f"SELECT messages.archive({TOKEN})", "consumer admin"),
+    "release_held_by": ("SELECT messages.release_held_by('orders', 'nobody')", "consumer admin"),
     "release": (f"SELECT messages.release({TOKEN})", "consumer admin"),
     "consume": ("SELECT messages.consume('orders')", "consumer admin"),
     "once": ("SELECT messages.once('packer', 1)", "consumer admin"),

@@ -334,7 +334,7 @@ def archive_days_ago(conn: Connection, days: int, *, length: int = 1, messages: 
     query = (
         "INSERT INTO messages.message_archive (created_at, archived_at, queue_name, result, message)"
         " SELECT p.first_at, p.first_at, 'orders', 'success', '1'"
-        " FROM messages.archive_partitions() p, generate_series(1, %s) WHERE p.partition = %s::regclass RETURNING id"
+        " FROM messages.archive_partitions() p, generate_series(1, %s) WHERE p.partition = %s RETURNING id"
     )
     return [id_ for (id_,) in conn.execute(query.encode(), [messages, name])]
 
@@ -400,7 +400,8 @@ def test_a_partition_that_was_exported_and_dropped_unread_is_an_error(
     archive_days_ago(conn, 45)
     read, unread = as_of(end_of(log()), 45), as_of(log().initialOffset(), 45)
     conn.execute(
-        "SELECT messages.drop_and_record_partition((SELECT p.partition FROM messages.archive_partitions() p LIMIT 1))"
+        "SELECT messages.drop_and_record_partition("
+        " (SELECT p.partition::regclass FROM messages.archive_partitions() p LIMIT 1))"
     )
     conn.execute("SELECT messages.set_archive_begin()")
     assert given(log(), read) == []

@@ -641,7 +641,7 @@ def test_unknown_default_and_open_partitions_are_refused(conn: Connection, do: E
         with pytest.raises(InvalidArgument, match="does not exist"):
             drop(conn, name, "{}")
     (current,) = conn.execute(
-        "SELECT c.relname FROM messages.archive_partitions() p JOIN pg_class c ON c.oid = p.partition"
+        "SELECT c.relname FROM messages.archive_partitions() p JOIN pg_class c ON c.oid = p.partition::regclass"
         " WHERE p.first_at <= now() AND p.end_at > now()"
     ).fetchone() or ("",)
     with pytest.raises(InvalidArgument, match="takes messages until"):

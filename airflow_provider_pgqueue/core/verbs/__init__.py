@@ -36,6 +36,7 @@ from airflow_provider_pgqueue.core.verbs.lease import (
     lease_named,
     once,
     release,
+    release_held_by,
 )
 from airflow_provider_pgqueue.core.verbs.log import (
     archive_log_end,
@@ -164,6 +165,7 @@ __all__ = [
     "record_triage_causes",
     "release",
     "release_dead",
+    "release_held_by",
     "remedies",
     "replay",
     "requeue",

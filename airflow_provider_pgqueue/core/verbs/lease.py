@@ -106,8 +106,9 @@ def release(
 ) -> Statement[list[int]]:
     """Give leased messages back: at once, after `delay`, or with `back_off` after the back-off of the queue.
 
-    A message whose last attempt this was is archived as `failed` with details and failure. With `count_attempt=False`
-    the delivery does not count as an attempt.
+    The queue keeps the error of `failure`, or else `details`, as the last error of a message that waits for its next
+    attempt. A message whose last attempt this was is archived as `failed` with details and failure.
+    With `count_attempt=False` the delivery does not count as an attempt.
 
     LeaseLost has the ids of those that were lost; the others are released.
     """
@@ -121,6 +122,15 @@ def release(
         "back_off": back_off or None,
     }
     return Statement("release", arguments, unless_lost(ids), {"ids": "bigint[]", "failure": "jsonb"})
+
+
+def release_held_by(queue_name: str, holder: str) -> Statement[int]:
+    """Release what a consumer that is gone still holds, without counting an attempt, and return how many there were.
+
+    `holder` is its `locked_by`, or the beginning of that up to a slash. Whoever still works under such a lease has lost
+    it. Reads the whole queue.
+    """
+    return Statement("release_held_by", dict(locals()), one)
 
 
 def consume(queue_name: str, *, max_messages: int = 1, handled_by: str | None = None) -> Statement[list[Message]]:

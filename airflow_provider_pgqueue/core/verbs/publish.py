@@ -17,8 +17,8 @@ class Options(TypedDict, total=False):
     - `priority`: from -100 to 100; higher is leased first.
     - `delay`, `visible_at`: it is not leased before.
     - `expires_in`: it is archived as `expired` if nobody handled it by then.
-    - `headers`: an object kept beside the body.
-    - `reference`: a text to find it by.
+    - `headers`: an object kept beside the body, of at most 64 kB.
+    - `reference`: a text to find it by, of at most 2,600 bytes.
     - `topic`: words with dots between them, by which consumers can choose.
     - `group_key`: messages of a group are leased one at a time and in order.
     - `dedup_key`: it is published once in `dedup_window`, by default the window of the queue. With

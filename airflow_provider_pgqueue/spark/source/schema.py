@@ -129,7 +129,7 @@ QUEUE: Final = Table(
         id bigint, queue_name text, created_at timestamptz, visible_at infinite, leased_at timestamptz,
         lock_expires_at infinite, expires_at infinite, due_at infinite, attempts smallint, priority smallint,
         requeues smallint, requeued_from bigint, locked_by text, reference text, topic text, group_key text,
-        headers jsonb, message jsonb
+        last_error text, headers jsonb, message jsonb
         """,
         on_request="message",
     ),

@@ -4,7 +4,7 @@ AS $$
     -- Leave out what differs between two messages with one cause: quoted texts, UUIDs and other hex, numbers, spaces.
     SELECT left(md5(result || ' ' || coalesce(failure ->> 'error', '') || ' ' || lower(regexp_replace(regexp_replace(regexp_replace(
         left(coalesce(failure ->> 'message', details, ''), 2000),
-        '''[^'']*''|"[^"]*"', '?', 'g'), '\m[0-9a-fA-F-]*[0-9][0-9a-fA-F-]*\M', '#', 'g'), '\s+', ' ', 'g'))), 12)
+        '''[^'']*''|"[^"]*"', '?', 'g'), '[[:<:]][0-9a-fA-F-]*[0-9][0-9a-fA-F-]*[[:>:]]', '#', 'g'), '[[:space:]]+', ' ', 'g'))), 12)
 $$;
 COMMENT ON FUNCTION messages.fingerprint(text, text, jsonb) IS
     'Twelve characters that are the same for dead messages whose result, error and error message are equal apart from numbers, ids and quoted texts.';

@@ -7,7 +7,11 @@ DECLARE
     many   integer;
     part   text;
     number integer;
+    plain  boolean;
 BEGIN
+    IF check_batch.queue_name IS NULL THEN
+        PERFORM messages.raise_unknown_queue(NULL);
+    END IF;
     IF pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER')
        AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE THEN
         PERFORM messages.check_access(check_batch.queue_name, 'publish');
@@ -19,15 +23,20 @@ BEGIN
         RAISE EXCEPTION 'the batch is empty or not a JSON array'
             USING ERRCODE = 'PQ004', HINT = 'Give a JSON array with at least one body.';
     END IF;
-    FOR part, number IN
-        VALUES ('references', cardinality(check_batch."references")), ('topics', cardinality(check_batch.topics)),
-               ('group_keys', cardinality(check_batch.group_keys)), ('dedup_keys', cardinality(check_batch.dedup_keys))
+    FOR part, number, plain IN
+        SELECT arrays.part, cardinality(value), (array_ndims(value), array_lower(value, 1)) = (1, 1)
+          FROM (VALUES ('references', check_batch."references"), ('topics', check_batch.topics),
+                       ('group_keys', check_batch.group_keys), ('dedup_keys', check_batch.dedup_keys)) AS arrays (part, value)
     LOOP
-        IF number <> many THEN
+        IF NOT plain THEN
+            RAISE EXCEPTION '% are no list', part
+                USING ERRCODE = 'PQ004', HINT = 'Give an array of one dimension, which begins at 1.';
+        ELSIF number <> many THEN
             RAISE EXCEPTION 'number of bodies: %; number of %: %', many, part, number
                 USING ERRCODE = 'PQ004', HINT = format('Give as many %s as bodies, or none at all.', part);
         END IF;
     END LOOP;
+    PERFORM messages.check_reference(reference) FROM unnest(check_batch."references") AS reference;
     PERFORM messages.check_topic(topic) FROM unnest(check_batch.topics) AS topic;
     PERFORM messages.check_key('group_key', key) FROM unnest(check_batch.group_keys) AS key;
     PERFORM messages.check_key('dedup_key', key) FROM unnest(check_batch.dedup_keys) AS key;

@@ -7,6 +7,7 @@ CREATE OR REPLACE FUNCTION messages.requeued_results(
 )
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
+    SELECT messages.check_number('max_messages', requeued_results.max_messages, 0, 2147483647);
     SELECT count(*), count(again.id), count(again.id) FILTER (WHERE again.result <> 'success')
       FROM (SELECT a.requeued_as
               FROM messages.message_archive a
@@ -17,4 +18,4 @@ AS $$
       LEFT JOIN messages.message_archive again ON again.id = first.requeued_as
 $$;
 COMMENT ON FUNCTION messages.requeued_results(text, integer) IS
-    'What became of the first max_messages that were requeued under this remedied_by: how many there are, how many of them are finished, and how many died again.';
+    'What became of the first max_messages that were requeued under this remedied_by: how many there are, how many of them are finished, and how many died again. PQ004: a negative number.';

@@ -6,10 +6,13 @@ DECLARE
     healed bigint;
 BEGIN
     -- Members that are in no queue any more, except dead heads that block: plain SQL deleted them, or the policy changed.
-    DELETE FROM messages.group_member g USING messages.queue q
-     WHERE g.queue_name = repair_stuck_groups.queue_name AND q.queue_name = g.queue_name
-       AND NOT EXISTS (SELECT FROM messages.message m WHERE m.id = g.id)
-       AND NOT (NOT g.waits AND q.on_dead_head = 'block' AND EXISTS (SELECT FROM messages.dead_message d WHERE d.id = g.id));
+    -- What somebody else is changing is left to the next time.
+    DELETE FROM messages.group_member WHERE ctid = ANY (ARRAY(
+        SELECT g.ctid FROM messages.group_member g JOIN messages.queue q ON q.queue_name = g.queue_name
+         WHERE g.queue_name = repair_stuck_groups.queue_name
+           AND NOT EXISTS (SELECT FROM messages.message m WHERE m.id = g.id)
+           AND NOT (NOT g.waits AND q.on_dead_head = 'block' AND EXISTS (SELECT FROM messages.dead_message d WHERE d.id = g.id))
+           FOR UPDATE OF g SKIP LOCKED));
     WITH RECURSIVE groups AS (
         (SELECT g.group_key FROM messages.group_member g WHERE g.queue_name = repair_stuck_groups.queue_name ORDER BY g.group_key LIMIT 1)
         UNION ALL

@@ -5,10 +5,8 @@ AS $$
 DECLARE
     one record;
 BEGIN
-    IF NOT coalesce(least(health.held_for, health.waiting_for) >= '0' AND health.held_for + health.waiting_for IS NOT NULL, false) THEN
-        RAISE EXCEPTION 'held_for is %, waiting_for is %', coalesce(health.held_for::text, 'NULL'), coalesce(health.waiting_for::text, 'NULL')
-            USING ERRCODE = 'PQ004', HINT = 'Give durations of 0 or more.';
-    END IF;
+    PERFORM messages.check_duration('held_for', coalesce(health.held_for, '-1 s'), '0', '100 years'),
+            messages.check_duration('waiting_for', coalesce(health.waiting_for, '-1 s'), '0', '100 years');
     FOR one IN
         SELECT * FROM (VALUES
             ('upkeep_lag', ''), ('cron_jobs', ''), ('cron_history', ''), ('schedules', ''), ('held_snapshot', '$1'), ('prepared_transaction', '$1'),

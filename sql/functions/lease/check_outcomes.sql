@@ -4,6 +4,10 @@ AS $$
 DECLARE
     outcome record;
 BEGIN
+    IF jsonb_typeof(outcomes) <> 'object' THEN
+        RAISE EXCEPTION 'outcomes are of type %', jsonb_typeof(outcomes)
+            USING ERRCODE = 'PQ004', HINT = 'Give an object: {"id": {"result", "details", "output", "failure"}}.';
+    END IF;
     FOR outcome IN
         SELECT o.value ->> 'result' AS result, o.value -> 'output' AS output, o.value -> 'failure' AS failure FROM jsonb_each(outcomes) o
         UNION ALL SELECT NULL, check_outcomes.output, check_outcomes.failure

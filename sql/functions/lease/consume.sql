@@ -50,7 +50,7 @@ BEGIN
                    (g.attempts + 1)::smallint, level.max_attempts, g.requeues, g.created_at, NULL::uuid, NULL::timestamptz
               FROM gone g
              WHERE (SELECT CASE WHEN min(visible_at) > from_at + interval '0.2 ms' AND moment > from_at + interval '5.2 ms'
-                                THEN setval(level.low_water_mark, (extract(epoch FROM least(min(visible_at), moment - interval '5 ms')) * 1000000)::bigint)
+                                THEN setval(level.low_water_mark, (extract(epoch FROM greatest(least(min(visible_at), moment - interval '5 ms'), 'epoch'::timestamptz + interval '1 us')) * 1000000)::bigint)
                                 ELSE 0 END
                       FROM ready WHERE NOT swept) IS NOT NULL;
             GET DIAGNOSTICS taken = ROW_COUNT;

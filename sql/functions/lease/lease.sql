@@ -67,7 +67,7 @@ BEGIN
               FROM leased l
              -- Evaluated once: what lies before the first of these is finished, so the next lease need not look there.
              WHERE (SELECT CASE WHEN min(visible_at) > from_at + interval '0.2 ms' AND moment > from_at + interval '5.2 ms'
-                                THEN setval(level.low_water_mark, (extract(epoch FROM least(min(visible_at), moment - interval '5 ms')) * 1000000)::bigint)
+                                THEN setval(level.low_water_mark, (extract(epoch FROM greatest(least(min(visible_at), moment - interval '5 ms'), 'epoch'::timestamptz + interval '1 us')) * 1000000)::bigint)
                                 ELSE 0 END
                       FROM ready WHERE NOT swept AND pattern IS NULL AND lease.headers IS NULL) IS NOT NULL;
             GET DIAGNOSTICS taken = ROW_COUNT;

@@ -13,7 +13,7 @@ DECLARE
     until timestamptz;
 BEGIN
     PERFORM messages.check_key('lease_name', coalesce(lease_named.lease_name, ''));
-    PERFORM messages.check_access(lease_named.queue_name, 'consume');
+    PERFORM messages.check_queue(lease_named.queue_name, 'consume');
     PERFORM messages.check_duration('lease_for', lease_named.lease_for, '1 millisecond', '12 hours');
     -- Of two concurrent calls the second waits here for the first, and then finds what that one leased.
     INSERT INTO messages.named_lease (lease_name, queue_name, expires_at)

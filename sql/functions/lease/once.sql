@@ -4,6 +4,9 @@ AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM messages.check_key('consumer', coalesce(once.consumer, ''));
+    IF once.message_id IS NULL THEN
+        RAISE EXCEPTION 'message_id is NULL' USING ERRCODE = 'PQ004', HINT = 'Give the id of the message.';
+    END IF;
     -- A limited login may name only messages of its own queues, or it could keep another team from its effect.
     IF messages.session_is_limited() THEN
         PERFORM messages.check_access(
@@ -13,4 +16,4 @@ BEGIN
     RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION messages.once(text, bigint) IS
-    'True the first time that it is called for a consumer and a message, else false. Called in the transaction of an effect, it lets the effect happen once, however often the message is delivered. Remembered for 30 days. Of two concurrent calls the second waits for the first. PQ004: bad consumer.';
+    'True the first time that it is called for a consumer and a message, else false. Called in the transaction of an effect, it lets the effect happen once, however often the message is delivered. Remembered for 30 days. Of two concurrent calls the second waits for the first. PQ004: bad argument.';

@@ -13,6 +13,8 @@ AS $$
 #variable_conflict use_column
 DECLARE
     moment   timestamptz := clock_timestamp();
+    error    text        := left(coalesce(nullif(concat_ws(': ', release.failure ->> 'error', release.failure ->> 'message'), ''),
+                                          release.details), 500);
     released record;
 BEGIN
     PERFORM messages.check_duration('delay', release.delay, '0', '366 days');
@@ -24,14 +26,17 @@ BEGIN
                SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL,
                    -- Jitter, from half of the pause to all of it, so that what failed together does not come back together.
                    visible_at = CASE
-                       WHEN release.back_off THEN moment + least(q.backoff_max, q.backoff_first * (2 ^ least(greatest(m.attempts, 1) - 1, 30)))
-                                                           * (0.5 + random() / 2)
-                       WHEN release.delay > '0' THEN moment + release.delay
+                       WHEN release.back_off THEN
+                           -- In seconds, because an interval overflows.
+                           moment + least(extract(epoch FROM q.backoff_max), extract(epoch FROM q.backoff_first) * 2 ^ least(greatest(m.attempts, 1) - 1, 30))
+                                    * (0.5 + random() / 2) * interval '1 second'
+                       WHEN release.delay > '0' THEN greatest(moment, moment + release.delay)
                        ELSE m.visible_at END,
-                   attempts = m.attempts - (NOT release.count_attempt)::integer
+                   attempts = m.attempts - (release.count_attempt IS FALSE)::integer,
+                   last_error = coalesce(error, m.last_error)
               FROM messages.queue q
              WHERE m.id = ANY (release.ids) AND m.lock_token = release.lock_token AND m.lock_expires_at > clock_timestamp()
-               AND q.queue_name = m.queue_name AND (NOT release.count_attempt OR m.attempts < q.max_attempts)
+               AND q.queue_name = m.queue_name AND (release.count_attempt IS FALSE OR m.attempts < q.max_attempts)
             RETURNING m.id, m.queue_name, m.priority, m.visible_at)
         SELECT f.queue_name, f.priority, array_agg(f.id) AS ids, min(f.visible_at) AS lowest, p.low_water, q.notify
           FROM freed f JOIN messages.queue_priority p USING (queue_name, priority) JOIN messages.queue q USING (queue_name)
@@ -50,4 +55,4 @@ BEGIN
                                          coalesce(release.details, 'released after its last attempt'), failure => release.failure);
 END $$;
 COMMENT ON FUNCTION messages.release(uuid, bigint[], interval, boolean, text, jsonb, boolean) IS
-    'Gives leased messages back, now or after a delay or the back-off of the queue, and returns the ids; an id that is missing was lost. After its last attempt a message is archived as failed instead, with details and failure. count_attempt => false gives the attempt back: "come back later". PQ004: bad delay or failure.';
+    'Gives leased messages back, now or after a delay or the back-off of the queue, and returns the ids; an id that is missing was lost. Keeps the error of failure, or else details, as last_error. After its last attempt a message is archived as failed instead, with details and failure. count_attempt => false gives the attempt back: "come back later". PQ004: bad delay or failure.';

@@ -25,7 +25,7 @@ BEGIN
             $keep$, old.partition) INTO kept USING old.end_at, moment, old.first_at;
         CONTINUE WHEN kept;
         BEGIN
-            PERFORM messages.drop_and_record_partition(old.partition);
+            PERFORM messages.drop_and_record_partition(old.partition::regclass);
             partitions_dropped := partitions_dropped + 1;
         EXCEPTION
             WHEN lock_not_available THEN
@@ -41,7 +41,7 @@ BEGIN
         SELECT q.queue_name, moment - q.retention AS before, p.partition
           FROM messages.queue q
           JOIN (SELECT a.partition, a.first_at FROM messages.archive_partitions() a
-                UNION ALL SELECT 'messages.message_archive_default'::regclass, '-infinity') p ON p.first_at < moment - q.retention
+                UNION ALL SELECT 'messages.message_archive_default', '-infinity') p ON p.first_at < moment - q.retention
          WHERE q.retention IS NOT NULL AND has_table_privilege(p.partition, 'DELETE')
     LOOP
         EXIT WHEN messages_deleted >= max_messages;

@@ -1,10 +1,10 @@
 CREATE OR REPLACE FUNCTION messages.archive_partitions()
-RETURNS TABLE (partition regclass, first_at timestamptz, end_at timestamptz)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET timezone = 'UTC'
+RETURNS TABLE (partition text, first_at timestamptz, end_at timestamptz)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' SET datestyle = 'ISO' SET quote_all_identifiers = off
 AS $$
-    SELECT c.oid::regclass, bounds[1]::timestamptz, bounds[2]::timestamptz
+    SELECT c.oid::regclass::text, bounds[1]::timestamptz, bounds[2]::timestamptz
       FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-     CROSS JOIN LATERAL regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM \(''([^'']+)''\) TO \(''([^'']+)''\)') AS bounds
+     CROSS JOIN LATERAL regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM [(]''([^'']+)''[)] TO [(]''([^'']+)''[)]') AS bounds
      WHERE i.inhparent = 'messages.message_archive'::regclass AND bounds IS NOT NULL
      ORDER BY 2
 $$;

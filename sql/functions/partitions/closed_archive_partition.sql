@@ -6,7 +6,7 @@ AS $$
 #variable_conflict use_variable
 BEGIN
     SELECT p.partition, p.first_at, p.end_at INTO partition, first_at, end_at
-      FROM messages.archive_partitions() p JOIN pg_class c ON c.oid = p.partition WHERE c.relname = name;
+      FROM messages.archive_partitions() p JOIN pg_class c ON c.oid = p.partition::regclass WHERE c.relname = name;
     IF partition IS NULL THEN
         RAISE EXCEPTION 'archive partition % does not exist', coalesce(quote_literal(left(name, 100)), 'NULL')
             USING ERRCODE = 'PQ004', HINT = 'Give one of messages.archive_partitions(), without the schema; not the default partition.';

@@ -16,9 +16,7 @@ BEGIN
     IF visible_at > clock_timestamp() + interval '3660 days' THEN
         RAISE EXCEPTION 'visible_at is %', visible_at USING ERRCODE = 'PQ004', HINT = 'Give a moment within the next ten years.';
     END IF;
-    IF jsonb_typeof(headers) <> 'object' THEN
-        RAISE EXCEPTION 'headers are of type %', jsonb_typeof(headers) USING ERRCODE = 'PQ004', HINT = 'Give a JSON object.';
-    END IF;
+    PERFORM messages.check_headers(headers);
 END $$;
 COMMENT ON FUNCTION messages.check_publish(integer, interval, interval, timestamptz, jsonb) IS
-    'Raises PQ004 for an argument of publish that is out of range.';
+    'Raises PQ004 for an argument of publish that is out of range, PQ005 for headers that are too large.';

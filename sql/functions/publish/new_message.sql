@@ -10,14 +10,17 @@ DECLARE
 BEGIN
     -- Nearly every statement inserts into one queue with one priority: that costs half of what grouping costs.
     SELECT min(a.queue_name) AS queue_name, min(a.priority) AS priority, min(a.id) AS first_id, count(*) AS number,
-           max(pg_column_size(a.message)) AS largest, max(a.queue_name) AS last_queue, max(a.priority) AS last_priority,
+           max(pg_column_size(a.message #> '{}')) AS largest, max(pg_column_size(a.headers #> '{}')) AS headers, max(a.queue_name) AS last_queue, max(a.priority) AS last_priority,
            count(a.group_key) AS grouped
       INTO arrival FROM arrived a;
     mixed := arrival.queue_name <> arrival.last_queue OR arrival.priority <> arrival.last_priority;
     grouped := arrival.grouped > 0;
+    IF arrival.headers > 65536 THEN
+        PERFORM messages.check_headers(a.headers) FROM arrived a;
+    END IF;
     LOOP
         IF mixed THEN
-            SELECT a.queue_name, a.priority, min(a.id) AS first_id, count(*) AS number, max(pg_column_size(a.message)) AS largest
+            SELECT a.queue_name, a.priority, min(a.id) AS first_id, count(*) AS number, max(pg_column_size(a.message #> '{}')) AS largest
               INTO arrival FROM arrived a
              WHERE NOT started OR (a.queue_name, a.priority) > (arrival.queue_name, arrival.priority)
              GROUP BY a.queue_name, a.priority ORDER BY a.queue_name, a.priority LIMIT 1;
@@ -31,12 +34,10 @@ BEGIN
             PERFORM messages.raise_unknown_queue(arrival.queue_name);
         END IF;
         IF arrival.largest > policy.max_body_bytes THEN
-            RAISE EXCEPTION 'a body of % bytes is too large for queue %: its max_body_bytes is %',
-                arrival.largest, quote_literal(arrival.queue_name), policy.max_body_bytes
-                USING ERRCODE = 'PQ005',
-                      HINT = 'Store large data elsewhere and publish where it is, or raise max_body_bytes with messages.alter_queue.';
+            PERFORM messages.raise_body_too_large(arrival.queue_name, arrival.largest, policy.max_body_bytes);
         END IF;
         IF policy.new_priority THEN
+            PERFORM messages.check_publish(arrival.priority, NULL, NULL, NULL, NULL);
             PERFORM messages.create_priority_sequences(arrival.queue_name, arrival.priority);
         END IF;
         IF policy.max_depth IS NOT NULL THEN

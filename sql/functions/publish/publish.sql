@@ -2,7 +2,7 @@ CREATE OR REPLACE FUNCTION messages.publish(
     queue_name   text,
     message      jsonb,
     priority     integer     DEFAULT 0,
-    delay        interval    DEFAULT '0',
+    delay        interval    DEFAULT NULL,
     expires_in   interval    DEFAULT NULL,
     headers      jsonb       DEFAULT NULL,
     reference    text        DEFAULT NULL,
@@ -21,6 +21,9 @@ DECLARE
     new_id bigint;
     admitted text;
 BEGIN
+    IF publish.queue_name IS NULL OR publish.message IS NULL OR octet_length(publish.reference) > 2600 THEN
+        PERFORM messages.check_given(publish.queue_name, publish.message), messages.check_reference(publish.reference);
+    END IF;
     IF publish.dedup_key IS NOT NULL THEN
         RETURN (SELECT d.id FROM messages.publish_deduplicated(
             publish.queue_name, jsonb_build_array(publish.message), ARRAY[publish.dedup_key], publish.dedup_window,
@@ -32,7 +35,7 @@ BEGIN
         PERFORM messages.check_access(publish.queue_name, 'publish');
     END IF;
     -- Calling another function costs a tenth of a publish, so call it only if there is something to check.
-    IF publish.priority IS DISTINCT FROM 0 OR publish.delay <> '0' OR publish.expires_in IS NOT NULL
+    IF publish.priority IS DISTINCT FROM 0 OR publish.delay IS NOT NULL OR publish.expires_in IS NOT NULL
        OR publish.visible_at IS NOT NULL OR publish.headers IS NOT NULL THEN
         PERFORM messages.check_publish(publish.priority, publish.delay, publish.expires_in, publish.visible_at, publish.headers);
     END IF;
@@ -43,17 +46,17 @@ BEGIN
     -- Everything unusual goes the long way below, and so does one publish in a hundred, to see how full the notification
     -- queue is.
     IF publish.group_key IS NULL THEN
-        admitted := set_config('messages.admitted', 'yes', true);
+        admitted := set_config('messages.admitted', pg_sequence_last_value('messages.admission')::text, true);
         INSERT INTO messages.message (id, queue_name, message, priority, created_at, visible_at, expires_at, headers, reference, topic)
             OVERRIDING SYSTEM VALUE
         SELECT new.id, q.queue_name, publish.message, p.priority, moment,
-               greatest(publish.visible_at, moment + coalesce(publish.delay, '0')), moment + publish.expires_in,
+               greatest(publish.visible_at, moment, moment + publish.delay), moment + publish.expires_in,
                publish.headers, publish.reference, publish.topic
           FROM messages.queue q
           JOIN messages.queue_priority p ON p.queue_name = q.queue_name AND p.priority = publish.priority
          CROSS JOIN LATERAL (SELECT nextval('messages.message_id_seq') AS id) new
          WHERE q.queue_name = publish.queue_name AND q.max_depth IS NULL AND random() > 0.01
-           AND pg_column_size(publish.message) <= q.max_body_bytes
+           AND pg_column_size(publish.message #> '{}') <= q.max_body_bytes
            AND coalesce(pg_sequence_last_value('messages.rings_paused_until') < extract(epoch FROM moment) * 1000000, true)
            AND CASE WHEN q.notify = 'always'
                       OR q.notify = 'gated' AND pg_try_advisory_xact_lock(hashtextextended('messages.new_message.' || q.queue_name, 0))
@@ -66,7 +69,7 @@ BEGIN
     END IF;
     INSERT INTO messages.message (queue_name, message, priority, created_at, visible_at, expires_at, headers, reference, topic, group_key)
     VALUES (publish.queue_name, publish.message, publish.priority, moment,
-            greatest(publish.visible_at, moment + coalesce(publish.delay, '0')), moment + publish.expires_in,
+            greatest(publish.visible_at, moment, moment + publish.delay), moment + publish.expires_in,
             publish.headers, publish.reference, publish.topic, publish.group_key)
     RETURNING id INTO new_id;
     RETURN new_id;

@@ -2,7 +2,7 @@ CREATE OR REPLACE FUNCTION messages.publish_batch(
     queue_name   text,
     messages     jsonb,
     priority     integer     DEFAULT 0,
-    delay        interval    DEFAULT '0',
+    delay        interval    DEFAULT NULL,
     expires_in   interval    DEFAULT NULL,
     headers      jsonb       DEFAULT NULL,
     "references" text[]      DEFAULT NULL,
@@ -34,7 +34,7 @@ BEGIN
     RETURN QUERY
     INSERT INTO messages.message AS m (queue_name, message, priority, visible_at, expires_at, headers, reference, topic, group_key)
     SELECT publish_batch.queue_name, body.value, publish_batch.priority,
-           greatest(publish_batch.visible_at, moment + coalesce(publish_batch.delay, '0')) + body.ordinality * interval '1 us',
+           greatest(publish_batch.visible_at, moment, moment + publish_batch.delay) + body.ordinality * interval '1 us',
            moment + publish_batch.expires_in, publish_batch.headers, publish_batch."references"[body.ordinality],
            publish_batch.topics[body.ordinality], publish_batch.group_keys[body.ordinality]
       FROM jsonb_array_elements(publish_batch.messages) WITH ORDINALITY AS body

@@ -5,7 +5,7 @@ CREATE OR REPLACE FUNCTION messages.publish_deduplicated(
     dedup_window interval    DEFAULT NULL,
     on_conflict  text        DEFAULT 'skip',
     priority     integer     DEFAULT 0,
-    delay        interval    DEFAULT '0',
+    delay        interval    DEFAULT NULL,
     expires_in   interval    DEFAULT NULL,
     headers      jsonb       DEFAULT NULL,
     "references" text[]      DEFAULT NULL,
@@ -18,9 +18,10 @@ AS $$
 #variable_conflict use_column
 DECLARE
     moment  timestamptz := clock_timestamp();
-    due     timestamptz := greatest(publish_deduplicated.visible_at, moment + coalesce(publish_deduplicated.delay, '0'));
-    expires timestamptz := moment + publish_deduplicated.expires_in;
+    due     timestamptz;
+    expires timestamptz;
     forget  timestamptz;
+    limits  record;
     item    record;
     known   bigint;
     ids     bigint[];
@@ -35,10 +36,18 @@ BEGIN
         RAISE EXCEPTION 'on_conflict is %', coalesce(quote_literal(left(publish_deduplicated.on_conflict, 100)), 'NULL')
             USING ERRCODE = 'PQ004', HINT = 'Give skip or replace.';
     END IF;
-    SELECT moment + coalesce(publish_deduplicated.dedup_window, q.dedup_window) INTO forget
+    SELECT q.dedup_window, q.max_body_bytes INTO limits
       FROM messages.queue q WHERE q.queue_name = publish_deduplicated.queue_name;
     IF NOT FOUND THEN
         PERFORM messages.raise_unknown_queue(publish_deduplicated.queue_name);
+    END IF;
+    due := greatest(publish_deduplicated.visible_at, moment, moment + publish_deduplicated.delay);
+    expires := moment + publish_deduplicated.expires_in;
+    forget := moment + coalesce(publish_deduplicated.dedup_window, limits.dedup_window);
+    IF publish_deduplicated.on_conflict = 'replace' THEN           -- no trigger sees the body of an UPDATE
+        PERFORM messages.raise_body_too_large(publish_deduplicated.queue_name, pg_column_size(body.value), limits.max_body_bytes)
+           FROM jsonb_array_elements(publish_deduplicated.messages) AS body (value)
+          WHERE pg_column_size(body.value) > limits.max_body_bytes;
     END IF;
     -- The ids follow the order of the bodies, because the order in a group follows the ids.
     ids := ARRAY(SELECT nextval('messages.message_id_seq') FROM generate_series(1, cardinality(publish_deduplicated.dedup_keys)));

@@ -23,7 +23,7 @@ BEGIN
                                   alter_queue.max_body_bytes, alter_queue.backoff_first, alter_queue.backoff_max,
                                   alter_queue.dedup_window, alter_queue.retention, alter_queue.on_dead_head,
                                   alter_queue.max_leased, alter_queue.max_depth);
-    SELECT * INTO before FROM messages.queue q WHERE q.queue_name = alter_queue.queue_name FOR UPDATE;
+    SELECT * INTO before FROM messages.queue q WHERE q.queue_name = alter_queue.queue_name FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         PERFORM messages.raise_unknown_queue(alter_queue.queue_name);
     END IF;

@@ -8,6 +8,7 @@ RETURNS TABLE (queue_name text, ready bigint, oldest_age interval, next_in inter
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
 AS $$
+    SELECT messages.check_number('count_up_to', count_up_to, 0, 2147483647);
     -- Below the low-water mark there is only what a sweep would find. Busy consumers sweep, so look there only when one is due.
     SELECT q.queue_name, least(sum(found.ready), free.leases)::bigint,
            moment - min(found.oldest),
@@ -38,7 +39,8 @@ AS $$
         SELECT CASE WHEN q.max_leased IS NULL THEN 'infinity'::numeric
                     ELSE greatest(0, q.max_leased - (
                         SELECT count(*) FROM messages.counted_lease c JOIN messages.message m ON m.id = c.id
-                         WHERE c.queue_name = q.queue_name AND m.lock_token = c.lock_token AND m.lock_expires_at > moment)) END AS leases) free
+                         WHERE c.queue_name = q.queue_name AND m.lock_token IS NOT DISTINCT FROM c.lock_token
+                           AND m.lock_expires_at > moment)) END AS leases) free
      WHERE (queue_names IS NULL OR q.queue_name = ANY (queue_names)) AND NOT q.paused
        AND ((SELECT r.everything FROM messages.session_reach r)
             OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
@@ -46,4 +48,4 @@ AS $$
     HAVING sum(found.ready) > 0 OR min(coming.visible_at) IS NOT NULL
 $$;
 COMMENT ON FUNCTION messages.ready_queues(text[], integer, text, jsonb) IS
-    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased allows) or later (next_in); only messages whose topic matches the pattern and whose headers contain the ones given. One query serves any number of waiting consumers. PQ004: bad pattern.';
+    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased allows) or later (next_in); only messages whose topic matches the pattern and whose headers contain the ones given. One query serves any number of waiting consumers. PQ004: bad pattern, or a negative number.';

@@ -17,7 +17,7 @@ BEGIN
     ELSIF to_regrole('messages_limited') IS NULL THEN
         RAISE EXCEPTION 'this cluster has no role messages_limited' USING ERRCODE = 'undefined_object',
             HINT = 'Install again as a superuser or a role with CREATEROLE: the installation creates the group roles.';
-    ELSIF grant_queue.role_name LIKE 'messages\_%' OR pg_has_role(grantee, to_regrole('messages_admin'), 'USAGE') THEN
+    ELSIF starts_with(grant_queue.role_name, 'messages_') OR pg_has_role(grantee, to_regrole('messages_admin'), 'USAGE') THEN
         RAISE EXCEPTION 'role % cannot be limited to queues', quote_literal(grant_queue.role_name) USING ERRCODE = 'PQ004',
             HINT = 'Give a role that is not a superuser, not a member of messages_admin, and not one of the group roles.';
     END IF;

@@ -5,10 +5,7 @@ AS $$
 DECLARE
     summary jsonb;
 BEGIN
-    IF (length(begin_run.run_id) BETWEEN 1 AND 250) IS NOT TRUE THEN
-        RAISE EXCEPTION 'the name of the run has % characters', coalesce(length(begin_run.run_id), 0)
-            USING ERRCODE = 'PQ004', HINT = 'Give a text of 1 to 250 characters.';
-    END IF;
+    PERFORM messages.check_name('run_id', begin_run.run_id), messages.check_name('pipeline', begin_run.pipeline);
     INSERT INTO messages.pipeline_run (run_id, pipeline) VALUES (begin_run.run_id, begin_run.pipeline)
     ON CONFLICT (run_id) DO NOTHING;
     summary := messages.run_summary(begin_run.run_id, begin_run.pipeline);

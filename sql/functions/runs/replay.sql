@@ -13,6 +13,11 @@ BEGIN
     ELSIF replay.rows = '[]' THEN
         RETURN 0;
     END IF;
+    IF jsonb_typeof(replay.rows) IS DISTINCT FROM 'array'
+       OR EXISTS (SELECT FROM jsonb_array_elements(replay.rows) AS r
+                   WHERE NOT jsonb_path_exists(r, 'strict $ ? (@.id >= 0 && @.id <= 9223372036854775807 && @.id.floor() == @.id)')) THEN
+        RAISE EXCEPTION 'the rows are not messages' USING ERRCODE = 'PQ004', HINT = 'Give a JSON array of objects, each with an id.';
+    END IF;
     PERFORM messages.check_run_begun(replay.run_id, 'replay');
     SELECT array_agg(r.id ORDER BY place) AS ids, array_agg(r.headers ORDER BY place) AS headers,
            jsonb_agg(coalesce(r.message, 'null') ORDER BY place) AS bodies, array_agg(r.reference ORDER BY place) AS "references",
@@ -26,6 +31,7 @@ BEGIN
       FROM messages.publish_deduplicated(replay.queue_name, given.bodies, given.dedup_keys, dedup_window => interval '90 days',
                priority => replay.priority, "references" => given."references", topics => given.topics,
                group_keys => given.group_keys) WITH ORDINALITY AS d (id, duplicate, place);
+    PERFORM messages.check_headers(h) FROM unnest(given.headers) AS h WHERE jsonb_typeof(h) = 'object';
     -- In the same transaction, so that nobody sees a message without these.
     UPDATE messages.message m
        SET headers = CASE WHEN jsonb_typeof(given.headers[d.place]) = 'object' THEN given.headers[d.place] ELSE '{}' END

@@ -30,10 +30,9 @@ BEGIN
         RAISE EXCEPTION 'priority is %', coalesce(priority::text, 'NULL')
             USING ERRCODE = 'PQ004', HINT = 'Give a whole number from -100 to 100; higher is leased first.';
     END IF;
-    IF jsonb_typeof(headers) <> 'object' THEN
-        RAISE EXCEPTION 'headers are of type %', jsonb_typeof(headers)
-            USING ERRCODE = 'PQ004', HINT = 'Give a JSON object: schedule and tick are added to it.';
-    END IF;
+    PERFORM messages.check_headers(headers);
+    -- Both are added at each tick.
+    PERFORM messages.check_headers(headers || jsonb_build_object('schedule', schedule_name, 'tick', '2000-01-01T00:00:00Z'));
 END $$;
 COMMENT ON FUNCTION messages.check_schedule(text, text, text, jsonb, integer, jsonb) IS
     'Raises PQ004 for an argument of schedule that is out of range.';

@@ -19,7 +19,7 @@ DECLARE
         WHEN '@monthly'  THEN '0 0 1 * *'
         WHEN '@yearly'   THEN '0 0 1 1 *'
         WHEN '@annually' THEN '0 0 1 1 *'
-        ELSE btrim(left(cron, 501), E' \t') END, '[ \t]+');
+        ELSE btrim(left(cron, 501), E' \t') END, E'[ \t]+');
 BEGIN
     IF cron IS NULL OR cardinality(fields) <> 5 OR length(cron) > 500 THEN
         RAISE EXCEPTION 'cron is %', coalesce(quote_literal(left(cron, 100)), 'NULL')

@@ -18,12 +18,11 @@ DECLARE
     staged    bigint  := 0;
     in_order  boolean := false;
     ranked    text;
+    taken     bigint := 0;
     published bigint := 0;
 BEGIN
     PERFORM messages.check_duration('dedup_window', publish_staged.dedup_window, '1 second', '366 days');
-    IF publish_staged.run_id IS NULL THEN
-        RAISE EXCEPTION 'run_id is NULL' USING ERRCODE = 'PQ004', HINT = 'Give the run a name.';
-    END IF;
+    PERFORM messages.check_name('run_id', publish_staged.run_id), messages.check_winners(publish_staged.winners);
     done := messages.lock_publish_run(publish_staged.run_id, publish_staged.batch) || '{"repeated": true}';
     IF done IS NOT NULL THEN
         -- The stage of a stream may hold the next batch already: this call may come from a driver that has been replaced.
@@ -69,7 +68,8 @@ BEGIN
                      ORDER BY n.target COLLATE "C", n.dedup_key COLLATE "C", n.place
                     ON CONFLICT (queue_name, dedup_key) DO UPDATE SET id = excluded.id, expires_at = excluded.expires_at
                      WHERE d.expires_at <= $3
-                    RETURNING d.id)
+                    RETURNING d.id),
+                published AS (
                 INSERT INTO messages.message (id, queue_name, message, priority, created_at, visible_at, expires_at, headers, reference,
                                               topic, group_key)
                     OVERRIDING SYSTEM VALUE
@@ -78,7 +78,9 @@ BEGIN
                   FROM numbered n
                  WHERE n.dedup_key IS NULL OR n.id IN (SELECT r.id FROM remembered r)
                  ORDER BY n.id
-                $insert$, ranked) USING publish_staged.winners, publish_staged.queue_name, moment, publish_staged.dedup_window;
+                RETURNING 1)
+                SELECT (SELECT count(*) FROM numbered), (SELECT count(*) FROM published)
+                $insert$, ranked) INTO taken, published USING publish_staged.winners, publish_staged.queue_name, moment, publish_staged.dedup_window;
         ELSE
             -- Not sorted, because leases follow visible_at anyway: sorting a million bodies costs as much as inserting them.
             EXECUTE format($insert$
@@ -87,8 +89,14 @@ BEGIN
                        r.expires_at, r.headers, r.reference, r.topic
                   FROM (%s) r
                 $insert$, ranked) USING publish_staged.winners, publish_staged.queue_name, moment;
+            GET DIAGNOSTICS published = ROW_COUNT;
+            taken := published;
         END IF;
-        GET DIAGNOSTICS published = ROW_COUNT;
+        -- Rows are only ever added, so as many rows are the same rows: those whose queues were checked above.
+        IF taken <> staged THEN
+            RAISE EXCEPTION 'rows that the tasks staged: %; rows that are there now: %; nothing was published', staged, taken
+                USING ERRCODE = 'PQ012', HINT = 'Something writes under the number of an attempt that has ended. Run the job again.';
+        END IF;
     END IF;
     done := jsonb_strip_nulls(jsonb_build_object(
         'rows', staged, 'published', published, 'duplicates', staged - published, 'batch', publish_staged.batch));

@@ -5,6 +5,7 @@ AS $$
 DECLARE
     stage text;
 BEGIN
+    PERFORM messages.check_name('stage_id', stage_publish.stage_id);
     IF stage_publish.queue_name IS NOT NULL THEN
         PERFORM messages.check_queue(stage_publish.queue_name, 'publish');
     END IF;
@@ -19,13 +20,15 @@ BEGIN
         -- No autovacuum: its lock would be in the way of the DROP.
         EXECUTE format($create$
             CREATE UNLOGGED TABLE %s (
-                attempt bigint NOT NULL, ordinal bigint NOT NULL, message jsonb NOT NULL,
+                attempt bigint NOT NULL, message jsonb NOT NULL,
+                -- Microseconds in visible_at.
+                ordinal bigint NOT NULL CONSTRAINT ordinal CHECK (ordinal BETWEEN 0 AND 10000000000),
                 -- '' where rows have no column for it: the queue of the job.
                 queue_name text        DEFAULT '' CONSTRAINT queue_name CHECK (queue_name IS NOT NULL),
                 -- The most that fits into an index entry if it does not compress.
                 reference  text        CONSTRAINT reference CHECK (octet_length(reference) <= 2600),
-                headers    jsonb       CONSTRAINT headers CHECK (jsonb_typeof(headers) = 'object'),
-                topic      text        CONSTRAINT topic CHECK (topic ~ '^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$' AND length(topic) <= 255),
+                headers    jsonb       CONSTRAINT headers CHECK (jsonb_typeof(headers) = 'object' AND pg_column_size(headers) <= 65536),
+                topic      text        CONSTRAINT topic CHECK (topic ~ '^[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*$' AND length(topic) <= 255),
                 group_key  text        CONSTRAINT group_key CHECK (length(group_key) BETWEEN 1 AND 255),
                 dedup_key  text        CONSTRAINT dedup_key CHECK (length(dedup_key) BETWEEN 1 AND 255),
                 priority   bigint      CONSTRAINT priority CHECK (priority BETWEEN -100 AND 100),

@@ -2,7 +2,7 @@ CREATE OR REPLACE FUNCTION messages.publish_topic(
     topic      text,
     message    jsonb,
     priority   integer     DEFAULT 0,
-    delay      interval    DEFAULT '0',
+    delay      interval    DEFAULT NULL,
     expires_in interval    DEFAULT NULL,
     headers    jsonb       DEFAULT NULL,
     reference  text        DEFAULT NULL,

@@ -11,11 +11,14 @@ BEGIN
     DELETE FROM messages.inbox WHERE ctid = ANY (ARRAY(
         SELECT i.ctid FROM messages.inbox i WHERE i.handled_at <= clock_timestamp() - interval '30 days'
          ORDER BY i.handled_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
-    DELETE FROM messages.pipeline_run r WHERE r.started_at <= clock_timestamp() - interval '90 days';
+    DELETE FROM messages.pipeline_run WHERE run_id = ANY (ARRAY(
+        SELECT r.run_id FROM messages.pipeline_run r WHERE r.started_at <= clock_timestamp() - interval '90 days' FOR UPDATE SKIP LOCKED));
     DELETE FROM messages.traffic WHERE ctid = ANY (ARRAY(
         SELECT t.ctid FROM unnest(ARRAY['minute', 'hour']) AS g (grain) JOIN messages.traffic t ON t.grain = g.grain
          WHERE t.bucket_at < date_trunc(g.grain, messages.traffic_kept_since(g.grain), 'UTC') LIMIT max_rows FOR UPDATE OF t SKIP LOCKED));
-    DELETE FROM messages.named_lease n WHERE n.expires_at <= clock_timestamp() - interval '1 day';
+    DELETE FROM messages.named_lease WHERE ctid = ANY (ARRAY(
+        SELECT n.ctid FROM messages.named_lease n WHERE n.expires_at <= clock_timestamp() - interval '1 day' FOR UPDATE SKIP LOCKED));
+    PERFORM messages.drop_unused_sequences();
     FOR stage IN
         SELECT s.number FROM messages.publish_stage s WHERE s.expires_at <= clock_timestamp()
          ORDER BY s.expires_at LIMIT 100 FOR UPDATE SKIP LOCKED
@@ -24,10 +27,10 @@ BEGIN
     END LOOP;
     FOR old IN
         SELECT p.oid FROM pg_proc p
-         WHERE p.pronamespace = 'messages'::regnamespace AND p.proname LIKE 'superseded\_%'
+         WHERE p.pronamespace = 'messages'::regnamespace AND starts_with(p.proname, 'superseded_')
            AND NOT EXISTS (SELECT FROM messages.schema_migration s WHERE s.applied_at > clock_timestamp() - interval '1 hour')
     LOOP
         EXECUTE format('DROP FUNCTION %s', old);
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox after 30 days, runs of pipelines after 90, named leases a day after they end; drops stages whose job died a day ago, and functions that an upgrade superseded an hour ago.';
+COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox after 30 days, runs of pipelines after 90, named leases a day after they end; drops stages whose job died a day ago, and, after an hour, the sequences of dropped queues and functions that an upgrade superseded.';

@@ -2,7 +2,7 @@ CREATE OR REPLACE FUNCTION messages.notify_queue_is_filling() RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF messages.stored_moment('messages.rings_paused_until') > clock_timestamp() THEN
+    IF messages.stored_moment('messages.rings_paused_until', clock_timestamp() + interval '1 minute') > clock_timestamp() THEN
         RETURN true;
     END IF;
     IF pg_notification_queue_usage() > 0.5 THEN

@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.purge_cron_history(older_than interval) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET row_security = on
 AS $$
 DECLARE
     purged bigint;

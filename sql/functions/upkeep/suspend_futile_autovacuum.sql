@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.suspend_futile_autovacuum(held_for interval DEFAULT '1 minute', dead_rows bigint DEFAULT 200000) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s'
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms'
 AS $$
 DECLARE
     busy    record;
@@ -19,7 +19,7 @@ BEGIN
                c.oid = 'messages.message'::regclass OR p.partition IS NOT NULL AS grows
           FROM pg_class c
           LEFT JOIN pg_inherits i ON i.inhrelid = c.oid AND i.inhparent = 'messages.message_archive'::regclass
-          LEFT JOIN messages.archive_partitions() p ON p.partition = c.oid AND clock_timestamp() >= p.first_at AND clock_timestamp() < p.end_at
+          LEFT JOIN messages.archive_partitions() p ON p.partition::regclass = c.oid AND clock_timestamp() >= p.first_at AND clock_timestamp() < p.end_at
          WHERE c.oid = 'messages.message'::regclass
             OR (i.inhrelid IS NOT NULL AND has_table_privilege(c.oid, 'DELETE'))    -- not one that another role made by hand
     LOOP

@@ -242,6 +242,17 @@ def test_peek_says_what_waits_behind_another_of_its_group(pgqueue: Pgqueue, conn
         assert found[1]["visible_at"] is None
 
 
+def test_peek_says_why_a_message_is_retried(pgqueue: Pgqueue, conn: Connection) -> None:
+    run(conn, verbs.publish("default", 1))
+    (message,) = run(conn, verbs.lease("default"))
+    failure = {"error": "LookupError", "message": "no such order"}
+    run(conn, verbs.release(message.lock_token, [message.id], failure=failure))
+    for options in ([], ["--headers-only"]):
+        (found,) = pgqueue("peek", "default", "--json", *options).json["messages"]
+        assert found["last_error"] == "LookupError: no such order"
+        assert "no such order" in pgqueue("peek", "default", *options).out
+
+
 def test_peek_without_bodies_shows_none(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish(queue("orders"), "SECRET"))
     for options in ([], ["--json"]):

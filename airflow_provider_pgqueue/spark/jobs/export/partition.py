@@ -74,7 +74,7 @@ def closed_partitions(
                        pg_table_size(c.oid) AS bytes,
                        CASE WHEN c.reltuples > 0 AND c.relpages > 0 THEN c.reltuples / c.relpages
                             ELSE %(rows_in_page)s END AS rows_in_page
-                  FROM messages.archive_partitions() p JOIN pg_class c ON c.oid = p.partition
+                  FROM messages.archive_partitions() p JOIN pg_class c ON c.oid = p.partition::regclass
                  WHERE p.end_at <= clock_timestamp()
                    AND CASE WHEN %(names)s::text[] = '{}' THEN p.end_at <= clock_timestamp() - %(older_than)s
                             ELSE c.relname = ANY (%(names)s) END

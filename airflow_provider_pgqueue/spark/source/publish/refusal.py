@@ -11,7 +11,7 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
 
 _ROW: Final = re.compile(r"^COPY \w+, line (\d+)", re.M)
 _RULES: Final = {
-    "headers": "its headers are no JSON object. Give an object, or NULL.",
+    "headers": "its headers are no JSON object, or larger than 64 kB. Give a small object, or NULL.",
     "queue_name": "its queue_name is NULL. Name a queue in each row, or leave out the column and give option queue.",
     "reference": "its reference is too long. Give a text of at most 2,600 bytes, or NULL.",
     "topic": "its topic is not valid. Use words of letters, digits, - and _ with single dots between them.",

@@ -1,0 +1,16 @@
+CREATE OR REPLACE FUNCTION messages.check_headers(headers jsonb) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    -- #> unpacks a value that a table holds compressed.
+    bytes integer := pg_column_size(headers #> '{}');
+BEGIN
+    IF jsonb_typeof(headers) <> 'object' THEN
+        RAISE EXCEPTION 'headers are of type %', jsonb_typeof(headers) USING ERRCODE = 'PQ004', HINT = 'Give a JSON object.';
+    ELSIF bytes > 65536 THEN
+        RAISE EXCEPTION 'headers of % bytes are too large: the most is 65536', bytes
+            USING ERRCODE = 'PQ005', HINT = 'Put into the body what is not about the message.';
+    END IF;
+END $$;
+COMMENT ON FUNCTION messages.check_headers(jsonb) IS
+    'Raises PQ004 for headers that are no object, PQ005 for more than 64 kB as a jsonb value; NULL means not given.';

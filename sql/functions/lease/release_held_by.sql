@@ -1,0 +1,23 @@
+CREATE OR REPLACE FUNCTION messages.release_held_by(queue_name text, holder text) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    held     record;
+    released bigint := 0;
+BEGIN
+    PERFORM messages.check_queue(release_held_by.queue_name, 'consume');
+    PERFORM messages.check_key('holder', coalesce(release_held_by.holder, ''));
+    -- Reads the whole queue: no index has the lease in it, so that a lease stays cheap.
+    FOR held IN
+        SELECT m.lock_token, array_agg(m.id) AS ids FROM messages.message m
+         WHERE m.queue_name = release_held_by.queue_name AND m.lock_expires_at > clock_timestamp() AND m.lock_token IS NOT NULL
+           AND (m.locked_by = release_held_by.holder OR starts_with(m.locked_by, release_held_by.holder || '/'))
+         GROUP BY m.lock_token
+    LOOP
+        released := released + (SELECT count(*) FROM messages.release(held.lock_token, held.ids, count_attempt => false));
+    END LOOP;
+    RETURN released;
+END $$;
+COMMENT ON FUNCTION messages.release_held_by(text, text) IS
+    'Releases at once, without counting an attempt, what a consumer that is gone still holds, and returns how many there were: all leases whose locked_by is holder, or begins with holder and a slash. Whoever still works under one of them has lost it. Reads the whole queue. PQ001: unknown queue; PQ004: bad holder.';

@@ -1,0 +1,43 @@
+CREATE OR REPLACE FUNCTION messages.delete_queue(queue_name text, force boolean) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    deleted bigint;
+BEGIN
+    PERFORM FROM messages.queue q WHERE q.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
+    IF NOT FOUND THEN
+        PERFORM messages.raise_unknown_queue(delete_queue.queue_name);
+    END IF;
+    IF NOT delete_queue.force AND EXISTS (SELECT FROM messages.message m WHERE m.queue_name = delete_queue.queue_name) THEN
+        RAISE EXCEPTION 'queue % is not empty', quote_literal(delete_queue.queue_name) USING ERRCODE = 'PQ010',
+            HINT = format('Finish its messages, or delete them with it: SELECT messages.drop_queue(%L, force => true)', delete_queue.queue_name);
+    END IF;
+    -- All or none, without waiting for anybody.
+    PERFORM FROM messages.dead_message d WHERE d.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
+    PERFORM FROM messages.group_member g WHERE g.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
+    PERFORM FROM messages.group_without_head g WHERE g.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
+    PERFORM FROM messages.counted_lease c WHERE c.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
+    PERFORM FROM messages.schedule s WHERE s.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
+    PERFORM FROM messages.dedup d WHERE d.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
+    PERFORM FROM messages.topic_binding b WHERE b.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
+    PERFORM FROM messages.queue_grant g WHERE g.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
+    DELETE FROM messages.message m WHERE m.queue_name = delete_queue.queue_name;
+    GET DIAGNOSTICS deleted = ROW_COUNT;
+    DELETE FROM messages.dead_message d WHERE d.queue_name = delete_queue.queue_name;
+    DELETE FROM messages.group_member g WHERE g.queue_name = delete_queue.queue_name;
+    DELETE FROM messages.group_without_head g WHERE g.queue_name = delete_queue.queue_name;
+    DELETE FROM messages.counted_lease c WHERE c.queue_name = delete_queue.queue_name;
+    DELETE FROM messages.schedule s WHERE s.queue_name = delete_queue.queue_name;
+    DELETE FROM messages.dedup d WHERE d.queue_name = delete_queue.queue_name;
+    -- A session that read the queue a moment ago still reads and sets its marks.
+    INSERT INTO messages.unused_sequence (sequence)
+    SELECT unnest(ARRAY[p.low_water, p.sweep_due]) FROM messages.queue_priority p WHERE p.queue_name = delete_queue.queue_name
+    UNION ALL
+    SELECT unnest(ARRAY[q.depth_left, q.depth_recount_at]) FROM messages.queue q
+     WHERE q.queue_name = delete_queue.queue_name AND q.depth_left IS NOT NULL;
+    DELETE FROM messages.queue q WHERE q.queue_name = delete_queue.queue_name;
+    RETURN deleted;
+END $$;
+COMMENT ON FUNCTION messages.delete_queue(text, boolean) IS
+    'Does what drop_queue does, once nobody else can change a message. 55P03: somebody is changing what goes with the queue.';

@@ -1,0 +1,142 @@
+"""A consumer that is told to stop inside a long call, that runs out of time, or that is tried again."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
+
+from airflow_provider_pgqueue.core import LeaseLost, verbs
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.operators import consume
+from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
+from tests.waiting import until
+
+Connection = psycopg.Connection[Any]
+Queue = Callable[..., str]
+Run = Callable[..., Any]
+
+
+def task(**arguments: Any) -> PgQueueConsumeOperator:
+    return PgQueueConsumeOperator(**({"task_id": "consume", "queue_name": "orders"} | arguments))
+
+
+def leased(conn: Connection) -> list[Any]:
+    return [
+        body
+        for (body,) in conn.execute("SELECT message FROM messages.message WHERE lock_expires_at IS NOT NULL ORDER BY 1")
+    ]
+
+
+def attempts(conn: Connection) -> dict[Any, int]:
+    return dict(conn.execute("SELECT message, attempts FROM messages.message ORDER BY id").fetchall())
+
+
+def results(conn: Connection) -> dict[Any, str]:
+    return dict(conn.execute("SELECT message, result FROM messages.message_archive").fetchall())
+
+
+@pytest.fixture
+def on_term() -> Iterator[Callable[[PgQueueConsumeOperator], None]]:
+    """Let SIGTERM do what Airflow's task runner does."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield lambda operator: signal.signal(signal.SIGTERM, lambda *_: operator.on_kill())
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_task_told_to_stop_inside_a_long_call_gives_the_others_back_at_once(
+    conn_id: str, queue: Queue, run: Run, conn: Connection, on_term: Callable[[Any], None]
+) -> None:
+    PgQueueHook(conn_id).publish_batch(queue("orders"), list(range(6)))
+
+    def handle(message: Any) -> None:
+        if message.body == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+            until(lambda: leased(conn) == [2], timeout=3, what="the others to be free")
+
+    operator = task(apply_function=handle)
+    on_term(operator)
+    with pytest.raises(AirflowException, match="stopped while consuming"):
+        run(operator)
+    assert results(conn) == {0: "success", 1: "success", 2: "success"}
+    assert attempts(conn) == {3: 0, 4: 0, 5: 0}
+
+
+@pytest.mark.parametrize(
+    ("function", "lost", "counted"),
+    [("apply_function", 1, {0: 1, 1: 0, 2: 0}), ("apply_function_batch", 3, {0: 1, 1: 1, 2: 1})],
+)
+def test_what_is_in_hand_is_released_before_airflow_kills_the_task(
+    conn_id: str,
+    queue: Queue,
+    run: Run,
+    conn: Connection,
+    on_term: Callable[[Any], None],
+    monkeypatch: pytest.MonkeyPatch,
+    function: str,
+    lost: int,
+    counted: dict[int, int],
+) -> None:
+    assert consume._LAST_MOMENT < 5, "Airflow kills after five seconds"
+    monkeypatch.setattr(consume, "_LAST_MOMENT", 0.2)
+    PgQueueHook(conn_id).publish_batch(queue("orders"), list(range(3)))
+
+    def hang(work: Any) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        until(lambda: leased(conn) == [], timeout=5, what="all to be free")
+
+    operator = task(**{function: hang})
+    on_term(operator)
+    with pytest.raises(AirflowException, match=rf"'lost': {lost}\b"):
+        run(operator)
+    assert results(conn) == {}
+    assert attempts(conn) == counted
+
+
+def test_a_task_that_runs_out_of_its_time_counts_an_attempt_of_the_message_in_hand_alone(
+    conn_id: str, queue: Queue, run: Run, conn: Connection
+) -> None:
+    PgQueueHook(conn_id).publish_batch(queue("orders"), list(range(4)))
+
+    def handle(message: Any) -> None:
+        if message.body == 1:
+            raise AirflowTaskTimeout("as execution_timeout does it")
+
+    with pytest.raises(AirflowTaskTimeout):
+        run(task(apply_function=handle))
+    assert results(conn) == {0: "success"}
+    assert attempts(conn) == {1: 1, 2: 0, 3: 0}
+    assert leased(conn) == []
+
+
+def test_a_retry_takes_over_what_its_own_earlier_try_holds_and_nothing_else(
+    conn_id: str, queue: Queue, run: Run, conn: Connection, context: Any
+) -> None:
+    hook = PgQueueHook(conn_id)
+    hook.publish_batch(queue("orders"), list(range(6)))
+    first = "orders/manual__1/consume/-1/1@123@gone"
+    for holder in (first, "orders/manual__1/consume/-1x/1@1@b", "orders/manual__1/consume/7/1@123@b"):
+        hook.run(verbs.lease("orders", max_messages=2, lease_for=timedelta(hours=1), locked_by=holder))
+    assert run(task(apply_function=print)) == {}, "a first try has nothing to take over"
+    context["ti"].try_number = 2
+    seen: list[Any] = []
+    assert run(task(apply_function=lambda message: seen.append((message.body, message.attempts)))) == {"success": 2}
+    assert seen == [(0, 1), (1, 1)]
+    assert leased(conn) == [2, 3, 4, 5]
+
+
+def test_an_earlier_try_that_still_works_has_lost_its_messages(conn_id: str, queue: Queue, context: Any) -> None:
+    hook = PgQueueHook(conn_id)
+    hook.publish(queue("orders"), 1)
+    (message,) = hook.run(verbs.lease("orders", locked_by="me/1"))
+    assert hook.run(verbs.release_held_by("orders", "me")) == 1
+    assert hook.run(verbs.release_held_by("orders", "me")) == 0
+    assert message.lock_token is not None
+    with pytest.raises(LeaseLost):
+        hook.archive(message.lock_token, [message.id])
