@@ -87,6 +87,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/queues/delete_queue.sql
 \ir functions/queues/status.sql
 \ir functions/queues/ready_queues.sql
+\ir functions/queues/lease_policy.sql
 \ir functions/queues/unknown_queues.sql
 \ir functions/queues/check_policy.sql
 \ir functions/queues/check_queue.sql
@@ -110,6 +111,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/schedules/parse_cron_field.sql
 
 -- Roles and teams
+\ir functions/roles/reads_all_bodies.sql
 \ir functions/roles/grant_queue.sql
 \ir functions/roles/revoke_queue.sql
 \ir functions/roles/queue_grants.sql
@@ -152,6 +154,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/health/health_dead_tuples.sql
 \ir functions/health/health_held_snapshot.sql
 \ir functions/health/health_history.sql
+\ir functions/health/health_limited_roles.sql
 \ir functions/health/health_index_bloat.sql
 \ir functions/health/health_notify_queue.sql
 \ir functions/health/health_prepared_transaction.sql
@@ -210,6 +213,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 
 -- pg_cron
 \ir cron/install_cron.sql
+\ir cron/prepare_cron_role.sql
+\ir cron/cron_cure.sql
 \ir cron/uninstall_cron.sql
 \ir cron/upkeep_mode.sql
 \ir cron/show_cron_jobs_to_owner.sql

@@ -16,7 +16,7 @@ BEGIN
         REVOKE USAGE ON SCHEMA cron FROM messages_owner;
     END IF;
     -- messages_owner last: the memberships that it granted go with the groups.
-    FOREACH name IN ARRAY ARRAY['messages_publisher', 'messages_consumer', 'messages_observer', 'messages_upkeep',
+    FOREACH name IN ARRAY ARRAY['messages_cron', 'messages_publisher', 'messages_consumer', 'messages_observer', 'messages_upkeep',
                                 'messages_admin', 'messages_raw', 'messages_reader', 'messages_pipeline', 'messages_limited', 'messages_owner']
     LOOP
         CONTINUE WHEN to_regrole(name) IS NULL;

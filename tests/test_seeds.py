@@ -15,6 +15,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import Consumer, LeaseLost, Retry, Worker, run, verbs
 from airflow_provider_pgqueue.core.errors import CronUnavailable
+from airflow_provider_pgqueue.core.installation import CRON_ROLE
 from tests.waiting import until, until_a_message_expires, until_leases_expire
 from tools.postgres import Cluster
 
@@ -174,8 +175,8 @@ def test_s0_a_raw_worker_that_takes_over_an_expired_lease_ends_the_old_token(con
 def test_s0_pg_cron_archives_notifies_and_publishes_scheduled_messages(cron_dsn: str) -> None:
     with psycopg.connect(cron_dsn, autocommit=True) as conn:
         conn.execute("SELECT messages.alter_queue('default', max_attempts => 1)")
-        assert run(conn, verbs.install_cron()) == "messages:upkeep"
-        assert run(conn, verbs.install_cron()) == "messages:upkeep"
+        assert run(conn, verbs.install_cron(CRON_ROLE)) == "messages:upkeep"
+        assert run(conn, verbs.install_cron(CRON_ROLE)) == "messages:upkeep"
         assert conn.execute("SELECT count(*) FROM cron.job").fetchone() == (2,)
         assert run(conn, verbs.upkeep_mode()) == "pg_cron"
         conn.execute(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -18,6 +18,11 @@ from airflow_provider_pgqueue.core.installation import schedule_upkeep
 from airflow_provider_pgqueue.core.migrations import migrate, scripts, sql_folder
 from airflow_provider_pgqueue.core.quantity import quantity
 
+# A superuser has to name a login for the jobs.
+_INSTALL_CRON: Final = """SELECT messages.install_cron(
+    CASE WHEN (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN 'messages_cron' END);
+"""
+
 
 @click.command()
 @click.option(
@@ -25,10 +30,15 @@ from airflow_provider_pgqueue.core.quantity import quantity
     default=None,
     help="--cron fails unless pg_cron can do the upkeep; --no-cron removes its jobs. Default: use it if available.",
 )
+@click.option(
+    "--cron-role",
+    metavar="NAME",
+    help="The login that pg_cron does the upkeep as. Default: this one; for a superuser messages_cron.",
+)
 @click.option("--print-sql", is_flag=True, help="Print the SQL as one script for psql -f instead of running it.")
 @shared_options
 @pass_settings
-def install(settings: Settings, cron: bool | None, print_sql: bool) -> None:
+def install(settings: Settings, cron: bool | None, cron_role: str | None, print_sql: bool) -> None:
     """Install or upgrade the schema; let pg_cron do the upkeep where it is available.
 
     Run it after every upgrade of the package; running it twice does no harm.
@@ -39,7 +49,7 @@ def install(settings: Settings, cron: bool | None, print_sql: bool) -> None:
         return
     with connected(settings, check=False) as conn:
         applied = migrate(conn)
-        no_cron = schedule_upkeep(conn, cron)
+        no_cron = schedule_upkeep(conn, cron, cron_role)
         found = {
             "database": conn.info.dbname,
             "schema_version": current_version(conn),
@@ -65,7 +75,7 @@ def _install_script(cron: bool | None = None) -> str:
     for script in scripts():
         text = text.replace(f"\\ir {script.path}\n", f"-- {script.path}\n{script.text.rstrip()}\n")
     if cron is not None:
-        text += f"SELECT messages.{'' if cron else 'un'}install_cron();\n"
+        text += _INSTALL_CRON if cron else "SELECT messages.uninstall_cron();\n"
     return text
 
 

@@ -42,6 +42,11 @@ _POLICY = (
     ),
     click.option("--max-leased", type=int, help="How many messages may be leased at the same time; 0 for no limit."),
     click.option(
+        "--handler-timeout",
+        type=duration,
+        help="How long a function may take for a message before its lease is no longer renewed; 0 for no limit.",
+    ),
+    click.option(
         "--on-dead-head",
         type=click.Choice(["block", "skip"]),
         help="Whether a dead message holds back the rest of its group, or is skipped.",

@@ -40,9 +40,21 @@ from airflow_provider_pgqueue.core.worker import Worker
 @click.option(
     "--lease-for",
     type=duration,
-    default="5m",
+    help="Length of a lease, which is renewed while the function works. By default as the queue's policy says.",
+)
+@click.option(
+    "--handler-timeout",
+    type=duration,
+    help="How long the function may take for a message before its lease is no longer renewed. "
+    "By default as the queue's policy says.",
+)
+@click.option(
+    "--give-up-after",
+    type=click.IntRange(0),
+    default=20,
     show_default=True,
-    help="Length of a lease, which is renewed while the function works.",
+    help="Stop when the function fails alike on each of the first so many messages, or on nearly all of 50 times "
+    "as many later. 0 never stops.",
 )
 @click.option(
     "--poll-interval",
@@ -62,7 +74,9 @@ def worker(
     queue: str,
     batch: bool,
     batch_size: int,
-    lease_for: timedelta,
+    lease_for: timedelta | None,
+    handler_timeout: timedelta | None,
+    give_up_after: int,
     poll_interval: timedelta,
     topic: str | None,
     until_empty: bool,
@@ -87,6 +101,8 @@ def worker(
             handle_batch=handler if batch else None,
             batch_size=batch_size,
             lease_for=lease_for,
+            handler_timeout=handler_timeout,
+            give_up_after=give_up_after or None,
             handled_by=f"{function} {process_name()}",
             **selection,
         )

@@ -11,6 +11,7 @@ from airflow_provider_pgqueue.core.connection import check_version, connect, con
 from airflow_provider_pgqueue.core.consumer import Consumer
 from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
+    HandlerBroken,
     InvalidArgument,
     InvalidMessage,
     InvalidOutcome,
@@ -38,6 +39,7 @@ __all__ = [
     "Dismiss",
     "Duplicate",
     "Failed",
+    "HandlerBroken",
     "InvalidArgument",
     "InvalidMessage",
     "InvalidOutcome",

@@ -20,6 +20,7 @@ PgQueueError
  |    +-- ExportDiffers       it differs from the archive
  |    +-- UndecidedMessages   dead messages without a remedy
  |    +-- ForeignPartition    another role owns it
+ +-- HandlerBroken            a handler fails on nearly every message, or hangs; consuming stopped
  +-- LeaseLost                somebody else may have the messages now; nothing was changed
  +-- SchemaError
  |    +-- SchemaMissing       the schema `messages` is not installed
@@ -144,6 +145,10 @@ class LeaseLost(PgQueueError):
             f"the lease of {quantity(len(self.ids))} ended: {shown}. "
             "Lease for longer, or extend the lease while you work."
         )
+
+
+class HandlerBroken(PgQueueError):
+    """A handler fails on nearly every message with one error, or its calls hang: consuming stopped."""
 
 
 class SchemaError(PgQueueError):

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 Connection = psycopg.Connection[Any]
 Users = str | Iterable[str]
+CRON_ROLE: Final = "messages_cron"
 GROUPS: Final = ("publisher", "consumer", "observer", "upkeep", "admin", "raw", "reader", "pipeline")
 
 
@@ -27,6 +28,7 @@ def install(
     queues: Iterable[str | Mapping[str, Any]] = (),
     *,
     cron: bool | None = None,
+    cron_role: str | None = None,
     roles: bool | None = None,
     grants: Mapping[str, Users] | None = None,
     queue_grants: Mapping[str, Mapping[str, Users]] | None = None,
@@ -38,6 +40,8 @@ def install(
 
     :param queues: names, or dicts with the arguments of `verbs.create_queue`, which also change a queue that exists.
     :param cron: True raises CronUnavailable where there is no pg_cron; False removes its jobs; None uses it if it can.
+    :param cron_role: the login that pg_cron does the upkeep as; by default this one, or for a superuser
+        `messages_cron`, which is made if it is missing.
     :param roles: True raises PermissionDenied if the group roles cannot be created; False creates none.
     :param grants: users by group role, such as `{"publisher": ["shop"], "consumer": ["packer"]}`.
     :param queue_grants: users by queue and privilege, such as `{"orders": {"consume": ["packer"]}}`; those users
@@ -51,7 +55,7 @@ def install(
         for privilege, users in privileges.items():
             for user in _listed(users):
                 run(conn, verbs.grant_queue(queue_name, user, privilege))
-    if why_not := schedule_upkeep(conn, cron):
+    if why_not := schedule_upkeep(conn, cron, cron_role):
         log.info("no upkeep through pg_cron: %s", why_not)
     return {
         "schema_version": current_version(conn),
@@ -61,7 +65,7 @@ def install(
     }
 
 
-def schedule_upkeep(conn: Connection, wanted: bool | None) -> str | None:
+def schedule_upkeep(conn: Connection, wanted: bool | None, run_as: str | None = None) -> str | None:
     """Let pg_cron do the upkeep, or remove its jobs if `wanted` is False; return why it does not, None if it does.
 
     Raises CronUnavailable or PermissionDenied only if `wanted` is True.
@@ -72,12 +76,18 @@ def schedule_upkeep(conn: Connection, wanted: bool | None) -> str | None:
     try:
         # A savepoint inside the caller's transaction, which goes on without pg_cron.
         with conn.transaction():
-            run(conn, verbs.install_cron())
+            run(conn, verbs.install_cron(run_as or _cron_role(conn)))
     except (CronUnavailable, PermissionDenied) as error:
         if wanted:
             raise
         return str(error)
     return None
+
+
+def _cron_role(conn: Connection) -> str | None:
+    """Return the login that a superuser leaves the jobs to: what they run belongs to others."""
+    is_superuser = "SELECT FROM pg_catalog.pg_roles WHERE rolname = current_user AND rolsuper"
+    return CRON_ROLE if conn.execute(is_superuser).rowcount else None
 
 
 def grant_group(conn: Connection, group: str, users: Users) -> None:

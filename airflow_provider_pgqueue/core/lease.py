@@ -45,7 +45,8 @@ class Lease(Sequence[Message]):
     `handled` the outcomes that are not settled yet, if the holder notes them: `give_back` needs both.
 
     :param conn: an autocommit connection that nothing else blocks; the lease uses it until the block ends.
-    :param lease_for: how long the lease lasts after each renewal; it is renewed every third of this.
+    :param lease_for: how long the lease lasts after each renewal, which comes every third of this; by default as long
+        as the policy of the queue says.
     :param renewal: the thread that renews it, shared by the leases of a loop; by default one of its own.
     """
 
@@ -54,7 +55,7 @@ class Lease(Sequence[Message]):
         conn: psycopg.Connection[Any],
         messages: Sequence[Message],
         *,
-        lease_for: timedelta,
+        lease_for: timedelta | None = None,
         handled_by: str | None = None,
         renewal: Renewal | None = None,
     ) -> None:
@@ -96,8 +97,8 @@ class Lease(Sequence[Message]):
     def __enter__(self) -> Self:
         # In a transaction of the caller a renewal would take effect at its commit only: too late for a long handler.
         if self._held and self._conn.autocommit:
-            renewal = self._renewal or self._own_renewal.enter_context(Renewal(self._lease_for))
-            renewal.hold(self)
+            renewal = self._renewal or self._own_renewal.enter_context(Renewal())
+            renewal.hold(self, self._length())
         return self
 
     def __exit__(
@@ -135,8 +136,12 @@ class Lease(Sequence[Message]):
         """Extend the lease of what is still held to `lease_for` from now. LeaseLost has the ids that were lost."""
         with self._calling:
             if held := frozenset(self._held):
-                statement = verbs.extend(self._require_token(), held, lease_for=lease_for or self._lease_for)
+                statement = verbs.extend(self._require_token(), held, lease_for=lease_for or self._length())
                 self._run(statement, ())
+
+    def let_expire(self, messages: Collection[Message]) -> None:
+        """Renew messages no longer, and leave them to the end of their lease: the attempt counts."""
+        self._held.difference_update(_ids(messages))
 
     def archive(
         self,
@@ -270,6 +275,11 @@ class Lease(Sequence[Message]):
             raise
         self._held.difference_update(settled)
 
+    def _length(self) -> timedelta:
+        if self._lease_for is None:
+            self._lease_for = run(self._conn, verbs.lease_policy(self._messages[0].queue_name)).lease_for
+        return self._lease_for
+
     def _require_token(self) -> Any:
         if self._token is None:
             raise ValueError("this lease holds no messages")
@@ -322,20 +332,21 @@ class Renewable(Protocol):
 
 
 class Renewal:
-    """A thread that renews the lease it was given last, every third of `lease_for`, until the `with` block ends.
+    """A thread that renews the lease it was given last, every third of its length, until the `with` block ends.
 
     It starts with the first lease. One thread serves all the leases that a loop takes, one after another.
     """
 
-    def __init__(self, lease_for: timedelta) -> None:
-        # A third: when one renewal fails or is late, there is time for another before the lease ends.
-        self._interval = lease_for.total_seconds() / 3
+    def __init__(self) -> None:
+        self._interval = 0.0
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
         self._lease: Renewable | None = None
 
-    def hold(self, lease: Renewable) -> None:
-        """Renew this lease from now on instead of the previous one."""
+    def hold(self, lease: Renewable, lease_for: timedelta) -> None:
+        """Renew this lease from now on instead of the previous one, which was as long."""
+        # A third: when one renewal fails or is late, there is time for another before the lease ends.
+        self._interval = lease_for.total_seconds() / 3
         self._lease = lease
         if self._thread is None:
             # A daemon, so that a process that ends does not wait for it; what it leased comes back by itself.

@@ -108,6 +108,14 @@ class QueueStatus:
     upkeep_age: timedelta | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeasePolicy:
+    """How long a lease of a queue lasts, and how long a handler may take for a message; None is for ever."""
+
+    lease_for: timedelta
+    handler_timeout: timedelta | None
+
+
 @dataclass(frozen=True, slots=True)
 class Requeued:
     """A dead message `id` that was published again as `new_id`."""

@@ -18,6 +18,7 @@ from typing import Any
 import psycopg
 
 from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.breaker import Breaker
 from airflow_provider_pgqueue.core.client import run_async
 from airflow_provider_pgqueue.core.connection import check_version, connect, connect_async
 from airflow_provider_pgqueue.core.consumer import Consumer
@@ -56,8 +57,9 @@ class Worker:
     def run(self, *, until_empty: bool = False) -> Counter[str]:
         """Handle messages until `stop`, SIGTERM or SIGINT, or with `until_empty` until the queue has none ready.
 
-        Returns how messages ended, as `Consumer.drain` does.
+        Returns how messages ended, and raises HandlerBroken, as `Consumer.drain` does.
         """
+        breaker = self.consumer.breaker()
         with stop_on_signals(self.stop), self._listening(until_empty):
             failures = 0
             while not self._stopping.is_set():
@@ -66,7 +68,7 @@ class Worker:
                         # After each reconnection, because the schema may have been upgraded meanwhile.
                         check_version(conn)
                         failures = 0
-                        self._serve(conn, until_empty)
+                        self._serve(conn, until_empty, breaker)
                     break
                 except (ConnectionFailed, psycopg.OperationalError) as error:
                     failures += 1
@@ -85,12 +87,12 @@ class Worker:
         )
         return self.counts
 
-    def _serve(self, conn: psycopg.Connection[Any], until_empty: bool) -> None:
+    def _serve(self, conn: psycopg.Connection[Any], until_empty: bool, breaker: Breaker) -> None:
         while not self._stopping.is_set():
             # Before the work: what rings while it goes on must lead to another look.
             self._wake.clear()
             try:
-                self.counts.update(self.consumer.drain(conn, stop=self._stopping.is_set))
+                self.counts.update(self.consumer.drain(conn, stop=self._stopping.is_set, breaker=breaker))
             except QueuePaused as error:
                 # A worker outlives a pause: resume_queue rings.
                 log.info("%s", error)

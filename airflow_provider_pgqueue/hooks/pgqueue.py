@@ -169,7 +169,7 @@ class PgQueueHook(PostgresHook):
         queue_name: str,
         *,
         max_messages: int = 1,
-        lease_for: timedelta = timedelta(minutes=5),
+        lease_for: timedelta | None = None,
         locked_by: str | None = None,
         topic: str | None = None,
         headers: Mapping[str, Any] | None = None,
@@ -177,6 +177,7 @@ class PgQueueHook(PostgresHook):
     ) -> Lease:
         """Lease ready messages, optionally only those that match a topic pattern and headers, for a `with` block.
 
+        Without `lease_for` a lease lasts as long as the policy of the queue says.
         The lease is renewed while the block runs. At its end what was not settled is archived as success, or released
         if the block raised. Without `conn` the lease opens a connection of its own, which the block closes.
         """

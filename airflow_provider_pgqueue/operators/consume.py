@@ -54,11 +54,12 @@ class PgQueueConsumeOperator(QueueTask):
     archived is delivered again, so the function must tolerate repetition. A task that is told to stop finishes the
     current message, releases the others and fails, so that a retry goes on.
 
-    The result is the number of messages by how they ended: `success`, `rejected`, `failed`, `retried`, `lost`.
+    The result is the number of messages by how they ended: `success`, `rejected`, `failed`, `retried`, `lost`,
+    `timed_out`.
 
     Also if the function is inside a long call, the messages that nobody began are released within a second, without an
     attempt, and the one in hand just before Airflow kills the task. A further try of the task first releases what an
-    earlier one still holds.
+    earlier one that was killed still holds; for those messages the attempt counts.
 
     Airflow 3.3 now and then fails a task that resumes within seconds after it deferred, so a wait takes at least eight
     seconds, and this operator has one retry by default, which comes after five seconds.
@@ -73,7 +74,14 @@ class PgQueueConsumeOperator(QueueTask):
     :param headers: consume only messages whose headers contain these.
     :param batch_size: messages per lease.
     :param max_messages: stop after this many messages.
-    :param lease_for: how long a lease lasts without renewal, and so when the messages of a killed task come back.
+    :param lease_for: how long a lease lasts without renewal, and so when the messages of a killed task come back; by
+        default as the policy of the queue says.
+    :param handler_timeout: how long the function may take for a message, or on average for each message of a batch.
+        After that the lease is no longer renewed, so that another consumer gets the message, and this task goes on with
+        the others. With a limit the function runs in a thread of its own. By default as the policy of the queue says.
+    :param give_up_after: fail with HandlerBroken when the function fails with one error on each of the first so many
+        messages, or on 95 % of the last 50 times as many; what is not finished is given back without counting an
+        attempt. None never gives up.
     :param wait_for_messages: when nothing can be leased, wait in the triggerer, without a worker slot.
     :param wait_timeout: fail the task when a wait takes longer.
     :param poll_interval: seconds between looks while waiting when no notification arrives.
@@ -90,7 +98,9 @@ class PgQueueConsumeOperator(QueueTask):
         "headers": optional(json_object),
         "batch_size": whole(1, 10_000),
         "max_messages": optional(whole(1, 10**12)),
-        "lease_for": duration(timedelta(milliseconds=1), timedelta(hours=12)),
+        "lease_for": optional(duration(timedelta(milliseconds=1), timedelta(hours=12))),
+        "handler_timeout": optional(duration(timedelta(milliseconds=1), timedelta(days=30))),
+        "give_up_after": optional(whole(1, 10**6)),
         "wait_for_messages": truth,
         "wait_timeout": optional(duration(timedelta(milliseconds=1), timedelta(days=3660))),
         "poll_interval": number(0.01, 86_400.0, "seconds"),
@@ -109,7 +119,9 @@ class PgQueueConsumeOperator(QueueTask):
         headers: Mapping[str, Any] | None = None,
         batch_size: int = 100,
         max_messages: int | None = None,
-        lease_for: timedelta = timedelta(minutes=5),
+        lease_for: timedelta | None = None,
+        handler_timeout: timedelta | None = None,
+        give_up_after: int | None = 20,
         wait_for_messages: bool = False,
         wait_timeout: timedelta | None = None,
         poll_interval: float = 30.0,
@@ -126,6 +138,8 @@ class PgQueueConsumeOperator(QueueTask):
         self.batch_size = batch_size
         self.max_messages = max_messages
         self.lease_for = lease_for
+        self.handler_timeout = handler_timeout
+        self.give_up_after = give_up_after
         self.wait_for_messages = wait_for_messages
         self.wait_timeout = wait_timeout
         self.poll_interval = poll_interval
@@ -156,6 +170,8 @@ class PgQueueConsumeOperator(QueueTask):
             handle_batch=_resolve(self.apply_function_batch),
             batch_size=self.batch_size,
             lease_for=self.lease_for,
+            handler_timeout=self.handler_timeout,
+            give_up_after=self.give_up_after,
             handled_by=name_of(context),
             topic=self.topic,
             headers=self.headers,

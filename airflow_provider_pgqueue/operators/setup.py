@@ -22,6 +22,8 @@ class PgQueueSetupOperator(QueueTask):
     :param queues: names, or dicts with the arguments of `verbs.create_queue`, such as
         `{"queue_name": "orders", "max_attempts": 3}`, which also change a queue that exists.
     :param cron: True fails where there is no pg_cron; False removes its jobs; None uses it if it is available.
+    :param cron_role: the login that pg_cron does the upkeep as; by default that of the connection, or if it is a
+        superuser `messages_cron`, which is made if it is missing.
     :param roles: True fails if the group roles cannot be created; False creates none; None creates them if it may.
     :param grants: users by group role, such as `{"publisher": ["shop"], "consumer": ["packer"]}`; the users must exist.
     :param queue_grants: users by queue and privilege (publish, consume, observe), such as
@@ -42,6 +44,7 @@ class PgQueueSetupOperator(QueueTask):
         *,
         queues: Sequence[str | Mapping[str, Any]] = (),
         cron: bool | None = None,
+        cron_role: str | None = None,
         roles: bool | None = None,
         grants: Mapping[str, str | Iterable[str]] | None = None,
         queue_grants: Mapping[str, Mapping[str, str | Iterable[str]]] | None = None,
@@ -51,6 +54,7 @@ class PgQueueSetupOperator(QueueTask):
         super().__init__(**kwargs)
         self.queues = queues
         self.cron = cron
+        self.cron_role = cron_role
         self.roles = roles
         self.grants = grants
         self.queue_grants = queue_grants
@@ -61,7 +65,12 @@ class PgQueueSetupOperator(QueueTask):
         """Install, and return what was done."""
         self.check_rendered()
         summary = PgQueueHook(self.pgqueue_conn_id).install(
-            self.queues, cron=self.cron, roles=self.roles, grants=self.grants, queue_grants=self.queue_grants
+            self.queues,
+            cron=self.cron,
+            cron_role=self.cron_role,
+            roles=self.roles,
+            grants=self.grants,
+            queue_grants=self.queue_grants,
         )
         if summary["upkeep_mode"] == "airflow":
             self.log.info("there is no pg_cron: run PgQueueUpkeepOperator every minute")

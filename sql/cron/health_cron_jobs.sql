@@ -25,7 +25,7 @@ BEGIN
         END IF;
         RETURN QUERY EXECUTE $jobs$
             WITH job AS (
-                SELECT t.task, j.jobid, j.active, j.username
+                SELECT t.task, j.jobid, j.active, j.username, j.username = ANY (SELECT r.rolname FROM pg_roles r WHERE r.rolsuper) AS all_powerful
                   FROM (VALUES ('upkeep', 'messages[.]upkeep[(]'), ('schedules', 'messages[.]run_schedules[(]')) AS t (task, calls)
                   JOIN cron.job j ON j.jobname = 'messages:' || t.task OR j.command ~ t.calls
                  WHERE j.database = current_database()),
@@ -38,11 +38,15 @@ BEGIN
                   FROM (SELECT * FROM cron.job_run_details ORDER BY runid DESC LIMIT 1000) d
                  WHERE d.status IN ('succeeded', 'failed') ORDER BY d.jobid, d.runid DESC),
             found (place, severity, finding, cure) AS (
+                SELECT 0, 'critical', format('pg_cron job %s (%s) runs as the superuser %s, and whoever owns our functions may say what it does', j.jobid, j.task, j.username),
+                       format('SELECT cron.unschedule(%s); SELECT messages.install_cron(run_as => ''messages_cron'')', j.jobid)
+                  FROM job j WHERE j.all_powerful
+                UNION ALL
                 SELECT 1, 'critical', format('the last run of pg_cron job %s (%s) failed: %s', j.jobid, j.task, left(l.said, 200)),
-                       'SELECT messages.install_cron()'
+                       messages.cron_cure()
                   FROM job j JOIN last_run l USING (jobid) WHERE l.status = 'failed' AND j.active
                 UNION ALL
-                SELECT 2, 'warning', format('pg_cron has no job for %s', t.task), 'SELECT messages.install_cron()' FROM task t WHERE t.jobs = 0
+                SELECT 2, 'warning', format('pg_cron has no job for %s', t.task), messages.cron_cure() FROM task t WHERE t.jobs = 0
                 UNION ALL
                 SELECT 3, 'warning', format('pg_cron job %s (%s) is not active', t.oldest, t.task), format('SELECT cron.alter_job(%s, active => true)', t.oldest)
                   FROM task t WHERE t.jobs > 0 AND t.at_work = 0
@@ -63,7 +67,7 @@ BEGIN
          'ok', 'pg_cron does the upkeep in a job that is not called messages:upkeep', NULL),
         (done AND last_by = 'pg_cron', 'warning', format('pg_cron does the upkeep in a job that role %s cannot see', current_user), shown),
         (done, 'ok', format('pg_cron has no job for the upkeep; %s does it', last_by), NULL),
-        (true, 'warning', 'pg_cron has no job for the upkeep, and nobody else does it', 'SELECT messages.install_cron()')
+        (true, 'warning', 'pg_cron has no job for the upkeep, and nobody else does it', messages.cron_cure())
     ) AS found (applies, severity, finding, cure) WHERE found.applies LIMIT 1;
 END $$;
 COMMENT ON FUNCTION messages.health_cron_jobs() IS

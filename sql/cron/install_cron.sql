@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.install_cron() RETURNS text
+CREATE OR REPLACE FUNCTION messages.install_cron(run_as text DEFAULT NULL) RETURNS text
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = on
 AS $$
 DECLARE
@@ -18,7 +18,12 @@ BEGIN
     ELSIF home <> current_database() THEN
         RAISE EXCEPTION 'pg_cron lives in database %, not in %', quote_literal(home), quote_literal(current_database())
             USING ERRCODE = 'PQ006',
-            HINT = format('Run there: SELECT cron.schedule_in_database(''messages:upkeep'', ''* * * * *'', ''SELECT messages.upkeep()'', %1$L), cron.schedule_in_database(''messages:schedules'', ''* * * * *'', ''SELECT messages.run_schedules()'', %1$L); or let Airflow do the upkeep.', current_database());
+            HINT = format('Run there, for a login that is a member of messages_upkeep: SELECT cron.schedule_in_database(''messages:upkeep'', ''* * * * *'', ''SELECT messages.upkeep()'', %1$L, ''messages_cron''), cron.schedule_in_database(''messages:schedules'', ''* * * * *'', ''SELECT messages.run_schedules()'', %1$L, ''messages_cron''); or let Airflow do the upkeep.', current_database());
+    END IF;
+    -- Members of messages_owner may replace the functions: in a job of a superuser that would be a way to all of the server.
+    IF install_cron.run_as IS NULL AND (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
+        RAISE EXCEPTION 'role % is a superuser, and so would be what the jobs run', current_user USING ERRCODE = 'PQ004',
+            HINT = 'Name a login for the jobs, which is made if it is missing: SELECT messages.install_cron(run_as => ''messages_cron'')';
     END IF;
     IF to_regnamespace('cron') IS NULL THEN
         EXECUTE 'CREATE EXTENSION IF NOT EXISTS pg_cron';
@@ -26,11 +31,22 @@ BEGIN
     IF has_function_privilege('messages.show_cron_jobs_to_owner()', 'EXECUTE') THEN
         PERFORM messages.show_cron_jobs_to_owner();
     END IF;
+    IF install_cron.run_as <> current_user THEN
+        PERFORM messages.prepare_cron_role(install_cron.run_as);
+    END IF;
     -- A job keeps the host and port from the day it was made, so replace old ones.
     PERFORM messages.uninstall_cron();
-    EXECUTE $job$ SELECT cron.schedule('messages:upkeep', '* * * * *', 'SELECT messages.upkeep()') $job$;
-    EXECUTE $job$ SELECT cron.schedule('messages:schedules', '* * * * *', 'SELECT messages.run_schedules()') $job$;
+    -- pg_cron lets everybody call the one, and superusers the other.
+    EXECUTE CASE WHEN install_cron.run_as <> current_user
+        THEN $jobs$
+            SELECT cron.schedule_in_database('messages:upkeep', '* * * * *', 'SELECT messages.upkeep()', current_database(), $1),
+                   cron.schedule_in_database('messages:schedules', '* * * * *', 'SELECT messages.run_schedules()', current_database(), $1)
+            $jobs$
+        ELSE $jobs$
+            SELECT cron.schedule('messages:upkeep', '* * * * *', 'SELECT messages.upkeep()'),
+                   cron.schedule('messages:schedules', '* * * * *', 'SELECT messages.run_schedules()')
+            $jobs$ END USING install_cron.run_as;
     RETURN 'messages:upkeep';
 END $$;
-COMMENT ON FUNCTION messages.install_cron() IS
-    'Runs messages.upkeep() and messages.run_schedules() every minute through pg_cron, one job each for all queues, as the caller; returns the name of the first. PQ006: no pg_cron here, with the cure.';
+COMMENT ON FUNCTION messages.install_cron(text) IS
+    'Runs messages.upkeep() and messages.run_schedules() every minute through pg_cron, one job each for all queues, as the login run_as (the caller if NULL); returns the name of the first. A superuser has to name one; if there is no such role, it is made as a member of messages_upkeep. PQ004: a superuser named none; PQ006: no pg_cron here, with the cure.';

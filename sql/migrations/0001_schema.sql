@@ -18,6 +18,7 @@ CREATE TABLE messages.queue (
     max_depth        bigint      CHECK (max_depth >= 1),
     depth_left       regclass,
     depth_recount_at regclass,
+    handler_timeout  interval    CHECK (handler_timeout > '0'),
     paused           boolean     NOT NULL DEFAULT false,
     created_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT queue_max_depth_needs_its_sequences
@@ -38,6 +39,7 @@ COMMENT ON COLUMN messages.queue.max_leased IS 'Largest number of messages that 
 COMMENT ON COLUMN messages.queue.max_depth IS 'Largest number of unfinished messages; NULL for any. Concurrent publishers may exceed it by what they publish.';
 COMMENT ON COLUMN messages.queue.depth_left IS 'Sequence: how many more messages can be published before the depth is counted again.';
 COMMENT ON COLUMN messages.queue.depth_recount_at IS 'Sequence: the moment from which a full queue may be counted again.';
+COMMENT ON COLUMN messages.queue.handler_timeout IS 'How long a handler may take for a message before its consumer no longer renews the lease; NULL for ever.';
 COMMENT ON COLUMN messages.queue.paused IS 'While true nothing can be leased; publishing goes on.';
 COMMENT ON COLUMN messages.queue.created_at IS 'When the queue was created.';
 CREATE SEQUENCE messages.depth_sequence_number AS integer;

@@ -127,7 +127,7 @@ def test_a_retry_takes_over_what_its_own_earlier_try_holds_and_nothing_else(
     context["ti"].try_number = 2
     seen: list[Any] = []
     assert run(task(apply_function=lambda message: seen.append((message.body, message.attempts)))) == {"success": 2}
-    assert seen == [(0, 1), (1, 1)]
+    assert seen == [(0, 2), (1, 2)]  # one of them may have killed it
     assert leased(conn) == [2, 3, 4, 5]
 
 

@@ -14,6 +14,7 @@ import pytest
 from psycopg import pq, sql
 
 from airflow_provider_pgqueue.core import InvalidArgument, migrate, run, verbs
+from airflow_provider_pgqueue.core.installation import CRON_ROLE, install
 from airflow_provider_pgqueue.core.message import Finding
 from tests.waiting import until
 from tools import STATE
@@ -36,6 +37,7 @@ CHECKS = [
     "history",
     "wraparound",
     "settings",
+    "limited_roles",
     "dead_messages",
     "waiting_messages",
 ]
@@ -133,9 +135,16 @@ def test_a_limit_that_is_no_duration_is_refused(conn: Connection, arguments: str
 # Upkeep ---------------------------------------------------------------------------------------------------------------
 
 
-def test_upkeep_that_never_ran_is_critical_and_running_it_cures(conn: Connection) -> None:
+@pytest.mark.parametrize(("minutes", "severity"), [(4, "warning"), (16, "critical")])
+def test_an_installation_without_upkeep_is_given_as_long_as_an_upkeep(
+    conn: Connection, minutes: int, severity: str
+) -> None:
+    conn.execute("UPDATE messages.schema_migration SET applied_at = now()")
+    assert check(conn, "upkeep_lag").severity == "ok"
+    conn.execute("UPDATE messages.schema_migration SET applied_at = now() - make_interval(mins => %s)", [minutes])
     never = check(conn, "upkeep_lag")
-    assert (never.severity, never.finding) == ("critical", "no upkeep ever ran")
+    assert never.severity == severity
+    assert re.match(rf"no upkeep ran since the installation 00:{minutes:02}:\d\d ago;", never.finding)
     assert never.cure is not None
     assert "DAG pgqueue_upkeep" in never.cure
     cure(conn, never.cure)
@@ -190,15 +199,16 @@ def test_pg_cron_without_a_job_is_a_finding_while_nobody_does_the_upkeep(cron_co
     assert "nobody else does it" in check(cron_conn, "cron_jobs").finding
     cure(cron_conn, check(cron_conn, "cron_jobs").cure)
     assert check(cron_conn, "cron_jobs").severity == "ok"
+    cron_conn.execute("UPDATE messages.schema_migration SET applied_at = now() - interval '1 hour'")
     cure(cron_conn, check(cron_conn, "upkeep_lag").cure)
     assert {check(cron_conn, name).severity for name in ("upkeep_lag", "cron_jobs")} == {"ok"}
 
 
 @pytest.mark.cron
 def test_moving_from_pg_cron_to_airflow_and_back_shows_in_mode_lag_and_jobs(cron_conn: Connection) -> None:
-    run(cron_conn, verbs.install_cron())
+    run(cron_conn, verbs.install_cron(CRON_ROLE))
     assert run(cron_conn, verbs.upkeep_mode()) == "pg_cron"
-    assert "does the upkeep as postgres" in check(cron_conn, "cron_jobs").finding
+    assert "does the upkeep as messages_cron" in check(cron_conn, "cron_jobs").finding
 
     run(cron_conn, verbs.uninstall_cron())
     assert run(cron_conn, verbs.upkeep_mode()) == "airflow"
@@ -209,7 +219,8 @@ def test_moving_from_pg_cron_to_airflow_and_back_shows_in_mode_lag_and_jobs(cron
     assert (moved.severity, moved.finding) == ("ok", "pg_cron has no job for the upkeep; by hand does it")
 
     cron_conn.execute("UPDATE messages.upkeep_run SET finished_at = finished_at - interval '4 minutes'")
-    assert check(cron_conn, "upkeep_lag").cure == "SELECT messages.install_cron(), messages.upkeep()"
+    late = check(cron_conn, "upkeep_lag").cure
+    assert late == "SELECT messages.install_cron(run_as => 'messages_cron'), messages.upkeep()"
     cure(cron_conn, check(cron_conn, "cron_jobs").cure)
     assert run(cron_conn, verbs.upkeep_mode()) == "pg_cron"
     assert check(cron_conn, "cron_jobs").severity == "ok"
@@ -219,8 +230,8 @@ def test_moving_from_pg_cron_to_airflow_and_back_shows_in_mode_lag_and_jobs(cron
 @pytest.mark.parametrize(
     ("damage", "finding"),
     [
-        ("SELECT cron.unschedule('messages:schedules')", r"pg_cron has no job for schedules"),
-        ("SELECT cron.unschedule('messages:upkeep')", r"pg_cron has no job for upkeep"),
+        ("SELECT cron.unschedule(jobid) FROM cron.job WHERE jobname ~ 'schedules'", "pg_cron has no job for schedules"),
+        ("SELECT cron.unschedule(jobid) FROM cron.job WHERE jobname ~ 'upkeep'", "pg_cron has no job for upkeep"),
         (
             "SELECT cron.alter_job(jobid, active => false) FROM cron.job WHERE jobname = 'messages:upkeep'",
             r"pg_cron job \d+ \(upkeep\) is not active",
@@ -228,7 +239,7 @@ def test_moving_from_pg_cron_to_airflow_and_back_shows_in_mode_lag_and_jobs(cron
     ],
 )
 def test_a_job_that_is_missing_or_inactive_is_named_and_cured(cron_conn: Connection, damage: str, finding: str) -> None:
-    run(cron_conn, verbs.install_cron())
+    run(cron_conn, verbs.install_cron(CRON_ROLE))
     cron_conn.execute(damage.encode())
     found = check(cron_conn, "cron_jobs")
     assert found.severity == "warning"
@@ -240,8 +251,9 @@ def test_a_job_that_is_missing_or_inactive_is_named_and_cured(cron_conn: Connect
 
 @pytest.mark.cron
 def test_a_job_that_fails_is_critical_with_what_postgresql_said(cron_conn: Connection) -> None:
-    run(cron_conn, verbs.install_cron())
-    cron_conn.execute("SELECT cron.schedule('messages:upkeep', '* * * * *', 'SELECT messages.upkeep(), 1/0')")
+    run(cron_conn, verbs.install_cron(CRON_ROLE))
+    broken = "SELECT cron.alter_job(jobid, command => 'SELECT messages.upkeep(), 1/0') FROM cron.job"
+    cron_conn.execute(f"{broken} WHERE jobname = 'messages:upkeep'".encode())
     # pg_cron may miss the first minute.
     until(lambda: check(cron_conn, "cron_jobs").severity != "ok", timeout=180, what="a minute of pg_cron")
     found = check(cron_conn, "cron_jobs")
@@ -253,7 +265,7 @@ def test_a_job_that_fails_is_critical_with_what_postgresql_said(cron_conn: Conne
 
 @pytest.mark.cron
 def test_a_second_job_for_the_upkeep_is_named_and_removed(cron_conn: Connection, role: str) -> None:
-    run(cron_conn, verbs.install_cron())
+    run(cron_conn, verbs.install_cron(CRON_ROLE))
     cron_conn.execute(
         "SELECT cron.schedule_in_database("
         " 'messages:upkeep', '* * * * *', 'SELECT messages.upkeep()', current_database(), %s)",
@@ -262,23 +274,28 @@ def test_a_second_job_for_the_upkeep_is_named_and_removed(cron_conn: Connection,
     double = check(cron_conn, "cron_jobs")
     assert (double.severity, double.finding) == ("warning", "2 active jobs of pg_cron do the upkeep")
     cure(cron_conn, double.cure)
-    assert check(cron_conn, "cron_jobs").finding.endswith("does the upkeep as postgres")
+    assert check(cron_conn, "cron_jobs").finding.endswith("does the upkeep as messages_cron")
+
+
+def schedule_by_hand(conn: Connection, name: str, command: str) -> None:
+    call = "SELECT cron.schedule_in_database(%s, '* * * * *', %s, current_database(), %s)"
+    conn.execute(call, [name, command, CRON_ROLE])
 
 
 @pytest.mark.cron
 def test_a_job_of_another_name_is_well_as_long_as_it_runs(cron_conn: Connection) -> None:
-    run(cron_conn, verbs.install_cron())
+    run(cron_conn, verbs.install_cron(CRON_ROLE))
     run(cron_conn, verbs.uninstall_cron())
-    cron_conn.execute("SELECT cron.schedule('mine', '* * * * *', 'SELECT messages.upkeep()')")
-    cron_conn.execute("SELECT cron.schedule('mine too', '* * * * *', 'SELECT messages.run_schedules()')")
+    schedule_by_hand(cron_conn, "mine", "SELECT messages.upkeep()")
+    schedule_by_hand(cron_conn, "mine too", "SELECT messages.run_schedules()")
     own_name = check(cron_conn, "cron_jobs")
     assert (own_name.severity, own_name.cure) == ("ok", None)
-    assert re.fullmatch(r"pg_cron job \d+ does the upkeep as postgres", own_name.finding)
+    assert re.fullmatch(r"pg_cron job \d+ does the upkeep as messages_cron", own_name.finding)
 
 
 @pytest.mark.cron
 def test_run_history_of_our_jobs_is_purged_even_after_they_were_made_anew(cron_conn: Connection) -> None:
-    run(cron_conn, verbs.install_cron())
+    run(cron_conn, verbs.install_cron(CRON_ROLE))
     cron_conn.execute(
         """
         INSERT INTO cron.job_run_details (jobid, runid, database, username, command, status, start_time, end_time)
@@ -292,7 +309,7 @@ def test_run_history_of_our_jobs_is_purged_even_after_they_were_made_anew(cron_c
          WHERE j.jobname = 'messages:upkeep'
         """
     )
-    run(cron_conn, verbs.install_cron())
+    run(cron_conn, verbs.install_cron(CRON_ROLE))
     old = check(cron_conn, "cron_history")
     assert old.severity == "warning"
     assert old.finding.startswith("runs of ours older than 7 days in the history of pg_cron: 1;")
@@ -306,7 +323,7 @@ def test_run_history_of_our_jobs_is_purged_even_after_they_were_made_anew(cron_c
 def test_a_job_of_a_superuser_is_given_to_the_owner_of_the_functions(cron_dsn: str, role: str) -> None:
     with psycopg.connect(cron_dsn, autocommit=True) as admin:
         own(admin, role)
-        run(admin, verbs.install_cron())
+        run(admin, verbs.install_cron(CRON_ROLE))
         hidden = check(admin, "cron_jobs")
         assert hidden.finding == f"role {role} may not look at the jobs of pg_cron"
         cure(admin, hidden.cure)
@@ -319,6 +336,46 @@ def test_a_job_of_a_superuser_is_given_to_the_owner_of_the_functions(cron_dsn: s
         cure(admin, foreign.cure)
         assert re.fullmatch(rf"pg_cron job \d+ does the upkeep as {role}", check(admin, "cron_jobs").finding)
         admin.execute("SELECT cron.unschedule(jobid) FROM cron.job")
+
+
+@pytest.mark.cron
+def test_a_job_of_a_superuser_is_refused_and_critical_until_another_login_has_it(cron_conn: Connection) -> None:
+    with pytest.raises(InvalidArgument, match=r"role postgres is a superuser.*run_as => 'messages_cron'"):
+        run(cron_conn, verbs.install_cron())
+    run(cron_conn, verbs.install_cron("postgres"))
+    found = check(cron_conn, "cron_jobs")
+    assert found.severity == "critical"
+    assert found.finding.count("runs as the superuser postgres") == 2
+    cure(cron_conn, found.cure)
+    assert check(cron_conn, "cron_jobs").severity == "ok"
+    owners = "SELECT DISTINCT username FROM cron.job WHERE jobname LIKE 'messages:%'"
+    assert cron_conn.execute(owners).fetchall() == [(CRON_ROLE,)]
+
+
+@pytest.mark.cron
+def test_a_member_of_the_owner_who_replaces_the_upkeep_gets_no_superuser(cron_conn: Connection) -> None:
+    install(cron_conn)
+    assert run(cron_conn, verbs.upkeep_mode()) == "pg_cron"
+    cron_conn.execute("SET ROLE messages_owner")
+    cron_conn.execute(
+        "CREATE TABLE messages.proof AS SELECT current_user AS who, false AS super LIMIT 0;"
+        " GRANT INSERT ON messages.proof TO PUBLIC;"
+        "CREATE OR REPLACE FUNCTION messages.upkeep() RETURNS jsonb LANGUAGE sql AS $$"
+        " INSERT INTO messages.proof SELECT current_user, rolsuper FROM pg_roles WHERE rolname = current_user;"
+        " SELECT '{}'::jsonb $$"
+    )
+    cron_conn.execute("RESET ROLE")
+    until(lambda: cron_conn.execute("SELECT FROM messages.proof").rowcount, timeout=180, what="a minute of pg_cron")
+    assert cron_conn.execute("SELECT DISTINCT who, super FROM messages.proof").fetchall() == [(CRON_ROLE, False)]
+
+
+@pytest.mark.cron
+def test_the_login_of_the_jobs_has_to_be_able_to_do_the_upkeep(cron_conn: Connection, role: str) -> None:
+    with pytest.raises(InvalidArgument, match="role 'messages_upkeep' may not log in"):
+        run(cron_conn, verbs.install_cron("messages_upkeep"))
+    cron_conn.execute(sql.SQL("ALTER ROLE {} LOGIN").format(sql.Identifier(role)))
+    with pytest.raises(InvalidArgument, match=f"may not execute messages.upkeep.*GRANT messages_upkeep TO {role}"):
+        run(cron_conn, verbs.install_cron(role))
 
 
 # Who holds back VACUUM ------------------------------------------------------------------------------------------------

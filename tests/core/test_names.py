@@ -29,7 +29,8 @@ def test_the_face_is_what_users_need_and_no_more() -> None:
             *("Consumer", "Worker", "Lease"),
             *("Repair", "KEEP", "LEAVE", "Dismiss"),
             *("PgQueueError", "QueueNotFound", "QueueFull", "QueuePaused", "LeaseLost"),
-            *("InvalidMessage", "InvalidArgument", "InvalidOutcome", "PermissionDenied", "ConnectionFailed"),
+            *("InvalidMessage", "InvalidArgument", "InvalidOutcome", "HandlerBroken", "PermissionDenied"),
+            "ConnectionFailed",
         ]
     )
     assert [name for name in face.__all__ if not getattr(face, name).__doc__] == []

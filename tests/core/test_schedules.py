@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_pgqueue.core import InvalidArgument, QueueNotFound, run, verbs
 from airflow_provider_pgqueue.core.errors import ScheduleNotFound
+from airflow_provider_pgqueue.core.installation import CRON_ROLE
 from airflow_provider_pgqueue.core.message import Schedule
 
 Connection = psycopg.Connection[Any]
@@ -623,8 +624,8 @@ def test_no_expression_is_looked_for_without_end(conn: Connection, call: str) ->
 @pytest.mark.cron
 def test_install_cron_gives_the_schedules_to_pg_cron(cron_dsn: str) -> None:
     with psycopg.connect(cron_dsn, autocommit=True) as conn:
-        run(conn, verbs.install_cron())
-        run(conn, verbs.install_cron())
+        run(conn, verbs.install_cron(CRON_ROLE))
+        run(conn, verbs.install_cron(CRON_ROLE))
         jobs = dict(conn.execute("SELECT jobname, command FROM cron.job WHERE schedule = '* * * * *'").fetchall())
         assert jobs == {
             "messages:upkeep": "SELECT messages.upkeep()",
@@ -639,17 +640,17 @@ def test_install_cron_gives_the_schedules_to_pg_cron(cron_dsn: str) -> None:
 @pytest.mark.cron
 def test_a_pg_cron_job_from_before_the_schedules_leaves_the_upkeep_to_airflow(cron_dsn: str) -> None:
     with psycopg.connect(cron_dsn, autocommit=True) as conn:
-        run(conn, verbs.install_cron())
-        conn.execute("SELECT cron.unschedule('messages:schedules')")
+        run(conn, verbs.install_cron(CRON_ROLE))
+        conn.execute("SELECT cron.unschedule(jobid) FROM cron.job WHERE jobname = 'messages:schedules'")
         assert run(conn, verbs.upkeep_mode()) == "airflow"
-        run(conn, verbs.install_cron())
+        run(conn, verbs.install_cron(CRON_ROLE))
         assert run(conn, verbs.upkeep_mode()) == "pg_cron"
 
 
 @pytest.mark.cron
 def test_pg_cron_publishes_at_a_real_tick(cron_dsn: str) -> None:
     with psycopg.connect(cron_dsn, autocommit=True) as conn:
-        run(conn, verbs.install_cron())
+        run(conn, verbs.install_cron(CRON_ROLE))
         run(conn, verbs.schedule("s", "* * * * *", "default", 1))
         due = only(conn).next_at
         conn.execute("LISTEN new_message")

@@ -15,6 +15,7 @@ from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgqueue.core import connect, migrate, migrations, run, verbs
 from airflow_provider_pgqueue.core.errors import PgQueueError
+from airflow_provider_pgqueue.core.installation import CRON_ROLE
 from airflow_provider_pgqueue.core.message import Message
 from tests.core.test_schema import dump, psql
 from tools import ROOT
@@ -255,7 +256,7 @@ def test_the_settings_of_a_session_do_not_change_what_is_installed(
 @pytest.mark.cron
 def test_row_security_off_stops_neither_the_upkeep_nor_what_looks_at_pg_cron(cron_dsn: str) -> None:
     with connect(cron_dsn) as plain, connect(cron_dsn, options="-c row_security=off") as session:
-        run(plain, verbs.install_cron())
+        run(plain, verbs.install_cron(CRON_ROLE))
         plain.execute("SET ROLE messages_owner")
         session.execute("SET ROLE messages_owner")
         assert sorted(run(session, verbs.upkeep())) == sorted(run(plain, verbs.upkeep()))

@@ -138,6 +138,6 @@ class RepairShare:
 @contextmanager
 def _renewed(lease: DeadLease, repair: Repair) -> Iterator[None]:
     # Ended before the lease is settled: the transaction would see a renewal that fails.
-    with Renewal(repair.lease_for) as renewal:
-        renewal.hold(lease)
+    with Renewal() as renewal:
+        renewal.hold(lease, repair.lease_for)
         yield

@@ -125,10 +125,10 @@ def release(
 
 
 def release_held_by(queue_name: str, holder: str) -> Statement[int]:
-    """Release what a consumer that is gone still holds, without counting an attempt, and return how many there were.
+    """Release what a consumer that is gone still holds, as if its leases had expired, and return how many there were.
 
-    `holder` is its `locked_by`, or the beginning of that up to a slash. Whoever still works under such a lease has lost
-    it. Reads the whole queue.
+    The attempt counts: one of the messages may be why it is gone. `holder` is its `locked_by`, or the beginning of that
+    up to a slash. Whoever still works under such a lease has lost it. Reads the whole queue.
     """
     return Statement("release_held_by", dict(locals()), one)
 

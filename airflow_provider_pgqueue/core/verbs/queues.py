@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any, TypedDict, Unpack
 
-from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, onlys, to_json
-from airflow_provider_pgqueue.core.message import QueueStatus, ReadyQueue
+from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, only_row, onlys, to_json
+from airflow_provider_pgqueue.core.message import LeasePolicy, QueueStatus, ReadyQueue
 
 
 class Policy(TypedDict, total=False):
@@ -24,7 +24,9 @@ class Policy(TypedDict, total=False):
     - `on_dead_head`: whether a dead message blocks its group (`block`) or not (`skip`).
     - `max_leased`, `max_depth`: the most messages leased at the same time, and unfinished in all.
 
-    In `alter_queue` zero removes the limit of `retention`, `max_leased` and `max_depth`.
+    - `handler_timeout`: how long a handler may take for a message, unless the consumer says otherwise.
+
+    In `alter_queue` zero removes the limit of `retention`, `max_leased`, `max_depth` and `handler_timeout`.
     """
 
     max_attempts: int | None
@@ -39,6 +41,7 @@ class Policy(TypedDict, total=False):
     on_dead_head: str | None
     max_leased: int | None
     max_depth: int | None
+    handler_timeout: timedelta | None
 
 
 def create_queue(queue_name: str, **policy: Unpack[Policy]) -> Statement[bool]:
@@ -102,3 +105,8 @@ def ready_queues(
 def unknown_queues(queue_names: Collection[str]) -> Statement[list[str]]:
     """Return those of these names that no queue has, or none that the session may observe."""
     return Statement("unknown_queues", {"queue_names": list(queue_names)}, onlys, {"queue_names": "text[]"})
+
+
+def lease_policy(queue_name: str) -> Statement[LeasePolicy]:
+    """Return how long leases and handlers of the queue may take, unless the consumer says otherwise."""
+    return Statement("lease_policy", dict(locals()), lambda rows: LeasePolicy(**only_row(rows)))

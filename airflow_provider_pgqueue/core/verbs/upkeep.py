@@ -17,9 +17,12 @@ def upkeep_mode() -> Statement[str]:
     return Statement("upkeep_mode", {}, one)
 
 
-def install_cron() -> Statement[str]:
-    """Let pg_cron do the upkeep, and return the name of the job. CronUnavailable says what is missing."""
-    return Statement("install_cron", {}, one)
+def install_cron(run_as: str | None = None) -> Statement[str]:
+    """Let pg_cron do the upkeep as the login `run_as`, and return the name of the job.
+
+    A superuser has to name one, which is made if it is missing. CronUnavailable says what is missing.
+    """
+    return Statement("install_cron", {"run_as": run_as}, one)
 
 
 def uninstall_cron() -> Statement[int]:

@@ -2,15 +2,17 @@ CREATE OR REPLACE FUNCTION messages.health_upkeep_lag() RETURNS TABLE (severity 
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT late.severity,
-           CASE WHEN run.done_by IS NULL THEN 'no upkeep ever ran'
+           CASE WHEN run.done_by IS NULL THEN format('no upkeep ran since the installation %s ago; it is due every minute', date_trunc('second', run.age))
                 ELSE format('the last upkeep was %s ago, by %s; it is due every minute', date_trunc('second', run.age), run.done_by) END,
            CASE WHEN late.severity = 'ok' THEN NULL
                 WHEN messages.cron_database() = current_database()
-                THEN 'SELECT messages.install_cron(), messages.upkeep()'
+                THEN messages.cron_cure() || ', messages.upkeep()'
                 ELSE 'SELECT messages.upkeep() -- and every minute from now on: start the DAG pgqueue_upkeep' END
-      FROM (SELECT max(u.done_by) AS done_by, clock_timestamp() - max(u.finished_at) AS age FROM messages.upkeep_run u) run
+      FROM (SELECT max(u.done_by) AS done_by, clock_timestamp() - coalesce(
+                   max(u.finished_at), (SELECT min(m.applied_at) FROM messages.schema_migration m)) AS age
+              FROM messages.upkeep_run u) run
      CROSS JOIN LATERAL (SELECT CASE WHEN run.age <= '3 minutes' THEN 'ok' WHEN run.age <= '15 minutes' THEN 'warning'
                                      ELSE 'critical' END AS severity) late
 $$;
 COMMENT ON FUNCTION messages.health_upkeep_lag() IS
-    'A check of health(). When the last upkeep was, and who did it.';
+    'A check of health(). When the last upkeep was, and who did it; before the first one, when the schema was installed.';

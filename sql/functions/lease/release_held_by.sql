@@ -15,9 +15,10 @@ BEGIN
            AND (m.locked_by = release_held_by.holder OR starts_with(m.locked_by, release_held_by.holder || '/'))
          GROUP BY m.lock_token
     LOOP
-        released := released + (SELECT count(*) FROM messages.release(held.lock_token, held.ids, count_attempt => false));
+        released := released + (SELECT count(*) FROM messages.release(
+            held.lock_token, held.ids, details => 'its consumer ended without a result'));
     END LOOP;
     RETURN released;
 END $$;
 COMMENT ON FUNCTION messages.release_held_by(text, text) IS
-    'Releases at once, without counting an attempt, what a consumer that is gone still holds, and returns how many there were: all leases whose locked_by is holder, or begins with holder and a slash. Whoever still works under one of them has lost it. Reads the whole queue. PQ001: unknown queue; PQ004: bad holder.';
+    'Releases at once what a consumer that is gone still holds, as if its leases had expired, and returns how many there were; the attempt counts, because one of them may be why it is gone: all leases whose locked_by is holder, or begins with holder and a slash. Whoever still works under one of them has lost it. Reads the whole queue. PQ001: unknown queue; PQ004: bad holder.';

@@ -1,17 +1,18 @@
 CREATE OR REPLACE FUNCTION messages.alter_queue(
-    queue_name     text,
-    max_attempts   integer  DEFAULT NULL,
-    lease_for      interval DEFAULT NULL,
-    notify         text     DEFAULT NULL,
-    max_body_bytes integer  DEFAULT NULL,
-    paused         boolean  DEFAULT NULL,
-    backoff_first  interval DEFAULT NULL,
-    backoff_max    interval DEFAULT NULL,
-    dedup_window   interval DEFAULT NULL,
-    retention      interval DEFAULT NULL,
-    on_dead_head   text     DEFAULT NULL,
-    max_leased     integer  DEFAULT NULL,
-    max_depth      bigint   DEFAULT NULL
+    queue_name      text,
+    max_attempts    integer  DEFAULT NULL,
+    lease_for       interval DEFAULT NULL,
+    notify          text     DEFAULT NULL,
+    max_body_bytes  integer  DEFAULT NULL,
+    paused          boolean  DEFAULT NULL,
+    backoff_first   interval DEFAULT NULL,
+    backoff_max     interval DEFAULT NULL,
+    dedup_window    interval DEFAULT NULL,
+    retention       interval DEFAULT NULL,
+    on_dead_head    text     DEFAULT NULL,
+    max_leased      integer  DEFAULT NULL,
+    max_depth       bigint   DEFAULT NULL,
+    handler_timeout interval DEFAULT NULL
 ) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -22,7 +23,7 @@ BEGIN
     PERFORM messages.check_policy(alter_queue.max_attempts, alter_queue.lease_for, alter_queue.notify,
                                   alter_queue.max_body_bytes, alter_queue.backoff_first, alter_queue.backoff_max,
                                   alter_queue.dedup_window, alter_queue.retention, alter_queue.on_dead_head,
-                                  alter_queue.max_leased, alter_queue.max_depth);
+                                  alter_queue.max_leased, alter_queue.max_depth, alter_queue.handler_timeout);
     SELECT * INTO before FROM messages.queue q WHERE q.queue_name = alter_queue.queue_name FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         PERFORM messages.raise_unknown_queue(alter_queue.queue_name);
@@ -34,18 +35,19 @@ BEGIN
         PERFORM messages.store_moment(before.depth_recount_at, 'epoch');
     END IF;
     UPDATE messages.queue q
-       SET max_attempts   = coalesce(alter_queue.max_attempts, q.max_attempts),
-           lease_for      = coalesce(alter_queue.lease_for, q.lease_for),
-           notify         = coalesce(alter_queue.notify, q.notify),
-           max_body_bytes = coalesce(alter_queue.max_body_bytes, q.max_body_bytes),
-           paused         = coalesce(alter_queue.paused, q.paused),
-           backoff_first  = coalesce(alter_queue.backoff_first, q.backoff_first),
-           backoff_max    = coalesce(alter_queue.backoff_max, q.backoff_max),
-           dedup_window   = coalesce(alter_queue.dedup_window, q.dedup_window),
-           retention      = nullif(coalesce(alter_queue.retention, q.retention), '0'),
-           on_dead_head   = coalesce(alter_queue.on_dead_head, q.on_dead_head),
-           max_leased     = nullif(coalesce(alter_queue.max_leased, q.max_leased), 0),
-           max_depth      = nullif(coalesce(alter_queue.max_depth, q.max_depth), 0)
+       SET max_attempts    = coalesce(alter_queue.max_attempts, q.max_attempts),
+           lease_for       = coalesce(alter_queue.lease_for, q.lease_for),
+           notify          = coalesce(alter_queue.notify, q.notify),
+           max_body_bytes  = coalesce(alter_queue.max_body_bytes, q.max_body_bytes),
+           paused          = coalesce(alter_queue.paused, q.paused),
+           backoff_first   = coalesce(alter_queue.backoff_first, q.backoff_first),
+           backoff_max     = coalesce(alter_queue.backoff_max, q.backoff_max),
+           dedup_window    = coalesce(alter_queue.dedup_window, q.dedup_window),
+           retention       = nullif(coalesce(alter_queue.retention, q.retention), '0'),
+           on_dead_head    = coalesce(alter_queue.on_dead_head, q.on_dead_head),
+           max_leased      = nullif(coalesce(alter_queue.max_leased, q.max_leased), 0),
+           max_depth       = nullif(coalesce(alter_queue.max_depth, q.max_depth), 0),
+           handler_timeout = nullif(coalesce(alter_queue.handler_timeout, q.handler_timeout), '0')
      WHERE q.queue_name = alter_queue.queue_name;
     IF alter_queue.max_leased > 0 AND before.max_leased IS NULL THEN
         PERFORM messages.record_counted_leases(alter_queue.queue_name, NULL);
@@ -54,5 +56,5 @@ BEGIN
         PERFORM messages.repair_stuck_groups(alter_queue.queue_name);
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, boolean, interval, interval, interval, interval, text, integer, bigint) IS
-    'Changes the policy of a queue, also for the messages already in it; NULL keeps a value; 0 lifts max_leased, max_depth and retention. PQ001: unknown queue; PQ004: bad policy.';
+COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, boolean, interval, interval, interval, interval, text, integer, bigint, interval) IS
+    'Changes the policy of a queue, also for the messages already in it; NULL keeps a value; 0 lifts max_leased, max_depth, retention and handler_timeout. PQ001: unknown queue; PQ004: bad policy.';

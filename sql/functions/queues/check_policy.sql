@@ -1,15 +1,16 @@
 CREATE OR REPLACE FUNCTION messages.check_policy(
-    max_attempts   integer,
-    lease_for      interval,
-    notify         text,
-    max_body_bytes integer,
-    backoff_first  interval,
-    backoff_max    interval,
-    dedup_window   interval,
-    retention      interval,
-    on_dead_head   text,
-    max_leased     integer,
-    max_depth      bigint
+    max_attempts    integer,
+    lease_for       interval,
+    notify          text,
+    max_body_bytes  integer,
+    backoff_first   interval,
+    backoff_max     interval,
+    dedup_window    interval,
+    retention       interval,
+    on_dead_head    text,
+    max_leased      integer,
+    max_depth       bigint,
+    handler_timeout interval
 ) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -23,6 +24,7 @@ BEGIN
     PERFORM messages.check_duration('retention', retention, '0', '100 years');
     PERFORM messages.check_number('max_leased', max_leased, 0, 1000000);
     PERFORM messages.check_number('max_depth', max_depth, 0, 1000000000000);
+    PERFORM messages.check_duration('handler_timeout', handler_timeout, '0', '30 days');
     IF notify NOT IN ('always', 'gated', 'off') THEN
         RAISE EXCEPTION 'notify is %', quote_literal(left(notify, 100))
             USING ERRCODE = 'PQ004', HINT = 'Give always, gated or off.';
@@ -32,5 +34,5 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give block or skip.';
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_policy(integer, interval, text, integer, interval, interval, interval, interval, text, integer, bigint) IS
+COMMENT ON FUNCTION messages.check_policy(integer, interval, text, integer, interval, interval, interval, interval, text, integer, bigint, interval) IS
     'Raises PQ004 for a policy value out of range; NULL means not given.';

@@ -1,17 +1,18 @@
 CREATE OR REPLACE FUNCTION messages.create_queue(
-    queue_name     text,
-    max_attempts   integer  DEFAULT 5,
-    lease_for      interval DEFAULT '5 minutes',
-    notify         text     DEFAULT 'always',
-    max_body_bytes integer  DEFAULT 1048576,
-    paused         boolean  DEFAULT false,
-    backoff_first  interval DEFAULT '1 second',
-    backoff_max    interval DEFAULT '5 minutes',
-    dedup_window   interval DEFAULT '1 day',
-    retention      interval DEFAULT NULL,
-    on_dead_head   text     DEFAULT 'block',
-    max_leased     integer  DEFAULT NULL,
-    max_depth      bigint   DEFAULT NULL
+    queue_name      text,
+    max_attempts    integer  DEFAULT 5,
+    lease_for       interval DEFAULT '5 minutes',
+    notify          text     DEFAULT 'always',
+    max_body_bytes  integer  DEFAULT 1048576,
+    paused          boolean  DEFAULT false,
+    backoff_first   interval DEFAULT '1 second',
+    backoff_max     interval DEFAULT '5 minutes',
+    dedup_window    interval DEFAULT '1 day',
+    retention       interval DEFAULT NULL,
+    on_dead_head    text     DEFAULT 'block',
+    max_leased      integer  DEFAULT NULL,
+    max_depth       bigint   DEFAULT NULL,
+    handler_timeout interval DEFAULT NULL
 ) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -26,9 +27,9 @@ BEGIN
                                  create_queue.notify, create_queue.max_body_bytes, create_queue.paused,
                                  create_queue.backoff_first, create_queue.backoff_max, create_queue.dedup_window,
                                  create_queue.retention, create_queue.on_dead_head, create_queue.max_leased,
-                                 create_queue.max_depth);
+                                 create_queue.max_depth, create_queue.handler_timeout);
     PERFORM messages.create_priority_sequences(create_queue.queue_name, 0::smallint);
     RETURN true;
 END $$;
-COMMENT ON FUNCTION messages.create_queue(text, integer, interval, text, integer, boolean, interval, interval, interval, interval, text, integer, bigint) IS
+COMMENT ON FUNCTION messages.create_queue(text, integer, interval, text, integer, boolean, interval, interval, interval, interval, text, integer, bigint, interval) IS
     'Creates a queue and returns true; returns false and changes nothing if it exists. PQ003: bad name; PQ004: bad policy.';

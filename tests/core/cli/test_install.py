@@ -76,7 +76,7 @@ def test_the_printed_script_needs_no_other_file_and_no_database(run_pgqueue: Pgq
     assert text.startswith("-- Installs or upgrades ")
     assert all(script.text.rstrip() in text for script in scripts())
     assert run_pgqueue("install", "--print-sql", "--json").json["sql"] == text
-    assert run_pgqueue("install", "--print-sql", "--cron").out.endswith("SELECT messages.install_cron();\n")
+    assert "SELECT messages.install_cron(" in run_pgqueue("install", "--print-sql", "--cron").out
 
 
 def test_uninstall_asks_and_needs_yes_where_nobody_can_answer(run_pgqueue: Pgqueue, dsn: str) -> None:

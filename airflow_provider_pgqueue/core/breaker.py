@@ -1,0 +1,145 @@
+"""Stops a consumer whose handler is broken before it has spent an attempt of every message in the queue."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from threading import Lock
+from typing import Any, Final
+
+from airflow_provider_pgqueue.core.errors import HandlerBroken, InvalidArgument
+from airflow_provider_pgqueue.core.message import Message
+from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Retry
+
+log = logging.getLogger(__name__)
+
+Fingerprint = tuple[str, str]
+_FEWEST_CALLS: Final = 3  # a batch that fails as a whole may do so for one message
+_LOOKS_BACK: Final = 50  # times `give_up_after` messages
+_NEARLY_ALL: Final = 0.95
+_EVERY: Final = 60.0  # seconds between two warnings of one kind
+# As in messages.fingerprint: what differs between two messages with one cause.
+_QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
+_NUMBER: Final = re.compile(r"\b[0-9a-fA-F-]*[0-9][0-9a-fA-F-]*\b")
+_PLACE: Final = re.compile(r'File "(?:[^"]*[/\\])?([^"]*)", line (\d+), in (\S+)')
+
+
+def fingerprint(failure: Mapping[str, Any]) -> Fingerprint:
+    """Return what the failures of two messages with one cause have in common: the class of the error, and its text."""
+    text = _NUMBER.sub("#", _QUOTED.sub("?", str(failure.get("message", ""))[:2000]))
+    return str(failure.get("error", "")), " ".join(text.lower().split())
+
+
+class Breaker:
+    """Raises HandlerBroken when the first `give_up_after` messages all fail with one fingerprint, or nearly all later.
+
+    Nearly all is 95 % of the last messages, 50 times `give_up_after`. Each message counts once, however often it is
+    delivered, and a batch whose handler raised is one call, of which it takes three: so a few bad messages, or the one
+    message of a small queue, stop nothing. What a handler returns without a `failure` is its will and no failure.
+
+    A failure is logged at once, and others with its fingerprint once a minute with their number.
+    """
+
+    def __init__(self, queue_name: str, give_up_after: int | None) -> None:
+        if give_up_after is not None and give_up_after < 1:
+            raise InvalidArgument(f"give_up_after is {give_up_after}. Give a number from 1, or None for never.")
+        self._queue_name = queue_name
+        self._warnings = Warnings(log.warning)
+        self._first = give_up_after or 0
+        self._seen: dict[int, Fingerprint | None] = {}
+        self._numbers: Counter[Fingerprint] = Counter()
+        self._calls = 0
+        self._last: Mapping[str, Any] | None = None
+        self._begins = give_up_after is not None
+
+    @property
+    def suspects(self) -> bool:
+        """Whether all so far have failed alike, so that their outcomes may be taken back soon."""
+        return self._begins and bool(self._seen)
+
+    def note(self, message: Message, outcome: Outcome) -> None:
+        """Count an outcome, and log a failure; HandlerBroken if it is one too many."""
+        failure = failure_of(outcome)
+        mark = None if failure is None else fingerprint(failure)
+        if failure is not None:
+            # Without its text, which may quote the body.
+            text = "message %s of queue %s failed with %s"
+            self._warnings.add(mark, text, message.id, self._queue_name, _name(failure))
+        if not self._first:
+            return
+        self._replace(message.id, mark)
+        if failure is None or mark is None:
+            self._begins = False
+            return
+        self._calls += failure is not self._last
+        self._last = failure
+        failed, seen = self._numbers[mark], len(self._seen)
+        self._begins = self._begins and failed == seen
+        if self._calls < _FEWEST_CALLS and self._first >= _FEWEST_CALLS:
+            return
+        if (self._begins and seen >= self._first) or (
+            seen == self._first * _LOOKS_BACK and failed >= seen * _NEARLY_ALL
+        ):
+            raise HandlerBroken(
+                f"the handler of queue {self._queue_name!r} failed with {_name(failure)} on {failed:,} of the "
+                f"{'first' if self._begins else 'last'} {seen:,} messages",
+                "Mend it and start again: what it had not finished was given back without counting an attempt. "
+                "give_up_after says after how many it stops, and None never.",
+            )
+
+    def _replace(self, id_: int, mark: Fingerprint | None) -> None:
+        if id_ in self._seen:
+            self._forget(id_)
+        elif len(self._seen) == self._first * _LOOKS_BACK:
+            self._forget(next(iter(self._seen)))
+        self._seen[id_] = mark
+        if mark is not None:
+            self._numbers[mark] += 1
+
+    def _forget(self, id_: int) -> None:
+        mark = self._seen.pop(id_)
+        if mark is not None:
+            self._numbers[mark] -= 1
+            if not self._numbers[mark]:
+                del self._numbers[mark]
+
+
+def failure_of(outcome: Outcome) -> Mapping[str, Any] | None:
+    """Return the failure of an outcome, None if it is none."""
+    return outcome.failure if isinstance(outcome, Retry | Failed) else None
+
+
+def _name(failure: Mapping[str, Any]) -> str:
+    """Name the error and its place without its text, which may quote a body."""
+    name = str(failure.get("error", ""))
+    places = _PLACE.findall(str(failure.get("traceback", "")))
+    where = f" ({places[-1][0]}:{places[-1][1]} in {places[-1][2]})" if places else ""
+    return (name if name.isidentifier() or name.replace(".", "_").isidentifier() else "one error") + where
+
+
+class Warnings:
+    """Logs a warning at once, and the same again a minute later at the earliest, with the number in between."""
+
+    def __init__(self, warn: Callable[..., None]) -> None:
+        self._warn = warn
+        self._lock = Lock()
+        self._said: dict[Any, tuple[float, int]] = {}
+
+    def add(self, key: Any, text: str, *arguments: Any) -> None:
+        """Log `text % arguments`, or count it if `key` was logged within the last minute."""
+        now = time.monotonic()
+        with self._lock:
+            at, more = self._said.get(key, (-_EVERY, 0))
+            if now < at + _EVERY:
+                self._said[key] = at, more + 1
+                return
+            if len(self._said) >= 1000:
+                self._said.clear()
+            self._said[key] = now, 0
+        if more:
+            self._warn(f"{text}, and {more:,} more since the last such warning", *arguments)
+        else:
+            self._warn(text, *arguments)

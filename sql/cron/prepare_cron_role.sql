@@ -1,0 +1,26 @@
+CREATE OR REPLACE FUNCTION messages.prepare_cron_role(role_name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    login record;
+BEGIN
+    SELECT * INTO login FROM pg_roles r WHERE r.rolname = role_name;
+    IF NOT FOUND THEN
+        EXECUTE format('CREATE ROLE %I LOGIN', role_name);
+        IF to_regrole('messages_upkeep') IS NULL THEN
+            EXECUTE format('GRANT USAGE ON SCHEMA messages TO %I', role_name);
+            EXECUTE format('GRANT EXECUTE ON FUNCTION messages.upkeep, messages.run_schedules TO %I', role_name);
+        ELSE
+            EXECUTE format('GRANT messages_upkeep TO %I', role_name);
+        END IF;
+    ELSIF NOT login.rolcanlogin THEN
+        RAISE EXCEPTION 'role % may not log in, as pg_cron has to', quote_literal(role_name)
+            USING ERRCODE = 'PQ004', HINT = 'Name a login that is a member of messages_upkeep.';
+    ELSIF NOT (has_schema_privilege(role_name, 'messages', 'USAGE') AND has_function_privilege(role_name, 'messages.upkeep()', 'EXECUTE')
+               AND has_function_privilege(role_name, 'messages.run_schedules()', 'EXECUTE')) THEN
+        RAISE EXCEPTION 'role % may not execute messages.upkeep() and messages.run_schedules()', quote_literal(role_name)
+            USING ERRCODE = 'PQ004', HINT = format('GRANT messages_upkeep TO %I', role_name);
+    END IF;
+END $$;
+COMMENT ON FUNCTION messages.prepare_cron_role(text) IS
+    'Makes a login that may do the upkeep, if there is no such role. PQ004: the role may not log in, or not do the upkeep.';

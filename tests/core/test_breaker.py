@@ -1,0 +1,152 @@
+"""A handler that is broken stops its consumer, and costs few attempts."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import (
+    Consumer,
+    HandlerBroken,
+    InvalidArgument,
+    Message,
+    Retry,
+    Worker,
+    run,
+    verbs,
+)
+
+Connection = psycopg.Connection[Any]
+Queue = Callable[..., str]
+
+
+def raises(message: Message) -> None:
+    raise ValueError(f"secret {message.body}")
+
+
+def raises_for_all(messages: list[Message]) -> None:
+    raise ValueError(f"secret {messages[0].body}")
+
+
+def attempts(conn: Connection) -> dict[int, int]:
+    """How many unfinished messages have how many attempts."""
+    return dict(conn.execute("SELECT attempts, count(*) FROM messages.message GROUP BY 1").fetchall())
+
+
+@pytest.mark.parametrize("number", [20, 5000])
+def test_a_handler_that_always_raises_costs_no_attempt(conn: Connection, queue: Queue, number: int) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(number))))
+    with pytest.raises(HandlerBroken, match=r"'orders' failed with ValueError .*20 of the first 20") as broken:
+        Consumer(queue_name="orders", handle=raises).drain(conn)
+    assert "secret" not in str(broken.value)
+    assert "raises" in str(broken.value)
+    assert attempts(conn) == {0: number}
+    assert conn.execute("SELECT FROM messages.message WHERE lock_expires_at IS NOT NULL").rowcount == 0
+
+
+def test_what_failed_comes_after_the_others_next_time(conn: Connection, queue: Queue) -> None:
+    ids = run(conn, verbs.publish_batch(queue("orders"), list(range(30))))
+    with pytest.raises(HandlerBroken):
+        Consumer(queue_name="orders", handle=raises).drain(conn)
+    assert [message.id for message in run(conn, verbs.lease("orders", max_messages=100))] == ids[20:]
+
+
+def test_small_batches_count_together(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(100))))
+    with pytest.raises(HandlerBroken):
+        Consumer(queue_name="orders", handle=raises, batch_size=7).drain(conn)
+    # Two batches were settled before it was clear, and of the third it got to the sixth message.
+    assert attempts(conn) == {0: 86, 1: 14}
+
+
+def test_a_function_of_batches_has_three(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(1000))))
+    with pytest.raises(HandlerBroken, match="201 of the first 201"):
+        Consumer(queue_name="orders", handle_batch=raises_for_all, batch_size=100).drain(conn)
+    assert attempts(conn) == {0: 800, 1: 200}
+
+
+@pytest.mark.parametrize("number", [1, 2, 19])
+def test_a_few_messages_stop_nothing(conn: Connection, queue: Queue, number: int) -> None:
+    run(conn, verbs.publish_batch(queue("orders", max_attempts=30, backoff_first="0"), list(range(number))))
+    consumer = Consumer(queue_name="orders", handle=raises)
+    assert consumer.drain(conn) == {"retried": number * 29, "failed": number}
+
+
+def test_a_batch_with_one_bad_message_stops_nothing(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders", max_attempts=1), list(range(1000))))
+
+    def handle(messages: list[Message]) -> None:
+        if any(message.body % 400 == 0 for message in messages):
+            raise ValueError("bad")
+
+    assert Consumer(queue_name="orders", handle_batch=handle).drain(conn) == {"success": 700, "failed": 300}
+
+
+def test_a_handler_that_breaks_later_stops_within_a_thousand(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(4000))))
+
+    def handle(message: Message) -> None:
+        if message.body >= 1500 and message.body % 50:
+            raise ConnectionError(f"no connection {message.id}")
+
+    with pytest.raises(HandlerBroken, match=r"95\d of the last 1,000"):
+        Consumer(queue_name="orders", handle=handle).drain(conn)
+    assert attempts(conn)[0] > 1500
+
+
+@pytest.mark.parametrize(
+    "handle",
+    [
+        lambda message: {}[message.id % 2],
+        lambda message: [][0] if message.id % 3 else None,
+        lambda message: Retry(details="busy", count_attempt=True),
+    ],
+)
+def test_failures_of_many_kinds_and_wishes_of_the_handler_stop_nothing(
+    conn: Connection, queue: Queue, handle: Any
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders", max_attempts=1), list(range(1500))))
+
+    def mixed(message: Message) -> Any:
+        return handle(message) if message.id % 5 else None
+
+    assert Consumer(queue_name="orders", handle=mixed).drain(conn).total() == 1500
+
+
+def test_it_can_be_switched_off_and_set(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders", max_attempts=1), list(range(300))))
+    with pytest.raises(HandlerBroken, match="5 of the first 5"):
+        Consumer(queue_name="orders", handle=raises, give_up_after=5).drain(conn)
+    consumer = Consumer(queue_name="orders", handle=raises, give_up_after=None)
+    while attempts(conn):
+        consumer.drain(conn)
+    assert conn.execute("SELECT FROM messages.message_archive WHERE result = 'failed'").rowcount == 300
+    with pytest.raises(InvalidArgument, match="give_up_after"):
+        Consumer(queue_name="orders", handle=raises, give_up_after=0)
+
+
+def test_a_worker_ends_with_the_error(dsn: str, conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(50))))
+    with pytest.raises(HandlerBroken):
+        Worker(conninfo=dsn, consumer=Consumer(queue_name="orders", handle=raises)).run()
+    assert attempts(conn) == {0: 50}
+
+
+def test_a_failure_is_logged_once_a_minute(conn: Connection, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
+    run(conn, verbs.publish_batch(queue("orders", max_attempts=1), list(range(3000))))
+    caplog.set_level(logging.WARNING)
+
+    def handle(message: Message) -> None:
+        if message.body % 3 == 0:
+            raises(message)
+        if message.body % 3 == 1:
+            raise KeyError(message.body)
+
+    Consumer(queue_name="orders", handle=handle).drain(conn)
+    assert len(caplog.records) == 2
+    assert "secret" not in caplog.text

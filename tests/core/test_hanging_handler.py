@@ -1,0 +1,176 @@
+"""A handler that hangs loses its message after its time, and costs its neighbours nothing."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import (
+    Consumer,
+    HandlerBroken,
+    InvalidArgument,
+    Lease,
+    Message,
+    QueueNotFound,
+    Rejected,
+    run,
+    verbs,
+)
+from tests.waiting import until_leases_expire, until_past
+
+Connection = psycopg.Connection[Any]
+Queue = Callable[..., str]
+LIMIT = timedelta(milliseconds=300)
+LEASE = timedelta(seconds=1)
+
+
+@pytest.fixture
+def hangs() -> Iterator[Callable[[], None]]:
+    """Hang until the test ends."""
+    ended = threading.Event()
+    yield lambda: [ended.wait(60), None][1]
+    ended.set()
+
+
+def results(conn: Connection) -> dict[Any, Any]:
+    rows = conn.execute("SELECT message::int, result::text FROM messages.message_archive").fetchall()
+    return dict(rows)
+
+
+def consumer(**options: Any) -> Consumer:
+    return Consumer(queue_name="orders", **({"lease_for": LEASE, "handler_timeout": LIMIT} | options))
+
+
+def test_the_neighbours_keep_their_outcomes_and_the_message_comes_back(
+    conn: Connection, queue: Queue, hangs: Callable[[], None]
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders", max_attempts=2), list(range(5))))
+
+    def handle(message: Message) -> Rejected | None:
+        if message.body == 2:
+            hangs()
+        return Rejected("odd") if message.body == 3 else None
+
+    assert consumer(handle=handle).drain(conn) == {"success": 3, "rejected": 1, "timed_out": 1}
+    until_leases_expire(conn)
+    assert consumer(handle=handle).drain(conn) == {"timed_out": 1}
+    until_leases_expire(conn)
+    assert consumer(handle=handle).drain(conn) == {}
+    run(conn, verbs.upkeep())
+    assert results(conn) == {0: "success", 1: "success", 2: "lock_expired", 3: "rejected", 4: "success"}
+
+
+def test_without_a_limit_a_lease_is_renewed(conn: Connection, connect: Callable[..., Connection], queue: Queue) -> None:
+    other = connect()
+    run(conn, verbs.publish(queue("orders"), 1))
+
+    def handle(message: Message) -> None:
+        until_past(other, message.lock_expires_at)
+
+    assert consumer(handle=handle, handler_timeout=None).drain(conn) == {"success": 1}
+
+
+def test_a_batch_has_the_time_of_all_its_messages(conn: Connection, queue: Queue, hangs: Callable[[], None]) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(15))))
+    seen: list[float] = []
+
+    def handle(messages: list[Message]) -> None:
+        if messages[0].body == 10:
+            hangs()
+        # Longer than one message may take.
+        threading.Event().wait(0.5)
+        seen.append(len(messages))
+
+    assert consumer(handle_batch=handle, batch_size=5).drain(conn) == {"success": 10, "timed_out": 5}
+    assert seen == [5, 5]
+
+
+def test_the_policy_of_the_queue_is_the_default(conn: Connection, queue: Queue, hangs: Callable[[], None]) -> None:
+    run(conn, verbs.publish(queue("orders", handler_timeout="300 milliseconds", lease_for="2 seconds"), 1))
+    assert consumer(handle=lambda message: hangs(), lease_for=None, handler_timeout=None).drain(conn) == {
+        "timed_out": 1
+    }
+    run(conn, verbs.alter_queue("orders", handler_timeout=timedelta(0)))
+    policy = run(conn, verbs.lease_policy("orders"))
+    assert (policy.lease_for, policy.handler_timeout) == (timedelta(seconds=2), None)
+    with pytest.raises(QueueNotFound):
+        run(conn, verbs.lease_policy("nope"))
+
+
+def test_a_process_full_of_hanging_calls_stops(conn: Connection, queue: Queue, hangs: Callable[[], None]) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(15))))
+    with pytest.raises(HandlerBroken, match="10 calls of the handler of queue 'orders' hang"):
+        consumer(handle=lambda message: hangs(), handler_timeout=LIMIT / 10).drain(conn)
+    assert conn.execute("SELECT FROM messages.message WHERE attempts = 0 AND lock_token IS NULL").rowcount == 5
+
+
+def test_a_handler_with_a_limit_raises_and_returns_as_without(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders", max_attempts=1), list(range(4))))
+    variable = contextvars.ContextVar("variable", default="unset")
+    variable.set("set")
+    threads = set()
+
+    def handle(message: Message) -> Rejected | None:
+        threads.add(threading.get_ident())
+        if message.body == 0:
+            raise TimeoutError("of the handler itself")
+        return Rejected(variable.get()) if message.body == 1 else None
+
+    assert consumer(handle=handle).drain(conn) == {"failed": 1, "rejected": 1, "success": 2}
+    assert len(threads) == 1
+    rows = conn.execute("SELECT details FROM messages.message_archive WHERE details IS NOT NULL ORDER BY id").fetchall()
+    assert rows == [("TimeoutError: of the handler itself",), ("set",)]
+
+
+def test_a_handler_with_a_limit_may_end_the_process(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), [0, 1]))
+
+    def handle(message: Message) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        consumer(handle=handle).drain(conn)
+    assert conn.execute("SELECT attempts FROM messages.message ORDER BY id").fetchall() == [(1,), (0,)]
+
+
+def test_a_limit_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="handler_timeout"):
+        consumer(handle=lambda message: None, handler_timeout=timedelta(0))
+
+
+# The policy of the queue says how long a lease lasts ------------------------------------------------------------------
+
+
+def leased_for(conn: Connection) -> Any:
+    row = conn.execute("SELECT round(extract(epoch FROM lock_expires_at - leased_at)) FROM messages.message").fetchone()
+    return row and row[0]
+
+
+def test_a_consumer_leases_and_renews_as_the_queue_says(
+    conn: Connection, connect: Callable[..., Connection], queue: Queue
+) -> None:
+    other = connect()
+    run(conn, verbs.publish(queue("orders", lease_for="2 seconds"), 1))
+
+    def handle(message: Message) -> None:
+        assert leased_for(other) == 2
+        until_past(other, message.lock_expires_at)
+        assert run(other, verbs.lease("orders")) == []
+
+    assert Consumer(queue_name="orders", handle=handle).drain(conn) == {"success": 1}
+
+
+def test_a_lease_alone_is_renewed_as_the_queue_says(
+    conn: Connection, connect: Callable[..., Connection], queue: Queue
+) -> None:
+    other = connect()
+    run(conn, verbs.publish(queue("orders", lease_for="2 seconds"), 1))
+    with Lease(conn, run(conn, verbs.lease("orders"))) as lease:
+        until_past(other, lease[0].lock_expires_at)
+        assert run(other, verbs.lease("orders")) == []
