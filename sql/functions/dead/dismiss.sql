@@ -16,7 +16,7 @@ BEGIN
         RETURNING d.id, d.archived_at, d.locked_by)
     UPDATE messages.message_archive a
        SET remedy = 'dismissed', remedied_at = clock_timestamp(), dismissed_for = left(dismiss.reason, 4000),
-           remedied_by = coalesce(dismiss.remedied_by, mine.locked_by)
+           remedied_by = left(coalesce(dismiss.remedied_by, mine.locked_by), 650)   -- what an index entry can hold
       FROM mine WHERE a.id = mine.id AND a.archived_at = mine.archived_at
     RETURNING a.id, a.queue_name, a.group_key
     LOOP
