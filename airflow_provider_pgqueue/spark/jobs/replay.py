@@ -31,8 +31,6 @@ Copy = dict[str, Any]
 _COPIED: Final = ("id", "queue_name", "priority", "reference", "topic", "group_key", "headers", "message")
 _CHOSEN_BY: Final = ("id", "queue_name", "result", "archived_at", "reference", "headers")
 _CHUNK_BYTES: Final = 8 << 20
-# In a dedup key it stands between `replay/` and an id, and a key has at most 255 characters.
-_LONGEST_RUN_ID: Final = 225
 
 
 def replay(
@@ -80,8 +78,6 @@ def replay(
         if not value >= least:
             raise InvalidArgument(f"{name} is {value}. Give a number from {least} on.")
     run_id = run_id or new_run_id("replay")
-    if len(run_id) > _LONGEST_RUN_ID:
-        raise InvalidArgument(f"run_id has {len(run_id)} characters. Give at most {_LONGEST_RUN_ID}.")
     database = Database(dsn or "")
     chosen = several(queues), several(results), several(references)
     choice = _Choice(spark, database, run_id, *chosen, since, until, where, export, at_once)

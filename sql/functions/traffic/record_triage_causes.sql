@@ -14,7 +14,7 @@ BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('messages.record_triage_causes', 0));
     moment := clock_timestamp();
     BEGIN
-        DELETE FROM messages.triage_run t WHERE t.run_id = record_triage_causes.run_id;
+        DELETE FROM messages.triage_run t WHERE t.recorded_by = session_user AND t.run_id = record_triage_causes.run_id;
         INSERT INTO messages.triage_run (run_id, recorded_at) VALUES (record_triage_causes.run_id, moment);
         INSERT INTO messages.triage_cause (run_id, recorded_at, cause, queue_name, result, error, pattern, trend, dead, undecided,
                                          requeued, dismissed, died_again, first_at, last_at, series_from, series_step, series,
@@ -32,9 +32,9 @@ BEGIN
         RAISE EXCEPTION 'the causes of the run % cannot be kept: %', coalesce(quote_literal(left(record_triage_causes.run_id, 100)), 'NULL'), SQLERRM
             USING ERRCODE = 'PQ004', HINT = 'Give a name of at most 250 characters, and the causes that a triage found.';
     END;
-    DELETE FROM messages.triage_run WHERE run_id = ANY (ARRAY(
-        SELECT t.run_id FROM messages.triage_run t ORDER BY t.recorded_at DESC, t.run_id OFFSET 30));
+    DELETE FROM messages.triage_run WHERE recorded_by = session_user AND run_id = ANY (ARRAY(
+        SELECT t.run_id FROM messages.triage_run t WHERE t.recorded_by = session_user ORDER BY t.recorded_at DESC, t.run_id OFFSET 30));
     RETURN recorded;
 END $$;
 COMMENT ON FUNCTION messages.record_triage_causes(text, jsonb) IS
-    'Records what a triage found, in place of what the same run recorded before; keeps the last 30 runs. Returns the number of causes. PQ004: not an array, or more than 1000.';
+    'Records what a triage found, in place of what the same run of this login recorded before; keeps the last 30 of its runs. Returns the number of causes. PQ004: not an array, or more than 1000.';
