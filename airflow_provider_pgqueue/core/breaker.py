@@ -44,8 +44,8 @@ class Breaker:
     """
 
     def __init__(self, queue_name: str, give_up_after: int | None) -> None:
-        if give_up_after is not None and give_up_after < 1:
-            raise InvalidArgument(f"give_up_after is {give_up_after}. Give a number from 1, or None for never.")
+        if give_up_after is not None and give_up_after < 0:
+            raise InvalidArgument(f"give_up_after is {give_up_after}. Give a number of messages, or 0 for never.")
         self._queue_name = queue_name
         self._warnings = Warnings(log.warning)
         self._first = give_up_after or 0
@@ -53,7 +53,7 @@ class Breaker:
         self._numbers: Counter[Fingerprint] = Counter()
         self._calls = 0
         self._last: Mapping[str, Any] | None = None
-        self._begins = give_up_after is not None
+        self._begins = self._first > 0
 
     @property
     def suspects(self) -> bool:
@@ -87,7 +87,7 @@ class Breaker:
                 f"the handler of queue {self._queue_name!r} failed with {_name(failure)} on {failed:,} of the "
                 f"{'first' if self._begins else 'last'} {seen:,} messages",
                 "Mend it and start again: what it had not finished was given back without counting an attempt. "
-                "give_up_after says after how many it stops, and None never.",
+                "give_up_after says after how many it stops, and 0 is never.",
             )
 
     def _replace(self, id_: int, mark: Fingerprint | None) -> None:

@@ -70,7 +70,7 @@ class Consumer:
 
     `drain` also raises HandlerBroken when the handler fails with one fingerprint on each of the first `give_up_after`
     messages, or on 95 % of the last 50 times as many. It gives back what it has not finished, without counting an
-    attempt, as far as possible also what failed. None never gives up.
+    attempt, as far as possible also what failed. 0 or None never gives up.
     """
 
     queue_name: str

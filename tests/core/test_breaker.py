@@ -122,12 +122,12 @@ def test_it_can_be_switched_off_and_set(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish_batch(queue("orders", max_attempts=1), list(range(300))))
     with pytest.raises(HandlerBroken, match="5 of the first 5"):
         Consumer(queue_name="orders", handle=raises, give_up_after=5).drain(conn)
-    consumer = Consumer(queue_name="orders", handle=raises, give_up_after=None)
+    consumer = Consumer(queue_name="orders", handle=raises, give_up_after=0)
     while attempts(conn):
         consumer.drain(conn)
     assert conn.execute("SELECT FROM messages.message_archive WHERE result = 'failed'").rowcount == 300
     with pytest.raises(InvalidArgument, match="give_up_after"):
-        Consumer(queue_name="orders", handle=raises, give_up_after=0)
+        Consumer(queue_name="orders", handle=raises, give_up_after=-1)
 
 
 def test_a_worker_ends_with_the_error(dsn: str, conn: Connection, queue: Queue) -> None:
