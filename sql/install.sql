@@ -155,6 +155,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 -- Health: one function for each check
 \ir functions/health/health.sql
 \ir functions/health/health_archive_partitions.sql
+\ir functions/health/health_copy.sql
 \ir functions/health/health_dead_messages.sql
 \ir functions/health/health_dead_tuples.sql
 \ir functions/health/health_drift.sql
@@ -200,6 +201,9 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/traffic/traffic_kept_since.sql
 \ir functions/traffic/record_triage_causes.sql
 \ir functions/traffic/triage_causes.sql
+
+-- A copy of the queue that goes on by itself
+\ir functions/upgrade/take_over.sql
 
 -- Checks of arguments
 \ir functions/checks/check_batch.sql
