@@ -248,5 +248,5 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir owner.sql
 \ir seed.sql
 \ir grants.sql
-\ir release.sql
+\ir record.sql
 COMMIT;

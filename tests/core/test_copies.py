@@ -167,7 +167,7 @@ def test_a_restore_to_a_point_in_time_delivers_again_what_ended_later(other: Clu
             in_recovery = "SELECT WHERE pg_is_in_recovery()"
             until(lambda: not conn.execute(in_recovery).rowcount, what="the promotion")
             assert copied(conn).severity == "ok"
-            # What was leased is leased until its time is over; what ended later did not end, what came later did not come.
+            # What was leased is leased until its time is over. What ended or came later has not happened.
             assert [message.id for message in run(conn, verbs.lease("orders", max_messages=5))] == [second]
             conn.execute("UPDATE messages.message SET lock_expires_at = clock_timestamp() WHERE id = %s", [first])
             run(conn, verbs.upkeep())
