@@ -66,6 +66,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/dead/release_dead.sql
 \ir functions/dead/requeue.sql
 \ir functions/dead/dismiss.sql
+\ir functions/dead/check_remedied_by.sql
 \ir functions/dead/requeue_dead.sql
 \ir functions/dead/dead_ids.sql
 \ir functions/dead/dead_queues.sql
