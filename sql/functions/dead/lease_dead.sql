@@ -18,7 +18,7 @@ DECLARE
     passed  bigint;
 BEGIN
     PERFORM messages.check_dead_lease(lease_dead.queue_name, lease_dead.max_messages, lease_dead.results, lease_dead.max_requeues);
-    PERFORM messages.check_duration('lease_for', lease_dead.lease_for, '1 millisecond', '12 hours', required => true);
+    PERFORM messages.check_duration('lease_for', lease_dead.lease_for, '1 millisecond', '12 hours');
     LOOP
         RETURN QUERY
         WITH picked AS MATERIALIZED (

@@ -9,7 +9,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    PERFORM messages.check_duration('delay', requeue.delay, '0', '366 days', required => true);
+    PERFORM messages.check_duration('delay', requeue.delay, '0', '366 days');
     PERFORM messages.check_remedied_by(requeue.remedied_by);
     RETURN QUERY
     WITH mine AS (
