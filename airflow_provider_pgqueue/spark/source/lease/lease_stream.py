@@ -59,7 +59,8 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._initial is None:
             self._session.ask(verbs.status(self._queue_name))  # raises if there is no such queue
-            self._initial = self._now()
+            # In milliseconds of the database's clock, which goes on whichever driver asks.
+            self._initial = int(self._database.now().timestamp() * 1000)
         return {"batch": self._initial}
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -92,12 +93,6 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ready(self, *, count_up_to: int) -> int:
         found = self._session.ask(verbs.ready_queues([self._queue_name], count_up_to=count_up_to))
         return sum(queue.ready for queue in found)
-
-    def _now(self) -> int:
-        """Return milliseconds of the database's clock, which goes on whichever driver asks."""
-        with self._database.connect(_NAME) as conn:
-            ((moment,),) = conn.execute("SELECT clock_timestamp()").fetchall()
-        return int(moment.timestamp() * 1000)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Name the leases of a batch. Its end is its name, because Spark forgets the start of the first batch."""
