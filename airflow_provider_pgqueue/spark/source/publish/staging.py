@@ -81,8 +81,8 @@ class Stage:
                 staged = replace(staged, rows=staged.rows + batch.num_rows)
             if staged.rows:
                 file.seek(0)
-                with self._slot() as conn:
-                    copy(conn, run(conn, self._found()), columns, file, partition)
+                with self._slot() as (conn, table):
+                    copy(conn, table, columns, file, partition)
         return staged
 
     def publish(
@@ -121,8 +121,8 @@ class Stage:
         return verbs.stage_publish(self.stage_id, **arguments)
 
     @contextmanager
-    def _slot(self) -> Iterator[psycopg.Connection[Any]]:
-        """Give a transaction with one of the slots; the slot goes with it, however it ends.
+    def _slot(self) -> Iterator[tuple[psycopg.Connection[Any], str | None]]:
+        """Give a transaction with one of the slots, and the table of the stage; the slot goes with it, however it ends.
 
         Not with the session, which behind a pooler is somebody else's next and would keep the slot.
         """
@@ -135,10 +135,13 @@ class Stage:
                 if time.monotonic() > give_up:
                     raise
             else:
-                with conn, conn.transaction():
+                with conn:
+                    # Before the transaction: the others would wait for one that made the stage and goes on to copy.
+                    table = run(conn, self._found())
                     give_up = time.monotonic() + _PATIENCE
-                    if conn.execute(_SLOT, {"slots": self.slots, "stage_id": self.stage_id}).rowcount:
-                        yield conn
-                        return
+                    with conn.transaction():
+                        if conn.execute(_SLOT, {"slots": self.slots, "stage_id": self.stage_id}).rowcount:
+                            yield conn, table
+                            return
             time.sleep(pause * random.uniform(0.5, 1))
             pause = min(2 * pause, 2.0)
