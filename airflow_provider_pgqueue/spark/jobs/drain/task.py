@@ -10,7 +10,6 @@ from datetime import timedelta
 from typing import Any, Final
 
 import psycopg
-from psycopg.types.json import set_json_loads
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
@@ -18,7 +17,7 @@ from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.consumer import Consumer
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.function import load_function
-from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.database import Database, leave_json
 from airflow_provider_pgqueue.spark.jobs.drain.batches import Batches, BatchFunction, Form
 
 _LOOK_EVERY: Final = 0.5  # seconds, while a twin works
@@ -68,7 +67,7 @@ class Share:
         batches = Batches(load_function(self.function) if isinstance(self.function, str) else self.function, self.form)
         attempt = _attempt()
         with self.database.connect(f"pgqueue drain {self.queue}"[:63]) as conn:
-            set_json_loads(_as_text, conn)
+            leave_json(conn)
 
             def stop() -> bool:
                 return batches.misuse is not None or self._is_stopped(conn)
@@ -140,8 +139,3 @@ def _attempt() -> int:
 
     context = TaskContext.get()
     return context.attemptNumber() if context else 0
-
-
-def _as_text(data: str | bytes) -> str:
-    """Leave JSON as it is: a message goes through without being read and written anew, and loses no digit."""
-    return data if isinstance(data, str) else data.decode()

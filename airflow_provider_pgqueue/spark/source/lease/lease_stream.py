@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
-from psycopg.types.string import TextLoader
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
@@ -17,7 +16,7 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.errors import InvalidArgument, QueuePaused
 from airflow_provider_pgqueue.core.message import Row
-from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.database import Database, leave_json
 from airflow_provider_pgqueue.spark.source import options as given
 from airflow_provider_pgqueue.spark.source.schema import LEASED, arrow_schema
 from airflow_provider_pgqueue.spark.source.session import Session
@@ -114,13 +113,13 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             locked_by=f"{self._stream} {process_name()}",
         )
         with self._database.connect(_NAME) as conn:
-            # A body goes through as the text that it is, and a token is a text in Spark.
-            for kind in ("jsonb", "uuid"):
-                conn.adapters.register_loader(kind, TextLoader)
+            leave_json(conn)
             try:
-                return run(conn, statement)
+                rows = run(conn, statement)
             except QueuePaused:
                 return []
+        # A token is a text in Spark.
+        return [row | {"lock_token": str(row["lock_token"])} for row in rows]
 
 
 def _stream_name(options: Mapping[str, str]) -> str:
