@@ -29,5 +29,4 @@ with DAG(
             batch_size=500,
             lease_for=timedelta(seconds=30),
             retries=3,
-            retry_delay=timedelta(seconds=2),
         )

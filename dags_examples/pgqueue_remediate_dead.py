@@ -1,42 +1,28 @@
-"""Waits for rejected flights and starts a remediation run for them, which requeues or dismisses each.
+"""Repairs rejected flights: a watcher starts one run for each group of messages that died, and the run leases them.
 
-`pgqueue_watch_dead` always has one run, deferred until something dies. The remediation leases what is dead: a run that
-is lost loses nothing, the leases expire and the next run takes over.
+Messages that the run leaves dead start further runs after growing pauses, from one minute to half an hour, and a run
+whose function raised is failed. A run that is lost loses nothing: its leases expire and the next run takes over.
 """
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
 from typing import Any
 
-from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Asset, AssetWatcher
 
 from airflow_provider_pgqueue.core import DeadMessage, Dismiss
 from airflow_provider_pgqueue.operators.repair import PgQueueRepairOperator
-from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
+from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
 
-with DAG(
-    "pgqueue_watch_dead",
-    schedule="@continuous",
-    start_date=datetime(2024, 1, 1),
-    max_active_runs=1,
-    tags=["pgqueue"],
-    doc_md=__doc__,
-) as watch:
-    wait = PgQueueDeadMessageSensor(task_id="wait_for_dead", queue_name="flights", results=["rejected"])
-    start = TriggerDagRunOperator(
-        task_id="remediate",
-        trigger_dag_id="pgqueue_remediate_dead",
-        trigger_run_id="dead__{{ run_id }}",  # a retry finds the run that it started before
-        skip_when_already_exists=True,
-        wait_for_completion=True,
-        deferrable=True,
-        poke_interval=5,
-        retries=2,
-        retry_delay=timedelta(seconds=5),
-    )
-    wait >> start
+flights_died = Asset(
+    "pgqueue_flights_died",
+    watchers=[
+        AssetWatcher(
+            name="flights_died",
+            trigger=PgQueueDeadMessageTrigger(queue_name="flights", results=["rejected"], ring_every=60),
+        )
+    ],
+)
 
 
 def correct(flight: DeadMessage) -> Any:
@@ -46,13 +32,13 @@ def correct(flight: DeadMessage) -> Any:
     return Dismiss("no aircraft was assigned")
 
 
-with DAG("pgqueue_remediate_dead", schedule=None, tags=["pgqueue"], doc_md=__doc__) as remediate:
+with DAG("pgqueue_remediate_dead", schedule=[flights_died], max_active_runs=1, tags=["pgqueue"], doc_md=__doc__) as dag:
     PgQueueRepairOperator(
         task_id="repair",
         queue_name="flights",
         results=["rejected"],
         function=correct,
+        fail_on=["raised", "invalid"],
         batch_size=1000,
         retries=2,
-        retry_delay=timedelta(seconds=5),
     )

@@ -28,20 +28,20 @@ DECLARE
         -- What these do may change with any version.
         ['internal', 'check_publish new_message ring check_max_depth create_depth_sequences check_topic topic_regex'],
         ['internal', 'check_lease count_leasable record_counted_leases lease_taken_over check_outcomes message_archived'],
-        ['internal', 'check_dead_lease group_lock_key queue_up_in_groups make_next_of_group_ready'],
+        ['internal', 'check_dead_lease check_remedied_by group_lock_key queue_up_in_groups make_next_of_group_ready'],
         ['internal', 'make_next_of_missed_groups_ready repair_stuck_groups'],
         ['internal', 'check_policy check_queue check_queue_name raise_unknown_queue delete_queue'],
         ['internal', 'run_schedules_at check_schedule raise_unknown_schedule next_cron_tick cron_ticks parse_cron parse_cron_field'],
-        ['internal', 'find_role check_access sweep_all sweep_priority sweep create_priority_sequences stored_moment store_moment'],
+        ['internal', 'find_role reads_all_bodies check_access sweep_all sweep_priority sweep create_priority_sequences stored_moment store_moment'],
         ['internal', 'delete_expired_records drop_unused_sequences suspend_futile_autovacuum notify_queue_is_filling purge_cron_history'],
         ['internal', 'make_archive_partitions drop_and_record_partition set_archive_begin record_archive_removal'],
-        ['internal', 'closed_archive_partition lock_publish_run check_run_begun check_run_owner drop_or_empty_stage traffic_kept_since'],
+        ['internal', 'closed_archive_partition lock_publish_run check_run_begun drop_or_empty_stage traffic_kept_since'],
         ['internal', 'health_archive_partitions health_cron_history health_cron_jobs health_dead_messages health_dead_tuples'],
-        ['internal', 'health_held_snapshot health_history health_index_bloat health_notify_queue health_prepared_transaction'],
+        ['internal', 'health_held_snapshot health_history health_index_bloat health_limited_roles health_notify_queue health_prepared_transaction'],
         ['internal', 'health_replication health_schedules health_settings health_upkeep_lag health_waiting_messages health_wraparound'],
         ['internal', 'cron_database cron_cure prepare_cron_role show_cron_jobs_to_owner check_batch check_duration check_key check_number check_read_committed'],
         ['internal', 'check_name check_winners check_given check_headers check_reference raise_body_too_large'],
-        ['internal', 'lock_all_or_none supersede']];
+        ['internal', 'lock_all_or_none supersede release_catalog release_differences health_drift']];
     groups CONSTANT text[] := ARRAY['publisher', 'consumer', 'observer', 'upkeep', 'raw', 'reader', 'pipeline', 'admin', 'limited'];
     change text;
 BEGIN

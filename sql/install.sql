@@ -7,6 +7,11 @@ DO $$ BEGIN PERFORM pg_advisory_xact_lock(hashtextextended('messages.migrate', 0
 \ir bootstrap.sql
 \ir roles.sql
 
+-- What is missing or changed since the last installation
+\ir functions/upgrade/release_catalog.sql
+\ir functions/upgrade/release_differences.sql
+\ir mend.sql
+
 -- Migrations, each applied once; the next one is added here with the same four lines
 \ir functions/upgrade/lock_all_or_none.sql
 \ir functions/upgrade/supersede.sql
@@ -61,6 +66,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/dead/release_dead.sql
 \ir functions/dead/requeue.sql
 \ir functions/dead/dismiss.sql
+\ir functions/dead/check_remedied_by.sql
 \ir functions/dead/requeue_dead.sql
 \ir functions/dead/dead_ids.sql
 \ir functions/dead/dead_queues.sql
@@ -111,6 +117,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/schedules/parse_cron_field.sql
 
 -- Roles and teams
+\ir functions/roles/reads_all_bodies.sql
 \ir functions/roles/grant_queue.sql
 \ir functions/roles/revoke_queue.sql
 \ir functions/roles/queue_grants.sql
@@ -152,8 +159,10 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/health/health_archive_partitions.sql
 \ir functions/health/health_dead_messages.sql
 \ir functions/health/health_dead_tuples.sql
+\ir functions/health/health_drift.sql
 \ir functions/health/health_held_snapshot.sql
 \ir functions/health/health_history.sql
+\ir functions/health/health_limited_roles.sql
 \ir functions/health/health_index_bloat.sql
 \ir functions/health/health_notify_queue.sql
 \ir functions/health/health_prepared_transaction.sql
@@ -172,7 +181,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/runs/run_archived.sql
 \ir functions/runs/lock_publish_run.sql
 \ir functions/runs/check_run_begun.sql
-\ir functions/runs/check_run_owner.sql
 \ir functions/runs/check_queues_exist.sql
 \ir functions/runs/replay.sql
 
@@ -237,4 +245,5 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir owner.sql
 \ir seed.sql
 \ir grants.sql
+\ir release.sql
 COMMIT;

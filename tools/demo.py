@@ -115,7 +115,7 @@ class Demo:
             f"Publishing and consuming {self.expected:,} flights (DAGs pgqueue_publish, pgqueue_consume_on_event)"
         ):
             self._process()
-        with step("Remediating and reprocessing the dead messages"):
+        with step("Remediating and requeuing the dead messages"):
             self._wait(
                 lambda: self._number(_UNDECIDED) + self._number(_WAITING) == 0, "dead messages without a decision"
             )

@@ -23,7 +23,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.consumer import Consumer
-from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.worker import Worker
 
@@ -102,7 +102,7 @@ def worker(
             batch_size=batch_size,
             lease_for=lease_for,
             handler_timeout=handler_timeout,
-            give_up_after=give_up_after or None,
+            give_up_after=give_up_after,
             handled_by=f"{function} {process_name()}",
             **selection,
         )
@@ -129,10 +129,20 @@ def load(path: str, settings: Settings | None = None) -> Callable[..., Any]:
 
 
 def _serve_in(number: int, serve: Callable[[], Counter[str]]) -> tuple[Counter[str], int]:
-    """Serve in child processes, pass signals on to them, and add up what they did; 1 if one of them failed."""
+    """Serve in child processes, pass signals on to them, and add up what they did; 1 if one of them died.
+
+    Raises what the first of them raised, when all have ended.
+    """
     context = multiprocessing.get_context("fork")  # before any thread and any connection
-    results: SimpleQueue[Counter[str]] = context.SimpleQueue()
-    children = [context.Process(target=lambda: results.put(serve())) for _ in range(number)]
+    results: SimpleQueue[Counter[str] | PgQueueError] = context.SimpleQueue()
+
+    def report() -> None:
+        try:
+            results.put(serve())
+        except PgQueueError as error:
+            results.put(error)
+
+    children = [context.Process(target=report) for _ in range(number)]
 
     def pass_on(number: int, frame: object) -> None:
         for child in children:
@@ -147,6 +157,13 @@ def _serve_in(number: int, serve: Callable[[], Counter[str]]) -> tuple[Counter[s
     for child in children:
         child.join()
     counts: Counter[str] = Counter()
+    errors: list[PgQueueError] = []
     while not results.empty():
-        counts.update(results.get())
+        result = results.get()
+        if isinstance(result, PgQueueError):
+            errors.append(result)
+        else:
+            counts.update(result)
+    if errors:
+        raise errors[0]
     return counts, int(any(child.exitcode for child in children))

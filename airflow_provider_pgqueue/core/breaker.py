@@ -20,6 +20,7 @@ Fingerprint = tuple[str, str]
 _FEWEST_CALLS: Final = 3  # a batch that fails as a whole may do so for one message
 _LOOKS_BACK: Final = 50  # times `give_up_after` messages
 _NEARLY_ALL: Final = 0.95
+_UNKEPT: Final = "outcomes that cannot be kept"
 _EVERY: Final = 60.0  # seconds between two warnings of one kind
 # As in messages.fingerprint: what differs between two messages with one cause.
 _QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
@@ -44,8 +45,8 @@ class Breaker:
     """
 
     def __init__(self, queue_name: str, give_up_after: int | None) -> None:
-        if give_up_after is not None and give_up_after < 1:
-            raise InvalidArgument(f"give_up_after is {give_up_after}. Give a number from 1, or None for never.")
+        if give_up_after is not None and give_up_after < 0:
+            raise InvalidArgument(f"give_up_after is {give_up_after}. Give a number of messages, or 0 for never.")
         self._queue_name = queue_name
         self._warnings = Warnings(log.warning)
         self._first = give_up_after or 0
@@ -53,7 +54,7 @@ class Breaker:
         self._numbers: Counter[Fingerprint] = Counter()
         self._calls = 0
         self._last: Mapping[str, Any] | None = None
-        self._begins = give_up_after is not None
+        self._begins = self._first > 0
 
     @property
     def suspects(self) -> bool:
@@ -87,8 +88,12 @@ class Breaker:
                 f"the handler of queue {self._queue_name!r} failed with {_name(failure)} on {failed:,} of the "
                 f"{'first' if self._begins else 'last'} {seen:,} messages",
                 "Mend it and start again: what it had not finished was given back without counting an attempt. "
-                "give_up_after says after how many it stops, and None never.",
+                "give_up_after says after how many it stops, and 0 is never.",
             )
+
+    def note_unkept(self, message: Message) -> None:
+        """Count a message whose outcome could not be kept; HandlerBroken if it is one too many."""
+        self.note(message, Failed("", failure={"error": _UNKEPT}))
 
     def _replace(self, id_: int, mark: Fingerprint | None) -> None:
         if id_ in self._seen:
@@ -117,7 +122,8 @@ def _name(failure: Mapping[str, Any]) -> str:
     name = str(failure.get("error", ""))
     places = _PLACE.findall(str(failure.get("traceback", "")))
     where = f" ({places[-1][0]}:{places[-1][1]} in {places[-1][2]})" if places else ""
-    return (name if name.isidentifier() or name.replace(".", "_").isidentifier() else "one error") + where
+    known = name == _UNKEPT or name.replace(".", "_").isidentifier()
+    return (name if known else "one error") + where
 
 
 class Warnings:

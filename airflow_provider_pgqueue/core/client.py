@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import date, time, timedelta
+from decimal import Decimal
 from typing import Any, Final, Generic, TypeVar
+from uuid import UUID
 
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
@@ -17,7 +19,20 @@ from airflow_provider_pgqueue.core.message import Row
 
 T = TypeVar("T")
 ZERO: Final = timedelta(0)
-_JSON_LITERALS: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+
+def _as_text(value: Any) -> str:
+    """Return the text of a value that JSON has no type for, with all its digits."""
+    if isinstance(value, date | time):  # a datetime is a date
+        return value.isoformat()
+    if isinstance(value, Decimal) and not value.is_finite():
+        raise ValueError("Out of range float values are not JSON compliant")
+    if isinstance(value, UUID | Decimal):
+        return str(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+
+
+_JSON_LITERALS: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_as_text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +117,10 @@ class JsonText(str):
 
 
 def to_json(body: Any) -> str:
-    """Return a body as JSON text; InvalidMessage gives the reason, but not the body, if that is impossible."""
+    """Return a body as JSON text; InvalidMessage gives the reason, but not the body, if that is impossible.
+
+    A datetime, date or time becomes its ISO text, a UUID or Decimal its text, with all digits.
+    """
     if isinstance(body, JsonText):
         return str(body)
     try:
@@ -117,7 +135,7 @@ def to_json(body: Any) -> str:
         ) from error
     except TypeError as error:
         raise InvalidMessage(
-            f"a body is not JSON: {error}. Convert it to str, int, float, bool, None, list or dict."
+            f"a body is not JSON: {error}. Convert it to a text, number, bool, None, list, dict, datetime or UUID."
         ) from error
     except RecursionError as error:
         raise InvalidMessage("a body is nested too deep. Flatten it.") from error

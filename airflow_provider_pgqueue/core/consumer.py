@@ -70,7 +70,7 @@ class Consumer:
 
     `drain` also raises HandlerBroken when the handler fails with one fingerprint on each of the first `give_up_after`
     messages, or on 95 % of the last 50 times as many. It gives back what it has not finished, without counting an
-    attempt, as far as possible also what failed. None never gives up.
+    attempt, as far as possible also what failed. 0 or None never gives up.
     """
 
     queue_name: str
@@ -168,6 +168,9 @@ class Consumer:
             try:
                 for settled in _now_and_then(_noted(lease, outcomes), breaker):
                     _settle(lease, settled, counts)
+                    for message in settled if lease.unkept else ():
+                        if message.id in lease.unkept:
+                            breaker.note_unkept(message)
             except BaseException as error:
                 if isinstance(error, InvalidOutcome | HandlerBroken) or not isinstance(error, Exception):
                     # The loop ends for a reason that is not in these messages.

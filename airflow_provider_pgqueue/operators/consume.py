@@ -81,7 +81,7 @@ class PgQueueConsumeOperator(QueueTask):
         the others. With a limit the function runs in a thread of its own. By default as the policy of the queue says.
     :param give_up_after: fail with HandlerBroken when the function fails with one error on each of the first so many
         messages, or on 95 % of the last 50 times as many; what is not finished is given back without counting an
-        attempt. None never gives up.
+        attempt. 0 or None never gives up.
     :param wait_for_messages: when nothing can be leased, wait in the triggerer, without a worker slot.
     :param wait_timeout: fail the task when a wait takes longer.
     :param poll_interval: seconds between looks while waiting when no notification arrives.
@@ -100,7 +100,7 @@ class PgQueueConsumeOperator(QueueTask):
         "max_messages": optional(whole(1, 10**12)),
         "lease_for": optional(duration(timedelta(milliseconds=1), timedelta(hours=12))),
         "handler_timeout": optional(duration(timedelta(milliseconds=1), timedelta(days=30))),
-        "give_up_after": optional(whole(1, 10**6)),
+        "give_up_after": optional(whole(0, 10**6)),
         "wait_for_messages": truth,
         "wait_timeout": optional(duration(timedelta(milliseconds=1), timedelta(days=3660))),
         "poll_interval": number(0.01, 86_400.0, "seconds"),

@@ -12,12 +12,15 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import psycopg
+from airflow.providers.common.compat.sdk import XComArg
+from jinja2 import Environment, TemplateNotFound
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, duration, json_object, optional, queue_name, text, truth, whole
 from airflow_provider_pgqueue.core.client import run, to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Duplicate
+from airflow_provider_pgqueue.core.migrations import sql_folder
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, task_of
 from airflow_provider_pgqueue.task import QueueTask
@@ -30,13 +33,6 @@ _SAY_EVERY: Final = 5.0  # seconds
 _LONGEST_KEY: Final = 255  # characters
 # A text, because None means no key and the default has to survive the serialization of the DAG.
 OF_THE_TASK: Final = "<the task's identity>"
-# The database makes the JSON, so that dates, numbers of any precision and UUIDs need no conversion here.
-_ROWS_AS_JSON: Final = """
-SELECT (CASE WHEN body ? 'message' AND body - 'message' = '{}' THEN body -> 'message' ELSE body END)::text
-  FROM (SELECT to_jsonb(source) AS body FROM (
-%s
-) AS source) AS bodies
-"""
 
 
 class PgQueuePublishOperator(QueueTask):
@@ -49,11 +45,13 @@ class PgQueuePublishOperator(QueueTask):
     `duplicate_of`, the first message of an earlier try, if there was one. Bodies are neither logged nor put into XCom.
 
     :param queue_name: the queue to publish to.
+    A datetime, date or time in a body becomes its ISO text, a UUID or Decimal its text.
+
     :param message: one body, any JSON value; its texts are templates. To publish JSON null, give `messages=[None]`.
-    :param messages: bodies as a list, or a function without parameters that returns any iterable, which is read as a
-        stream. They are not templates.
-    :param sql: a query; each row is a body, as an object with the columns as keys. If `message` is its only column, the
-        value of that is the body.
+    :param messages: bodies as a list, or the result of another task that is a list, or a function without parameters
+        that returns any iterable, which is read as a stream. They are not templates.
+    :param sql: a query, or the name of a file with one, which ends in `.sql` and is a template; each row is a body, as
+        an object with the columns as keys. If `message` is its only column, the value of that is the body.
     :param parameters: the parameters of `sql`.
     :param sql_conn_id: where `sql` runs, a PostgreSQL; by default on the database of the queue.
     :param batch_size: messages per round trip.
@@ -115,7 +113,7 @@ class PgQueuePublishOperator(QueueTask):
         *,
         queue_name: str,
         message: Any = None,
-        messages: Iterable[Any] | Callable[[], Iterable[Any]] | None = None,
+        messages: Iterable[Any] | Callable[[], Iterable[Any]] | XComArg | None = None,
         sql: str | None = None,
         parameters: Sequence[Any] | Mapping[str, Any] | None = None,
         sql_conn_id: str | None = None,
@@ -158,11 +156,25 @@ class PgQueuePublishOperator(QueueTask):
         self.pgqueue_conn_id = pgqueue_conn_id
         self.check_written()
         self._check_source()
+        if isinstance(messages, XComArg) and not getattr(self, "_BaseOperator__from_mapped", False):
+            # Airflow sees dependencies in templated fields only, and shows those.
+            XComArg.apply_upstream_relationship(self, messages)
+
+    def prepare_template(self) -> None:
+        """Load the query if `sql` names a file, when the DAG is parsed: a missing file is an error of the DAG."""
+        if self._is_file():
+            self.sql = self._source(self.get_template_env())
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Publish, and return how many and their ids."""
         self.check_rendered()
         self._check_source()
+        if self._is_file():
+            # In a mapped task, whose arguments are known only now.
+            self.sql = self.render_template(self._source(self.get_template_env()), context)
+        if isinstance(self.messages, XComArg):
+            self.messages = self.messages.resolve(context)
+            self._check_source()
         published = _Published(self.queue_name)
         started = said = time.monotonic()
         # Without the number of the try: a retry after a lost success finds the key, and publishes nothing.
@@ -192,20 +204,37 @@ class PgQueuePublishOperator(QueueTask):
             raise InvalidArgument(f"{' and '.join(given) or 'nothing'} given. Give one of message, messages and sql.")
         if isinstance(self.messages, str | bytes | Mapping):
             raise InvalidArgument(f"messages is one {type(self.messages).__name__}. Give a list, or use message.")
+        if not (self.messages is None or callable(self.messages) or isinstance(self.messages, Iterable | XComArg)):
+            raise InvalidArgument(f"messages is a {type(self.messages).__name__}. Give a list, or use message.")
+
+    def _is_file(self) -> bool:
+        return isinstance(self.sql, str) and self.sql.endswith(".sql")
+
+    def _source(self, environment: Environment) -> str:
+        if environment.loader is None:
+            raise InvalidArgument(f"sql is {self.sql!r}, and the task is in no DAG", "Give the query itself.")
+        try:
+            return environment.loader.get_source(environment, str(self.sql))[0]
+        except TemplateNotFound as error:
+            raise InvalidArgument(
+                f"sql is {self.sql!r}, and there is no such file",
+                "Put it beside the file of the DAG, or in its template_searchpath.",
+            ) from error
 
     def _batches(self) -> Iterator[list[str]]:
         """Yield bodies as JSON texts, a batch at a time."""
         if self.sql is not None:
             yield from self._rows(self.sql)
             return
-        bodies = [self.message] if self.messages is None else self.messages
+        bodies: Any = [self.message] if self.messages is None else self.messages
         texts = map(to_json, bodies() if callable(bodies) else bodies)
         while batch := list(islice(texts, self.batch_size)):
             yield batch
 
     def _rows(self, sql: str) -> Iterator[list[str]]:
         source = PgQueueHook(self.sql_conn_id or self.pgqueue_conn_id)
-        query = _ROWS_AS_JSON % sql.strip().rstrip(";")
+        text = (sql_folder() / "queries" / "rows_as_json.sql").read_text()
+        query = text.replace("%s", sql.strip().rstrip(";"))
         # A cursor of the server, so that the rows need not fit into memory; it lives in a transaction.
         with source.connect(check=False) as conn, conn.transaction(), conn.cursor("pgqueue_publish") as cursor:
             cursor.execute(query.encode(), self.parameters)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from airflow.providers.common.compat.sdk import AirflowException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_pgqueue.core.argument import (
     Rule,
@@ -31,6 +31,13 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _SAY_EVERY: Final = 5.0  # seconds
+
+_STAY_DEAD: Final = ("left", "invalid", "raised", "lost", "held")
+
+
+def _outcomes(value: Any) -> str | None:
+    good = isinstance(value, list | tuple) and all(isinstance(one, str) and one in _STAY_DEAD for one in value)
+    return None if good else f"Give a list of {', '.join(_STAY_DEAD)}."
 
 
 class PgQueueRepairOperator(QueueTask):
@@ -62,6 +69,8 @@ class PgQueueRepairOperator(QueueTask):
     :param delay: make requeued messages ready only after this time.
     :param batch_size: messages per lease.
     :param lease_for: how long a lease lasts without renewal, and so when the messages of a killed task come back.
+    :param fail_on: outcomes, such as `["raised", "invalid"]`, that fail the task at its end, without a retry, if any
+        message had one.
     :param dry_run: call the function, and change nothing.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
@@ -83,6 +92,7 @@ class PgQueueRepairOperator(QueueTask):
         "delay": duration(timedelta(0), timedelta(days=366)),
         "batch_size": whole(1, 10_000),
         "lease_for": duration(timedelta(milliseconds=1), timedelta(hours=12)),
+        "fail_on": _outcomes,
         "dry_run": truth,
         "pgqueue_conn_id": text,
     }
@@ -106,6 +116,7 @@ class PgQueueRepairOperator(QueueTask):
         delay: timedelta = timedelta(0),
         batch_size: int = 100,
         lease_for: timedelta = timedelta(minutes=1),
+        fail_on: Sequence[str] = (),
         dry_run: bool = False,
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         **kwargs: Any,
@@ -126,6 +137,7 @@ class PgQueueRepairOperator(QueueTask):
         self.delay = delay
         self.batch_size = batch_size
         self.lease_for = lease_for
+        self.fail_on = fail_on
         self.is_dry_run = dry_run
         self.pgqueue_conn_id = pgqueue_conn_id
         self._stopping = False
@@ -140,6 +152,9 @@ class PgQueueRepairOperator(QueueTask):
         if self._stopping and summary["stopped"]:
             raise AirflowException(f"stopped while repairing dead messages, after {summary}")
         self.log.info("dead messages of %s: %s", self.queue_name or "all queues", summary)
+        if bad := {name: summary[name] for name in self.fail_on if summary[name]}:
+            # A retry would call the same function with the same messages.
+            raise AirflowFailException(f"dead messages of {self.queue_name or 'all queues'} stay dead: {bad}")
         return summary
 
     def _say(self, outcomes: Counter[str]) -> None:

@@ -83,7 +83,7 @@ class PgQueueRequeueOperator(QueueTask):
             max_messages=self.max_messages,
             max_requeues=self.max_requeues,
             delay=self.delay,
-            remedied_by=name_of(context),
+            remedied_by=name_of(context)[:600],  # at most what PostgreSQL takes
         )
         hook = PgQueueHook(self.pgqueue_conn_id)
         with hook.connect() as conn, conn.transaction(force_rollback=self.is_dry_run):

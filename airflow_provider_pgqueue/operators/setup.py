@@ -35,6 +35,7 @@ class PgQueueSetupOperator(QueueTask):
     ui_color = "#e4f0e4"
     rules: ClassVar[Mapping[str, Rule]] = {
         "cron": optional(truth),
+        "cron_role": optional(text),
         "roles": optional(truth),
         "pgqueue_conn_id": text,
     }

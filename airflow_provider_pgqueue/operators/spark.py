@@ -10,12 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.argument import Rule, json_object, optional, text, truth
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.task import QueueTask
 
 try:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -34,7 +36,7 @@ _RUN_ID: Final = "{{ dag.dag_id }}/{{ run_id }}/{{ task.task_id }}/{{ ti.map_ind
 _LONGEST_RUN_ID: Final = 250  # characters that messages.pipeline_run takes
 
 
-class PgQueueSparkOperator(SparkSubmitOperator):
+class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
     """Submits one of the pipelines (`drain`, `export`, `repair`, `triage`, …) and returns its summary.
 
     It is a `SparkSubmitOperator`: `conf`, `py_files`, `driver_memory`, `num_executors` and the rest mean the same, and
@@ -59,6 +61,13 @@ class PgQueueSparkOperator(SparkSubmitOperator):
 
     template_fields: Sequence[str] = ("arguments", "run_id", "pgqueue_conn_id", "conf", "py_files", "name")
     ui_color = "#f5e3d0"
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "pipeline": text,
+        "arguments": optional(json_object),
+        "run_id": text,
+        "pgqueue_conn_id": text,
+        "send_connection": truth,
+    }
 
     def __init__(
         self,
@@ -77,9 +86,11 @@ class PgQueueSparkOperator(SparkSubmitOperator):
         self.run_id = run_id
         self.pgqueue_conn_id = pgqueue_conn_id
         self.send_connection = send_connection
+        self.check_written()
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # the base class returns nothing
         """Submit the pipeline unless its run had finished, wait for it, return what it noted as its summary."""
+        self.check_rendered()
         queue = PgQueueHook(self.pgqueue_conn_id)
         self.run_id = _shortened(self.run_id)
         self.application = _entry_point()

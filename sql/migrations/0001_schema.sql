@@ -392,20 +392,21 @@ COMMENT ON COLUMN messages.upkeep_run.finished_at IS 'When it finished.';
 COMMENT ON COLUMN messages.upkeep_run.done_by IS 'The application_name that ran it: pg_cron, a worker or a DAG.';
 
 CREATE TABLE messages.pipeline_run (
-    run_id      text        PRIMARY KEY CHECK (run_id <> '' AND length(run_id) <= 250),
+    run_id      text        NOT NULL CHECK (run_id <> '' AND length(run_id) <= 250),
     pipeline    text        NOT NULL,
     started_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     started_by  text        NOT NULL DEFAULT session_user,
     finished_at timestamptz,
     summary     jsonb,
+    PRIMARY KEY (started_by, run_id),
     CONSTRAINT pipeline_run_finished_with_summary CHECK ((finished_at IS NULL) = (summary IS NULL))
 );
 CREATE INDEX pipeline_run_started_at_idx ON messages.pipeline_run (started_at);
 COMMENT ON TABLE messages.pipeline_run IS 'Runs of the pipelines: a finished one is not done again. Forgotten after 90 days.';
-COMMENT ON COLUMN messages.pipeline_run.run_id IS 'The name of the run; in Airflow made of DAG, task and run.';
+COMMENT ON COLUMN messages.pipeline_run.run_id IS 'The name of the run among those of its login; in Airflow made of DAG, task and run.';
 COMMENT ON COLUMN messages.pipeline_run.pipeline IS 'What it does: drain, export, …';
 COMMENT ON COLUMN messages.pipeline_run.started_at IS 'When it first started; a run that died and is started again is the same run.';
-COMMENT ON COLUMN messages.pipeline_run.started_by IS 'The role that started it.';
+COMMENT ON COLUMN messages.pipeline_run.started_by IS 'The login that started it, and alone goes on with it.';
 COMMENT ON COLUMN messages.pipeline_run.finished_at IS 'When it was done; NULL until then.';
 COMMENT ON COLUMN messages.pipeline_run.summary IS 'What it did, as the pipeline reported it.';
 
@@ -424,15 +425,19 @@ COMMENT ON COLUMN messages.publish_stage.made_by IS 'The login of the job, which
 COMMENT ON COLUMN messages.publish_stage.expires_at IS 'The upkeep drops it then: a day after the last task began to stage.';
 
 CREATE TABLE messages.triage_run (
-    run_id      text        PRIMARY KEY CHECK (run_id <> '' AND length(run_id) <= 250),
-    recorded_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    run_id      text        NOT NULL CHECK (run_id <> '' AND length(run_id) <= 250),
+    recorded_by text        NOT NULL DEFAULT session_user,
+    recorded_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (recorded_by, run_id)
 );
-COMMENT ON TABLE messages.triage_run IS 'The triages whose causes are kept: the last 30.';
+COMMENT ON TABLE messages.triage_run IS 'The triages whose causes are kept: the last 30 of each login.';
+COMMENT ON COLUMN messages.triage_run.recorded_by IS 'The login that recorded them.';
 COMMENT ON COLUMN messages.triage_run.run_id IS 'The run of the pipeline.';
 COMMENT ON COLUMN messages.triage_run.recorded_at IS 'When its causes were recorded.';
 
 CREATE TABLE messages.triage_cause (
-    run_id            text        NOT NULL REFERENCES messages.triage_run ON DELETE CASCADE,
+    run_id            text        NOT NULL,
+    recorded_by       text        NOT NULL DEFAULT session_user,
     recorded_at       timestamptz NOT NULL,
     cause             text        NOT NULL,
     queue_name        text        NOT NULL,
@@ -453,12 +458,14 @@ CREATE TABLE messages.triage_cause (
     fingerprints      text[]      NOT NULL CHECK (cardinality(fingerprints) > 0),
     sample_ids        bigint[]    NOT NULL,
     sample_references text[]      NOT NULL,
-    PRIMARY KEY (run_id, cause),
+    PRIMARY KEY (recorded_by, run_id, cause),
+    FOREIGN KEY (recorded_by, run_id) REFERENCES messages.triage_run ON DELETE CASCADE,
     CONSTRAINT triage_cause_adds_up CHECK (dead = undecided + requeued + dismissed),
     CONSTRAINT triage_cause_references_its_samples CHECK (cardinality(sample_ids) = cardinality(sample_references))
 );
 COMMENT ON TABLE messages.triage_cause IS 'Why messages died in the window of a triage: fingerprints with near-identical messages are one cause.';
 COMMENT ON COLUMN messages.triage_cause.run_id IS 'The triage.';
+COMMENT ON COLUMN messages.triage_cause.recorded_by IS 'The login that recorded it.';
 COMMENT ON COLUMN messages.triage_cause.recorded_at IS 'When it was recorded; the numbers are as of then.';
 COMMENT ON COLUMN messages.triage_cause.cause IS 'Names the cause: the same in each triage that finds the same queue, result, error and pattern.';
 COMMENT ON COLUMN messages.triage_cause.queue_name IS 'The queue.';

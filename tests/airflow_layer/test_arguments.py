@@ -21,6 +21,7 @@ from airflow_provider_pgqueue.operators.repair import PgQueueRepairOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.schedule import PgQueueScheduleOperator
 from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
+from airflow_provider_pgqueue.operators.spark import PgQueueSparkOperator
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
@@ -63,6 +64,7 @@ GOOD: dict[type[QueueTask], dict[str, Any]] = {
     PgQueuePublishOperator: {"queue_name": "orders", "message": 1},
     PgQueueRepairOperator: {"queue_name": "orders", "function": print},
     PgQueueRequeueOperator: {"queue_name": "orders"},
+    PgQueueSparkOperator: {"pipeline": "drain", "arguments": {"queue": "{{ params.queue }}"}},
     PgQueueScheduleOperator: {"schedule_name": "s", "cron": "@daily", "queue_name": "orders", "message": 1},
     PgQueueSetupOperator: {},
     PgQueueUpkeepOperator: {},
@@ -81,7 +83,13 @@ BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
         {"delay": 5},
         {"headers": [1]},
     ],
-    PgQueueRepairOperator: [{"function": "json:no"}, {"function": None}, {"batch_size": 0}, {"results": ["success"]}],
+    PgQueueSparkOperator: [{"pipeline": None}, {"arguments": [1]}, {"send_connection": "no"}, {"run_id": ""}],
+    PgQueueRepairOperator: [
+        *({"function": value} for value in ("json:no", None)),
+        *({"fail_on": value} for value in (["requeued"], "raised")),
+        {"batch_size": 0},
+        {"results": ["success"]},
+    ],
     PgQueueRequeueOperator: [{"queue_name": 5}, {"max_messages": 0}, {"results": []}, {"dry_run": "yes"}],
     PgQueueScheduleOperator: [{"schedule_name": "S"}, {"queue_name": None}, {"cron": 5}, {"priority": "1"}],
     PgQueueSetupOperator: [{"cron": "yes"}, {"pgqueue_conn_id": 5}],

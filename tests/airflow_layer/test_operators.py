@@ -5,21 +5,25 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
 from airflow.sdk import DAG, literal
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException, TaskDeferred
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
 
 from airflow_provider_pgqueue.core import (
     KEEP,
     DeadMessage,
     Dismiss,
     Failed,
+    HandlerBroken,
     InvalidArgument,
     InvalidMessage,
     InvalidOutcome,
@@ -31,6 +35,7 @@ from airflow_provider_pgqueue.core import (
     RejectMessage,
     Retry,
     Success,
+    verbs,
 )
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
@@ -189,7 +194,107 @@ def test_a_body_that_is_not_json_and_an_unknown_queue_are_refused(conn_id: str, 
         run(publish(message=1))
     queue("orders")
     with pytest.raises(InvalidMessage, match="not JSON"):
-        run(publish(messages=[date(2013, 1, 1)]))
+        run(publish(messages=[{1, 2}]))
+
+
+MOMENT = datetime(2013, 1, 1, 5, 15, tzinfo=UTC)
+TYPES = {
+    "moment": MOMENT,
+    "day": MOMENT.date(),
+    "time": MOMENT.time(),
+    "id": UUID(int=7),
+    "price": Decimal("12345678901234567890.10"),
+}
+AS_TEXT = {
+    "moment": "2013-01-01T05:15:00+00:00",
+    "day": "2013-01-01",
+    "time": "05:15:00",
+    "id": "00000000-0000-0000-0000-000000000007",
+    "price": "12345678901234567890.10",
+}
+
+
+def test_dates_and_exact_numbers_become_text_by_every_way(
+    conn_id: str, queue: Queue, run: Run, conn: Connection
+) -> None:
+    PgQueueHook(conn_id).publish(queue("orders"), TYPES)
+    run(publish(message=TYPES, dedup_key=None))
+    run(publish(messages=[TYPES], dedup_key=None))
+    run(publish(messages=lambda: iter([TYPES]), dedup_key=None))
+    assert bodies(conn) == [AS_TEXT] * 4
+    with pytest.raises(InvalidMessage, match="NaN"):
+        run(publish(message=Decimal("NaN"), dedup_key=None))
+
+
+def test_the_result_of_another_task_is_published_after_it_and_not_rendered(
+    conn_id: str, queue: Queue, run: Run, context: Any, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk import task
+    from airflow.sdk.definitions.xcom_arg import PlainXComArg
+
+    @task
+    def upstream() -> list[Any]:
+        return []
+
+    queue("orders")
+    with DAG("d", schedule=None):
+        operator = PgQueuePublishOperator(task_id="publish", queue_name="orders", messages=upstream())
+    assert operator.upstream_task_ids == {"upstream"}
+    # What Airflow reads from its database is a fake here; tests/e2e has the real one.
+    monkeypatch.setattr(PlainXComArg, "resolve", lambda self, context: [{"a": "{{ 7*7 }}"}, MOMENT])
+    operator.render_template_fields(context)
+    assert run(operator)["published"] == 2
+    assert bodies(conn) == [{"a": "{{ 7*7 }}"}, AS_TEXT["moment"]]
+
+
+def test_a_task_that_returned_no_list_is_named(
+    conn_id: str, run: Run, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk import task
+    from airflow.sdk.definitions.xcom_arg import PlainXComArg
+
+    @task
+    def upstream() -> Any:
+        return None
+
+    with DAG("d", schedule=None):
+        operator = PgQueuePublishOperator(task_id="publish", queue_name="orders", messages=upstream())
+    monkeypatch.setattr(PlainXComArg, "resolve", lambda self, context: 5)
+    with pytest.raises(InvalidArgument, match="messages is a int"):
+        run(operator)
+
+
+def test_a_query_in_a_file_is_loaded_and_is_a_template(
+    conn_id: str, queue: Queue, run: Run, context: Any, conn: Connection, tmp_path: Path
+) -> None:
+    queue("orders")
+    (tmp_path / "rows.sql").write_text("SELECT n, '{{ ti.run_id }}' AS run FROM generate_series(1, 2) AS n;\n")
+    with DAG("d", schedule=None, template_searchpath=str(tmp_path)) as dag:
+        operator = publish(sql="rows.sql", message=None)
+        publish_file_name = PgQueuePublishOperator(task_id="name", queue_name="orders", message={"file": "x.sql"})
+    dag.resolve_template_files()
+    for one in (operator, publish_file_name):
+        one.render_template_fields(context)
+        run(one)
+    assert bodies(conn) == [{"n": 1, "run": "manual__1"}, {"n": 2, "run": "manual__1"}, {"file": "x.sql"}]
+
+
+def test_a_query_in_a_file_of_a_mapped_task_is_loaded_when_it_begins(
+    conn_id: str, queue: Queue, run: Run, context: Any, conn: Connection, tmp_path: Path
+) -> None:
+    queue("orders")
+    (tmp_path / "rows.sql").write_text("SELECT '{{ ti.run_id }}' AS message")
+    with DAG("d", schedule=None, template_searchpath=str(tmp_path)):
+        operator = publish(sql="rows.sql")
+    run(operator)
+    assert bodies(conn) == ["manual__1"]
+
+
+def test_a_query_in_a_file_that_is_not_there_is_an_error_of_the_dag(tmp_path: Path) -> None:
+    with DAG("d", schedule=None, template_searchpath=str(tmp_path)) as dag:
+        publish(sql="rows.sql")
+    with pytest.raises(InvalidArgument, match=r"sql is 'rows\.sql', and there is no such file"):
+        dag.resolve_template_files()
 
 
 def test_bodies_pass_unchanged_and_unlogged(
@@ -380,6 +485,53 @@ def test_an_empty_queue_is_done_or_waited_for_as_wanted(conn_id: str, queue: Que
         run(waiting, "execute_complete", event={"ready": 1})
 
 
+@pytest.mark.parametrize(
+    "why", [{"topic": "shop"}, {"headers": {"k": 1}}, {"max_leased": 1}], ids=lambda why: next(iter(why))
+)
+def test_a_consumer_that_waits_is_not_rung_for_what_it_cannot_lease(
+    conn_id: str, queue: Queue, run: Run, why: dict[str, Any]
+) -> None:
+    hook = PgQueueHook(conn_id)
+    policy = {name: value for name, value in why.items() if name == "max_leased"}
+    hook.publish_batch(queue("orders", **policy), [1, 2])
+    if policy:
+        hook.run(verbs.lease("orders"))
+    filters = {name: value for name, value in why.items() if name not in policy}
+    waiting = consume(apply_function=judge, wait_for_messages=True, **filters)
+    with pytest.raises(TaskDeferred) as deferred:
+        run(waiting)
+    watch = deferred.value.trigger.watch()
+    assert watch.hear(hook.run(watch.ask([watch])), 0.0) is None
+
+
+def test_a_consumer_that_was_rung_for_nothing_waits_longer_each_time(conn_id: str, queue: Queue, run: Run) -> None:
+    queue("orders")
+    waiting = consume(apply_function=judge, wait_for_messages=True, poll_interval=30)
+    pauses: list[float] = []
+    method: str = "execute"
+    arguments: dict[str, Any] = {}
+    for _ in range(4):
+        with pytest.raises(TaskDeferred) as deferred:
+            run(waiting, method, **arguments)
+        pauses.append(deferred.value.trigger.serialize()[1]["ring_after"])
+        method, arguments = deferred.value.method_name, {"event": {"ready": 1}, **(deferred.value.kwargs or {})}
+    assert pauses == [8, 16, 30, 30]
+
+
+def test_a_retry_of_every_task_comes_soon_and_each_further_one_later() -> None:
+    from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
+
+    with DAG("d", schedule=None):
+        tasks = [consume(apply_function=judge), publish(message=1), repair(), PgQueueUpkeepOperator(task_id="upkeep")]
+        tasks += [PgQueueMessageSensor(task_id="wait", queue_name="orders")]
+        mapped: Any = PgQueueConsumeOperator.partial(task_id="many", apply_function=judge).expand(queue_name=["a"])
+    for one in tasks:
+        assert (one.retry_delay, one.max_retry_delay) == (timedelta(seconds=5), timedelta(minutes=5))
+        assert one.retry_exponential_backoff == 2
+    assert mapped.partial_kwargs["retry_delay"] == timedelta(seconds=5)
+    assert mapped.partial_kwargs["retries"] == 1
+
+
 def test_a_consumer_has_one_retry_soon_unless_the_author_says_otherwise() -> None:
     assert consume(apply_function=judge).retries == 1
     assert consume(apply_function=judge).retry_delay == timedelta(seconds=5)
@@ -462,6 +614,13 @@ def test_a_repair_names_its_function_and_chooses_by_result(run: Run, conn: Conne
 
 
 @pytest.mark.usefixtures("dead")
+def test_a_repair_whose_function_raised_fails_if_that_is_wanted_and_is_not_retried(run: Run, conn: Connection) -> None:
+    with pytest.raises(AirflowFailException, match=r"stay dead: \{'raised': 2\}"):
+        run(repair(function="operator:attrgetter", results=["failed"], fail_on=["invalid", "raised"]))
+    assert run(repair(results=["rejected"], fail_on=["raised"]))["dismissed"] == 1
+
+
+@pytest.mark.usefixtures("dead")
 def test_a_canary_that_stops_a_repair_is_in_its_result(run: Run) -> None:
     summary = run(repair(results=["failed"], canary=1, canary_wait=timedelta(milliseconds=10)))
     assert (summary["requeued"], summary["stopped"]) == (1, "the canary was not finished in time")
@@ -493,3 +652,36 @@ def test_the_operators_can_be_put_into_a_dag_and_serialized(conn_id: str) -> Non
         PgQueueUpkeepOperator(task_id="upkeep")
         PgQueueConsumeOperator.partial(task_id="many", apply_function=judge).expand(queue_name=["a", "b"])
     assert len(DagSerialization.to_dict(dag)["dag"]["tasks"]) == 7
+
+
+def test_a_consumer_leases_as_the_queue_says(conn_id: str, conn: Connection, queue: Queue, run: Run) -> None:
+    hook = PgQueueHook(conn_id)
+    queue("orders", lease_for="2 minutes")
+    seen: list[Any] = []
+    lengths = "SELECT lock_expires_at - leased_at FROM messages.message WHERE lock_expires_at IS NOT NULL"
+    hook.publish("orders", 1)
+    with hook.lease("orders"):
+        seen += conn.execute(lengths).fetchall()
+    hook.publish("orders", 1)
+    run(consume(apply_function=lambda message: seen.extend(conn.execute(lengths).fetchall())))
+    assert seen == [(timedelta(minutes=2),)] * 2
+
+
+def test_a_broken_function_fails_its_task_and_a_hanging_one_loses_its_message(
+    conn_id: str, conn: Connection, queue: Queue, run: Run
+) -> None:
+    queue("orders")
+    for number in range(5):
+        PgQueueHook(conn_id).publish("orders", number)
+    with pytest.raises(HandlerBroken, match="3 of the first 3"):
+        run(consume(apply_function=lambda message: 1 / 0, give_up_after=3))
+    assert conn.execute("SELECT DISTINCT attempts, lock_token FROM messages.message").fetchall() == [(0, None)]
+    ended = threading.Event()
+    operator = consume(
+        apply_function=lambda message: ended.wait(60) and None if message.body == 4 else None,
+        handler_timeout=timedelta(milliseconds=500),
+    )
+    try:
+        assert run(operator)["timed_out"] == 1
+    finally:
+        ended.set()

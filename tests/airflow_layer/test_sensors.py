@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
+from contextlib import aclosing
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowSensorTimeout, TaskDeferralTimeout, TaskDeferred
 
 from airflow_provider_pgqueue.core import Rejected, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
+from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
 Queue = Callable[..., str]
@@ -85,6 +89,63 @@ def test_a_sensor_that_waited_too_long_times_out_as_every_sensor_does(run: Run, 
     with pytest.raises(AirflowSensorTimeout) as timeout:
         sensor.resume_execution("__fail__", {"error": "Trigger timeout"}, context)
     assert isinstance(timeout.value.__cause__, TaskDeferralTimeout)
+
+
+ENDS = [
+    {"outlets": [Asset("orders_arrived")]},
+    {"on_success_callback": lambda context: None},
+    {"post_execute": lambda context, result: None},
+]
+
+
+@pytest.mark.parametrize("ending", ENDS, ids=lambda ending: next(iter(ending)))
+def test_a_sensor_with_something_to_do_at_its_end_ends_in_a_worker_and_not_too_soon(
+    conn_id: str, queue: Queue, run: Run, ending: dict[str, Any]
+) -> None:
+    sensor = PgQueueMessageSensor(task_id="wait", queue_name=queue("orders"), **ending)
+    with pytest.raises(TaskDeferred) as deferred:
+        run(sensor)
+    arguments = deferred.value.trigger.serialize()[1]
+    assert (arguments["end_task"], arguments["ring_after"]) == (False, SAFE_TO_RESUME)
+    doorbell = {"queue_name": "orders", "ready": 1, "oldest_age": 0.5}
+    assert run(sensor, "execute_complete", event=doorbell) == json.dumps(doorbell)
+    assert sensor.retries == 1
+
+
+@pytest.mark.parametrize("push", [True, False])
+def test_a_sensor_that_pushes_no_result_pushes_none_in_the_triggerer_either(
+    conn_id: str, queue: Queue, run: Run, push: bool
+) -> None:
+    sensor = PgQueueMessageSensor(task_id="wait", queue_name=queue("orders"), do_xcom_push=push)
+    with pytest.raises(TaskDeferred) as deferred:
+        run(sensor)
+    PgQueueHook(conn_id).publish("orders", 1)
+
+    async def end() -> Any:
+        async with aclosing(deferred.value.trigger.run()) as events:
+            return await anext(events)
+
+    event = asyncio.run(asyncio.wait_for(end(), 20))
+    assert (event.xcoms is not None) == push
+
+
+def test_a_sensor_waits_for_what_its_filter_would_lease(conn_id: str, queue: Queue, run: Run) -> None:
+    PgQueueHook(conn_id).publish(queue("orders"), 1, topic="mail", headers={"k": 1})
+    for good in ({"topic": "mail"}, {"headers": {"k": 1}}):
+        sensor = PgQueueMessageSensor(task_id="wait", queue_name="orders", **good)
+        assert json.loads(run(sensor))["ready"] == 1
+    for other in ({"topic": "shop"}, {"headers": {"k": 2}}):
+        sensor = PgQueueMessageSensor(task_id="wait", queue_name="orders", **other)
+        with pytest.raises(TaskDeferred) as deferred:
+            run(sensor)
+        assert other.items() <= deferred.value.trigger.serialize()[1].items()
+
+
+def test_a_sensor_that_is_not_deferrable_looks_every_poll_interval(conn_id: str) -> None:
+    sensor = PgQueueMessageSensor(task_id="wait", queue_name="orders", deferrable=False, poll_interval=7)
+    assert sensor.poke_interval == 7
+    sensor = PgQueueMessageSensor(task_id="wait", queue_name="orders", deferrable=False, poke_interval=3)
+    assert sensor.poke_interval == 3
 
 
 def test_a_sensor_may_be_mapped(conn_id: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import psycopg
@@ -56,3 +57,43 @@ def test_a_number_of_requeues_that_cannot_be_is_refused(conn: Connection, queue:
     queue("orders")
     with pytest.raises(InvalidArgument, match=f"max_requeues is {number}"):
         run(conn, verbs.requeue_dead("orders", max_requeues=number))
+
+
+def test_null_stands_for_the_default_of_a_lease_and_a_delay(conn: Connection, queue: Queue) -> None:
+    queue("orders", lease_for="3 minutes")
+    (dead,) = die(conn, 1)
+    run(conn, verbs.publish("orders", 1))
+    (message,) = run(conn, verbs.lease("orders"))
+    conn.execute("SELECT messages.extend(%s, %s, NULL)", [message.lock_token, [message.id]])
+    for statement in (
+        "SELECT messages.lease_dead('orders', lease_for => NULL)",
+        "SELECT messages.extend_dead(d.lock_token, ARRAY[d.id], NULL) FROM messages.dead_message d",
+    ):
+        conn.execute(statement.encode())
+        (until,) = conn.execute("SELECT lock_expires_at - clock_timestamp() FROM messages.dead_message").fetchall()
+        assert timedelta(minutes=4) < until[0] <= timedelta(minutes=5)
+    (until,) = conn.execute("SELECT lock_expires_at - clock_timestamp() FROM messages.message").fetchall()
+    assert timedelta(minutes=2) < until[0] <= timedelta(minutes=3)
+    requeued = conn.execute(
+        "SELECT r.id FROM messages.dead_message d"
+        " CROSS JOIN messages.requeue(d.lock_token, ARRAY[d.id], delay => NULL) r"
+    )
+    assert requeued.fetchall() == [(dead,)]
+
+
+def test_a_name_that_is_too_long_for_the_index_is_refused_or_cut(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    die(conn, 2)
+    name = "".join(chr(0x10000 + place % 5000) for place in range(3000))
+    leased = run(conn, verbs.lease_dead("orders", locked_by=name))
+    token, (first, second) = leased[0].lock_token, [message.id for message in leased]
+    for statement in (
+        verbs.requeue(token, [first], remedied_by=name),
+        verbs.dismiss(token, [first], "not needed", remedied_by=name),
+    ):
+        with pytest.raises(InvalidArgument, match="remedied_by has 3000 characters"):
+            run(conn, statement)
+    run(conn, verbs.requeue(token, [first]))
+    run(conn, verbs.dismiss(token, [second], "not needed"))
+    remedies = run(conn, verbs.remedies([first, second]))
+    assert {remedied_by for _, remedied_by in remedies.values()} == {name[:600]}

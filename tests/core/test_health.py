@@ -37,6 +37,8 @@ CHECKS = [
     "history",
     "wraparound",
     "settings",
+    "drift",
+    "limited_roles",
     "dead_messages",
     "waiting_messages",
 ]

@@ -462,6 +462,35 @@ def test_an_admin_grants_without_being_a_superuser(conn: Connection, login: Logi
     assert admin.execute("SELECT granted_by FROM messages.queue_grants()").fetchall() == [("boss",)]
 
 
+@pytest.mark.parametrize("group", ["messages_reader", "messages_pipeline", "messages_raw"])
+def test_a_role_that_reads_all_bodies_is_not_limited_to_a_queue(conn: Connection, login: Login, group: str) -> None:
+    login("dora", group)
+    with pytest.raises(InvalidArgument, match="role 'dora' reads the messages of all queues"):
+        run(conn, verbs.grant_queue("default", "dora", "consume"))
+    assert conn.execute("SELECT pg_has_role('dora', 'messages_limited', 'MEMBER')").fetchone() == (False,)
+
+
+@pytest.mark.parametrize(
+    "grant",
+    ["messages_reader", "messages_pipeline", "messages_raw", "SELECT ON messages.message_archive", "pg_read_all_data"],
+)
+def test_a_limited_login_that_reads_all_bodies_is_named_and_cured(
+    conn: Connection, bob: Connection, grant: str
+) -> None:
+    found = "SELECT severity, finding, cure FROM messages.health() WHERE check_name = 'limited_roles'"
+    before = conn.execute(found).fetchone()
+    assert before is not None
+    assert before[0] == "ok"
+    conn.execute(f"GRANT {grant} TO bob".encode())
+    bob.execute("SELECT message FROM messages.message_archive")
+    ((severity, finding, cure),) = conn.execute(found).fetchall()
+    assert (severity, finding.rpartition(": ")[2]) == ("critical", "bob")
+    conn.execute(cure.encode())
+    assert conn.execute(found).fetchone() == before
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        bob.execute("SELECT message FROM messages.message_archive")
+
+
 def test_admins_and_superusers_are_never_limited(conn: Connection, login: Login) -> None:
     boss = login("boss", "messages_admin", "messages_limited")
     for session in (boss, conn):

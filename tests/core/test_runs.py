@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import InvalidArgument, run
+from airflow_provider_pgqueue.core import InvalidArgument, run, verbs
 from airflow_provider_pgqueue.core.client import Statement, one
 from tests.core.test_roles import Login, logins
 
@@ -33,17 +34,51 @@ def summary_of(conn: Connection, run_id: str, pipeline: str = "export") -> Any:
     return run(conn, Statement("run_summary", {"run_id": run_id, "pipeline": pipeline}, one))
 
 
-def test_who_started_a_run_goes_on_with_it_and_nobody_else_but_an_admin(login: Login) -> None:
+def test_each_login_has_runs_of_its_own(login: Login) -> None:
+    mine, theirs = login("mine", "messages_pipeline"), login("theirs", "messages_pipeline", "messages_admin")
+    assert begin(mine, "nightly") is None
+    for act in (summary_of, begin, summary_of):
+        assert act(theirs, "nightly") is None
+    assert finish(theirs, "nightly", '{"rows": 2}') == {"rows": 2}
+    assert summary_of(mine, "nightly") is begin(mine, "nightly") is None
+    assert finish(mine, "nightly") == summary_of(mine, "nightly") == {"rows": 1}
+    assert begin(theirs, "nightly") == {"rows": 2}
+    assert begin(theirs, "weekly", "drain") is begin(mine, "weekly", "export") is None
+
+
+def test_a_run_that_this_login_did_not_begin_cannot_be_finished(login: Login) -> None:
     mine, stranger = login("mine", "messages_pipeline"), login("stranger", "messages_pipeline")
-    assert begin(mine, "nightly") is None
-    for act in (begin, finish):
-        with pytest.raises(InvalidArgument, match=r"run 'nightly' was started by another role\. Go on with it as"):
-            act(stranger, "nightly")
-    assert summary_of(stranger, "nightly") is None
-    assert begin(mine, "nightly") is None
-    assert finish(mine, "nightly") == begin(stranger, "nightly") == summary_of(stranger, "nightly") == {"rows": 1}
-    begin(mine, "weekly")
-    assert finish(login("boss", "messages_admin"), "weekly") == {"rows": 1}
+    begin(mine, "nightly")
+    with pytest.raises(InvalidArgument, match=r"there is no run 'nightly'\. Finish it as the login that began it"):
+        finish(stranger, "nightly")
+    assert summary_of(mine, "nightly") is None
+
+
+def test_a_replay_of_another_login_takes_nothing_away(conn: Connection, login: Login) -> None:
+    conn.execute("SELECT messages.create_queue('orders')")
+    name = "x" * 250
+    for session in (login("mine", "messages_pipeline"), login("theirs", "messages_pipeline")):
+        begin(session, name, "replay")
+        for published in (1, 0):
+            assert run(session, verbs.replay(name, "orders", '[{"id": 7, "message": 1}]')) == published
+
+
+def test_a_triage_of_another_login_replaces_and_evicts_none(login: Login) -> None:
+    mine, theirs = login("mine", "messages_pipeline"), login("theirs", "messages_pipeline")
+    cause = {
+        "cause": "c", "queue_name": "orders", "result": "failed", "pattern": "mine", "trend": "new", "dead": 1,
+        "undecided": 1, "requeued": 0, "dismissed": 0, "died_again": 0, "first_at": "2026-01-01",
+        "last_at": "2026-01-01", "series_from": "2026-01-01", "series_step": "1 hour",
+        "series": [1], "fingerprints": ["f"], "sample_ids": [1],
+        "sample_references": ["r"],
+    }  # fmt: skip
+    run(mine, verbs.record_triage_causes("nightly", json.dumps([cause])))
+    for number in range(31):
+        run(theirs, verbs.record_triage_causes(f"run {number}", "[]"))
+    run(theirs, verbs.record_triage_causes("nightly", json.dumps([cause | {"pattern": "theirs"}])))
+    for session, pattern in ((mine, "mine"), (theirs, "theirs")):
+        (found,) = run(session, verbs.triage_causes(run_id="nightly"))
+        assert found["pattern"] == pattern
 
 
 @pytest.mark.parametrize("pipeline", ["publish", "publish stream"])

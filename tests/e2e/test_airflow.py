@@ -8,6 +8,7 @@ import re
 import signal
 from datetime import timedelta
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 import pytest
@@ -161,6 +162,40 @@ def test_a_consumer_that_waits_resumes_and_drains(stack: Stack, queue_conn: Conn
     assert results(queue_conn, "e2e_consume") == {"success": 3}
 
 
+def test_a_sensor_that_waited_tells_its_outlets_as_one_that_found_work_does(
+    stack: Stack, queue_conn: Connection
+) -> None:
+    create(queue_conn, "e2e_outlets")
+    stack.client.wait_for_dag("e2e_after_outlets")
+    run_id = start(stack, "e2e_outlets")
+    wait_until_deferred(stack, "e2e_outlets", run_id, "wait")
+    publish(queue_conn, "e2e_outlets")
+    wait_for_success(stack, "e2e_outlets", run_id)
+    until(lambda: depth(queue_conn, "e2e_outlets") == 2, timeout=120, what="the run that the asset starts")
+
+
+def test_results_of_tasks_and_queries_in_files_are_published(stack: Stack, queue_conn: Connection) -> None:
+    create(queue_conn, "e2e_publish")
+    run_id = start(stack, "e2e_publish")
+    wait_for_success(stack, "e2e_publish", run_id)
+    rows = queue_conn.execute("SELECT message FROM messages.message WHERE queue_name = 'e2e_publish'").fetchall()
+    assert sorted(map(str, (body for (body,) in rows))) == ["e2e_publish", "e2e_publish", "{'n': 1}", "{{ 7*7 }}"]
+
+
+def test_a_task_that_is_marked_as_failed_inside_a_long_call_frees_its_messages(
+    stack: Stack, queue_conn: Connection
+) -> None:
+    create(queue_conn, "e2e_hang")
+    publish(queue_conn, "e2e_hang", 6)
+    run_id = start(stack, "e2e_hang")
+    held = "SELECT count(*) FROM messages.message WHERE queue_name = 'e2e_hang' AND lock_expires_at > now()"
+    until(lambda: queue_conn.execute(held).fetchone() == (6,), timeout=120, what="six leased messages")
+    stack.client.patch(f"dags/e2e_hang/dagRuns/{quote(run_id)}/taskInstances/consume", {"new_state": "failed"})
+    until(lambda: queue_conn.execute(held).fetchone() == (0,), timeout=60, what="free messages")
+    rows = queue_conn.execute("SELECT attempts FROM messages.message WHERE queue_name = 'e2e_hang' ORDER BY id")
+    assert rows.fetchall() == [(1,)] + [(0,)] * 5
+
+
 def test_a_hostile_body_reaches_no_log_no_event_and_no_xcom(
     stack: Stack, queue_conn: Connection, cluster: Cluster
 ) -> None:
@@ -191,9 +226,9 @@ def test_the_upkeep_example_archives_what_expired(stack: Stack, queue_conn: Conn
     until(lambda: results(queue_conn, "e2e_upkeep") == {"lock_expired": 1}, timeout=120, what="the upkeep DAG")
 
 
-def test_flights_are_published_consumed_remediated_and_reprocessed(stack: Stack, queue_conn: Connection) -> None:
+def test_flights_are_published_consumed_remediated_and_requeued(stack: Stack, queue_conn: Connection) -> None:
     """The main job, small, with one consumer killed in the middle."""
-    for dag_id in ("pgqueue_consume_on_event", "pgqueue_remediate_dead", "pgqueue_reprocess_failed"):
+    for dag_id in ("pgqueue_consume_on_event", "pgqueue_remediate_dead", "pgqueue_requeue_dead"):
         stack.client.wait_for_dag(dag_id)
     run_id = stack.client.trigger("pgqueue_publish", {"flights": 20_000})
     killed = until(lambda: kill_a_consumer(queue_conn), what="a consumer to kill")

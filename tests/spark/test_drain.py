@@ -23,7 +23,15 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError, QueueNotFound, QueuePaused, run, verbs
+from airflow_provider_pgqueue.core import (
+    HandlerBroken,
+    InvalidArgument,
+    PgQueueError,
+    QueueNotFound,
+    QueuePaused,
+    run,
+    verbs,
+)
 from airflow_provider_pgqueue.core.migrations import code_version
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import drain
@@ -373,6 +381,22 @@ def test_something_unusable_ends_the_drain_and_costs_no_attempt(
     with pytest.raises(InvalidArgument, match=r"'sucess'\. Give one of success, rejected"):
         draining(misspell)
     assert left(conn) == [(number, 0, None) for number in range(50)]
+
+
+def test_a_function_that_always_raises_ends_the_drain_and_costs_no_attempt(
+    draining: Drain, conn: Connection, queue: Queue, capfd: pytest.CaptureFixture[str]
+) -> None:
+    queue("orders")
+    publish(conn, *range(300))
+
+    def fail(messages: pa.Table) -> None:
+        raise KeyError(f"secret {messages['message'][0]}")
+
+    with pytest.raises(HandlerBroken, match=r"'orders' failed with KeyError .* on 20 of the first 20") as broken:
+        draining(fail, batch_size=100)
+    assert "secret" not in str(broken.value)
+    assert {(attempts, token) for _, attempts, token in left(conn)} == {(0, None)}
+    assert capfd.readouterr().err.count("failed with") <= 2
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,8 @@ def test_a_replay_that_is_killed_and_run_again_publishes_each_once(
     # Whoever publishes the 700th waits for a lock, so that the kill comes in the middle.
     holder = connect(autocommit=False)
     holder.execute(
-        "INSERT INTO messages.dedup VALUES ('again', format('replay/killed/%%s', %s::bigint), 0, 'infinity')",
+        "INSERT INTO messages.dedup SELECT 'again', format('replay/%%s/%%s',"
+        " encode(sha256(convert_to(session_user || '/killed', 'UTF8')), 'hex'), %s::bigint), 0, 'infinity'",
         [ids[700]],
     )
     environment = {
@@ -254,8 +255,8 @@ def test_a_filter_that_is_none_is_a_clear_error(archived: Callable[..., list[int
 
 
 def test_numbers_that_are_none_are_refused(session: SparkSession) -> None:
-    for options in ({"rate": -1}, {"rate": float("nan")}, {"parallelism": 0}, {"run_id": "x" * 226}):
-        with pytest.raises(InvalidArgument, match=r"Give (a number|at most)"):
+    for options in ({"rate": -1}, {"rate": float("nan")}, {"parallelism": 0}, {"run_id": "x" * 251}):
+        with pytest.raises(InvalidArgument, match=r"Give (a number|a whole number|at most)"):
             replay(session, **options)  # type: ignore[arg-type]
 
 

@@ -34,8 +34,6 @@ _COPIED: Final = ("id", "queue_name", "priority", "reference", "topic", "group_k
 _CHOSEN_BY: Final = ("id", "queue_name", "result", "archived_at", "reference", "headers")
 _CHUNK: Final = 500  # messages in one statement at most
 _CHUNK_BYTES: Final = 8 << 20
-# In a dedup key it stands between `replay/` and an id, and a key has at most 255 characters.
-_LONGEST_RUN_ID: Final = 225
 
 
 def replay(
@@ -79,8 +77,6 @@ def replay(
     at_once = tasks_at_once(parallelism)
     check({"rate": rate}, {"rate": number(0, math.inf)})
     run_id = run_id or new_run_id("replay")
-    if len(run_id) > _LONGEST_RUN_ID:
-        raise InvalidArgument(f"run_id has {len(run_id)} characters. Give at most {_LONGEST_RUN_ID}.")
     database = Database(dsn or "")
     chosen = several(queues), several(results), several(references)
     choice = _Choice(spark, database, run_id, *chosen, since, until, where, export, at_once)

@@ -9,6 +9,7 @@ BEGIN
     IF coalesce(btrim(dismiss.reason), '') = '' THEN
         RAISE EXCEPTION 'reason is empty' USING ERRCODE = 'PQ004', HINT = 'Say why nothing more has to be done.';
     END IF;
+    PERFORM messages.check_remedied_by(dismiss.remedied_by);
     FOR dismissed IN
     WITH mine AS (
         DELETE FROM messages.dead_message d
@@ -16,7 +17,7 @@ BEGIN
         RETURNING d.id, d.archived_at, d.locked_by)
     UPDATE messages.message_archive a
        SET remedy = 'dismissed', remedied_at = clock_timestamp(), dismissed_for = left(dismiss.reason, 4000),
-           remedied_by = coalesce(dismiss.remedied_by, mine.locked_by)
+           remedied_by = coalesce(dismiss.remedied_by, left(mine.locked_by, 600))
       FROM mine WHERE a.id = mine.id AND a.archived_at = mine.archived_at
     RETURNING a.id, a.queue_name, a.group_key
     LOOP
@@ -28,4 +29,4 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.dismiss(uuid, bigint[], text, text) IS
-    'Closes leased dead messages without publishing them again, records the reason in the archive, and returns the ids; an id that is missing was lost. PQ004: no reason.';
+    'Closes leased dead messages without publishing them again, records the reason in the archive, and returns the ids; an id that is missing was lost. PQ004: no reason, or bad remedied_by.';

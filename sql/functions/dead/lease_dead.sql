@@ -29,7 +29,7 @@ BEGIN
          ORDER BY d.archived_at LIMIT lease_dead.max_messages FOR UPDATE SKIP LOCKED),
     leased AS (
         UPDATE messages.dead_message d
-           SET lock_expires_at = moment + lease_dead.lease_for, lock_token = token,
+           SET lock_expires_at = moment + coalesce(lease_dead.lease_for, '5 minutes'), lock_token = token,
                locked_by = coalesce(lease_dead.locked_by, session_user)
           FROM picked p WHERE d.id = p.id
         RETURNING d.id, d.archived_at, d.lock_token, d.lock_expires_at)

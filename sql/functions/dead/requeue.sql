@@ -10,6 +10,7 @@ AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM messages.check_duration('delay', requeue.delay, '0', '366 days');
+    PERFORM messages.check_remedied_by(requeue.remedied_by);
     RETURN QUERY
     WITH mine AS (
         DELETE FROM messages.dead_message d
@@ -19,16 +20,16 @@ BEGIN
         INSERT INTO messages.message AS m (queue_name, message, priority, visible_at, headers, reference, topic, group_key,
                                             requeued_from, requeues)
         SELECT a.queue_name, coalesce(requeue.messages -> a.id::text, a.message), a.priority,
-               clock_timestamp() + requeue.delay, a.headers, a.reference, a.topic, a.group_key, a.id, a.requeues + 1
+               clock_timestamp() + coalesce(requeue.delay, '0'), a.headers, a.reference, a.topic, a.group_key, a.id, a.requeues + 1
           FROM mine JOIN messages.message_archive a ON a.id = mine.id AND a.archived_at = mine.archived_at
          ORDER BY a.id
         RETURNING m.id AS new_id, m.requeued_from)
     UPDATE messages.message_archive a
        SET remedy = 'requeued', remedied_at = clock_timestamp(), requeued_as = p.new_id,
-           remedied_by = coalesce(requeue.remedied_by, mine.locked_by)
+           remedied_by = coalesce(requeue.remedied_by, left(mine.locked_by, 600))
       FROM mine JOIN published p ON p.requeued_from = mine.id
      WHERE a.id = mine.id AND a.archived_at = mine.archived_at
     RETURNING a.id, a.requeued_as;
 END $$;
 COMMENT ON FUNCTION messages.requeue(uuid, bigint[], jsonb, interval, text) IS
-    'Publishes leased dead messages again under new ids, with a new body where messages {"id": body} has one, and records it in the archive. An id that is missing was lost. PQ004: bad delay.';
+    'Publishes leased dead messages again under new ids, with a new body where messages {"id": body} has one, and records it in the archive. An id that is missing was lost. PQ004: bad delay or remedied_by.';

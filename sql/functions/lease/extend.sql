@@ -6,9 +6,10 @@ AS $$
 BEGIN
     PERFORM messages.check_duration('lease_for', extend.lease_for, '1 millisecond', '12 hours');
     RETURN QUERY
-    UPDATE messages.message m SET lock_expires_at = clock_timestamp() + extend.lease_for
+    UPDATE messages.message m SET lock_expires_at = clock_timestamp() + coalesce(
+           extend.lease_for, (SELECT q.lease_for FROM messages.queue q WHERE q.queue_name = m.queue_name))
      WHERE m.id = ANY (extend.ids) AND m.lock_token = extend.lock_token AND m.lock_expires_at > clock_timestamp()
     RETURNING m.id;
 END $$;
 COMMENT ON FUNCTION messages.extend(uuid, bigint[], interval) IS
-    'Makes leases last lease_for from now and returns the ids; an id that is missing was lost. PQ004: bad duration.';
+    'Makes leases last lease_for from now, or the lease_for of the queue if it is NULL, and returns the ids; an id that is missing was lost. PQ004: bad duration.';

@@ -5,11 +5,17 @@ AS $$
 DECLARE
     finished messages.pipeline_run;
 BEGIN
-    PERFORM messages.check_run_owner(finish_run.run_id);
+    IF finish_run.summary IS NULL THEN
+        RAISE EXCEPTION 'summary is NULL' USING ERRCODE = 'PQ004', HINT = 'Give JSON; its null is ''null''.';
+    END IF;
     UPDATE messages.pipeline_run r
        SET finished_at = coalesce(r.finished_at, clock_timestamp()), summary = coalesce(r.summary, finish_run.summary)
-     WHERE r.run_id = finish_run.run_id
+     WHERE r.started_by = session_user AND r.run_id = finish_run.run_id
     RETURNING * INTO finished;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'there is no run %', coalesce(quote_literal(left(finish_run.run_id, 250)), 'NULL') USING ERRCODE = 'PQ004',
+            HINT = 'Finish it as the login that began it.';
+    END IF;
     -- What they published is noted in the transaction that publishes it, and nowhere else.
     IF finished.pipeline IN ('publish', 'publish stream') THEN
         RAISE EXCEPTION 'run % publishes, and is finished by messages.publish_staged()', quote_literal(finish_run.run_id)
@@ -18,4 +24,4 @@ BEGIN
     RETURN finished.summary;
 END $$;
 COMMENT ON FUNCTION messages.finish_run(text, jsonb) IS
-    'Records that a run is done and returns its summary; of two concurrent calls both return that of the first. PQ004: another role started it, or publish_staged() finishes it.';
+    'Records that a run is done and returns its summary; of two concurrent calls both return that of the first. PQ004: this login did not begin it, no summary, or publish_staged() finishes it.';

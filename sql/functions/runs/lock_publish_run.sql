@@ -9,11 +9,9 @@ BEGIN
         RETURN NULL;
     END IF;
     PERFORM messages.begin_run(lock_publish_run.run_id, CASE WHEN batch IS NULL THEN 'publish' ELSE 'publish stream' END);
-    SELECT * INTO run FROM messages.pipeline_run r WHERE r.run_id = lock_publish_run.run_id FOR UPDATE;
-    IF run.started_by <> session_user THEN
-        RAISE EXCEPTION 'run % was started by another role', quote_literal(lock_publish_run.run_id)
-            USING ERRCODE = 'PQ004', HINT = 'Publish as that role, or give the run another name.';
-    ELSIF batch < (run.summary ->> 'batch')::bigint THEN
+    SELECT * INTO run FROM messages.pipeline_run r
+     WHERE r.started_by = session_user AND r.run_id = lock_publish_run.run_id FOR UPDATE;
+    IF batch < (run.summary ->> 'batch')::bigint THEN
         RAISE EXCEPTION 'stream % has published batch %, and is now given batch % again',
             quote_literal(lock_publish_run.run_id), run.summary ->> 'batch', batch
             USING ERRCODE = 'PQ004', HINT = 'Its checkpoint is older than what was published. Restore the newest one, or begin a new one.';
@@ -23,4 +21,4 @@ BEGIN
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION messages.lock_publish_run(text, bigint) IS
-    'Locks a run, or a stream whose last batch is remembered, so that of two concurrent calls the second waits. Returns what it published before, else NULL. PQ004: another role''s run, or a batch before the last.';
+    'Locks a run, or a stream whose last batch is remembered, so that of two concurrent calls the second waits. Returns what it published before, else NULL. PQ004: the name of another pipeline''s run, or a batch before the last.';

@@ -22,11 +22,13 @@ BEGIN
     SELECT array_agg(r.id ORDER BY place) AS ids, array_agg(r.headers ORDER BY place) AS headers,
            jsonb_agg(coalesce(r.message, 'null') ORDER BY place) AS bodies, array_agg(r.reference ORDER BY place) AS "references",
            array_agg(r.topic ORDER BY place) AS topics, array_agg(r.group_key ORDER BY place) AS group_keys,
-           array_agg(format('replay/%s/%s', replay.run_id, r.id) ORDER BY place) AS dedup_keys
+           array_agg(format('replay/%s/%s', run.hash, r.id) ORDER BY place) AS dedup_keys
       INTO given
       FROM ROWS FROM (jsonb_to_recordset(replay.rows)
                       AS (id bigint, message jsonb, headers jsonb, reference text, topic text, group_key text))
-           WITH ORDINALITY AS r (id, message, headers, reference, topic, group_key, place);
+           WITH ORDINALITY AS r (id, message, headers, reference, topic, group_key, place)
+     -- Of any length, and of this login: the run of another login with the same name is another run.
+     CROSS JOIN encode(sha256(convert_to(session_user || '/' || replay.run_id, 'UTF8')), 'hex') AS run (hash);
     SELECT array_agg(d.id ORDER BY d.place), array_agg(d.duplicate ORDER BY d.place) INTO ids, known
       FROM messages.publish_deduplicated(replay.queue_name, given.bodies, given.dedup_keys, dedup_window => interval '90 days',
                priority => replay.priority, "references" => given."references", topics => given.topics,

@@ -13,7 +13,7 @@ DECLARE
     began  timestamptz;
     holder text := 'spark ' || run_archived.run_id || ' ';
 BEGIN
-    SELECT r.started_at INTO began FROM messages.pipeline_run r WHERE r.run_id = run_archived.run_id;
+    SELECT r.started_at INTO began FROM messages.pipeline_run r WHERE r.started_by = session_user AND r.run_id = run_archived.run_id;
     IF began IS NULL THEN
         RAISE EXCEPTION 'there is no run %', quote_literal(left(run_archived.run_id, 250)) USING ERRCODE = 'PQ004',
             HINT = 'Begin it: SELECT messages.begin_run(run_id, pipeline)';

@@ -104,7 +104,7 @@ BEGIN
     UPDATE messages.pipeline_run r
        SET finished_at = clock_timestamp(), summary = done,
            started_at = CASE WHEN publish_staged.batch IS NULL THEN r.started_at ELSE clock_timestamp() END
-     WHERE r.run_id = publish_staged.run_id;
+     WHERE r.started_by = session_user AND r.run_id = publish_staged.run_id;
     PERFORM messages.drop_or_empty_stage(s.number, publish_staged.batch IS NOT NULL) FROM messages.publish_stage s
      WHERE s.made_by = session_user AND s.stage_id = publish_staged.stage_id;
     RETURN done;

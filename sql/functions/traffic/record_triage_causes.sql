@@ -13,7 +13,7 @@ BEGIN
     PERFORM messages.check_number('the number of causes', jsonb_array_length(record_triage_causes.causes), 0, 1000);
     PERFORM pg_advisory_xact_lock(hashtextextended('messages.record_triage_causes', 0));
     moment := clock_timestamp();
-    DELETE FROM messages.triage_run t WHERE t.run_id = record_triage_causes.run_id;
+    DELETE FROM messages.triage_run t WHERE t.recorded_by = session_user AND t.run_id = record_triage_causes.run_id;
     INSERT INTO messages.triage_run (run_id, recorded_at) VALUES (record_triage_causes.run_id, moment);
     INSERT INTO messages.triage_cause (run_id, recorded_at, cause, queue_name, result, error, pattern, trend, dead, undecided,
                                      requeued, dismissed, died_again, first_at, last_at, series_from, series_step, series,
@@ -27,9 +27,9 @@ BEGIN
                series_from timestamptz, series_step interval, series bigint[], fingerprints text[], sample_ids bigint[],
                sample_references text[]);
     GET DIAGNOSTICS recorded = ROW_COUNT;
-    DELETE FROM messages.triage_run WHERE run_id = ANY (ARRAY(
-        SELECT t.run_id FROM messages.triage_run t ORDER BY t.recorded_at DESC, t.run_id OFFSET 30));
+    DELETE FROM messages.triage_run WHERE recorded_by = session_user AND run_id = ANY (ARRAY(
+        SELECT t.run_id FROM messages.triage_run t WHERE t.recorded_by = session_user ORDER BY t.recorded_at DESC, t.run_id OFFSET 30));
     RETURN recorded;
 END $$;
 COMMENT ON FUNCTION messages.record_triage_causes(text, jsonb) IS
-    'Records what a triage found, in place of what the same run recorded before; keeps the last 30 runs. Returns the number of causes. PQ004: not an array, or more than 1000.';
+    'Records what a triage found, in place of what the same run of this login recorded before; keeps the last 30 of its runs. Returns the number of causes. PQ004: not an array, or more than 1000.';

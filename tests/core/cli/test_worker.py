@@ -33,6 +33,14 @@ def slow(message):
     with psycopg.connect(os.environ["PGQUEUE_DSN"]) as conn:
         conn.execute("SELECT pg_advisory_lock_shared(7)")  # which the test holds
 
+def breaks(message):
+    raise ValueError(f"secret {message.body}")
+
+def hangs(message):
+    import time
+    if message.body == 1:
+        time.sleep(300)
+
 class Packer:
     @staticmethod
     def pack(message): ...
@@ -140,3 +148,29 @@ def test_a_wrong_function_is_wrong_usage(
 
 def test_a_worker_without_a_queue_is_wrong_usage(pgqueue: Pgqueue) -> None:
     assert pgqueue("worker", "handlers:pack").status == 2
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_function_that_always_raises_ends_the_worker(
+    program: Program, dsn: str, conn: Connection, folder: Path, processes: str
+) -> None:
+    run(conn, verbs.publish_batch("default", list(range(200))))
+    options = ["--queue", "default", "--give-up-after", "10", "--batch-size", "50", "--processes", processes]
+    with program("worker", "handlers:breaks", *options, dsn=dsn, cwd=folder) as process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "failed with ValueError (handlers.py:20 in breaks) on 10 of the first 10 messages" in err
+    assert "secret" not in err
+    assert "Traceback" not in err
+    assert conn.execute("SELECT DISTINCT attempts, lock_token FROM messages.message").fetchall() == [(0, None)]
+
+
+def test_a_function_that_hangs_keeps_neither_the_others_nor_the_worker(
+    program: Program, dsn: str, conn: Connection, folder: Path
+) -> None:
+    run(conn, verbs.publish_batch("default", [0, 1, 2]))
+    options = ["--queue", "default", "--handler-timeout", "1s", "--lease-for", "2s", "--until-empty"]
+    with program("worker", "handlers:hangs", *options, dsn=dsn, cwd=folder) as process:
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "worker of queue default stopped: 1 timed_out, 2 success.\n")
+    assert "exceeded its time of 0:00:01 on message 2" in err

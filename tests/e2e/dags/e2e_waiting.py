@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
+from typing import Any
 
 from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
 from airflow.sdk import DAG, Asset, AssetWatcher, task
 
 from airflow_provider_pgqueue.core import Message
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
+from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 
 
@@ -48,3 +51,30 @@ with DAG("e2e_consume_waiting", schedule=None) as consume_waiting:
 with DAG("e2e_hostile", schedule=None) as hostile:
     wait = PgQueueMessageSensor(task_id="wait", queue_name="e2e_hostile")
     wait >> PgQueueConsumeOperator(task_id="consume", queue_name="e2e_hostile", apply_function=handle)
+
+with DAG("e2e_outlets", schedule=None) as outlets:
+    PgQueueMessageSensor(task_id="wait", queue_name="e2e_outlets", outlets=[Asset("e2e_outlets_arrived")])
+
+with DAG("e2e_after_outlets", schedule=[Asset("e2e_outlets_arrived")]) as after_outlets:
+    PgQueuePublishOperator(task_id="publish", queue_name="e2e_outlets", message="the asset was told")
+
+
+@task
+def two_bodies() -> list[Any]:
+    """Return bodies, of which one looks like a template."""
+    return [{"n": 1}, "{{ 7*7 }}"]
+
+
+with DAG("e2e_publish", schedule=None) as publishing:
+    PgQueuePublishOperator(task_id="bodies", queue_name="e2e_publish", messages=two_bodies())
+    PgQueuePublishOperator(task_id="rows", queue_name="e2e_publish", sql="e2e_rows.sql")
+    PgQueuePublishOperator.partial(task_id="mapped", queue_name="e2e_publish").expand(sql=["e2e_rows.sql"])
+
+
+def hang(message: Message) -> None:
+    """Take an hour."""
+    time.sleep(3600)
+
+
+with DAG("e2e_hang", schedule=None) as hanging:
+    PgQueueConsumeOperator(task_id="consume", queue_name="e2e_hang", apply_function=hang, retries=0)

@@ -72,7 +72,7 @@ class Batches:
     def _without_neighbours(self, messages: Sequence[Message], error: Exception) -> Mapping[int, Outcome | None]:
         if len(messages) == 1:
             return {messages[0].id: outcome_of(messages[0], error)}
-        log.info("the function raised %s on %s: halving them", type(error).__name__, quantity(len(messages)))
+        log.debug("the function raised %s on %s: halving them", type(error).__name__, quantity(len(messages)))
         middle = len(messages) // 2
         return {**self(messages[:middle]), **self(messages[middle:])}
 

@@ -57,6 +57,7 @@ def drain(
     as_: Form = "arrow",
     topic: str | None = None,
     max_messages: int | None = None,
+    give_up_after: int = 20,
 ) -> Summary:
     """Lease, handle and archive a large backlog in parallel.
 
@@ -77,6 +78,9 @@ def drain(
     :param as_: What the function gets and returns: a pyarrow.Table or a pandas.DataFrame.
     :param topic: Only messages whose topic matches this pattern.
     :param max_messages: Archive at most so many, over all tries of the run.
+    :param give_up_after: End when the function fails alike on each of the first so many messages of a task, or on 95 %
+        of the last 50 times as many; what is not finished is given back without counting an attempt. 0 is never.
+    :raises HandlerBroken: for a function that fails like that.
     :raises QueueNotFound: and QueuePaused.
     :raises InvalidArgument: for a function that is not there, or returns something unusable.
     """
@@ -94,6 +98,7 @@ def drain(
         lease_for=lease_for,
         topic=topic,
         max_messages=max_messages,
+        give_up_after=give_up_after,
         holder=f"spark {run_id} ",
         stop_key=secrets.randbits(63),
     )

@@ -50,6 +50,7 @@ class Share:
     lease_for: timedelta
     topic: str | None
     max_messages: int | None
+    give_up_after: int
     holder: str
     stop_key: int
 
@@ -111,6 +112,7 @@ class Share:
             lease_for=self.lease_for,
             handled_by=f"{self.holder}{part}.{attempt}:{process_name()}",
             topic=self.topic,
+            give_up_after=self.give_up_after,
         )
 
     def _wanted(self, part: int) -> int | None:

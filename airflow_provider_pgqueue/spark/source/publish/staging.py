@@ -30,7 +30,9 @@ _SLOT: Final = """
 SELECT set_config('tcp_keepalives_idle', '10', true), set_config('tcp_keepalives_interval', '5', true),
        set_config('tcp_keepalives_count', '3', true), set_config('application_name', 'pgqueue spark publish', true)
   FROM generate_series(1, %(slots)s) AS slot
- WHERE pg_try_advisory_xact_lock(hashtextextended('messages.publish_stage.' || %(stage_id)s || '.' || slot, 0)) LIMIT 1
+ WHERE pg_try_advisory_xact_lock(
+           hashtextextended(concat_ws('.', 'messages.publish_stage', session_user, %(stage_id)s::text, slot), 0))
+ LIMIT 1
 """
 
 
@@ -60,7 +62,7 @@ class Stage:
     def open(self, *, queue_name: str | None = None, run_id: str | None = None) -> bool:
         """Make the stage unless it exists; return False if the run was published before.
 
-        Raises QueueNotFound, PermissionDenied, or InvalidArgument if the run is another role's.
+        Raises QueueNotFound, PermissionDenied, or InvalidArgument if another pipeline has a run of this name.
         """
         return self.database.run(self._found(queue_name=queue_name, run_id=run_id)) is not None
 

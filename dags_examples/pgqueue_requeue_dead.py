@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from airflow.sdk import DAG
 
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 
 with DAG(
-    "pgqueue_reprocess_failed",
+    "pgqueue_requeue_dead",
     schedule="* * * * *",
     start_date=datetime(2024, 1, 1),
     catchup=False,
@@ -23,5 +23,4 @@ with DAG(
         results=["failed", "lock_expired"],
         max_requeues=3,
         retries=2,
-        retry_delay=timedelta(seconds=10),
     )

@@ -1,0 +1,118 @@
+"""What somebody dropped or changed in the schema is named by health(), and made again by the next installation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import migrate, run, verbs
+from airflow_provider_pgqueue.core.message import Finding
+
+Connection = psycopg.Connection[Any]
+
+
+def drift(conn: Connection) -> Finding:
+    (found,) = [one for one in run(conn, verbs.health()) if one.check_name == "drift"]
+    return found
+
+
+DAMAGE = {
+    "DROP INDEX messages.message_order_idx": "index message_order_idx is missing",
+    "DROP INDEX messages.message_archive_id_idx": "index message_archive_id_idx is missing",
+    "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'messages.message_order_idx'::regclass": (
+        "index message_order_idx is changed"
+    ),
+    "DROP TRIGGER new_message ON messages.message": "trigger message.new_message is missing",
+    "ALTER TABLE messages.message DISABLE TRIGGER new_message": "trigger message.new_message is changed",
+    "ALTER TABLE messages.queue_priority DISABLE TRIGGER ALL": (
+        "constraint queue_priority.queue_priority_queue_name_fkey is changed"
+    ),
+    "ALTER TABLE messages.message_archive DISABLE TRIGGER message_archived": (
+        "trigger message_archive.message_archived is changed"
+    ),
+    "ALTER TABLE messages.queue DROP CONSTRAINT queue_notify_check": "constraint queue.queue_notify_check is missing",
+    "ALTER TABLE messages.queue ALTER max_attempts DROP DEFAULT": "column queue.max_attempts is changed",
+    "ALTER TABLE messages.message ALTER message DROP NOT NULL": "column message.message is changed",
+    "ALTER TABLE messages.message RESET (fillfactor), SET (autovacuum_vacuum_threshold = 1)": (
+        "options message is changed"
+    ),
+    "DROP FUNCTION messages.upkeep()": "function messages.upkeep() is missing",
+    "CREATE OR REPLACE FUNCTION messages.upkeep() RETURNS jsonb LANGUAGE sql AS 'SELECT NULL::jsonb'": (
+        "function messages.upkeep() is changed"
+    ),
+    "ALTER FUNCTION messages.upkeep() SECURITY INVOKER": "function messages.upkeep() is changed",
+    "CREATE OR REPLACE VIEW messages.session_reach AS SELECT true AS everything, ARRAY['all'] AS queue_names": (
+        "view session_reach is changed"
+    ),
+    "ALTER VIEW messages.message_overview RESET (security_barrier)": "view message_overview is changed",
+    "DROP VIEW messages.result_count": "view result_count is missing",
+    "REVOKE EXECUTE ON FUNCTION messages.lease FROM messages_consumer": "is missing",
+    "GRANT SELECT ON messages.message TO PUBLIC": "grant SELECT on messages.message to PUBLIC is added",
+    "GRANT EXECUTE ON FUNCTION messages.upkeep TO PUBLIC": "grant EXECUTE on messages.upkeep() to PUBLIC is added",
+    "ALTER FUNCTION messages.upkeep() OWNER TO postgres": "owner messages.upkeep() is changed",
+}
+
+
+@pytest.mark.parametrize(("damage", "finding"), DAMAGE.items())
+def test_what_is_missing_or_changed_is_named_and_made_again(conn: Connection, damage: str, finding: str) -> None:
+    assert drift(conn).severity == "ok"
+    conn.execute(damage.encode())
+    found = drift(conn)
+    assert found.severity != "ok"
+    assert finding in found.finding
+    assert found.cure is not None
+    migrate(conn)
+    healed = drift(conn)
+    assert (healed.severity, healed.cure) == ("ok", None), healed.finding
+    assert run(conn, verbs.create_queue("orders"))
+    assert run(conn, verbs.publish("orders", 1))
+
+
+def test_what_comes_and_goes_by_itself_is_no_drift(conn: Connection) -> None:
+    run(conn, verbs.create_queue("orders", max_depth=10))
+    run(conn, verbs.publish("orders", 1, priority=3))
+    conn.execute("SELECT messages.stage_publish('a', 'orders')")
+    run(conn, verbs.partition_archive("day"))
+    conn.execute("SELECT messages.supersede('messages.latest_migration()')")
+    migrate(conn)
+    conn.execute("ALTER TABLE messages.message SET (autovacuum_enabled = off)")
+    conn.execute("CREATE ROLE drift_shop; GRANT EXECUTE ON FUNCTION messages.publish TO drift_shop")
+    try:
+        conn.execute("SELECT messages.grant_queue('orders', 'drift_shop', 'consume')")
+        run(conn, verbs.upkeep())
+        found = drift(conn)
+        assert (found.severity, found.cure) == ("ok", None), found.finding
+    finally:
+        conn.execute("DROP OWNED BY drift_shop; DROP ROLE drift_shop")
+
+
+def test_an_index_of_somebody_else_is_named_until_the_next_installation(conn: Connection) -> None:
+    conn.execute("CREATE INDEX mine ON messages.message (locked_by)")
+    found = drift(conn)
+    assert (found.severity, found.finding) == ("warning", "index mine is added")
+    migrate(conn)
+    assert drift(conn).severity == "ok"
+
+
+def test_a_column_that_is_gone_is_not_made_up_by_the_installation(conn: Connection) -> None:
+    conn.execute("ALTER TABLE messages.message DROP COLUMN reference CASCADE")
+    assert drift(conn).severity == "critical"
+    with pytest.raises(psycopg.errors.ObjectNotInPrerequisiteState, match=r"column message\.reference .* is missing"):
+        migrate(conn)
+
+
+def test_a_long_list_is_cut_off_with_its_number(conn: Connection) -> None:
+    for name in range(13):
+        conn.execute(f"CREATE INDEX extra_{name} ON messages.message (locked_by)".encode())
+    assert drift(conn).finding.endswith("; and 3 more")
+
+
+def test_what_another_version_of_postgresql_wrote_down_is_not_compared(conn: Connection) -> None:
+    conn.execute("UPDATE messages.release_object SET server = 9, definition = 'other'")
+    found = drift(conn)
+    assert found.severity == "warning"
+    assert found.finding.startswith("what was installed was recorded by PostgreSQL 9, this is ")
+    migrate(conn)
+    assert drift(conn).severity == "ok"

@@ -1,0 +1,1 @@
+SELECT '{{ dag.dag_id }}' AS message
