@@ -19,6 +19,10 @@ BEGIN
             OR EXISTS (SELECT FROM messages.message_archive_default d WHERE d.archived_at >= first AND d.archived_at < after);
         EXECUTE format('CREATE TABLE messages.message_archive_%s PARTITION OF messages.message_archive FOR VALUES FROM (%L) TO (%L)',
                        to_char(first, CASE size WHEN 'day' THEN 'YYYYMMDD' ELSE 'YYYYMM' END), first, after);
+        -- Published to a subscriber: docs/how-to/backup.md
+        IF (SELECT c.relreplident FROM pg_class c WHERE c.oid = 'messages.message_archive_default'::regclass) = 'f' THEN
+            EXECUTE format('ALTER TABLE messages.message_archive_%s REPLICA IDENTITY FULL', to_char(first, CASE size WHEN 'day' THEN 'YYYYMMDD' ELSE 'YYYYMM' END));
+        END IF;
         made := made + 1;
     END LOOP;
     RETURN made;
