@@ -74,6 +74,7 @@ VERBS = {
     "run_schedules": ("SELECT messages.run_schedules()", "upkeep admin"),
     "install_cron": ("SELECT messages.install_cron()", "upkeep admin"),
     "uninstall_cron": ("SELECT messages.uninstall_cron()", "upkeep admin"),
+    "take_over": ("SELECT messages.take_over()", "admin"),
     "create_queue": ("SELECT messages.create_queue('mail')", "admin"),
     "alter_queue": ("SELECT messages.alter_queue('orders', max_attempts => 3)", "admin"),
     "drop_queue": ("SELECT messages.drop_queue('orders')", "admin"),

@@ -8,6 +8,7 @@ DECLARE
     first   timestamptz := date_trunc(size, moment);
     after   timestamptz;
     begins  timestamptz;
+    name    text;
     last    timestamptz;
     made    integer := 0;
 BEGIN
@@ -22,8 +23,13 @@ BEGIN
         begins := greatest(first, (SELECT max(p.end_at) FROM messages.archive_partitions() p WHERE p.first_at < after AND p.end_at > first));
         IF begins < after
            AND NOT EXISTS (SELECT FROM messages.message_archive_default d WHERE d.archived_at >= begins AND d.archived_at < after) THEN
+            name := to_char(begins, CASE WHEN size = 'month' AND begins = first THEN 'YYYYMM' ELSE 'YYYYMMDD' END);
             EXECUTE format('CREATE TABLE messages.message_archive_%s PARTITION OF messages.message_archive FOR VALUES FROM (%L) TO (%L)',
-                           to_char(begins, CASE WHEN size = 'month' AND begins = first THEN 'YYYYMM' ELSE 'YYYYMMDD' END), begins, after);
+                           name, begins, after);
+            -- Published to a subscriber: docs/how-to/backup.md
+            IF (SELECT c.relreplident FROM pg_class c WHERE c.oid = 'messages.message_archive_default'::regclass) = 'f' THEN
+                EXECUTE format('ALTER TABLE messages.message_archive_%s REPLICA IDENTITY FULL', name);
+            END IF;
             made := made + 1;
         END IF;
         first := after;
