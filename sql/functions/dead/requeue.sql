@@ -9,12 +9,8 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-<<<<<<< HEAD
-    PERFORM messages.check_duration('delay', requeue.delay, '0', '366 days', required => true);
-=======
     PERFORM messages.check_duration('delay', requeue.delay, '0', '366 days');
     PERFORM messages.check_remedied_by(requeue.remedied_by);
->>>>>>> main
     RETURN QUERY
     WITH mine AS (
         DELETE FROM messages.dead_message d
