@@ -21,6 +21,7 @@ _FEWEST_CALLS: Final = 3  # a batch that fails as a whole may do so for one mess
 _LOOKS_BACK: Final = 50  # times `give_up_after` messages
 _NEARLY_ALL: Final = 0.95
 _UNKEPT: Final = "outcomes that cannot be kept"
+_LONGEST: Final = 500  # characters that are compared: the time of the search grows with their square
 _EVERY: Final = 60.0  # seconds between two warnings of one kind
 # As in messages.fingerprint: what differs between two messages with one cause.
 _QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
@@ -30,7 +31,7 @@ _PLACE: Final = re.compile(r'File "(?:[^"]*[/\\])?([^"]*)", line (\d+), in (\S+)
 
 def fingerprint(failure: Mapping[str, Any]) -> Fingerprint:
     """Return what the failures of two messages with one cause have in common: the class of the error, and its text."""
-    text = _NUMBER.sub("#", _QUOTED.sub("?", str(failure.get("message", ""))[:2000]))
+    text = _NUMBER.sub("#", _QUOTED.sub("?", str(failure.get("message", ""))[:_LONGEST]))
     return str(failure.get("error", "")), " ".join(text.lower().split())
 
 

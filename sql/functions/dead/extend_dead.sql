@@ -3,7 +3,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
-    PERFORM messages.check_duration('lease_for', extend_dead.lease_for, '1 millisecond', '12 hours', required => true);
+    PERFORM messages.check_duration('lease_for', extend_dead.lease_for, '1 millisecond', '12 hours');
     RETURN QUERY
     UPDATE messages.dead_message d SET lock_expires_at = clock_timestamp() + coalesce(extend_dead.lease_for, '5 minutes')
      WHERE d.id = ANY (extend_dead.ids) AND d.lock_token = extend_dead.lock_token AND d.lock_expires_at > clock_timestamp()

@@ -4,7 +4,7 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 BEGIN
-    PERFORM messages.check_duration('lease_for', extend.lease_for, '1 millisecond', '12 hours', required => true);
+    PERFORM messages.check_duration('lease_for', extend.lease_for, '1 millisecond', '12 hours');
     RETURN QUERY
     UPDATE messages.message m SET lock_expires_at = clock_timestamp() + coalesce(
            extend.lease_for, (SELECT q.lease_for FROM messages.queue q WHERE q.queue_name = m.queue_name))
