@@ -58,6 +58,9 @@ test-clock: setup ## Run the tests of time at awkward moments; needs a C compile
 mutants: setup ## Break the SQL in each of many ways and see the tests notice, about 15 minutes (NAMES="lease" for some)
 	@$(BIN)/python -m tools.mutants $(NAMES)
 
+chaos: setup ## Break everything under a load, account for each message, and write a page (SECONDS=600)
+	@$(BIN)/python -m tools.chaos --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
+
 states: setup ## Call the verbs in random orders beside a model, about 5 minutes (EXAMPLES=500)
 	@EXAMPLES=$(or $(EXAMPLES),500) $(BIN)/python -m pytest -q -s -n 0 tests/core/test_state_machine.py
 

@@ -18,13 +18,13 @@ DECLARE
         ['observer reader', 'archive_partitions'],
         ['reader', 'archive_log_end split_archive_log'],
         ['pipeline', 'begin_run finish_run run_summary run_backlog run_archived replay check_queues_exist'],
-        ['pipeline', 'archive_checksums drop_archive_partition fingerprint'],
+        ['pipeline', 'closed_archive_partitions archive_checksums drop_archive_partition fingerprint'],
         ['pipeline', 'record_triage_causes record_traffic traffic_windows'],
         ['publisher consumer observer upkeep', 'session_is_limited granted_queues'],
         ['every', 'schema_version latest_migration upkeep_mode'],
         ['admin', 'create_queue alter_queue pause_queue resume_queue purge_queue drop_queue bind_topic unbind_topic'],
         ['admin', 'schedule unschedule pause_schedule resume_schedule cron_matches'],
-        ['admin', 'grant_queue revoke_queue queue_grants partition_archive apply_retention adopt_archive_default'],
+        ['admin', 'grant_queue revoke_queue queue_grants partition_archive apply_retention adopt_archive_default take_over'],
         -- What these do may change with any version.
         ['internal', 'check_publish new_message ring check_max_depth create_depth_sequences check_topic topic_regex'],
         ['internal', 'check_lease count_leasable record_counted_leases lease_taken_over check_outcomes message_archived'],
@@ -41,7 +41,7 @@ DECLARE
         ['internal', 'health_replication health_schedules health_settings health_upkeep_lag health_waiting_messages health_wraparound'],
         ['internal', 'cron_database cron_cure prepare_cron_role show_cron_jobs_to_owner check_batch check_duration check_key check_number check_read_committed'],
         ['internal', 'check_name check_winners check_given check_headers check_reference raise_body_too_large'],
-        ['internal', 'lock_all_or_none supersede release_catalog release_differences health_drift']];
+        ['internal', 'lock_all_or_none supersede release_catalog release_differences health_drift health_copy']];
     groups CONSTANT text[] := ARRAY['publisher', 'consumer', 'observer', 'upkeep', 'raw', 'reader', 'pipeline', 'admin', 'limited'];
     change text;
 BEGIN

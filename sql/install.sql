@@ -150,12 +150,14 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/partitions/set_archive_begin.sql
 \ir functions/partitions/record_archive_removal.sql
 \ir functions/partitions/closed_archive_partition.sql
+\ir functions/partitions/closed_archive_partitions.sql
 \ir functions/partitions/drop_archive_partition.sql
 \ir functions/partitions/archive_checksums.sql
 
 -- Health: one function for each check
 \ir functions/health/health.sql
 \ir functions/health/health_archive_partitions.sql
+\ir functions/health/health_copy.sql
 \ir functions/health/health_dead_messages.sql
 \ir functions/health/health_dead_tuples.sql
 \ir functions/health/health_drift.sql
@@ -202,6 +204,9 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/traffic/record_triage_causes.sql
 \ir functions/traffic/triage_causes.sql
 
+-- A copy of the queue that goes on by itself
+\ir functions/upgrade/take_over.sql
+
 -- Checks of arguments
 \ir functions/checks/check_batch.sql
 \ir functions/checks/check_duration.sql
@@ -244,5 +249,5 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir owner.sql
 \ir seed.sql
 \ir grants.sql
-\ir release.sql
+\ir record.sql
 COMMIT;

@@ -302,6 +302,15 @@ def test_two_consumers_never_hold_the_same_message(connect: Connect, queue: Queu
     assert len(taken) == len(set(taken)) == 2000
 
 
+def test_a_lease_in_an_open_transaction_holds_up_nobody(connect: Connect, queue: Queue) -> None:
+    first, second = connect(autocommit=False), connect(options="-c statement_timeout=10s")
+    run(second, verbs.publish_batch(queue("orders"), [1, 2, 3, 4]))
+    assert [message.body for message in lease(first, 2)] == [1, 2]
+    assert [message.body for message in lease(second, 10)] == [3, 4]
+    first.rollback()
+    assert until(lambda: [message.body for message in lease(second, 10)]) == [1, 2]
+
+
 @pytest.mark.parametrize("verb", ["archive", "extend", "release"])
 def test_a_stale_token_is_refused_and_changes_nothing(connect: Connect, queue: Queue, verb: str) -> None:
     slow, quick = connect(), connect()

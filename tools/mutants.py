@@ -93,6 +93,7 @@ def _fences() -> Iterator[Mutant]:
         yield _m(f"{verb}: a lease that ended", verb, " AND d.lock_expires_at > clock_timestamp()", "")
 
 
+OPEN_LEASE: Final = f"{CONTRACT}::test_a_lease_in_an_open_transaction_holds_up_nobody"
 TWO_BACKENDS: Final = f"{SEEDS}::test_s4_two_backends_get_different_batches_and_a_rollback_gives_one_back"
 DEPTH_TESTS: Final = (MODEL, f"{POLICY}::test_a_full_queue_refuses_a_publish_and_takes_the_next_when_there_is_room")
 TOO_LARGE: Final = f"{BAD_INPUT}::test_a_body_that_is_too_large_is_refused_by_every_way_in"
@@ -102,8 +103,9 @@ TWICE: Final = f"{SCHEDULES}::test_twice_in_the_same_minute_publishes_once"
 MUTANTS: Final = (
     *_fences(),
     # lease
-    _m("lease: waits for locked rows", "lease", "FOR UPDATE SKIP LOCKED", "FOR UPDATE", TWO_BACKENDS),
-    _m("lease: locks nothing", "lease", "FOR UPDATE SKIP LOCKED", "", TWO_BACKENDS),
+    _m("lease: waits for locked rows", "lease", "FOR UPDATE SKIP LOCKED", "FOR UPDATE", OPEN_LEASE),
+    _m("consume: waits for locked rows", "consume", "FOR UPDATE SKIP LOCKED", "FOR UPDATE", TWO_BACKENDS),
+    _m("lease: locks nothing", "lease", "FOR UPDATE SKIP LOCKED", "", OPEN_LEASE),
     _m("lease: no attempt", "lease", "attempts = m.attempts + 1", "attempts = m.attempts"),
     _m("lease: one token for all", "lease", "gen_random_uuid()", "'00000000-0000-4000-8000-000000000001'::uuid"),
     _m("lease: what is leased", "lease", "m.lock_expires_at IS NULL AND", ""),
@@ -136,11 +138,13 @@ MUTANTS: Final = (
     ),
     _m("archive: no outcomes", "archive", "coalesce(o.outcome ->> 'result', archive.result)", "archive.result"),
     _m("archive: no dead message", "message_archived", "IF NEW.result <> 'success' THEN", "IF false THEN"),
-    _m("release: an attempt for all", "release", "m.attempts - (NOT release.count_attempt)::integer", "m.attempts"),
+    _m(
+        "release: an attempt for all", "release", "m.attempts - (release.count_attempt IS FALSE)::integer", "m.attempts"
+    ),
     _m(
         "release: past the last attempt",
         "release",
-        " AND (NOT release.count_attempt OR m.attempts < q.max_attempts)",
+        " AND (release.count_attempt IS FALSE OR m.attempts < q.max_attempts)",
         "",
     ),
     _m("release: no delay", "release", "WHEN release.delay > '0' THEN", "WHEN false THEN"),
@@ -214,8 +218,8 @@ MUTANTS: Final = (
     _m(
         "groups: the last is next",
         "make_next_of_group_ready",
-        "ORDER BY m.place LIMIT 1",
-        "ORDER BY m.place DESC LIMIT 1",
+        "ORDER BY g.place LIMIT 1",
+        "ORDER BY g.place DESC LIMIT 1",
     ),
     _m(
         "groups: nobody is next",
@@ -254,7 +258,13 @@ MUTANTS: Final = (
         "false",
         TOO_LARGE,
     ),
-    _m("publish: to no queue", "publish", "PERFORM messages.check_access(publish.queue_name, 'publish');", "", ROLES),
+    _m(
+        "publish: to the queue of another team",
+        "publish",
+        "PERFORM messages.check_access(publish.queue_name, 'publish');",
+        "",
+        ROLES,
+    ),
     _m(
         "publish: no topic",
         "publish",
@@ -275,8 +285,8 @@ MUTANTS: Final = (
     ),
     # queues, roles, runs, schedules
     _m("purge: what is leased", "purge_queue", " AND coalesce(m.lock_expires_at <= clock_timestamp(), true)", ""),
-    _m("purge: keys stay", "purge_queue", "AND d.id = gone.id", "AND false"),
-    _m("drop: publishers go on", "drop_queue", "LOCK TABLE messages.message IN SHARE ROW EXCLUSIVE MODE;", "", POLICY),
+    _m("purge: keys stay", "purge_queue", "AND d.id = ANY (gone);", "AND false;"),
+    _m("drop: publishers go on", "drop_queue", "LOCK TABLE messages.message IN EXCLUSIVE MODE;", "", POLICY),
     _m("roles: any queue", "check_access", "ELSIF NOT EXISTS (", "ELSIF false AND NOT EXISTS (", ROLES),
     _m(
         "roles: who may observe may consume",

@@ -6,7 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Callable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -65,6 +65,27 @@ def text(value: Any) -> str | None:
         except UnicodeEncodeError:
             pass
     return "Give a text without NUL and lone surrogates that is not empty."
+
+
+def any_text(value: Any) -> str | None:
+    """Judge a text that the database can store, also an empty one."""
+    return None if value == "" else text(value)
+
+
+def any_texts(value: Any) -> str | None:
+    """Judge a list of texts, of which each may be empty or None."""
+    good = isinstance(value, list) and all(one is None or any_text(one) is None for one in value)
+    return None if good else "Give a list of texts without NUL and lone surrogates, or None for each that has none."
+
+
+def timed(value: Any) -> str | None:
+    """Judge what should be a duration; the database judges how long it may be."""
+    return None if isinstance(value, timedelta) else "Give a timedelta."
+
+
+def moment(value: Any) -> str | None:
+    """Judge what should be a moment."""
+    return None if isinstance(value, datetime) else "Give a datetime."
 
 
 def texts(value: Any) -> str | None:

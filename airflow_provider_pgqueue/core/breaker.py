@@ -20,6 +20,8 @@ Fingerprint = tuple[str, str]
 _FEWEST_CALLS: Final = 3  # a batch that fails as a whole may do so for one message
 _LOOKS_BACK: Final = 50  # times `give_up_after` messages
 _NEARLY_ALL: Final = 0.95
+_UNKEPT: Final = "outcomes that cannot be kept"
+_LONGEST: Final = 500  # characters that are compared: the time of the search grows with their square
 _EVERY: Final = 60.0  # seconds between two warnings of one kind
 # As in messages.fingerprint: what differs between two messages with one cause.
 _QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
@@ -29,7 +31,7 @@ _PLACE: Final = re.compile(r'File "(?:[^"]*[/\\])?([^"]*)", line (\d+), in (\S+)
 
 def fingerprint(failure: Mapping[str, Any]) -> Fingerprint:
     """Return what the failures of two messages with one cause have in common: the class of the error, and its text."""
-    text = _NUMBER.sub("#", _QUOTED.sub("?", str(failure.get("message", ""))[:2000]))
+    text = _NUMBER.sub("#", _QUOTED.sub("?", str(failure.get("message", ""))[:_LONGEST]))
     return str(failure.get("error", "")), " ".join(text.lower().split())
 
 
@@ -90,6 +92,10 @@ class Breaker:
                 "give_up_after says after how many it stops, and 0 is never.",
             )
 
+    def note_unkept(self, message: Message) -> None:
+        """Count a message whose outcome could not be kept; HandlerBroken if it is one too many."""
+        self.note(message, Failed("", failure={"error": _UNKEPT}))
+
     def _replace(self, id_: int, mark: Fingerprint | None) -> None:
         if id_ in self._seen:
             self._forget(id_)
@@ -117,7 +123,8 @@ def _name(failure: Mapping[str, Any]) -> str:
     name = str(failure.get("error", ""))
     places = _PLACE.findall(str(failure.get("traceback", "")))
     where = f" ({places[-1][0]}:{places[-1][1]} in {places[-1][2]})" if places else ""
-    return (name if name.isidentifier() or name.replace(".", "_").isidentifier() else "one error") + where
+    known = name == _UNKEPT or name.replace(".", "_").isidentifier()
+    return (name if known else "one error") + where
 
 
 class Warnings:

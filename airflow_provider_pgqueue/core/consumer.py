@@ -168,6 +168,9 @@ class Consumer:
             try:
                 for settled in _now_and_then(_noted(lease, outcomes), breaker):
                     _settle(lease, settled, counts)
+                    for message in settled if lease.unkept else ():
+                        if message.id in lease.unkept:
+                            breaker.note_unkept(message)
             except BaseException as error:
                 if isinstance(error, InvalidOutcome | HandlerBroken) or not isinstance(error, Exception):
                     # The loop ends for a reason that is not in these messages.

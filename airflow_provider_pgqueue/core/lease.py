@@ -256,9 +256,11 @@ class Lease(Sequence[Message]):
             # It was replaced before: the refusal is not about the outcome.
             if id_ in self.unkept:
                 raise error
-            self.unkept.add(id_)
             kind = type(outcomes[id_]).__name__
-            log.warning("the %s of message %s cannot be kept: it is archived as failed", kind, id_)
+            if not self.unkept:
+                # The first of a lease, because its others are likely to be like it.
+                log.warning("the %s of message %s cannot be kept: it is archived as failed", kind, id_)
+            self.unkept.add(id_)
             self._settle({id_: Failed(f"its {kind} cannot be kept: {error}")}, lost)
 
     def _call(self, statement: Statement[Any], settled: Collection[int]) -> None:

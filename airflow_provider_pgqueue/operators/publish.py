@@ -173,6 +173,7 @@ class PgQueuePublishOperator(QueueTask):
             # In a mapped task, whose arguments are known only now.
             self.sql = self.render_template(self._source(self.get_template_env()), context)
         if isinstance(self.messages, XComArg):
+            self._check_upstream(self.messages)
             self.messages = self.messages.resolve(context)
             self._check_source()
         published = _Published(self.queue_name)
@@ -206,6 +207,14 @@ class PgQueuePublishOperator(QueueTask):
             raise InvalidArgument(f"messages is one {type(self.messages).__name__}. Give a list, or use message.")
         if not (self.messages is None or callable(self.messages) or isinstance(self.messages, Iterable | XComArg)):
             raise InvalidArgument(f"messages is a {type(self.messages).__name__}. Give a list, or use message.")
+
+    def _check_upstream(self, messages: XComArg) -> None:
+        """Raise if this task does not wait for the one that returns the messages: Airflow sees no `partial`."""
+        if missing := {task.task_id for task, _ in messages.iter_references()} - self.upstream_task_ids:
+            raise InvalidArgument(
+                f"messages come from {', '.join(sorted(missing))}, and this task does not wait for it",
+                "Give messages to expand, or set the dependency with >>.",
+            )
 
     def _is_file(self) -> bool:
         return isinstance(self.sql, str) and self.sql.endswith(".sql")

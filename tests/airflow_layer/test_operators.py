@@ -247,6 +247,21 @@ def test_the_result_of_another_task_is_published_after_it_and_not_rendered(
     assert bodies(conn) == [{"a": "{{ 7*7 }}"}, AS_TEXT["moment"]]
 
 
+def test_a_mapped_task_that_does_not_wait_for_its_messages_says_so(conn_id: str, run: Run) -> None:
+    from airflow.sdk import task
+
+    @task
+    def upstream() -> list[Any]:
+        return []
+
+    with DAG("d", schedule=None):
+        mapped: Any = PgQueuePublishOperator.partial(
+            task_id="publish", queue_name="orders", messages=upstream()
+        ).expand(topic=["a", "b"])
+    with pytest.raises(InvalidArgument, match="messages come from upstream, and this task does not wait"):
+        run(mapped.unmap({"topic": "a"}))
+
+
 def test_a_task_that_returned_no_list_is_named(
     conn_id: str, run: Run, context: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
 
-from airflow_provider_pgqueue.core import LeaseLost, verbs
-from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.core import InvalidArgument, LeaseLost, verbs
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, task_of
 from airflow_provider_pgqueue.operators import consume
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from tests.waiting import until
@@ -129,6 +129,24 @@ def test_a_retry_takes_over_what_its_own_earlier_try_holds_and_nothing_else(
     assert run(task(apply_function=lambda message: seen.append((message.body, message.attempts)))) == {"success": 2}
     assert seen == [(0, 2), (1, 2)]  # one of them may have killed it
     assert leased(conn) == [2, 3, 4, 5]
+
+
+def test_a_retry_of_a_task_with_the_longest_names_takes_over_too(
+    conn_id: str, queue: Queue, run: Run, context: Any
+) -> None:
+    context["ti"].dag_id = context["ti"].run_id = "d" * 250
+    hook = PgQueueHook(conn_id)
+    hook.publish(queue("orders"), 1)
+    context["ti"].task_id = "consume"
+    hook.run(verbs.lease("orders", locked_by=f"{task_of(context)}/1@123@gone"))
+    context["ti"].try_number = 2
+    assert run(task(apply_function=print)) == {"success": 1}
+
+
+def test_everybody_is_no_holder(conn_id: str, queue: Queue) -> None:
+    queue("orders")
+    with pytest.raises(InvalidArgument, match="holder is ''"):
+        PgQueueHook(conn_id).run(verbs.release_held_by("orders", ""))
 
 
 def test_an_earlier_try_that_still_works_has_lost_its_messages(conn_id: str, queue: Queue, context: Any) -> None:

@@ -123,6 +123,29 @@ def test_a_watcher_survives_a_failure_that_somebody_mends(
     assert within(20, mend())[0].payload["ready"] == 1
 
 
+def test_a_watcher_that_started_before_the_set_up_says_so_once_and_tries_again_at_the_same_pace(
+    empty_dsn: str, airflow_connection: Callable[..., str], monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    airflow_connection(empty_dsn)
+    monkeypatch.setattr(doorbell, "_SHORTEST", 0.05)
+    pauses: list[float] = []
+    uniform = doorbell.random.uniform
+
+    def spy(low: float, high: float) -> float:
+        pauses.append(high)
+        return uniform(low, high)
+
+    async def try_often() -> None:
+        waiting = asyncio.create_task(take(PgQueueMessageTrigger(queue_name="orders")))
+        await async_until(lambda: len(pauses) >= 8)
+        waiting.cancel()
+
+    monkeypatch.setattr(doorbell.random, "uniform", spy)
+    # After eight growing pauses it would be at 6.4 s.
+    within(10, try_often())
+    assert caplog.text.count("cannot watch queue orders") == 1
+
+
 def test_a_dead_message_trigger_rings_for_its_results_only(conn_id: str, queue: Queue) -> None:
     hook = PgQueueHook(conn_id)
     hook.publish_batch(queue("orders"), [1, 2, 3])

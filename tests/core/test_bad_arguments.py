@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql
 
-from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.core import PgQueueError, run, verbs
+from airflow_provider_pgqueue.core.verbs.publish import Options
 from tests.waiting import until
 
 Connection = psycopg.Connection[Any]
@@ -296,6 +300,45 @@ def test_every_function_judges_an_interval_by_the_moment_it_leads_to(market: Con
     assert tried > 300
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT messages.extend(lock_token, ARRAY[id], {}) FROM messages.message",
+        "SELECT messages.release(lock_token, ARRAY[id], {}) FROM messages.message",
+        "SELECT messages.extend_dead(lock_token, ARRAY[id], {}) FROM messages.dead_message",
+        "SELECT messages.requeue(lock_token, ARRAY[id], delay => {}) FROM messages.dead_message",
+        "SELECT messages.lease_dead(lease_for => {})",
+        "SELECT messages.requeue_dead(delay => {})",
+        "SELECT messages.lease_named('a', 'orders', lease_for => {})",
+        "SELECT messages.lease_named('held', 'orders', lease_for => {})",
+        "SELECT messages.lease('orders', lease_for => {})",
+    ],
+)
+def test_a_lease_ends_within_half_a_day_whatever_it_is_given(conn: Connection, queue: Queue, statement: str) -> None:
+    queue("orders")
+    run(conn, verbs.publish_batch("orders", range(6)))
+    leased = run(conn, verbs.lease("orders", max_messages=2))
+    assert leased[0].lock_token
+    run(conn, verbs.archive(leased[0].lock_token, [message.id for message in leased], result="failed"))
+    conn.execute(
+        "SELECT messages.lease('orders'), messages.lease_dead(max_messages => 1),"
+        " messages.lease_named('held', 'orders')"
+    )
+    for value in INTERVALS:
+        state = state_of(conn, statement.format("%s::interval"), value)
+        assert state is None or state.startswith("PQ"), (value, state)
+        assert (
+            conn.execute(
+                "SELECT id, lock_expires_at FROM (SELECT id, lock_token, lock_expires_at FROM messages.message"
+                " UNION ALL SELECT id, lock_token, lock_expires_at FROM messages.dead_message) leases"
+                " WHERE (lock_token IS NULL) <> (lock_expires_at IS NULL)"
+                " OR lock_expires_at > clock_timestamp() + interval '12 hours 1 minute'"
+            ).fetchall()
+            == conn.execute(STRAY).fetchall()
+            == []
+        )
+
+
 def test_a_month_counts_as_long_as_it_can_be(conn: Connection) -> None:
     def judge(value: str, at_least: str = "0", at_most: str = "31 days") -> str | None:
         given = {"name": "delay", "value": value, "at_least": at_least, "at_most": at_most}
@@ -373,22 +416,25 @@ def test_a_body_that_replaces_another_is_no_larger_than_the_queue_allows(
 
 
 def test_a_body_out_of_a_table_counts_as_large_as_it_is(conn: Connection, queue: Queue) -> None:
-    queue("orders", max_body_bytes=100_000)
+    queue("orders", max_body_bytes=1_000)
     conn.execute("CREATE TABLE public.source (body jsonb)")
-    conn.execute("INSERT INTO public.source VALUES (to_jsonb(repeat('x', 1000000)))")
-    assert conn.execute("SELECT pg_column_size(body) < 100000 FROM public.source").fetchone() == (True,)
+    conn.execute("INSERT INTO public.source VALUES (to_jsonb(repeat('x', 5000)))")
+    assert conn.execute("SELECT pg_column_size(body) < 1000 FROM public.source").fetchone() == (True,)
+    for number in range(10):  # the generic plan, in which the value is not a constant
+        run(conn, verbs.publish("orders", number))
+    # A trigger publishes the value as its table holds it.
+    conn.execute(
+        "CREATE FUNCTION public.pass_on() RETURNS trigger LANGUAGE plpgsql AS"
+        " $$ BEGIN PERFORM messages.publish('orders', NEW.body); RETURN NULL; END $$;"
+        " CREATE TRIGGER pass_on AFTER UPDATE ON public.source FOR EACH ROW EXECUTE FUNCTION public.pass_on()"
+    )
     for statement in (
+        "UPDATE public.source SET body = body",
         "SELECT messages.publish('orders', body) FROM public.source",
         "SELECT messages.publish_batch('orders', jsonb_build_array(body)) FROM public.source",
         "INSERT INTO messages.message (queue_name, message) SELECT 'orders', body FROM public.source",
     ):
         assert state_of(conn, statement) == "PQ005", statement
-    assert (
-        state_of(
-            conn, "SELECT messages.publish('orders', '1', headers => jsonb_build_object('k', body)) FROM public.source"
-        )
-        == "PQ005"
-    )
 
 
 @pytest.mark.parametrize(
@@ -475,3 +521,36 @@ def test_a_row_that_is_staged_while_its_attempt_is_published_reaches_no_queue(
         blocker.rollback()
         assert published.result() == "PQ012"
     assert late.execute("SELECT FROM messages.message").rowcount == 0
+
+
+# From Python ----------------------------------------------------------------------------------------------------------
+
+MANY = {"reference": "references", "topic": "topics", "group_key": "group_keys", "dedup_key": "dedup_keys"}
+OBJECTS: list[Any] = [
+    None, "", "5", "x", "1 hour", "\0", "a\ud800", 5, 10**20, -(10**20), 1.5, float("nan"), float("inf"), True, b"x",
+    object(), [], ["a"], [1], ["\0"], ["\ud800"], [None], {}, {"a": object()}, {1: 2},
+    timedelta.max, timedelta.min, timedelta(0),
+    datetime.max, datetime.min, datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC), date(2026, 1, 1),
+    max,
+]  # fmt: skip
+
+
+def test_any_object_from_python_publishes_or_gets_an_error_of_ours(market: Connection) -> None:
+    def attempts(value: Any) -> Iterator[Callable[[], Any]]:
+        yield partial(verbs.publish, value, 1)
+        yield partial(verbs.publish_batch, value, [1])
+        yield partial(verbs.publish_batch, "orders", value)
+        for name in Options.__annotations__:
+            yield partial(verbs.publish, "orders", 1, **{name: value})
+            yield partial(verbs.publish_batch, "orders", [1], **{MANY.get(name, name): value})
+            yield partial(verbs.publish_batch, "orders", [1], **{MANY.get(name, name): [value]})
+
+    tried = 0
+    for value in OBJECTS:
+        for attempt in attempts(value):
+            tried += 1
+            with suppress(PgQueueError):
+                run(market, attempt())
+    assert tried > 1000
+    assert market.execute(STRAY).fetchall() == []
+    assert leases_from_every_priority(market)

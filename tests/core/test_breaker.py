@@ -15,6 +15,7 @@ from airflow_provider_pgqueue.core import (
     InvalidArgument,
     Message,
     Retry,
+    Success,
     Worker,
     run,
     verbs,
@@ -116,6 +117,16 @@ def test_failures_of_many_kinds_and_wishes_of_the_handler_stop_nothing(
         return handle(message) if message.id % 5 else None
 
     assert Consumer(queue_name="orders", handle=mixed).drain(conn).total() == 1500
+
+
+def test_outcomes_that_cannot_be_kept_stop_within_a_thousand(
+    conn: Connection, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(2000))))
+    with pytest.raises(HandlerBroken, match="outcomes that cannot be kept"):
+        Consumer(queue_name="orders", handle=lambda message: Success(output=float("nan"))).drain(conn)
+    assert attempts(conn) == {0: 1000}
+    assert len(caplog.records) <= 12
 
 
 def test_it_can_be_switched_off_and_set(conn: Connection, queue: Queue) -> None:

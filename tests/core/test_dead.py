@@ -97,3 +97,14 @@ def test_a_name_that_is_too_long_for_the_index_is_refused_or_cut(conn: Connectio
     run(conn, verbs.dismiss(token, [second], "not needed"))
     remedies = run(conn, verbs.remedies([first, second]))
     assert {remedied_by for _, remedied_by in remedies.values()} == {name[:600]}
+
+
+def test_dead_messages_whose_partition_is_not_there_keep_nobody_from_a_turn(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    gone, left = die(conn, 2), die(conn, 1)
+    # As if their partition were detached.
+    conn.execute("DELETE FROM messages.message_archive WHERE id = ANY (%s)", [gone])
+    leased = run(conn, verbs.lease_dead("orders", max_messages=1))
+    assert [message.id for message in leased] == left
+    assert run(conn, verbs.lease_dead("orders")) == []
+    assert conn.execute("SELECT count(*) FROM messages.dead_message").fetchone() == (3,)

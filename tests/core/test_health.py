@@ -38,6 +38,7 @@ CHECKS = [
     "wraparound",
     "settings",
     "drift",
+    "copy",
     "limited_roles",
     "dead_messages",
     "waiting_messages",

@@ -167,6 +167,16 @@ def test_an_expired_lease_no_longer_counts(conn: Connection, queue: Queue) -> No
     assert len(run(conn, verbs.lease("orders"))) == 1
 
 
+def test_a_lease_under_a_limit_reads_no_more_than_it_takes(connect: Connect, queue: Queue) -> None:
+    conn = connect()
+    run(conn, verbs.publish_batch(queue("orders", max_leased=20), range(10000)))
+    read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'message'"
+    for expected in (20, 0):
+        with conn.transaction():
+            assert len(run(conn, verbs.lease("orders", max_messages=100))) == expected
+            assert value(conn, read) < 200
+
+
 def test_leases_that_exist_when_the_limit_is_set_count(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish_batch(queue("orders"), range(9)))
     held = run(conn, verbs.lease("orders", max_messages=3))

@@ -27,6 +27,7 @@ WITHOUT_VERB = {
     "granted_queues": "the views call it",
     "latest_migration": "core.connection asks before it knows which functions there are",
     "schema_version": "core.connection asks before it knows which functions there are",
+    "take_over": "a step of a restore, in psql",
     "session_is_limited": "the views call it",
 }
 IN_SQL = {"publish_texts": "publish_batch"}

@@ -112,11 +112,14 @@ def test_a_burst_and_then_silence_leaves_no_message_unhandled(stack: Stack, queu
     assert results(queue_conn, "e2e_burst") == {"success": 40}
 
 
-def test_a_sensor_woken_at_any_moment_after_it_started_never_fails(stack: Stack, queue_conn: Connection) -> None:
+@pytest.mark.parametrize("dag_id", ["e2e_race", "e2e_race_outlets"])
+def test_a_sensor_woken_at_any_moment_after_it_started_never_fails(
+    stack: Stack, queue_conn: Connection, dag_id: str
+) -> None:
     """24 sensors, each rung at another moment of the first six seconds: while it starts, defers, and is reported."""
     for number in range(24):
-        create(queue_conn, f"e2e_race_{number}")
-    run_id = start(stack, "e2e_race")
+        create(queue_conn, f"{dag_id}_{number}")
+    run_id = start(stack, dag_id)
     woken_after: dict[int, float] = {}
     with psycopg.connect(stack.metadata, autocommit=True) as metadata:
 
@@ -129,13 +132,13 @@ def test_a_sensor_woken_at_any_moment_after_it_started_never_fails(stack: Stack,
             for number, ago in started:
                 if number not in woken_after:
                     delay = timedelta(seconds=max(0.0, number * 0.25 - ago))
-                    queue_conn.execute("SELECT messages.publish(%s, '1', delay => %s)", [f"e2e_race_{number}", delay])
+                    queue_conn.execute("SELECT messages.publish(%s, '1', delay => %s)", [f"{dag_id}_{number}", delay])
                     woken_after[number] = ago + delay.total_seconds()
             return len(woken_after) == 24
 
         until(ring_those_that_started, timeout=120, what="24 started sensors")
-    state = stack.client.wait_for_run("e2e_race", run_id, timeout=120)
-    assert states(stack, "e2e_race", run_id, "wait") == ["success"] * 24
+    state = stack.client.wait_for_run(dag_id, run_id, timeout=120)
+    assert states(stack, dag_id, run_id, "wait") == ["success"] * 24
     assert state == "success"
     assert sum(0.5 < seconds < 6.5 for seconds in woken_after.values()) >= 18, woken_after
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, TypedDict, Unpack, cast
 
+from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.client import Statement, ids_of, one, to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Duplicate, Row
@@ -54,6 +55,24 @@ class BatchOptions(TypedDict, total=False):
     on_conflict: str
 
 
+# Types only, where the driver would raise or find no such function; the database judges the values.
+_RULES: Final = {
+    "queue_name": argument.any_text,
+    "priority": argument.optional(argument.whole(-100, 100)),
+    "delay": argument.optional(argument.timed),
+    "expires_in": argument.optional(argument.timed),
+    "dedup_window": argument.optional(argument.timed),
+    "visible_at": argument.optional(argument.moment),
+    "reference": argument.optional(argument.any_text),
+    "topic": argument.optional(argument.any_text),
+    "group_key": argument.optional(argument.any_text),
+    "dedup_key": argument.optional(argument.any_text),
+    "on_conflict": argument.optional(argument.any_text),
+    "references": argument.optional(argument.any_texts),
+    "topics": argument.optional(argument.any_texts),
+    "group_keys": argument.optional(argument.any_texts),
+    "dedup_keys": argument.optional(argument.any_texts),
+}
 _BATCH_TYPES: Final = {
     "messages": "jsonb",
     "headers": "jsonb",
@@ -73,6 +92,7 @@ def publish(queue_name: str, body: Any, **options: Unpack[Options]) -> Statement
         batch = publish_batch(queue_name, [body], **_as_batch(options))
         return Statement(batch.function, batch.arguments, lambda rows: batch.decode(rows)[0], batch.types)
     arguments = {**options, "queue_name": queue_name, "message": to_json(body)}
+    argument.check(arguments, _RULES)
     if (headers := options.get("headers")) is not None:
         arguments["headers"] = to_json(headers)
     return Statement("publish", arguments, one, {"message": "jsonb", "headers": "jsonb"})
@@ -80,6 +100,8 @@ def publish(queue_name: str, body: Any, **options: Unpack[Options]) -> Statement
 
 def publish_batch(queue_name: str, bodies: Iterable[Any], **options: Unpack[BatchOptions]) -> Statement[list[int]]:
     """Publish many messages, all or none, and return their ids in order: a Duplicate for a remembered dedup key."""
+    if not isinstance(bodies, Iterable) or isinstance(bodies, str | bytes | Mapping):
+        raise InvalidArgument(f"the bodies are of type {type(bodies).__name__}", "Give a list of them.")
     return publish_texts(queue_name, [to_json(body) for body in bodies], **options)
 
 
@@ -93,7 +115,8 @@ def publish_texts(queue_name: str, texts: Sequence[str], **options: Unpack[Batch
         arguments["headers"] = to_json(headers)
     for name in ("references", "topics", "group_keys", "dedup_keys"):
         if (values := arguments.get(name)) is not None:
-            arguments[name] = list(values)  # type: ignore[call-overload]
+            arguments[name] = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else values
+    argument.check(arguments, _RULES)
     if arguments.get("dedup_keys") is None:
         return Statement("publish_batch", arguments, ids_of, _BATCH_TYPES)
     return Statement("publish_deduplicated", arguments, _ids_or_duplicates, _BATCH_TYPES)

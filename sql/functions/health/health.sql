@@ -5,13 +5,13 @@ AS $$
 DECLARE
     one record;
 BEGIN
-    PERFORM messages.check_duration('held_for', coalesce(health.held_for, '-1 s'), '0', '100 years'),
-            messages.check_duration('waiting_for', coalesce(health.waiting_for, '-1 s'), '0', '100 years');
+    PERFORM messages.check_duration('held_for', health.held_for, '0', '100 years', required => true),
+            messages.check_duration('waiting_for', health.waiting_for, '0', '100 years', required => true);
     FOR one IN
         SELECT * FROM (VALUES
             ('upkeep_lag', ''), ('cron_jobs', ''), ('cron_history', ''), ('schedules', ''), ('held_snapshot', '$1'), ('prepared_transaction', '$1'),
             ('replication', ''), ('dead_tuples', ''), ('index_bloat', ''), ('notify_queue', ''), ('archive_partitions', ''),
-            ('history', ''), ('wraparound', ''), ('settings', ''), ('drift', ''), ('limited_roles', ''), ('dead_messages', '$2'), ('waiting_messages', '$2')
+            ('history', ''), ('wraparound', ''), ('settings', ''), ('drift', ''), ('copy', ''), ('limited_roles', ''), ('dead_messages', '$2'), ('waiting_messages', '$2')
         ) AS checks (check_name, arguments)
     LOOP
         -- A check that cannot run is itself a finding, and must not keep the others from running.

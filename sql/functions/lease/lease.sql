@@ -18,6 +18,7 @@ DECLARE
     holder   text        := coalesce(lease.locked_by, session_user);
     pattern  text        := CASE WHEN lease.topic IS NOT NULL THEN messages.topic_regex(lease.topic) END;
     wanted   integer     := lease.max_messages;
+    room     integer;
     taken    integer;
     level    record;
     until    timestamptz;
@@ -41,6 +42,7 @@ BEGIN
             IF level.max_leased IS NOT NULL THEN
                 wanted := least(wanted, messages.count_leasable(lease.queue_name, level.max_leased));
                 EXIT WHEN wanted = 0;
+                room := wanted;
             END IF;
         END IF;
         from_at := CASE WHEN level.low_water <= clock_timestamp() THEN level.low_water ELSE '-infinity' END;
@@ -93,8 +95,8 @@ BEGIN
     IF until IS NULL THEN
         PERFORM messages.raise_unknown_queue(lease.queue_name);
     END IF;
-    IF level.max_leased IS NOT NULL AND wanted < lease.max_messages THEN
-        PERFORM messages.record_counted_leases(lease.queue_name, token);
+    IF room > wanted THEN
+        PERFORM messages.record_counted_leases(lease.queue_name, token, room - wanted);
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.lease(text, integer, interval, text, text, jsonb) IS

@@ -7,7 +7,11 @@ DECLARE
     released bigint := 0;
 BEGIN
     PERFORM messages.check_queue(release_held_by.queue_name, 'consume');
-    PERFORM messages.check_key('holder', coalesce(release_held_by.holder, ''));
+    -- Of any length: it is made of names that others chose.
+    IF coalesce(release_held_by.holder, '') = '' THEN
+        RAISE EXCEPTION 'holder is %', coalesce(quote_literal(release_held_by.holder), 'NULL')
+            USING ERRCODE = 'PQ004', HINT = 'Give the locked_by of the leases, or its beginning up to a slash.';
+    END IF;
     -- Reads the whole queue: no index has the lease in it, so that a lease stays cheap.
     FOR held IN
         SELECT m.lock_token, array_agg(m.id) AS ids FROM messages.message m

@@ -50,7 +50,7 @@ BEGIN
            handler_timeout = nullif(coalesce(alter_queue.handler_timeout, q.handler_timeout), '0')
      WHERE q.queue_name = alter_queue.queue_name;
     IF alter_queue.max_leased > 0 AND before.max_leased IS NULL THEN
-        PERFORM messages.record_counted_leases(alter_queue.queue_name, NULL);
+        PERFORM messages.record_counted_leases(alter_queue.queue_name);
     END IF;
     IF alter_queue.on_dead_head = 'skip' AND before.on_dead_head = 'block' THEN
         PERFORM messages.repair_stuck_groups(alter_queue.queue_name);

@@ -13,20 +13,25 @@ BEGIN
     PERFORM messages.check_number('the number of causes', jsonb_array_length(record_triage_causes.causes), 0, 1000);
     PERFORM pg_advisory_xact_lock(hashtextextended('messages.record_triage_causes', 0));
     moment := clock_timestamp();
-    DELETE FROM messages.triage_run t WHERE t.recorded_by = session_user AND t.run_id = record_triage_causes.run_id;
-    INSERT INTO messages.triage_run (run_id, recorded_at) VALUES (record_triage_causes.run_id, moment);
-    INSERT INTO messages.triage_cause (run_id, recorded_at, cause, queue_name, result, error, pattern, trend, dead, undecided,
-                                     requeued, dismissed, died_again, first_at, last_at, series_from, series_step, series,
-                                     fingerprints, sample_ids, sample_references)
-    SELECT record_triage_causes.run_id, moment, cause, queue_name, result, left(error, 200), left(pattern, 500), trend, dead,
-           undecided, requeued, dismissed, died_again, first_at, last_at, series_from, series_step, series,
-           fingerprints[:1000], sample_ids[:5], ARRAY(SELECT left(r, 200) FROM unnest(sample_references[:5]) AS r)
-      FROM jsonb_to_recordset(record_triage_causes.causes) AS given (
-               cause text, queue_name text, result text, error text, pattern text, trend text, dead bigint, undecided bigint,
-               requeued bigint, dismissed bigint, died_again bigint, first_at timestamptz, last_at timestamptz,
-               series_from timestamptz, series_step interval, series bigint[], fingerprints text[], sample_ids bigint[],
-               sample_references text[]);
-    GET DIAGNOSTICS recorded = ROW_COUNT;
+    BEGIN
+        DELETE FROM messages.triage_run t WHERE t.recorded_by = session_user AND t.run_id = record_triage_causes.run_id;
+        INSERT INTO messages.triage_run (run_id, recorded_at) VALUES (record_triage_causes.run_id, moment);
+        INSERT INTO messages.triage_cause (run_id, recorded_at, cause, queue_name, result, error, pattern, trend, dead, undecided,
+                                         requeued, dismissed, died_again, first_at, last_at, series_from, series_step, series,
+                                         fingerprints, sample_ids, sample_references)
+        SELECT record_triage_causes.run_id, moment, cause, queue_name, result, left(error, 200), left(pattern, 500), trend, dead,
+               undecided, requeued, dismissed, died_again, first_at, last_at, series_from, series_step, series,
+               fingerprints[:1000], sample_ids[:5], ARRAY(SELECT left(r, 200) FROM unnest(sample_references[:5]) AS r)
+          FROM jsonb_to_recordset(record_triage_causes.causes) AS given (
+                   cause text, queue_name text, result text, error text, pattern text, trend text, dead bigint, undecided bigint,
+                   requeued bigint, dismissed bigint, died_again bigint, first_at timestamptz, last_at timestamptz,
+                   series_from timestamptz, series_step interval, series bigint[], fingerprints text[], sample_ids bigint[],
+                   sample_references text[]);
+        GET DIAGNOSTICS recorded = ROW_COUNT;
+    EXCEPTION WHEN integrity_constraint_violation OR data_exception THEN
+        RAISE EXCEPTION 'the causes of the run % cannot be kept: %', coalesce(quote_literal(left(record_triage_causes.run_id, 100)), 'NULL'), SQLERRM
+            USING ERRCODE = 'PQ004', HINT = 'Give a name of at most 250 characters, and the causes that a triage found.';
+    END;
     DELETE FROM messages.triage_run WHERE recorded_by = session_user AND run_id = ANY (ARRAY(
         SELECT t.run_id FROM messages.triage_run t WHERE t.recorded_by = session_user ORDER BY t.recorded_at DESC, t.run_id OFFSET 30));
     RETURN recorded;

@@ -12,8 +12,8 @@ DECLARE
     begins timestamptz := (SELECT p.begins_at FROM messages.archive_policy p);
     since  timestamptz := traffic_windows.first_at;
 BEGIN
-    PERFORM messages.check_duration('margin', traffic_windows.margin, '0', '1 day');
-    PERFORM messages.check_duration('settle', traffic_windows.settle, '0', '31 days');
+    PERFORM messages.check_duration('margin', traffic_windows.margin, '0', '1 day', required => true);
+    PERFORM messages.check_duration('settle', traffic_windows.settle, '0', '31 days', required => true);
     IF traffic_windows.first_at >= traffic_windows.end_at THEN
         RAISE EXCEPTION 'the time from % to % is empty', traffic_windows.first_at, traffic_windows.end_at
             USING ERRCODE = 'PQ004', HINT = 'Give an end that is later than the beginning.';

@@ -36,6 +36,11 @@ with DAG("e2e_race", schedule=None, max_active_tasks=30) as race:
         queue_name=[f"e2e_race_{number}" for number in range(24)]
     )
 
+with DAG("e2e_race_outlets", schedule=None, max_active_tasks=30) as race_outlets:
+    PgQueueMessageSensor.partial(task_id="wait", retries=0, outlets=[Asset("e2e_race_outlets")]).expand(
+        queue_name=[f"e2e_race_outlets_{number}" for number in range(24)]
+    )
+
 burst_waiting = Asset(
     "e2e_burst",
     watchers=[AssetWatcher(name="burst", trigger=MessageQueueTrigger(scheme="pgqueue", queue_name="e2e_burst"))],

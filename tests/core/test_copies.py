@@ -1,0 +1,179 @@
+"""A queue goes on elsewhere: from a dump, as a logical replica, at an earlier time; each between real servers."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import migrate, run, verbs
+from airflow_provider_pgqueue.core.message import Finding
+from airflow_provider_pgqueue.testing import server_user
+from tests.waiting import until
+from tools.postgres import Cluster
+
+Connection = psycopg.Connection[Any]
+
+
+@pytest.fixture(scope="module")
+def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Another running cluster, with a queue in database `queue`."""
+    cluster = Cluster(tmp_path_factory.mktemp("other") / "server", kind=request.config.getoption("--pg"), durable=False)
+    try:
+        cluster.start()
+        with psycopg.connect(cluster.create_database("queue"), autocommit=True) as conn:
+            migrate(conn)
+            conn.execute("ALTER SYSTEM SET wal_level = logical")
+            # From the directory of the log: a restore reads it.
+            conn.execute("ALTER SYSTEM SET wal_keep_size = '1GB'")
+        cluster.restart()
+        yield cluster
+    finally:
+        cluster.destroy()
+
+
+def copied(conn: Connection) -> Finding:
+    (found,) = [one for one in run(conn, verbs.health()) if one.check_name == "copy"]
+    return found
+
+
+def program(cluster: Cluster, name: str, *arguments: str) -> bytes:
+    command = [str(cluster.binaries.folder / name), *arguments]
+    return subprocess.run(command, check=True, capture_output=True).stdout
+
+
+def busy(conn: Connection, **policy: int) -> list[int]:
+    """A queue with what a copy may lose: priorities, marks, a depth, finished and dead messages."""
+    run(conn, verbs.create_queue("orders", **policy))  # type: ignore[arg-type]
+    ids = run(conn, verbs.publish_batch("orders", [1, 2, 3, 4], priority=5))
+    leased = run(conn, verbs.lease("orders", max_messages=2))
+    assert leased[0].lock_token
+    run(conn, verbs.archive(leased[0].lock_token, [leased[0].id]))
+    run(conn, verbs.archive(leased[1].lock_token, [leased[1].id], result="failed"))  # type: ignore[arg-type]
+    return ids
+
+
+def goes_on(conn: Connection, ids: list[int]) -> None:
+    """New ids are new, all that waits is leased in its order, and what ended can be seen."""
+    assert run(conn, verbs.publish("orders", 5, priority=9)) > max(ids)
+    leased = run(conn, verbs.lease("orders", max_messages=10))
+    assert [message.body for message in leased] == [5, 3, 4]
+    assert {row.id for row in run(conn, verbs.search_archive("orders"))} == set(ids[:2])
+    end = run(conn, verbs.archive_log_end())["horizon"]
+    (seen,) = conn.execute("SELECT sum(messages) FROM messages.split_archive_log(0, %s)", [end]).fetchone() or (0,)
+    assert seen == 2
+    run(conn, verbs.upkeep())
+    bad = [one for one in run(conn, verbs.health()) if one.severity == "critical"]
+    assert bad == []
+
+
+def test_a_dump_goes_on_in_another_cluster_after_one_more_installation(
+    cluster: Cluster, other: Cluster, dsn: str, conn: Connection
+) -> None:
+    ids = busy(conn, max_depth=50)
+    # The other server is young: what its archive has seen lies in its future.
+    conn.execute("UPDATE messages.message_archive SET xid = xid + 1000000000")
+    dump = program(cluster, "pg_dump", dsn)
+    restored = other.create_database("from_a_dump")
+    command = [str(other.binaries.folder / "psql"), "-q", "-v", "ON_ERROR_STOP=1", restored]
+    subprocess.run(command, input=dump, check=True, capture_output=True)
+    with psycopg.connect(restored, autocommit=True) as copy:
+        found = copied(copy)
+        assert found.severity == "critical"
+        assert "and did not take over here" in found.finding
+        migrate(copy)
+        assert copied(copy).severity == "ok"
+        goes_on(copy, ids)
+
+
+@pytest.fixture
+def original(other: Cluster) -> Iterator[Connection]:
+    """A session to a queue of its own on the other cluster."""
+    dsn = other.create_database("original")
+    with psycopg.connect(dsn, autocommit=True) as conn:
+        migrate(conn)
+        yield conn
+    other.drop_database("original")
+
+
+def test_a_logical_replica_takes_over(
+    cluster: Cluster, other: Cluster, original: Connection, template_database: str, empty_dsn: str
+) -> None:
+    """`template_database` brings the group roles."""
+    conn, dsn = original, other.dsn("original")
+    schema = program(other, "pg_dump", "--schema-only", dsn)
+    command = [str(cluster.binaries.folder / "psql"), "-q", "-v", "ON_ERROR_STOP=1", empty_dsn]
+    subprocess.run(command, input=schema, check=True, capture_output=True)
+    tables = conn.execute(
+        "SELECT string_agg(format('messages.%I', relname), ', ') FROM pg_class"
+        " WHERE relnamespace = 'messages'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition"
+        " AND relname NOT IN ('queue_priority', 'unused_sequence', 'release_object')"
+    ).fetchone()
+    assert tables
+    conn.execute(f"CREATE PUBLICATION pgqueue FOR TABLE {tables[0]} WITH (publish_via_partition_root = true)".encode())
+    found = copied(conn)
+    assert found.finding == "publication pgqueue has table message_archive, which has no replica identity"
+    for (part,) in conn.execute(
+        "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'messages.message_archive'::regclass"
+    ).fetchall():
+        conn.execute(f"ALTER TABLE {part} REPLICA IDENTITY FULL".encode())
+    conn.execute("ALTER TABLE messages.message_archive REPLICA IDENTITY FULL")
+    assert copied(conn).severity == "ok"
+    with psycopg.connect(empty_dsn, autocommit=True) as copy:
+        copy.execute(f"CREATE SUBSCRIPTION pgqueue CONNECTION '{dsn}' PUBLICATION pgqueue".encode())
+        coming = "SELECT FROM pg_subscription_rel WHERE srsubstate <> 'r'"
+        until(lambda: not copy.execute(coming).rowcount, what="the first copy of each table")
+        ids = busy(conn)
+        ended = "SELECT count(*) FROM messages.message_archive WHERE queue_name = 'orders'"
+        waits = "SELECT count(*) FROM messages.message WHERE queue_name = 'orders' AND lock_expires_at IS NULL"
+        until(lambda: [copy.execute(q.encode()).fetchone() for q in (ended, waits)] == [(2,), (2,)], what="the copy")
+        copy.execute("DROP SUBSCRIPTION pgqueue")
+        found = copied(copy)
+        assert found.severity == "critical"
+        assert "which is taken" in found.finding
+        assert found.cure == "SELECT messages.take_over()"
+        copy.execute(found.cure)
+        migrate(copy)
+        assert copied(copy).severity == "ok"
+        goes_on(copy, ids)
+
+
+def test_a_restore_to_a_point_in_time_delivers_again_what_ended_later(other: Cluster, tmp_path: Path) -> None:
+    then = Cluster(tmp_path / "then", kind=other.kind, durable=False)
+    with psycopg.connect(other.dsn("queue"), autocommit=True) as conn:
+        run(conn, verbs.create_queue("orders"))
+        server_user.make_directory(then.directory)
+        server_user.give(then.directory)
+        other._run("pg_basebackup", "-D", str(then.data), "-d", other.dsn(), "-X", "none", "-c", "fast")
+        first, second = (run(conn, verbs.publish("orders", number)) for number in (1, 2))
+        (leased,) = run(conn, verbs.lease("orders"))
+        conn.execute("SELECT pg_create_restore_point('before')")
+        assert leased.lock_token
+        run(conn, verbs.archive(leased.lock_token, [leased.id]))
+        later = run(conn, verbs.publish("orders", 3))
+        conn.execute("SELECT pg_switch_wal()")
+    with (then.data / "postgresql.auto.conf").open("a") as conf:
+        conf.write(f"restore_command = 'cp {other.data}/pg_wal/%f %p'\n")
+        conf.write("recovery_target_name = 'before'\nrecovery_target_action = 'promote'\n")
+    (then.data / "recovery.signal").touch()
+    server_user.give(then.data / "recovery.signal")
+    try:
+        then.start()
+        with psycopg.connect(then.dsn("queue"), autocommit=True) as conn:
+            in_recovery = "SELECT WHERE pg_is_in_recovery()"
+            until(lambda: not conn.execute(in_recovery).rowcount, what="the promotion")
+            assert copied(conn).severity == "ok"
+            # What was leased is leased until its time is over. What ended or came later has not happened.
+            assert [message.id for message in run(conn, verbs.lease("orders", max_messages=5))] == [second]
+            conn.execute("UPDATE messages.message SET lock_expires_at = clock_timestamp() WHERE id = %s", [first])
+            run(conn, verbs.upkeep())
+            assert [message.id for message in run(conn, verbs.lease("orders", max_messages=5))] == [first]
+            assert conn.execute("SELECT FROM messages.message WHERE id = %s", [later]).rowcount == 0
+            assert run(conn, verbs.publish("orders", 4)) > second
+            assert [one for one in run(conn, verbs.health()) if one.severity == "critical"] == []
+    finally:
+        then.destroy()

@@ -1,0 +1,126 @@
+"""Hostile values for every function and every verb: an error of ours or a result, never an internal error, nor a hang.
+
+EXAMPLES=n tries n calls of each instead of a few.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import run, verbs
+
+Connection = psycopg.Connection[Any]
+
+CALLS = int(os.environ.get("EXAMPLES", "8"))
+LONGEST = "5s"  # a call that takes longer hangs
+WORDS = [
+    "orders", "orders", "orders", "nobody", "", " ", "x" * 300, "x" * 100_000, "a'b\"c;--", "ünï ☃", "\x01\x7f",
+    "Orders", "%s %(x)s {0}", "../../etc", "a.b.c", "*.b.#", "#.#.#", "* * * * *", "0 0 31 2 *", "*/0 * * * *", "UTC",
+    "Mars/Olympus", "Z" * 1_000_000, "success", "failed", "skip", "replace", "month", "publish", "job", "infinity",
+    "NaN", "postgres", "messages_admin", "1", "stream/1/2",
+]  # fmt: skip
+NUMBERS = [0, 1, -1, 2, 7, 100, 101, -101, 1000, 10_000, 10_001, 32_767, 2**31 - 1, -(2**31)]
+VALUES: dict[str, list[Any]] = {
+    "text": WORDS,
+    "integer": NUMBERS,
+    "smallint": [0, 1, -1, 100, 32_767, -32_768],
+    "bigint": [*NUMBERS, 2**63 - 1, -(2**63), 10**12],
+    "boolean": [True, False],
+    "uuid": [str(UUID(int=0)), str(uuid4())],
+    "interval": [
+        "0", "1 second", "-1 second", "1 microsecond", "1 day", "366 days", "1000 years", "178000000 years",
+        "-178000000 years", "-80000 months 2400000 days", "80000 months -2400000 days 1 hour", "2147483647 days",
+    ],
+    "timestamp with time zone": ["infinity", "-infinity", "4713-01-01 BC", "294276-12-31", "2020-01-01", "2031-02-03"],
+    "timestamp without time zone": ["infinity", "-infinity", "4713-01-01 BC", "294276-12-31", "2020-01-01"],
+    "jsonb": [
+        "null", "1", "[]", "{}", '"x"', "[1, 2]", '{"k": 1}', "[null]", '[{"id": 1}]', '[{"id": "x"}]', "[[[]]]",
+        '{"1": {"result": "nonsense"}}', '{"1": {"result": "success", "output": [1]}}', '{"1": 1}', "1e300",
+        '[{"partition": 0, "attempt": 1, "rows": 1}]', "[" * 300 + "]" * 300, '{"k": "' + "x" * 100_000 + '"}',
+        '[{"partition": null, "attempt": -1, "rows": -5}]', '[{"id": 1, "message": {}, "headers": 7, "topic": "*"}]',
+    ],
+    "bigint[]": ["{}", "{1}", "{NULL}", "{1,1}", "{{1,2},{3,4}}", "{9223372036854775807}", [*range(5000)]],
+    "text[]": ["{}", "{orders}", "{NULL}", '{"",a}', "{{a,b},{c,d}}", "{success,failed}", ["k"] * 5000, ["x" * 10_000]],
+}  # fmt: skip
+
+
+@pytest.fixture
+def other(conn: Connection, queue: Callable[..., str]) -> Connection:
+    """A database with a queue that the calls name, and one that no call may touch."""
+    for name in ("orders", "other"):
+        queue(name)
+    run(conn, verbs.publish_batch("orders", [{"n": n} for n in range(5)], group_keys=["g", "g", None, None, None]))
+    run(conn, verbs.publish_batch("other", [1, 2, 3], priority=3))
+    run(conn, verbs.lease("other"))
+    run(conn, verbs.archive(run(conn, verbs.lease("orders"))[0].lock_token or uuid4(), [1], result="failed"))
+    return conn
+
+
+def functions(conn: Connection) -> list[tuple[str, list[str], list[str], int]]:
+    """Return name, names and types of the arguments, and the number of defaults, of what some group may call."""
+    return conn.execute(
+        "SELECT p.proname, coalesce(p.proargnames[1:p.pronargs], '{}'), ARRAY("
+        "  SELECT format_type(t, NULL) FROM unnest(p.proargtypes) WITH ORDINALITY AS a (t, n) ORDER BY n),"
+        "  p.pronargdefaults"
+        " FROM pg_proc p CROSS JOIN aclexplode(p.proacl) a WHERE p.pronamespace = 'messages'::regnamespace"
+        " AND a.grantee = 'messages_admin'::regrole AND a.privilege_type = 'EXECUTE' ORDER BY 1"
+    ).fetchall()
+
+
+STATE = "SELECT array_agg(m ORDER BY id) FROM messages.message m WHERE queue_name = 'other'"
+
+
+def test_no_function_fails_by_accident_hangs_or_touches_another_queue(
+    other: Connection, connect: Callable[..., Connection]
+) -> None:
+    other.execute("CREATE ROLE hostile_admin LOGIN IN ROLE messages_admin")
+    try:
+        with connect(user="hostile_admin") as admin:
+            admin.execute(f"SET statement_timeout = '{LONGEST}'".encode())
+            admin.execute("SET client_min_messages = 'error'")
+            told, calls = _call_all(admin, other)
+    finally:
+        other.execute("DROP ROLE hostile_admin")
+    print(f"{calls} calls")
+    assert not told, "\n".join(told)
+    assert calls >= 500
+
+
+def _call_all(admin: Connection, other: Connection) -> tuple[Mapping[str, int], int]:
+    chance, told, calls = random.Random(1), Counter[str](), 0
+    for name, names, kinds, defaults in functions(admin):
+        for _ in range(CALLS if names else 1):
+            given = {
+                argument: None if chance.random() < 0.1 else chance.choice(VALUES[kind])
+                for place, (argument, kind) in enumerate(zip(names, kinds, strict=True))
+                if place < len(names) - defaults or chance.random() < 0.5
+            }
+            types_ = dict(zip(names, kinds, strict=True))
+            arguments = ", ".join(f'"{key}" => %s::{types_[key]}' for key in given)
+            calls += 1
+            before = other.execute(STATE.encode()).fetchall()
+            try:
+                with admin.transaction(force_rollback=True):
+                    call = f"SELECT * FROM messages.{name}({arguments})"  # noqa: S608
+                    admin.execute(call.encode(), list(given.values()))
+                    # Only this transaction sees what it changed; the view has no bodies.
+                    changed = admin.execute(
+                        "SELECT count(*) FROM messages.message_overview WHERE queue_name = 'other' AND priority = 3"
+                    ).fetchone()
+                    if changed != (3,):
+                        told[f"{name} touched another queue"] += 1
+            except psycopg.Error as error:
+                state = error.sqlstate or ""
+                if not state.startswith("PQ") and state != "42501":
+                    shown = {key: str(value)[:40] for key, value in given.items()}
+                    told[f"{name} {shown}: {state} {str(error).splitlines()[0][:120]}"] += 1
+            assert other.execute(STATE.encode()).fetchall() == before
+    return told, calls

@@ -1,0 +1,215 @@
+"""The faults, and what mends each of them at the end."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+from airflow_provider_pgqueue.core import migrate
+from tools.chaos.history import History
+from tools.chaos.load import Load
+from tools.chaos.stage import DATABASE, Stage
+
+SETTINGS = {
+    "DateStyle": "German",
+    "IntervalStyle": "iso_8601",
+    "TimeZone": "Asia/Tokyo",
+    "standard_conforming_strings": "off",
+    "bytea_output": "escape",
+    "extra_float_digits": "-3",
+    "enable_indexscan": "off",
+    "jit": "on",
+    "plan_cache_mode": "force_custom_plan",
+    "backslash_quote": "on",
+    "quote_all_identifiers": "on",
+}
+POLICIES = (
+    "notify => 'off'",
+    "notify => 'gated'",
+    "notify => 'always'",
+    "max_leased => 5",
+    "max_leased => 0",
+    "max_depth => 300",
+    "max_depth => 0",
+    "backoff_first => '0'",
+    "dedup_window => '1 hour'",
+)
+RESTART_EVERY = 6.0  # seconds: a server that is always down tests nothing
+
+
+@dataclass
+class Nemesis:
+    """Causes one fault after the other until it is stopped, at random, but each kind in its turn."""
+
+    stage: Stage
+    load: Load
+    history: History
+    random: random.Random
+    stopping: threading.Event = field(default_factory=threading.Event)
+    counts: dict[str, int] = field(default_factory=dict)
+    _restarted: float = 0.0
+
+    def run(self) -> None:
+        """Cause faults until `stop`, then mend what is broken."""
+        faults: list[Callable[[], None]] = []
+        while not self.stopping.wait(self.random.uniform(0.2, 1.0)):
+            faults = faults or self.random.sample(self.faults, len(self.faults))
+            fault = faults.pop()
+            name = fault.__name__.replace("_", " ")
+            if name == "restart the server at once" and time.monotonic() - self._restarted < RESTART_EVERY:
+                continue
+            self.history.write("fault", what=name)
+            try:
+                fault()
+            except (psycopg.Error, OSError) as error:
+                # Another fault, such as a server that is starting, was in the way of this one.
+                self.history.write("fault failed", what=name, text=f"{type(error).__name__}: {error}"[:200])
+            else:
+                self.counts[name] = self.counts.get(name, 0) + 1
+
+    @property
+    def faults(self) -> list[Callable[[], None]]:
+        """Each kind of fault."""
+        possible = [
+            self.kill_processes, self.stop_processes, self.end_sessions, self.restart_the_server_at_once,
+            self.cut_sockets, self.hold_sockets, self.swallow_replies, self.change_a_setting, self.change_a_policy,
+            self.pause_a_queue, self.upgrade, self.drop_a_queue, self.purge_a_queue, self.hold_a_snapshot,
+            self.four_upkeeps_at_once,
+        ]  # fmt: skip
+        return [*possible, self.fill_the_disk] if self.stage.small_disk else possible
+
+    def admin(self) -> psycopg.Connection[Any]:
+        """A session beside the proxy."""
+        return psycopg.connect(self.stage.dsn, autocommit=True, connect_timeout=5)
+
+    def wait(self, shortest: float, longest: float) -> None:
+        self.stopping.wait(self.random.uniform(shortest, longest))
+
+    def kill_processes(self) -> None:
+        for pid in self.random.sample(self.load.pids(), min(2, len(self.load.pids()))):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def stop_processes(self) -> None:
+        pids = self.random.sample(self.load.pids(), min(3, len(self.load.pids())))
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        self.wait(1.0, 3.0)  # longer than a lease
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def end_sessions(self) -> None:
+        with self.admin() as conn:
+            conn.execute(
+                "SELECT pg_terminate_backend(pid) FROM (SELECT pid FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid() ORDER BY random() LIMIT 3) few"
+            )
+
+    def restart_the_server_at_once(self) -> None:
+        self._restarted = time.monotonic()
+        self.stage.cluster.restart(mode="immediate")
+
+    def cut_sockets(self) -> None:
+        self.stage.proxy.cut()
+
+    def hold_sockets(self) -> None:
+        self.stage.proxy.held = True
+        self.wait(0.5, 2.5)
+        self.stage.proxy.held = False
+
+    def swallow_replies(self) -> None:
+        self.stage.proxy.swallowing = True
+        self.wait(0.1, 0.5)
+        self.stage.proxy.swallowing = False
+
+    def fill_the_disk(self) -> None:
+        filler = self.stage.small_disk / "filler" if self.stage.small_disk else None
+        if filler is None:
+            return
+        try:
+            with suppress(OSError), filler.open("wb") as file:
+                while True:
+                    file.write(b"\0" * 2**20)
+                    file.flush()
+            self.wait(0.5, 2.0)
+        finally:
+            filler.unlink(missing_ok=True)
+
+    def change_a_setting(self) -> None:
+        name = self.random.choice(sorted(SETTINGS))
+        with self.admin() as conn:
+            conn.execute(f"ALTER DATABASE {DATABASE} SET {name} = '{SETTINGS[name]}'".encode())
+        self.stage.proxy.cut()  # so that sessions have it
+        self.wait(0.5, 2.0)
+        self.mend_settings()
+
+    def mend_settings(self) -> None:
+        with self.admin() as conn:
+            conn.execute(f"ALTER DATABASE {DATABASE} RESET ALL".encode())
+
+    def change_a_policy(self) -> None:
+        with self.admin() as conn:
+            queue = self.random.choice(["a_orders", "a_groups", "b_orders", "b_dedup", "a_effects", "volatile"])
+            conn.execute(f"SELECT messages.alter_queue('{queue}', {self.random.choice(POLICIES)})".encode())
+
+    def pause_a_queue(self) -> None:
+        queue = self.random.choice(["a_orders", "a_groups", "b_orders"])
+        with self.admin() as conn:
+            conn.execute("SELECT messages.pause_queue(%s)", [queue])
+            self.wait(0.2, 1.0)
+            conn.execute("SELECT messages.resume_queue(%s)", [queue])
+
+    def upgrade(self) -> None:
+        with self.admin() as conn:
+            migrate(conn)
+
+    def drop_a_queue(self) -> None:
+        with self.admin() as conn:
+            conn.execute("SELECT messages.drop_queue('volatile', force => true)")
+            self.wait(0.0, 0.3)
+        self.stage.create_queues()
+
+    def purge_a_queue(self) -> None:
+        with self.admin() as conn:
+            conn.execute("SELECT messages.purge_queue('volatile')")
+
+    def hold_a_snapshot(self) -> None:
+        with self.admin() as conn, conn.transaction():
+            conn.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            conn.execute("SELECT count(*) FROM messages.message")
+            self.wait(1.0, 3.0)
+
+    def four_upkeeps_at_once(self) -> None:
+        def upkeep() -> None:
+            with suppress(psycopg.Error), self.admin() as conn:
+                conn.execute("SELECT messages.upkeep()")
+
+        threads = [threading.Thread(target=upkeep) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def mend(self) -> None:
+        """Undo what may have been left: the server runs, sockets pass, settings and policies are as at first."""
+        self.stage.proxy.held = self.stage.proxy.swallowing = False
+        self.stage.cluster.start()
+        self.mend_settings()
+        self.stage.create_queues()
+        with self.admin() as conn:
+            conn.execute(
+                "SELECT messages.alter_queue(queue_name, max_leased => 0, max_depth => 0, paused => false)"
+                " FROM messages.queue"
+            )
+        self.stage.proxy.cut()
