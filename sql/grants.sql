@@ -18,7 +18,7 @@ DECLARE
         ['observer reader', 'archive_partitions'],
         ['reader', 'archive_log_end split_archive_log'],
         ['pipeline', 'begin_run finish_run run_summary run_backlog run_archived replay check_queues_exist'],
-        ['pipeline', 'archive_checksums drop_archive_partition fingerprint'],
+        ['pipeline', 'closed_archive_partitions archive_checksums drop_archive_partition fingerprint'],
         ['pipeline', 'record_triage_causes record_traffic traffic_windows'],
         ['publisher consumer observer upkeep', 'session_is_limited granted_queues'],
         ['every', 'schema_version latest_migration upkeep_mode'],

@@ -150,6 +150,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/partitions/set_archive_begin.sql
 \ir functions/partitions/record_archive_removal.sql
 \ir functions/partitions/closed_archive_partition.sql
+\ir functions/partitions/closed_archive_partitions.sql
 \ir functions/partitions/drop_archive_partition.sql
 \ir functions/partitions/archive_checksums.sql
 

@@ -73,7 +73,8 @@ def requeue(
     with connected(settings) as conn:
         waiting = _waiting(conn, queue, wanted)
         if dry_run:
-            would = min(sum(waiting.values()), max_messages)
+            ids = verbs.dead_ids(queue, results=wanted, max_messages=max_messages, max_requeues=max_requeues)
+            would = len(run(conn, ids))
             found = {"queue_name": queue, "would_requeue": would, "waiting": waiting}
             show(settings, found, f"would requeue up to {quantity(would)} of {queue}: {_by_result(waiting)}.")
             return

@@ -1,4 +1,4 @@
-"""The queue on Spark: a data source `pgqueue`, and seven jobs that do the volume. Needs the extra `spark`.
+"""The queue on Spark: a data source `pgqueue`, and seven jobs for large volumes. Needs the extra `spark`.
 
 register(spark)
 spark.read.format("pgqueue").option("table", "archive").load()
@@ -75,12 +75,13 @@ _warn_of_mixed_versions()
 
 
 def register(spark: SparkSession, dsn: str | None = None) -> None:
-    """Make `format("pgqueue")` known to a session, for batch and for streams; again replaces the connection.
+    """Make `format("pgqueue")` known to a session, for batch and for streams; calling it again replaces the connection.
 
     :param dsn: libpq connection string or URL; by default `PGQUEUE_DSN`, or libpq's own variables and service file. It
         is resolved here, on the driver, and travels to the executors inside their tasks: it stands in no argument,
         plan, configuration or page of Spark.
     """
+    from airflow_provider_pgqueue.spark.database import Database
     from airflow_provider_pgqueue.spark.source.data_source import data_source
 
-    spark.dataSource.register(data_source(dsn or ""))
+    spark.dataSource.register(data_source(Database(dsn or "")))

@@ -60,7 +60,7 @@ class Pipelines(click.Group):
 @click.version_option(__version__, prog_name="pgqueue spark")
 @click.pass_context
 def program(context: click.Context, master: str | None, debug: bool) -> None:
-    """Keep what all pipelines share."""
+    """Remember the options that all pipelines share."""
     context.obj.update(master=master, debug=debug)
 
 

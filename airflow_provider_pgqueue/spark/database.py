@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, TypeVar, cast
 
 import psycopg
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo, PGconn
+from psycopg.types.json import set_json_loads
 
-from airflow_provider_pgqueue.core.connection import DEFAULTS, connect, conninfo_of, parameters
+from airflow_provider_pgqueue.core.client import Statement, run
+from airflow_provider_pgqueue.core.connection import DEFAULTS, check_version, connect, conninfo_of, parameters
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
 
+T = TypeVar("T")
 _SERVICE: Final = frozenset({"service", "servicefile"})  # resolved
 _NOT_SENT: Final = _SERVICE | {"client_encoding", "fallback_application_name"}  # libpq fills it in everywhere
 _ALWAYS_SENT: Final = frozenset({"host", "hostaddr", "port", "dbname", "user"})
@@ -21,7 +25,7 @@ _TOO_MANY_PORTS: Final = "," * 1000
 
 
 class Database:
-    """A connection string that hides itself: its `repr` has neither host nor password. Can be pickled."""
+    """A connection string whose `repr` shows neither host nor password; it can be pickled."""
 
     __slots__ = ("_conninfo",)
 
@@ -45,12 +49,24 @@ class Database:
         return _unpickled, (self._conninfo,)
 
     def connect(self, application_name: str = "pgqueue spark") -> psycopg.Connection[Any]:
-        """Return a new autocommit session; ConnectionFailed if there is none to be had."""
+        """Return a new autocommit session; ConnectionFailed if none can be opened."""
         return connect(self._conninfo, application_name=application_name)
+
+    def run(self, statement: Statement[T], application_name: str = "pgqueue spark") -> T:
+        """Run a verb in a session of its own and return its result; an error if the schema has another version."""
+        with self.connect(application_name) as conn:
+            check_version(conn)
+            return run(conn, statement)
+
+    def now(self) -> datetime:
+        """Return the time of the database: its clock is the only one."""
+        with self.connect() as conn:
+            ((moment,),) = conn.execute("SELECT clock_timestamp()").fetchall()
+        return cast("datetime", moment)
 
     @contextmanager
     def arrow(self, application_name: str = "pgqueue spark") -> Iterator[Any]:
-        """Open an ADBC session in autocommit mode; ConnectionFailed if there is none to be had."""
+        """Open an ADBC session in autocommit mode; ConnectionFailed if none can be opened."""
         import adbc_driver_postgresql.dbapi as adbc
 
         # Arrow's strings are UTF-8, whatever the encoding of the database is.
@@ -66,11 +82,16 @@ class Database:
             yield conn
 
 
-def _resolved(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters that libpq would connect with, but for those that are its own defaults anyway.
+def leave_json(conn: psycopg.Connection[Any]) -> None:
+    """Let JSON arrive as its text: a body that goes through is not read and written anew, and loses no digit."""
+    set_json_loads(lambda data: data if isinstance(data, str) else data.decode(), conn)
 
-    libpq puts them together itself, and refuses before it connects because of one that is wrong. A service that it does
-    not know is left to it: it says so when it connects.
+
+def _resolved(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters that libpq would connect with, without those that are its own defaults.
+
+    libpq assembles them itself: it is given a wrong one, so that it fails before it connects. A service that it does
+    not know is left for it to report when it connects.
     """
     of_psycopg = {name: given.pop(name) for name in ("prepare_threshold",) if name in given}
     found = _refused(given, port=_TOO_MANY_PORTS)

@@ -1,4 +1,4 @@
-"""What failed in a task or in the data source: Spark has only the text of it, somewhere in its own."""
+"""Finds the error of a task or of the data source in an error of Spark, which has only the text of it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _RAISED: Final = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)$", re.
 
 
 def raised_in_spark(error: BaseException) -> PgQueueError | None:
-    """Return the error of the tree that Spark reports in one of its own, None if it reports another.
+    """Return the error of `core.errors` that Spark reports in one of its own; None if it reports another.
 
-    The texts of the tree quote no body and no connection string, as those of Spark may.
+    The texts of these errors quote no body and no connection string, as those of Spark may.
     """
     for name, text in _RAISED.findall(str(error)):
         kind = getattr(errors, name, None)

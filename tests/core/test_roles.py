@@ -108,6 +108,7 @@ VERBS = {
         "SELECT messages.begin_run('nightly', 'drain'), messages.run_archived('nightly')",
         "pipeline admin",
     ),
+    "closed_archive_partitions": ("SELECT messages.closed_archive_partitions()", "pipeline admin"),
     "archive_checksums": ("SELECT messages.archive_checksums('none', 0, 1)", "pipeline admin"),
     "drop_archive_partition": ("SELECT messages.drop_archive_partition('none', '{}')", "pipeline admin"),
     "archive_log_end": ("SELECT messages.archive_log_end()", "reader pipeline admin"),

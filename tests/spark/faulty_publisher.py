@@ -74,7 +74,7 @@ def faulty_source(home: Path) -> type[PgQueueSource]:
     def stream_writer(self: PgQueueSource, schema: StructType, overwrite: bool) -> PublishStreamWriter:
         return FaultyStreamWriter(self.database, PublishOptions.of(self.options, schema, overwrite=overwrite), home)
 
-    return type("FaultySource", (data_source(),), {"writer": writer, "streamWriter": stream_writer})
+    return type("FaultySource", (data_source(Database()),), {"writer": writer, "streamWriter": stream_writer})
 
 
 def publish(frame: DataFrame, fault: str) -> None:

@@ -22,7 +22,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.errors import BeforeArchive
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.source.log import log_plan, log_watch
+from airflow_provider_pgqueue.spark.source.log import log_end, log_plan
 from airflow_provider_pgqueue.spark.source.log.archive_log import ArchiveLog
 from airflow_provider_pgqueue.spark.source.log.log_plan import Stretch
 from airflow_provider_pgqueue.spark.source.schema import ARCHIVE, spark_schema
@@ -50,7 +50,7 @@ class PatientLog(ArchiveLog):
 @pytest.fixture
 def log(dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
     """Follow the log without Spark around it: `log(maxMessagesPerTrigger="10")`."""
-    monkeypatch.setattr(log_watch, "_LONGEST_REST", 0)
+    monkeypatch.setattr(log_end, "_LONGEST_REST", 0)
     opened: list[ArchiveLog] = []
 
     def follow(columns: tuple[str, ...] = ("id",), **options: str) -> ArchiveLog:
@@ -426,8 +426,8 @@ def test_retention_in_the_middle_of_a_batch_is_an_error(
 def test_an_idle_stream_looks_less_often_where_a_look_takes_long(
     log: Log, archive: Callable[..., list[int]], conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_watch, "_LONGEST_REST", 5.0)
-    monkeypatch.setattr(log_watch, "_WORTH", 100_000)
+    monkeypatch.setattr(log_end, "_LONGEST_REST", 5.0)
+    monkeypatch.setattr(log_end, "_WORTH", 100_000)
     reader, asked = log(), []
     start = end_of(reader)
     ask = reader._session.ask
@@ -450,7 +450,7 @@ def test_a_transaction_that_holds_the_log_back_is_named(
 ) -> None:
     slow = connect(autocommit=False, application_name="nightly load")
     archive(1, on=slow)
-    monkeypatch.setattr(log_watch, "_HELD_FOR", 0.0)
+    monkeypatch.setattr(log_end, "_HELD_FOR", 0.0)
     reader = log()
     with caplog.at_level(logging.WARNING):
         end_of(reader)

@@ -36,7 +36,7 @@ from airflow_provider_pgqueue.core.errors import (
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark import export
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.export import replace as succession
+from airflow_provider_pgqueue.spark.jobs.export import exporter, partition
 from airflow_provider_pgqueue.spark.jobs.export.export import _Export
 from airflow_provider_pgqueue.spark.jobs.export.exporter import Exporter
 from airflow_provider_pgqueue.spark.jobs.exported.manifest import File, staging_folder
@@ -136,12 +136,12 @@ def target(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def do(session: SparkSession, dsn: str, target: Path) -> Export:
+def do(session: SparkSession, dsn: str, target: Path, monkeypatch: pytest.MonkeyPatch) -> Export:
     """Export to the target as the owner of the tests: `do(drop=True)`."""
+    monkeypatch.setattr(partition, "_ROWS_IN_CHUNK", 1000)
 
     def call(**options: Any) -> dict[str, Any]:
-        small: dict[str, Any] = {"target": str(target), "rows_per_file": 1000, "parallelism": 2}
-        return export(session, dsn=dsn, **small | options)
+        return export(session, dsn=dsn, **{"target": str(target), "parallelism": 2} | options)
 
     return call
 
@@ -655,7 +655,6 @@ def test_unknown_default_and_open_partitions_are_refused(conn: Connection, do: E
     [
         {"target": ""},
         {"older_than": timedelta(-1)},
-        {"rows_per_file": 0},
         {"parallelism": 0},
         {"target": "gopher://x"},
     ],
@@ -758,7 +757,7 @@ def test_an_export_whose_session_broke_makes_nothing_valid(
     older = rows_in_archive(conn, name)
     do()
     change(conn, name, "UPDATE {} SET details = 'changed'")
-    move = succession.move
+    move = exporter.move
 
     def end_the_session_before(*arguments: Any) -> None:
         conn.execute(
@@ -767,7 +766,7 @@ def test_an_export_whose_session_broke_makes_nothing_valid(
         )
         move(*arguments)
 
-    monkeypatch.setattr(succession, "move", end_the_session_before)
+    monkeypatch.setattr(exporter, "move", end_the_session_before)
     with pytest.raises(ConnectionFailed, match="Run the export again"):
         do(drop=True)
     assert rows_in_export(session, target) == older
@@ -895,7 +894,7 @@ def test_a_role_without_the_right_exports_nothing(
     with pytest.raises(PermissionDenied):
         export(session, target=str(target), dsn=as_exporter)
     conn.execute("GRANT EXECUTE ON FUNCTION messages.begin_run, messages.finish_run TO exporter")
-    with pytest.raises(PermissionDenied, match="message_archive"):
+    with pytest.raises(PermissionDenied, match="messages_pipeline"):
         export(session, target=str(target), dsn=as_exporter)
     conn.execute("DROP OWNED BY exporter")
     assert files(target) == []

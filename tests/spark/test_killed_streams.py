@@ -16,6 +16,7 @@ Connection = psycopg.Connection[Any]
 KILLED = """
 import psycopg
 from airflow_provider_pgqueue.spark.source.lease.archive_sink import ArchiveSink
+from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.data_source import data_source
 
 def keep(batch, number):
@@ -31,7 +32,7 @@ class Pausing(ArchiveSink):
         if batchId == 1:
             pause("lease")
 
-class Source(data_source(DSN)):
+class Source(data_source(Database(DSN))):
     def streamWriter(self, schema, overwrite):
         return Pausing(self.database, schema)
 

@@ -9,9 +9,11 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.spark import drain, export
+from airflow_provider_pgqueue.spark.jobs.export import partition
 from tests.spark.test_export import make_partition, rows_in_archive, rows_in_export
 
 Connection = psycopg.Connection[Any]
@@ -91,8 +93,14 @@ def test_a_drain_ends_in_the_same_state(
 
 
 def test_an_export_has_the_same_files_and_rows(
-    session: SparkSession, dsn: str, conn: Connection, tmp_path: Path, fault: Callable[..., None]
+    session: SparkSession,
+    dsn: str,
+    conn: Connection,
+    tmp_path: Path,
+    fault: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(partition, "_ROWS_IN_CHUNK", 200)
     name = make_partition(conn, 40, 3000)
     # Ranges of pages are cut by what PostgreSQL thinks is in them, which autovacuum would change on the way.
     conn.execute(f"ANALYZE messages.{name}".encode())
@@ -100,7 +108,7 @@ def test_an_export_has_the_same_files_and_rows(
     files = {}
     for width in WIDTHS:
         target = tmp_path / str(width)
-        export(session, target=str(target), dsn=dsn, parallelism=width, rows_per_file=200)
+        export(session, target=str(target), dsn=dsn, parallelism=width)
         assert rows_in_export(session, target) == expected
         # The name of a file ends with that of its export.
         files[width] = {

@@ -541,7 +541,7 @@ def test_a_privilege_that_is_taken_after_the_plan_says_so(dsn: str, conn: Connec
         ({"to": "2025-01-01T00:00:00"}, InvalidArgument, "Give ISO 8601, such as"),
         ({"from_": "2025-01-02T00Z", "to": "2025-01-01T00Z"}, InvalidArgument, "is after option to"),
         ({"numPartitions": "0"}, InvalidArgument, "option numPartitions is '0'. Give a whole number from 1"),
-        ({"topic": "orders..eu"}, InvalidArgument, "option topic is 'orders..eu'. Give a pattern such as orders.#"),
+        ({"topic": "orders..eu"}, InvalidArgument, "option topic is 'orders..eu'. Use words, * for any word"),
         ({"pushFilters": "true"}, InvalidArgument, "there is no option 'pushFilters'. A read takes"),
         ({"dbtable": "x"}, InvalidArgument, "Use table, which is archive or queue"),
         ({"FETCHSIZE": "1000"}, InvalidArgument, "A read is cut into statements by itself"),

@@ -111,12 +111,13 @@ def test_a_run_does_not_repeat_what_it_has_published_itself(
 
 
 def test_groups_keep_their_order(
-    conn: Connection, archived: Callable[..., list[int]], again: Replay, rate: float
+    conn: Connection, archived: Callable[..., list[int]], again: Replay, rate: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("airflow_provider_pgqueue.spark.jobs.replay._CHUNK", 7)
     for _ in range(40):
         for group in ("a", "b", "c"):
             archived(1, group_key=group)
-    again("groups", rate=rate, chunk=7)
+    again("groups", rate=rate)
     rows = conn.execute(
         "SELECT g.group_key, array_agg((m.headers ->> 'replay_of')::bigint ORDER BY g.place)"
         " FROM messages.group_member g JOIN messages.message m USING (id) GROUP BY 1"
@@ -189,10 +190,12 @@ def test_the_pace_is_kept(conn: Connection, archived: Callable[..., list[int]], 
 
 KILLED = """
 from pyspark.sql import SparkSession
+import airflow_provider_pgqueue.spark.jobs.replay as module
 from airflow_provider_pgqueue.spark import replay
 
+module._CHUNK = 10
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-replay(spark, run_id="killed", to_queue="again", chunk=10, parallelism=2)
+replay(spark, run_id="killed", to_queue="again", parallelism=2)
 """
 
 
@@ -252,8 +255,8 @@ def test_a_filter_that_is_none_is_a_clear_error(archived: Callable[..., list[int
 
 
 def test_numbers_that_are_none_are_refused(session: SparkSession) -> None:
-    for options in ({"rate": -1}, {"rate": float("nan")}, {"parallelism": 0}, {"chunk": 0}, {"run_id": "x" * 251}):
-        with pytest.raises(InvalidArgument, match=r"Give (a number|at most)"):
+    for options in ({"rate": -1}, {"rate": float("nan")}, {"parallelism": 0}, {"run_id": "x" * 251}):
+        with pytest.raises(InvalidArgument, match=r"Give (a number|a whole number|at most)"):
             replay(session, **options)  # type: ignore[arg-type]
 
 

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.spark import export, reconcile, replay, rollup, triage
 from airflow_provider_pgqueue.spark.jobs import progress
+from airflow_provider_pgqueue.spark.jobs.export import partition
 from airflow_provider_pgqueue.spark.jobs.progress import watching, watching_tasks
 from tests.spark.test_export import make_partition
 from tests.waiting import until
@@ -108,9 +109,10 @@ def test_an_export_counts_the_parts_that_are_in_files(
     tmp_path: Path,
 ) -> None:
     name = make_partition(conn, 40, 3000)
+    monkeypatch.setattr(partition, "_ROWS_IN_CHUNK", 100)
     monkeypatch.setattr(progress, "EVERY", 0.02)
     with caplog.at_level(logging.INFO):
-        export(session, target=str(tmp_path), dsn=dsn, rows_per_file=100, drop=True)
+        export(session, target=str(tmp_path), dsn=dsn, drop=True)
     found = [re.fullmatch(rf"partition {name}: (\d+) of (\d+) parts in files, .* MB", line) for line in caplog.messages]
     parts = [tuple(map(int, match.groups())) for match in found if match]
     assert parts == sorted(parts)

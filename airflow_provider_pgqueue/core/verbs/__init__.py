@@ -45,6 +45,7 @@ from airflow_provider_pgqueue.core.verbs.log import (
 from airflow_provider_pgqueue.core.verbs.partitions import (
     archive_checksums,
     archive_partitions,
+    closed_archive_partitions,
     drop_archive_partition,
     partition_archive,
 )
@@ -130,6 +131,7 @@ __all__ = [
     "begin_run",
     "bind_topic",
     "check_queues_exist",
+    "closed_archive_partitions",
     "consume",
     "count_remedies",
     "create_queue",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from airflow_provider_pgqueue.core.client import Statement, nothing, one
+from collections.abc import Collection
+from datetime import timedelta
+
+from airflow_provider_pgqueue.core.client import ZERO, Statement, nothing, one
 from airflow_provider_pgqueue.core.message import Row
 
 
@@ -14,6 +17,13 @@ def partition_archive(partition_by: str) -> Statement[None]:
 def archive_partitions() -> Statement[list[Row]]:
     """List the partitions of the archive, oldest first: `partition`, from `first_at` to before `end_at`."""
     return Statement("archive_partitions", {}, list)
+
+
+def closed_archive_partitions(
+    *, older_than: timedelta = ZERO, names: Collection[str] | None = None
+) -> Statement[list[Row]]:
+    """List the partitions whose time ended so long ago, or those with these names, with their sizes and columns."""
+    return Statement("closed_archive_partitions", dict(locals()), list)
 
 
 def archive_checksums(partition: str, first_page: int, end_page: int) -> Statement[list[Row]]:

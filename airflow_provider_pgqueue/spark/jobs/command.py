@@ -22,7 +22,7 @@ from airflow_provider_pgqueue.core.duration import parse_duration
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.ledger import Summary, as_line
 
-SUMMARY_FILE: Final = "PGQUEUE_SUMMARY"
+_SUMMARY_FILE: Final = "PGQUEUE_SUMMARY"
 NO_DSN: Final = (
     "A connection string on a command line can be read by everybody on the machine, and Spark keeps the command line "
     "in its event log. Set PGQUEUE_DSN, or PGSERVICE, PGHOST, PGPASSFILE, … where the driver starts."
@@ -40,8 +40,8 @@ _UNITS: Final = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 def command(job: Callable[..., Summary]) -> click.Command:
     """Return the command of a job.
 
-    Each argument is an option, `run_id` is `--run-id`, but for `spark` and `dsn`: the session is made when the options
-    are right and stopped at the end, and there is no connection string on a command line. What takes several values
+    Each argument is an option, `run_id` is `--run-id`, but for `spark` and `dsn`: the session is made once the options
+    are valid and stopped at the end, and there is no connection string on a command line. What takes several values
     may be repeated. The summary is printed on standard output, and written to the file that `PGQUEUE_SUMMARY` names.
     """
     hints, texts = typing.get_type_hints(job), _texts(job)
@@ -55,7 +55,7 @@ def command(job: Callable[..., Summary]) -> click.Command:
         try:
             line = as_line(job(spark, **given))
             click.echo(line)
-            if path := os.environ.get(SUMMARY_FILE):
+            if path := os.environ.get(_SUMMARY_FILE):
                 Path(path).write_text(line)
         finally:
             spark.stop()
@@ -64,7 +64,7 @@ def command(job: Callable[..., Summary]) -> click.Command:
 
 
 def _texts(job: Callable[..., Summary]) -> Mapping[str, str]:
-    """Return the help of each argument, and under no name that of the whole."""
+    """Return the help of each argument, and under the empty name that of the job."""
     doc = inspect.getdoc(job) or ""
     found = {name: " ".join(text.split()) for name, text in _PARAM.findall(doc)}
     return {**_SHARED, **found, "": doc.partition("\n:")[0]}

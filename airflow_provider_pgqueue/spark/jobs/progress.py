@@ -22,7 +22,7 @@ EVERY: Final = 5.0  # seconds between two lines
 
 
 class Meter:
-    """Says how much of a long work is done and how fast, at most `every` so many seconds; `what` names the work."""
+    """Logs how much of a long task is done and how fast, at most once in `every` seconds; `what` names the task."""
 
     def __init__(self, what: str, *, every: float = EVERY) -> None:
         self._what = what
@@ -47,7 +47,7 @@ class Meter:
 
 @contextmanager
 def watching(say: Callable[[], None], *, every: float | None = None) -> Iterator[None]:
-    """Call `say` every so many seconds, by default five, in a thread while the block works; its errors do no harm."""
+    """Call `say` every so many seconds, by default five, in a thread while the block runs; its errors are logged."""
     ended = threading.Event()
 
     def watch() -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
 from airflow_provider_pgqueue.core.repair.repair import repair_by
 from airflow_provider_pgqueue.core.repair.share import RepairShare
@@ -19,9 +18,7 @@ from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.ledger import Summary, new_run_id, once
 from airflow_provider_pgqueue.spark.jobs.progress import watching
 from airflow_provider_pgqueue.spark.jobs.tables import tasks_at_once
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from airflow_provider_pgqueue.spark.jobs.tasks import for_each
 
 DeadResult = Literal["failed", "rejected", "lock_expired", "expired"]
 log = logging.getLogger(__name__)
@@ -68,36 +65,26 @@ def repair(
     :param fingerprints: Only these fingerprints.
     :param max_messages: At most so many, oldest first, over all tries of the run.
     :param max_requeues: Leave those that were requeued so often before.
-    :param max_per_second: At most so many a second, all tasks together.
+    :param max_per_second: At most so many per second, all tasks together.
     :param canary: Requeue so many first and wait until they are finished.
     :param stop_when_failing: Stop if so many percent of the canary die again.
     :param canary_wait: How long to wait for the canary; one that is not finished by then stops the run.
     :param delay: Keep what is requeued from being leased for so long.
-    :param batch_size: Messages a lease.
+    :param batch_size: Messages per lease.
     :param lease_for: How long the messages of a killed task wait; renewed while the function works.
     :param dry_run: Say what would be done and change nothing.
     :raises InvalidArgument: for a function, a cause or a number that cannot be used.
     """
-    wanted = Repair(
-        function=function,
-        run_id=run_id or new_run_id("repair", cause or queue or "all"),
-        validator=validator,
-        cause=cause,
-        queue_name=queue,
-        results=results or None,
-        fingerprints=fingerprints or None,
-        max_messages=max_messages,
-        max_requeues=max_requeues,
-        max_per_second=max_per_second,
-        canary=canary,
-        stop_when_failing=stop_when_failing,
-        canary_wait=canary_wait,
-        delay=delay,
-        batch_size=batch_size,
-        lease_for=lease_for,
-        dry_run=dry_run,
-    )
-    driver = _Driver(spark, Database(dsn or ""), tasks_at_once(parallelism))
+    given = dict(locals())
+    for name in ("spark", "dsn", "parallelism"):
+        del given[name]
+    given |= {
+        "queue_name": given.pop("queue"),
+        "run_id": run_id or new_run_id("repair", cause or queue or "all"),
+        "results": results or None,
+        "fingerprints": fingerprints or None,
+    }
+    wanted, driver = Repair(**given), _Driver(spark, Database(dsn or ""), tasks_at_once(parallelism))
     if dry_run:
         return driver.summary(wanted)
     return once(driver.database, "repair", wanted.run_id, lambda: driver.summary(wanted))
@@ -118,37 +105,17 @@ class _Driver:
         return self.database.connect("pgqueue repair")
 
     def _work(self, wanted: Repair, ids: Sequence[int]) -> dict[int, str]:
-        tasks = min(self.parallelism, len(ids))
-        numbers = self.spark.range(0, tasks, 1, tasks)
-        shares = _Shares(self.database, wanted, ids, tasks)
+        tasks, rate, database = min(self.parallelism, len(ids)), wanted.max_per_second, self.database
+
+        def share(number: int) -> dict[int, str]:
+            with database.connect("pgqueue repair") as conn:
+                share = RepairShare(wanted, conn, max_per_second=None if rate is None else rate / tasks)
+                return dict(share.work(ids[number::tasks]))
+
         with watching(lambda: self._say(wanted, len(ids)), every=_SAYS_EVERY):
-            found = numbers.mapInArrow(shares.work, "id bigint, outcome string").toArrow()
-        return dict(zip(found["id"].to_pylist(), found["outcome"].to_pylist(), strict=True))
+            found = for_each(self.spark, range(tasks), share, at_once=tasks)
+        return {id_: outcome for some in found for id_, outcome in some.items()}
 
     def _say(self, wanted: Repair, number: int) -> None:
-        with self._connect() as conn:
-            done = run(conn, verbs.count_remedies(wanted.remedied_by))
+        done = self.database.run(verbs.count_remedies(wanted.remedied_by), "pgqueue repair")
         log.info("%s: %s requeued, %s dismissed, %s in hand", wanted.remedied_by, *done.values(), number)
-
-
-@dataclass(frozen=True, slots=True)
-class _Shares:
-    """What all tasks share. Each has ids of its own, and its part of the rate."""
-
-    database: Database
-    wanted: Repair
-    ids: Sequence[int]
-    tasks: int
-
-    def work(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Repair the part of the ids that the number of the task says; for `mapInArrow`."""
-        import pyarrow as pa
-
-        rate = self.wanted.max_per_second
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                with self.database.connect("pgqueue repair") as conn:
-                    share = RepairShare(self.wanted, conn, max_per_second=None if rate is None else rate / self.tasks)
-                    outcomes = share.work(self.ids[number :: self.tasks])
-                columns = [pa.array(outcomes.keys(), pa.int64()), pa.array(outcomes.values(), pa.string())]
-                yield pa.RecordBatch.from_arrays(columns, ["id", "outcome"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,13 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.argument import check, number
 from airflow_provider_pgqueue.core.client import run, to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.exported.read_export import exported_queues, read_export
 from airflow_provider_pgqueue.spark.jobs.ledger import Summary, new_run_id, once
 from airflow_provider_pgqueue.spark.jobs.progress import Meter, watching_tasks
-from airflow_provider_pgqueue.spark.jobs.tables import Result, now, read, require_queues, several, tasks_at_once
+from airflow_provider_pgqueue.spark.jobs.tables import Result, read, require_queues, several, tasks_at_once
 
 if TYPE_CHECKING:
     import psycopg
@@ -30,6 +32,7 @@ Copy = dict[str, Any]
 
 _COPIED: Final = ("id", "queue_name", "priority", "reference", "topic", "group_key", "headers", "message")
 _CHOSEN_BY: Final = ("id", "queue_name", "result", "archived_at", "reference", "headers")
+_CHUNK: Final = 500  # messages in one statement at most
 _CHUNK_BYTES: Final = 8 << 20
 
 
@@ -48,7 +51,6 @@ def replay(
     export: str | None = None,
     to_queue: str | None = None,
     rate: float = 0,
-    chunk: int = 500,
     dry_run: bool = False,
 ) -> Summary:
     """Publish finished messages again.
@@ -67,16 +69,13 @@ def replay(
     :param where: A condition in Spark SQL on the columns of the archive. It is run as it is.
     :param export: The target of an export to read. Default: the archive.
     :param to_queue: Where to. Default: where each was.
-    :param rate: Messages a second, in the order of their ids; 0 for no limit.
-    :param chunk: Messages in one statement at most.
+    :param rate: Messages per second, in the order of their ids; 0 for no limit.
     :param dry_run: Only count.
     :raises QueueNotFound: before anything is published, also for one of `queues` that is not in the export either.
     :raises InvalidArgument: for a condition or a number that cannot be used.
     """
     at_once = tasks_at_once(parallelism)
-    for name, value, least in (("rate", rate, 0), ("chunk", chunk, 1)):
-        if not value >= least:
-            raise InvalidArgument(f"{name} is {value}. Give a number from {least} on.")
+    check({"rate": rate}, {"rate": number(0, math.inf)})
     run_id = run_id or new_run_id("replay")
     database = Database(dsn or "")
     chosen = several(queues), several(results), several(references)
@@ -91,9 +90,9 @@ def replay(
         if not plan["chosen"]:
             published, known = 0, 0
         elif rate:
-            published, known = _at_pace(copies, database, run_id, min(chunk, max(1, int(rate))), rate)
+            published, known = _at_pace(copies, database, run_id, rate)
         else:
-            published, known = _at_once(copies, database, run_id, chunk, at_once)
+            published, known = _at_once(copies, database, run_id, at_once)
         return plan | {"published": published, "known": known}
 
     return _plan(choice, to_queue) | {"dry_run": True} if dry_run else once(database, "replay", run_id, work)
@@ -117,7 +116,7 @@ class _Choice:
 
     def rows(self, columns: tuple[str, ...]) -> DataFrame:
         """Return the messages, with these columns and more."""
-        until = self.until or now(self.database)
+        until = self.until or self.database.now()
         rows = self._archive(columns) if self.export is None else read_export(self.spark, self.export)
         chosen_by = {"queue_name": self.queues, "result": self.results, "reference": self.references}
         for name, values in chosen_by.items():
@@ -185,13 +184,13 @@ def _filtered(rows: DataFrame, where: str | None) -> DataFrame:
     return found
 
 
-def _at_pace(copies: DataFrame, database: Database, run_id: str, chunk: int, rate: float) -> tuple[int, int]:
+def _at_pace(copies: DataFrame, database: Database, run_id: str, rate: float) -> tuple[int, int]:
     """Publish from the driver in the order of ids; a pause is not made up for afterwards."""
     rows = (row.asDict() for row in copies.orderBy("id").toLocalIterator())
     meter = Meter(f"replay {run_id}")
     due, published, known = 0.0, 0, 0
     with database.connect("pgqueue replay") as conn:
-        for part in _chunks(rows, chunk):
+        for part in _chunks(rows, min(_CHUNK, max(1, int(rate)))):
             time.sleep(max(0.0, due - time.monotonic()))
             began = time.monotonic()
             new = _publish(conn, run_id, part)
@@ -202,7 +201,7 @@ def _at_pace(copies: DataFrame, database: Database, run_id: str, chunk: int, rat
     return published, known
 
 
-def _at_once(copies: DataFrame, database: Database, run_id: str, chunk: int, parallelism: int) -> tuple[int, int]:
+def _at_once(copies: DataFrame, database: Database, run_id: str, parallelism: int) -> tuple[int, int]:
     """Publish from the executors; a group is in one task, in the order of ids."""
 
     def publish(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -210,7 +209,7 @@ def _at_once(copies: DataFrame, database: Database, run_id: str, chunk: int, par
 
         published = known = 0
         with database.connect("pgqueue replay") as conn:
-            for part in _chunks((row for batch in batches for row in batch.to_pylist()), chunk):
+            for part in _chunks((row for batch in batches for row in batch.to_pylist()), _CHUNK):
                 new = _publish(conn, run_id, part)
                 published, known = published + new, known + len(part) - new
         yield pa.RecordBatch.from_pydict({"published": [published], "known": [known]})

@@ -19,7 +19,7 @@ from airflow_provider_pgqueue.spark.jobs.ledger import Summary, new_run_id, once
 from airflow_provider_pgqueue.spark.jobs.progress import Meter, watching_tasks
 from airflow_provider_pgqueue.spark.jobs.tables import read, tasks_at_once
 
-Windows = Mapping[str, tuple[datetime, datetime]]
+_Windows = Mapping[str, tuple[datetime, datetime]]
 
 _SECONDS: Final = {"minute": 60, "hour": 3_600, "day": 86_400}
 _RESULTS: Final = ("success", "failed", "rejected", "lock_expired", "expired")
@@ -72,17 +72,18 @@ def rollup(
 
 def _windows(
     database: Database, since: datetime | None, until: datetime | None, margin: timedelta, settle: timedelta
-) -> Windows:
-    with database.connect("pgqueue rollup") as conn:
-        found = run(conn, verbs.traffic_windows(first_at=since, end_at=until, margin=margin, settle=settle))
+) -> _Windows:
+    found = database.run(verbs.traffic_windows(first_at=since, end_at=until, margin=margin, settle=settle))
     return {grain: (first, end) for grain, (first, end) in found.items() if first < end}
 
 
-def _as_texts(windows: Windows) -> dict[str, list[str]]:
+def _as_texts(windows: _Windows) -> dict[str, list[str]]:
     return {grain: [at.astimezone(UTC).isoformat() for at in window] for grain, window in windows.items()}
 
 
-def _count(spark: SparkSession, windows: Windows, database: Database, run_id: str, parallelism: int) -> tuple[int, int]:
+def _count(
+    spark: SparkSession, windows: _Windows, database: Database, run_id: str, parallelism: int
+) -> tuple[int, int]:
     since = min(first for first, _ in windows.values())
 
     def rows(table: str, columns: str) -> DataFrame:
@@ -100,7 +101,7 @@ def _count(spark: SparkSession, windows: Windows, database: Database, run_id: st
         waiting.unpersist()
 
 
-def _traffic(waiting: DataFrame, archive: DataFrame, windows: Windows) -> DataFrame:
+def _traffic(waiting: DataFrame, archive: DataFrame, windows: _Windows) -> DataFrame:
     """Return one row for each bucket with anything in it."""
     waiting = waiting.join(archive.select("id"), "id", "left_anti")
     published = waiting.select("queue_name", "created_at").unionAll(archive.select("queue_name", "created_at"))
@@ -111,7 +112,7 @@ def _traffic(waiting: DataFrame, archive: DataFrame, windows: Windows) -> DataFr
     return traffic.fillna(0, ["arrivals", *_RESULTS, "attempts", "attempts_max"])
 
 
-def _in_buckets(rows: DataFrame, column: str, windows: Windows) -> DataFrame:
+def _in_buckets(rows: DataFrame, column: str, windows: _Windows) -> DataFrame:
     """Return each row once for each grain, where its bucket is in the window."""
 
     def of(grain: str, first: datetime, end: datetime) -> DataFrame:

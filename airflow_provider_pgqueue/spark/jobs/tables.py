@@ -6,13 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from itertools import count
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, cast
+from typing import TYPE_CHECKING, Final, Literal
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.argument import check, optional, whole
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.source.data_source import PgQueueSource
+from airflow_provider_pgqueue.spark.source.data_source import data_source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,9 +23,8 @@ _formats: Final[dict[Database, str]] = {}
 
 
 def tasks_at_once(parallelism: int | None) -> int:
-    """Return how many tasks may talk to PostgreSQL at once, as the argument says; InvalidArgument for none."""
-    if parallelism is not None and not 1 <= parallelism <= 9999:
-        raise InvalidArgument(f"parallelism is {parallelism}. Give a number from 1 to 9999.")
+    """Return how many tasks may talk to PostgreSQL at once: 8, unless the argument says otherwise."""
+    check({"parallelism": parallelism}, {"parallelism": optional(whole(1, 9999))})
     return parallelism or _PARALLELISM
 
 
@@ -43,7 +41,7 @@ def read(
 ) -> DataFrame:
     """Return rows of the `archive` or the `queue` of this database.
 
-    `since` is of archiving or of publishing. `options` are more ones of the data source.
+    `since` is a time of archiving, or of publishing. `options` are further options of the data source.
     """
     given = {"table": table, "columns": columns, "numPartitions": str(parallelism)} | dict(options)
     if queues:
@@ -56,25 +54,16 @@ def read(
 def _registered(spark: SparkSession, database: Database) -> str:
     """Return a format of this database alone: `pgqueue` may be registered for another one in the session."""
     name = _formats.setdefault(database, f"pgqueue_{next(_number)}")
-    members: dict[str, Any] = {"database": database, "name": classmethod(lambda cls: name), "__module__": __name__}
-    spark.dataSource.register(type("PgQueueSourceOfOneJob", (PgQueueSource,), members))
+    spark.dataSource.register(data_source(database, name))
     return name
 
 
 def several(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Return names that were given as a sequence, or as one text, which is not a sequence of letters here."""
+    """Return names as a tuple; a single text is one name, not a sequence of letters."""
     return (names,) if isinstance(names, str) else tuple(names)
 
 
 def require_queues(database: Database, queues: Collection[str]) -> None:
-    """Raise QueueNotFound for the first of these names that no queue has: none of them is a queue without messages."""
+    """Raise QueueNotFound for the first name that no queue has, so that it does not pass for an empty queue."""
     if queues:
-        with database.connect("pgqueue pipeline") as conn:
-            run(conn, verbs.check_queues_exist(queues))
-
-
-def now(database: Database) -> datetime:
-    """Return what the database says the time is: its clock is the only one."""
-    with database.connect("pgqueue pipeline") as conn:
-        ((moment,),) = conn.execute("SELECT clock_timestamp()").fetchall()
-    return cast("datetime", moment)
+        database.run(verbs.check_queues_exist(queues))

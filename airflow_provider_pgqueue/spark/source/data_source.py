@@ -34,11 +34,6 @@ class PgQueueSource(DataSource):
 
     database: Database
 
-    @classmethod
-    def name(cls) -> str:
-        """Return the name for `format()`."""
-        return "pgqueue"
-
     def schema(self) -> StructType:
         """Return the columns that this read gives."""
         from airflow_provider_pgqueue.spark.source.schema import LEASED, spark_schema
@@ -83,7 +78,7 @@ class PgQueueSource(DataSource):
         return PublishStreamWriter(self.database, PublishOptions.of(self.options, schema, overwrite=overwrite))
 
 
-def data_source(conninfo: str = "") -> type[PgQueueSource]:
+def data_source(database: Database, name: str = "pgqueue") -> type[PgQueueSource]:
     """Return the data source for one database; a class of its own, because Spark registers classes, not values."""
-    members: dict[str, Any] = {"database": Database(conninfo), "__module__": __name__, "__doc__": PgQueueSource.__doc__}
-    return type("PgQueueSourceOfOneDatabase", (PgQueueSource,), members)
+    members: dict[str, Any] = {"database": database, "name": classmethod(lambda cls: name), "__module__": __name__}
+    return type("PgQueueSourceOfOneDatabase", (PgQueueSource,), members | {"__doc__": PgQueueSource.__doc__})

@@ -1,17 +1,16 @@
-"""The options of a read, a write or a stream, checked; and the names that people bring from other sources."""
+"""Checks the options of a read, a write or a stream, and answers the names that people bring from other sources."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from datetime import timedelta
 from difflib import get_close_matches
 from typing import Final
 
+from airflow_provider_pgqueue.core.argument import queue_name
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidQueueName
 
 RESULTS: Final = ("success", "failed", "rejected", "lock_expired", "expired")
-_QUEUE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})  # what it hands on to the sink of a stream
 
 _CONNECTION: Final = "Give the connection to register(spark, conninfo) or in PGQUEUE_DSN: it belongs in no option."
@@ -59,7 +58,7 @@ _BY_LOWER_NAME: Final = {name.lower(): advice for name, advice in _ADVICE.items(
 
 
 def check_names(options: Collection[str], known: Collection[str], what: str) -> None:
-    """Raise InvalidArgument for an option that `what` does not take, such as one of Kafka: none is passed over.
+    """Raise InvalidArgument for an option that `what` does not take, such as one of Kafka: none is silently ignored.
 
     Spark writes them in lower case.
     """
@@ -87,11 +86,8 @@ def queues(options: Mapping[str, str]) -> list[str]:
     """Return the names in option `queue`; InvalidQueueName for one that no queue can have."""
     found = names(options, "queue")
     for name in found:
-        if not _QUEUE_NAME.fullmatch(name):
-            raise InvalidQueueName(
-                f"option queue names {name[:50]!r}, which no queue can have as its name. "
-                "Names are lower-case letters, digits and underscores, at most 48."
-            )
+        if cure := queue_name(name):
+            raise InvalidQueueName(f"option queue names {name[:50]!r}, which no queue can have as its name", cure)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Outcomes as a table says them, a row for each message: what a function of a drain returns, or a stream hands on."""
+"""Reads outcomes from a table with a row for each message, which the function of a drain or a stream gives."""
 
 from __future__ import annotations
 

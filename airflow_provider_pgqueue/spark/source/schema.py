@@ -12,11 +12,9 @@ from pyspark.sql.types import DataType, LongType, ShortType, StringType, StructF
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 
-EVERYTHING: Final = "*"
-
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class _Kind:
     """A type of PostgreSQL as Arrow and Spark have it; `read` converts a column that does not arrive as that."""
 
     arrow: pa.DataType
@@ -24,11 +22,11 @@ class Kind:
     read: LiteralString = "{}"
 
 
-_TEXT: Final = Kind(pa.string(), StringType())
-_MOMENT: Final = Kind(pa.timestamp("us", tz="UTC"), TimestampType())
+_TEXT: Final = _Kind(pa.string(), StringType())
+_MOMENT: Final = _Kind(pa.timestamp("us", tz="UTC"), TimestampType())
 _KINDS: Final = {
-    "bigint": Kind(pa.int64(), LongType()),
-    "smallint": Kind(pa.int16(), ShortType()),
+    "bigint": _Kind(pa.int64(), LongType()),
+    "smallint": _Kind(pa.int16(), ShortType()),
     "text": _TEXT,
     "jsonb": replace(_TEXT, read="{}::text"),
     "uuid": replace(_TEXT, read="{}::text"),
@@ -43,7 +41,7 @@ class TableColumn:
     """A column, named alike in SQL and in Spark; one that is not read `by_default` has to be asked for."""
 
     name: str
-    kind: Kind
+    kind: _Kind
     by_default: bool = True
 
     @property
@@ -69,7 +67,7 @@ class Table:
         InvalidArgument for a column that does not exist or is named twice.
         """
         known, wanted = {column.name: column for column in self.columns}, list(names)
-        if wanted == [EVERYTHING]:
+        if wanted == ["*"]:
             return self.columns
         for place, name in enumerate(wanted):
             if name not in known:

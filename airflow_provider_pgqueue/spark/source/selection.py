@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from psycopg import sql
 
+from airflow_provider_pgqueue.core.argument import topic_pattern
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.spark.source import options as given
 from airflow_provider_pgqueue.spark.source.schema import TABLES, Table, TableColumn
 
 OPTIONS: Final = ("table", "columns", "queue", "result", "reference", "topic", "where", "from", "to", "numPartitions")
-_WORD: Final = "[A-Za-z0-9_-]+"
-_PATTERN: Final = re.compile(rf"({_WORD}|[*#])(\.({_WORD}|[*#]))*")
 _IN_A_PATTERN: Final = {"*": r"\.[^.]+", "#": r"(\.[^.]+)*"}
 
 
@@ -26,7 +24,6 @@ class Span:
 
     begin: datetime | None = None
     end: datetime | None = None
-    ALWAYS: ClassVar[Span]
 
     @classmethod
     def of_options(cls, options: Mapping[str, str]) -> Span:
@@ -53,9 +50,6 @@ class Span:
         return [compare(column, sign, moment) for sign, moment in sides if moment]
 
 
-Span.ALWAYS = Span()
-
-
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Columns of a table, in a span of its time, that meet all conditions; to be read in at most `max_ranges`.
@@ -66,7 +60,7 @@ class Selection:
 
     table: Table
     columns: tuple[TableColumn, ...]
-    span: Span = Span.ALWAYS
+    span: Span = Span()
     conditions: tuple[sql.Composable, ...] = ()
     where: str | None = None
     max_ranges: int = 8
@@ -115,7 +109,7 @@ def table_of(options: Mapping[str, str]) -> Table:
 
 
 def columns(options: Mapping[str, str]) -> tuple[TableColumn, ...]:
-    """Return the columns that the options `table` and `columns` name; for streams too, so it minds no other option."""
+    """Return the columns that the options `table` and `columns` name; it ignores others, which a stream may have."""
     return table_of(options).select(given.names(options, "columns"))
 
 
@@ -141,11 +135,8 @@ def _one_of(name: str, values: list[str]) -> sql.Composed:
 
 def _topic_regex(pattern: str) -> str:
     """Return the regular expression that messages.topic_regex() makes, which a reader may not call."""
-    if not _PATTERN.fullmatch(pattern) or len(pattern) > 255:
-        raise InvalidArgument(
-            f"option topic is {pattern[:50]!r}. Give a pattern such as orders.#: words, * for any word and # for any "
-            "number of words, with single dots between them, at most 255 characters."
-        )
+    if cure := topic_pattern(pattern):
+        raise InvalidArgument(f"option topic is {pattern[:50]!r}", cure)
     return "^" + "".join(_IN_A_PATTERN.get(word, rf"\.{word}") for word in pattern.split(".")) + "$"
 
 

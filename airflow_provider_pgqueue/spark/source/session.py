@@ -32,7 +32,7 @@ class Session:
         return Session, (self._database, self._application_name)
 
     def ask(self, statement: Statement[T]) -> T:
-        """Return what a statement gives that may run twice: it does if the connection broke under it."""
+        """Return the result of a statement. It runs twice if the connection breaks under it."""
         conn = self._conn or self._open()
         began = time.monotonic()
         try:

@@ -358,6 +358,8 @@ def test_requeue_publishes_dead_messages_again(pgqueue: Pgqueue, conn: Connectio
     assert bodies(conn) == [{"reason": "a"}, {"reason": "b"}]
     assert pgqueue("requeue", "orders", "--result", "rejected").out == "requeued 1 message of orders.\n"
     assert pgqueue("requeue", "orders", "--dry-run").out == "would requeue up to 1 message of orders: 1 failed.\n"
+    conn.execute("UPDATE messages.dead_message SET requeues = 1")
+    assert pgqueue("requeue", "orders", "--max-requeues", "1", "--dry-run", "--json").json["would_requeue"] == 0
 
 
 def test_dismiss_asks_and_keeps_the_reason(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:

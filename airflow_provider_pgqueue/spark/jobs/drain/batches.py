@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 Form = Literal["arrow", "pandas"]
 BatchFunction = Callable[[Any], Any]
 
-MESSAGES: Final = pa.schema(
+_MESSAGES: Final = pa.schema(
     [
         ("id", pa.int64()),
         ("message", pa.string()),
@@ -79,17 +79,9 @@ class Batches:
 
 def table_of(messages: Sequence[Message]) -> pa.Table:
     """Return messages as the table that a function gets; `message` and `headers` are JSON texts."""
-    columns = {
-        "id": [message.id for message in messages],
-        "message": [message.body for message in messages],
-        "reference": [message.reference for message in messages],
-        "attempts": [message.attempts for message in messages],
-        "headers": [message.headers for message in messages],
-        "topic": [message.topic for message in messages],
-        "group_key": [message.group_key for message in messages],
-        "created_at": [message.created_at for message in messages],
-    }
-    return pa.table(columns, schema=MESSAGES)
+    names = {"message": "body"}
+    columns = {name: [getattr(each, names.get(name, name)) for each in messages] for name in _MESSAGES.names}
+    return pa.table(columns, schema=_MESSAGES)
 
 
 def _given_back(messages: Sequence[Message]) -> dict[int, Outcome | None]:

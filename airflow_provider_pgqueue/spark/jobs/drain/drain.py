@@ -13,21 +13,22 @@ from datetime import timedelta
 from typing import Any, Final
 
 import psycopg
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.utils import is_remote
 from pyspark.util import InheritableThread
 
-from airflow_provider_pgqueue.core import errors, verbs
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.argument import check, duration, optional, whole
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.drain.batches import BatchFunction, Form
-from airflow_provider_pgqueue.spark.jobs.drain.task import REPORT, Backlog, Share, backlog
+from airflow_provider_pgqueue.spark.jobs.drain.task import Backlog, Share, backlog
 from airflow_provider_pgqueue.spark.jobs.ledger import Summary, new_run_id, once
 from airflow_provider_pgqueue.spark.jobs.progress import EVERY, Meter
+from airflow_provider_pgqueue.spark.jobs.tasks import for_each
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +36,12 @@ _MOST_ROUNDS: Final = 20
 _LONGEST_PAUSE: Final = 5.0  # seconds between two rounds, when one leased nothing
 _GRACE: Final = 15.0  # seconds for the batches in hand when the driver is asked to stop
 _RESULTS: Final = ("success", "rejected", "failed", "lock_expired")
+_RULES: Final = {
+    "parallelism": optional(whole(1, 10_000)),
+    "batch_size": whole(1, 10_000),
+    "max_messages": optional(whole(1, 2**62)),
+    "lease_for": duration(timedelta(milliseconds=1), timedelta(hours=12)),
+}
 
 
 def drain(
@@ -66,7 +73,7 @@ def drain(
     :param queue: The queue to drain.
     :param function: Gets a table of messages; it must be importable where the tasks run. See --py-files.
     :param parallelism: Consumers. Default: the cores that Spark has.
-    :param batch_size: Messages a lease; never more than a task's share of what is ready.
+    :param batch_size: Messages per lease; never more than a task's share of what is ready.
     :param lease_for: How long the messages of a killed task wait; renewed while the function works.
     :param as_: What the function gets and returns: a pyarrow.Table or a pandas.DataFrame.
     :param topic: Only messages whose topic matches this pattern.
@@ -77,15 +84,7 @@ def drain(
     :raises QueueNotFound: and QueuePaused.
     :raises InvalidArgument: for a function that is not there, or returns something unusable.
     """
-    for name, value, least, most in (
-        ("parallelism", parallelism, 1, 10_000),
-        ("batch_size", batch_size, 1, 10_000),
-        ("max_messages", max_messages, 1, 2**62),
-    ):
-        if value is not None and not least <= value <= most:
-            raise InvalidArgument(f"{name} is {value}. Give a number from {least} to {most}.")
-    if not timedelta(milliseconds=1) <= lease_for <= timedelta(hours=12):
-        raise InvalidArgument(f"lease_for is {lease_for}. Give 1 millisecond to 12 hours.")
+    check(locals(), _RULES)
     if as_ not in ("arrow", "pandas"):
         raise InvalidArgument(f"as_ is {as_!r}. Give arrow or pandas.")
     run_id = run_id or new_run_id("drain", queue)
@@ -111,6 +110,11 @@ def _cores(spark: SparkSession) -> int:
         return spark.sparkContext.defaultParallelism
     # Spark Connect does not say it, but cuts by it.
     return spark.range(100_000).select(F.spark_partition_id()).distinct().count()
+
+
+def _is_final(error: Exception) -> bool:
+    """Return whether another attempt of a task would end in the same way."""
+    return isinstance(error, PgQueueError) and type(error) not in (PgQueueError, ConnectionFailed)
 
 
 class _Drain:
@@ -199,19 +203,14 @@ class _Drain:
         size = min(self._share.batch_size, -(-ready // tasks))
         share = replace(self._share, batch_size=size, max_messages=wanted)
         log.info("drain of queue %s: %s ready, %s", share.queue, f"{ready:,}", quantity(tasks, "task"))
-        parts = self._spark.range(0, tasks, 1, tasks)
-        rows = self._finished(lambda: parts.mapInArrow(share.run, REPORT).collect())
-        for row in rows:
-            if row.error is not None:
-                raise getattr(errors, row.kind, PgQueueError)(row.error)
-        counts: Counter[str] = Counter()
-        for row in rows:
-            counts.update({name: row[name] for name in ("retried", "lost", "released", "leased")})
-        return counts
+        reports = self._finished(
+            lambda: for_each(self._spark, range(tasks), share.run, at_once=tasks, is_final=_is_final)
+        )
+        return sum(reports, Counter())
 
-    def _finished(self, action: Callable[[], list[Row]]) -> list[Row]:
+    def _finished(self, action: Callable[[], list[Counter[str]]]) -> list[Counter[str]]:
         """Run an action in a thread, so that this one can say how far it is and can be interrupted."""
-        future: Future[list[Row]] = Future()
+        future: Future[list[Counter[str]]] = Future()
 
         def act() -> None:
             try:
@@ -234,7 +233,7 @@ class _Drain:
             raise
         return future.result()
 
-    def _stop(self, future: Future[list[Row]]) -> None:
+    def _stop(self, future: Future[list[Counter[str]]]) -> None:
         """Let the tasks finish the batch in hand; cancel those that are not done then."""
         log.info("stopping: waiting for the batches in hand, at most %.0f s", _GRACE)
         try:
@@ -269,5 +268,4 @@ class _Drain:
         self._meter.at(self._at_first - total, ready=left.ready, held=left.held, waiting=left.waiting)
 
     def _archived(self) -> dict[str, Any]:
-        with self._share.database.connect("pgqueue drain") as conn:
-            return run(conn, verbs.run_archived(self._run_id))
+        return self._share.database.run(verbs.run_archived(self._run_id), "pgqueue drain")

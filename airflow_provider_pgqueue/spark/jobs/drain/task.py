@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 import psycopg
-import pyarrow as pa
-from psycopg.types.json import set_json_loads
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.consumer import Consumer
-from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, PgQueueError
+from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.function import load_function
-from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.database import Database, leave_json
 from airflow_provider_pgqueue.spark.jobs.drain.batches import Batches, BatchFunction, Form
 
-REPORT: Final = "retried long, lost long, released long, leased long, error string, kind string"
 _LOOK_EVERY: Final = 0.5  # seconds, while a twin works
 
 
@@ -57,38 +54,21 @@ class Share:
     holder: str
     stop_key: int
 
-    def run(self, parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Consume once for each row, and report once for each: for `mapInArrow`."""
-        for rows in parts:
-            for part in rows.column(0).to_pylist():
-                yield pa.RecordBatch.from_pylist([self._report(part)], schema=_report_schema())
-
-    def _report(self, part: int) -> dict[str, Any]:
+    def run(self, part: int) -> Counter[str]:
+        """Consume, and return how many messages were leased and how they ended."""
         counts: Counter[str] = Counter()
-        error: PgQueueError | None = None
         try:
             self._consume(part, counts)
-        except ConnectionFailed:
-            raise
-        except PgQueueError as caught:
-            # Another try would end in the same way.
-            error = caught
-        except psycopg.Error as caught:
+        except psycopg.Error as error:
             # The driver appends DETAIL and CONTEXT, which may quote a body.
-            text = f"{type(caught).__name__} {caught.sqlstate}: {caught.diag.message_primary}"
-            raise PgQueueError(text) from None
-        return {
-            **{name: counts[name] for name in ("retried", "lost", "released")},
-            "leased": counts.total(),
-            "error": None if error is None else str(error),
-            "kind": None if error is None else type(error).__name__,
-        }
+            raise PgQueueError(f"{type(error).__name__} {error.sqlstate}: {error.diag.message_primary}") from None
+        return counts + Counter(leased=counts.total())
 
     def _consume(self, part: int, counts: Counter[str]) -> None:
         batches = Batches(load_function(self.function) if isinstance(self.function, str) else self.function, self.form)
         attempt = _attempt()
         with self.database.connect(f"pgqueue drain {self.queue}"[:63]) as conn:
-            set_json_loads(_as_text, conn)
+            leave_json(conn)
 
             def stop() -> bool:
                 return batches.misuse is not None or self._is_stopped(conn)
@@ -161,13 +141,3 @@ def _attempt() -> int:
 
     context = TaskContext.get()
     return context.attemptNumber() if context else 0
-
-
-def _as_text(data: str | bytes) -> str:
-    """Leave JSON as it is: a message goes through without being read and written anew, and loses no digit."""
-    return data if isinstance(data, str) else data.decode()
-
-
-def _report_schema() -> pa.Schema:
-    names = [column.split()[0] for column in REPORT.split(", ")]
-    return pa.schema([(name, pa.string() if name in ("error", "kind") else pa.int64()) for name in names])

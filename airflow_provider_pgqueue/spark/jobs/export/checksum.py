@@ -1,4 +1,4 @@
-"""The md5 of messages in their physical order, made alike by PostgreSQL and from a Parquet file.
+"""The md5 of messages in their physical order, computed from a Parquet file as PostgreSQL computes it.
 
 Each row is a text: numbers, times as microseconds since 1970, other values with their length before them, so that no
 two rows have the same text. What is longer than a kilobyte counts by its own md5, so that the text of many rows stays
@@ -21,10 +21,9 @@ from pyarrow.fs import SubTreeFileSystem
 _LONG: Final = 1024
 
 Group = tuple[str, str, date]  # queue, result, day
-Checksum = tuple[int, str]  # rows, md5
 
 
-def checksum_of_file(target: SubTreeFileSystem, path: str) -> Checksum:
+def checksum_of_file(target: SubTreeFileSystem, path: str) -> tuple[int, str]:
     """Read a file back and return how many rows it has and the md5 of their content."""
     rows, digest = 0, md5(usedforsecurity=False)
     with target.open_input_file(path) as stream:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, is_dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from hashlib import md5
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
@@ -18,7 +17,7 @@ from pyarrow.fs import SubTreeFileSystem
 
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.export.checksum import Group, between, checksum_of_file, texts_of
-from airflow_provider_pgqueue.spark.jobs.export.partition import Partition, rows_of, select_version
+from airflow_provider_pgqueue.spark.jobs.export.partition import Partition
 from airflow_provider_pgqueue.spark.jobs.exported.manifest import (
     ArchiveColumn,
     Chunk,
@@ -28,9 +27,6 @@ from airflow_provider_pgqueue.spark.jobs.exported.manifest import (
     staging_folder,
 )
 from airflow_provider_pgqueue.spark.jobs.exported.target import sync
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
 
@@ -45,89 +41,39 @@ _ARROW: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class StagedChunk:
-    """The files of a chunk, where they are now, and the version of the rows that are in them."""
-
-    files: tuple[tuple[str, File], ...]
-    version: Version
-
-
-def for_each_chunk(
-    spark: SparkSession, chunks: Sequence[Chunk], work: Callable[[Chunk], Any], *, at_once: int
-) -> list[Any]:
-    """Return what the work gives for each chunk, as JSON has it, of the attempt that Spark counts.
-
-    OSError if a task could not use the target.
-    """
-    if not chunks:
-        return []
-
-    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                yield pa.RecordBatch.from_pydict({"report": [_report(work, chunks[number])]})
-
-    rows = spark.range(0, len(chunks), 1, min(len(chunks), at_once)).mapInArrow(task, "report string").collect()
-    return [_done(json.loads(row.report)) for row in rows]
-
-
-def _report(work: Callable[[Chunk], Any], chunk: Chunk) -> str:
-    try:
-        return json.dumps({"done": work(chunk)}, default=_plain)
-    except OSError as error:  # of the target: to try again would not help
-        return json.dumps({"refused": [error.errno, error.strerror or str(error)]})
-
-
-def _done(report: dict[str, Any]) -> Any:
-    if "refused" in report:
-        raise OSError(*report["refused"])
-    return report["done"]
-
-
-def _plain(value: Any) -> Any:
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value.isoformat()
-
-
 def export_chunk(
     database: Database, target: SubTreeFileSystem, partition: Partition, chunk: Chunk, export: str
-) -> StagedChunk:
-    """Write the files of a chunk into the staging folder of an export, of one moment of PostgreSQL.
+) -> tuple[dict[str, File], Version]:
+    """Write the files of a chunk into the staging folder; return them by where they are, and the version of their rows.
 
-    Each call has files of its own: of two attempts of a task neither touches what the other wrote.
+    The rows are those of one moment of PostgreSQL. Each call has files of its own: of two attempts of a task neither
+    touches what the other wrote.
     """
     prefix = f"{staging_folder(partition.name, export)}/{chunk.number:05}-{uuid4().hex}"
-    split = _Split(target, prefix, _schema_of_files(partition))
+    split = _Split(target, prefix, _arrow_schema(each for each in partition.columns if each.name not in _IN_FOLDERS))
     try:
         version = _read(database, partition, chunk, split.add)
     finally:
         split.close()
     sync(target, [part.path for part in split.parts.values()])
-    files = (
-        (
-            part.path,
-            File(
-                chunk=chunk.number,
-                path=data_path(partition.name, export, chunk.number, *group),
-                queue_name=group[0],
-                result=group[1],
-                date=group[2],
-                rows=part.rows,
-                bytes=target.get_file_info(part.path).size,
-                md5=part.digest.hexdigest(),
-            ),
+    files = {
+        part.path: File(
+            chunk=chunk.number,
+            path=data_path(partition.name, export, chunk.number, *group),
+            queue_name=group[0],
+            result=group[1],
+            date=group[2],
+            rows=part.rows,
+            bytes=target.get_file_info(part.path).size,
+            md5=part.digest.hexdigest(),
         )
         for group, part in split.parts.items()
-    )
-    return StagedChunk(tuple(files), version)
+    }
+    return files, version
 
 
-def are_readable(target: SubTreeFileSystem, files: list[File]) -> bool:
-    """Read files back, and return whether each has the content that its manifest notes."""
-    return all(_is_readable(target, file) for file in files)
-
-
-def _is_readable(target: SubTreeFileSystem, file: File) -> bool:
+def is_readable(target: SubTreeFileSystem, file: File) -> bool:
+    """Read a file back, and return whether it has the content that its manifest notes."""
     try:
         return checksum_of_file(target, file.path) == (file.rows, file.md5)
     except (OSError, pa.ArrowException) as error:
@@ -140,38 +86,29 @@ def _read(database: Database, partition: Partition, chunk: Chunk, take: Callable
 
     Columns without any value in the chunk are left out: most messages use few, and each costs as much without values.
     """
-    rows = rows_of(partition, chunk)
     with database.arrow("pgqueue export") as conn, conn.cursor() as cursor:
         # Parallel workers would mix the order of the rows, which is the order of the checksum.
         cursor.execute("SET max_parallel_workers_per_gather = 0")
         cursor.execute("SET synchronize_seqscans = off")
         cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        cursor.execute(select_version(rows, partition.columns))
+        cursor.execute(partition.select_version(chunk))
         number, hash_, *values = cursor.fetchone()
         used = [column for column, count in zip(partition.columns, values, strict=True) if count]
-        cursor.execute(_select(used, rows))
-        schema = arrow_schema(used)
+        cursor.execute(partition.select(chunk, map(_value, used)))
+        schema = _arrow_schema(used)
         for batch in cursor.fetch_record_batch() if number else ():
             take(batch.cast(schema))
         cursor.execute("COMMIT")
     return Version(number, hash_)
 
 
-def _select(columns: Sequence[ArchiveColumn], rows: sql.Composed) -> str:
-    values = [
-        sql.SQL("a.{0}" if column.kind in _ARROW else "a.{0}::text AS {0}").format(sql.Identifier(column.name))
-        for column in columns
-    ]
-    return sql.SQL("SELECT {} {}").format(sql.SQL(", ").join(values), rows).as_string(None)
+def _value(column: ArchiveColumn) -> sql.Composed:
+    return sql.SQL("a.{0}" if column.kind in _ARROW else "a.{0}::text AS {0}").format(sql.Identifier(column.name))
 
 
-def arrow_schema(columns: Iterable[ArchiveColumn]) -> pa.Schema:
-    """Return the schema of columns of the archive in Arrow; what has no simple type is text, as JSON is."""
+def _arrow_schema(columns: Iterable[ArchiveColumn]) -> pa.Schema:
+    """Return the columns in Arrow; what has no simple type is text, as JSON is."""
     return pa.schema([(column.name, _ARROW.get(column.kind, pa.string())) for column in columns])
-
-
-def _schema_of_files(partition: Partition) -> pa.Schema:
-    return arrow_schema(column for column in partition.columns if column.name not in _IN_FOLDERS)
 
 
 def _with_all(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

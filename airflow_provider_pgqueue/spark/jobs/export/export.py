@@ -8,33 +8,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 import psycopg
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.argument import check, duration
+from airflow_provider_pgqueue.core.client import ZERO, run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, ExportError, InvalidArgument
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.failure import raised_in_spark
 from airflow_provider_pgqueue.spark.jobs.export.exporter import Exporter, PartitionGone
 from airflow_provider_pgqueue.spark.jobs.export.partition import closed_partitions, drop_partition
-from airflow_provider_pgqueue.spark.jobs.export.replace import (
+from airflow_provider_pgqueue.spark.jobs.exported.manifest import (
+    Manifest,
+    are_of_several_exports,
     files_by_partition,
-    is_in_place,
-    of_several_exports,
+    read_manifest,
     remove_others,
+    staging_folder,
 )
-from airflow_provider_pgqueue.spark.jobs.exported.manifest import Manifest, read_manifest, staging_folder
 from airflow_provider_pgqueue.spark.jobs.exported.target import open_target, remove_folder, shown
 from airflow_provider_pgqueue.spark.jobs.ledger import Summary, new_run_id, once
 from airflow_provider_pgqueue.spark.jobs.tables import tasks_at_once
 
 log = logging.getLogger(__name__)
-
-_MOST_ROWS: Final = 250_000
 
 
 def export(
@@ -44,10 +44,9 @@ def export(
     run_id: str | None = None,
     dsn: str | None = None,
     parallelism: int | None = None,
-    older_than: timedelta = timedelta(0),
+    older_than: timedelta = ZERO,
     partitions: Sequence[str] = (),
     drop: bool = False,
-    rows_per_file: int = _MOST_ROWS,
 ) -> Summary:
     """Write closed partitions of the archive as Parquet, verify them, drop them if wanted.
 
@@ -60,18 +59,14 @@ def export(
     :param older_than: Only partitions whose time ended at least so long ago.
     :param partitions: Only these, whatever their age.
     :param drop: Drop each partition after its export was compared with it.
-    :param rows_per_file: About how many messages a task reads, and a file has at most; up to 250,000.
     :raises InvalidArgument: for a partition that does not exist or is not closed.
     :raises ExportError: if the target cannot be written; ExportDiffers if a partition changes all the time.
     """
     if not target:
         raise InvalidArgument("target is empty. Give a path, or a URI of file, s3, gs or hdfs.")
-    if older_than < timedelta(0):
-        raise InvalidArgument(f"older_than is {older_than}. Give a duration from 0.")
-    if not 1 <= rows_per_file <= _MOST_ROWS:
-        raise InvalidArgument(f"rows_per_file is {rows_per_file}. Give a whole number from 1 to {_MOST_ROWS}.")
+    check({"older_than": older_than}, {"older_than": duration(ZERO, timedelta(days=36_500))})
     database, at_once = Database(dsn or ""), tasks_at_once(parallelism)
-    exporter = Exporter(spark, database, target, open_target(target), rows_per_file, at_once, verify=drop)
+    exporter = Exporter(spark, database, target, open_target(target), at_once, verify=drop)
     work = _Export(exporter, older_than, partitions, drop)
     return once(database, "export", run_id or new_run_id("export"), work.summary)
 
@@ -99,7 +94,6 @@ class _Export:
         self._tidy({name: paths for name, paths in found.items() if name not in names})
         for name in names:
             with self._alone(name) as conn:
-                remove_folder(self.exporter.target, staging_folder(name))
                 try:
                     what, manifest, present = self.exporter.ensure(conn, name)
                 except PartitionGone as error:
@@ -138,7 +132,7 @@ class _Export:
     def _tidy(self, found: Mapping[str, list[str]]) -> None:
         """Remove what a killed export left of partitions that this run does not export."""
         for name, paths in found.items():
-            if of_several_exports(paths):
+            if are_of_several_exports(paths):
                 with self._alone(name):
                     try:
                         manifest = read_manifest(self.exporter.target, name)
@@ -164,12 +158,12 @@ class _Export:
 
     def _drop(self, conn: psycopg.Connection[Any], manifest: Manifest) -> str | None:
         """Drop the partition if its export stands where it was put; return why it is kept."""
-        if not is_in_place(self.exporter.target, manifest):
+        if not manifest.is_in_place(self.exporter.target):
             return "somebody else changed its export meanwhile"
         try:
             return drop_partition(conn, manifest)
         except InvalidArgument:
-            if closed_partitions(conn, older_than=timedelta(0), names=[manifest.partition]):
+            if closed_partitions(conn, names=[manifest.partition]):
                 raise
             return "somebody else dropped it meanwhile"
 

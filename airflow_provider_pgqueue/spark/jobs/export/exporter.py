@@ -1,13 +1,18 @@
-"""One partition of the archive becomes Parquet, or stays what it is if it is exported and unchanged."""
+"""One partition of the archive becomes Parquet, or stays as it is if it is exported and unchanged.
+
+At each moment the older export or the new one is whole and valid. The files of each export have names of their own: the
+new ones are placed beside the old ones, then the manifest is replaced, and only then the old ones go. An export that is
+killed in between leaves files that no manifest names.
+"""
 
 from __future__ import annotations
 
 import errno
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import uuid4
 
@@ -18,20 +23,20 @@ from pyspark.sql import SparkSession
 from airflow_provider_pgqueue.core.errors import ExportDamaged, ExportDiffers, PgQueueError
 from airflow_provider_pgqueue.core.quantity import quantity, rate
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.export.chunk import are_readable, export_chunk, for_each_chunk
-from airflow_provider_pgqueue.spark.jobs.export.partition import Partition, closed_partitions, version_of
-from airflow_provider_pgqueue.spark.jobs.export.replace import take_place
+from airflow_provider_pgqueue.spark.jobs.export.chunk import export_chunk, is_readable
+from airflow_provider_pgqueue.spark.jobs.export.partition import Partition, closed_partitions
 from airflow_provider_pgqueue.spark.jobs.exported.manifest import (
-    Chunk,
     File,
     Manifest,
     Version,
     manifest_path,
     read_manifest,
+    remove_others,
     staging_folder,
 )
-from airflow_provider_pgqueue.spark.jobs.exported.target import remove_folder, shown
+from airflow_provider_pgqueue.spark.jobs.exported.target import move, remove_folder, shown, sync_folders
 from airflow_provider_pgqueue.spark.jobs.progress import watching, watching_tasks
+from airflow_provider_pgqueue.spark.jobs.tasks import for_each
 
 log = logging.getLogger(__name__)
 
@@ -53,24 +58,24 @@ class Exporter:
     database: Database
     uri: str
     target: SubTreeFileSystem
-    rows_per_file: int
     at_once: int
     verify: bool
 
     def ensure(self, conn: psycopg.Connection[Any], name: str) -> tuple[str, Manifest, bool]:
         """Return what was done, the manifest that is valid now, and whether the partition is there."""
+        remove_folder(self.target, staging_folder(name))
         try:
             manifest = read_manifest(self.target, name)
         except ExportDamaged as error:
             log.warning("partition %s: %s", name, error)
             manifest = None
-        found = closed_partitions(conn, older_than=timedelta(0), names=[name])
+        found = closed_partitions(conn, names=[name])
         if not found:
             if manifest is None:
                 raise PartitionGone(name)
             return "skipped", manifest, False
         (partition,) = found
-        if manifest is not None and not self._is_outdated(conn, partition, manifest):
+        if manifest is not None and self._is_current(conn, partition, manifest):
             log.info("partition %s: exported already, with %s", name, quantity(manifest.rows))
             return "skipped", manifest, True
         if manifest is not None and manifest.oid != partition.oid:
@@ -78,39 +83,41 @@ class Exporter:
                 f"{shown(self.uri)} has an export of another partition {name!r} with other messages. "
                 f"Give another target, or move that export away: {manifest_path(name)} and its files."
             )
-        manifest = self._export(conn, partition, older=manifest)
+        older, manifest = manifest, self._export(conn, partition)
+        if older is not None:
+            remove_others(self.target, manifest, [file.path for file in older.files])
         if self.verify and not self._is_readable(manifest):
             raise OSError(errno.EIO, "what was written cannot be read back")
         return "exported", manifest, True
 
-    def _is_outdated(self, conn: psycopg.Connection[Any], partition: Partition, manifest: Manifest) -> bool:
-        """Return whether the partition changed since its export, or files of that are gone or damaged."""
+    def _is_current(self, conn: psycopg.Connection[Any], partition: Partition, manifest: Manifest) -> bool:
+        """Return whether the partition is as it was exported, and the files of that are there and undamaged."""
         covered = sum(chunk.end_page - chunk.first_page for chunk in manifest.chunks)
-        if (manifest.oid, manifest.columns) != (partition.oid, partition.columns) or covered < partition.pages:
-            return True
-        infos = self.target.get_file_info([file.path for file in manifest.files])
-        if [info.size for info in infos] != [file.bytes for file in manifest.files]:
-            return True
-        if version_of(conn, partition) != manifest.version:
-            return True
-        return self.verify and not self._is_readable(manifest)
+        return (
+            (manifest.oid, manifest.columns) == (partition.oid, partition.columns)
+            and covered >= partition.pages
+            and manifest.has_all_files(self.target)
+            and partition.version(conn) == manifest.version
+            and not (self.verify and not self._is_readable(manifest))
+        )
 
     def _is_readable(self, manifest: Manifest) -> bool:
         """Read all files back, on the executors, and return whether they have what the manifest notes."""
-        files: dict[int, list[File]] = {chunk.number: [] for chunk in manifest.chunks}
-        for file in manifest.files:
-            files[file.chunk].append(file)
         target = self.target
         with watching_tasks(self.spark, f"partition {manifest.partition}, reading back"):
-            return all(self._for_each(manifest.chunks, lambda chunk: are_readable(target, files[chunk.number])))
+            return all(self._for_each(manifest.files, lambda file: is_readable(target, file)))
 
-    def _export(self, conn: psycopg.Connection[Any], partition: Partition, *, older: Manifest | None) -> Manifest:
+    def _export(self, conn: psycopg.Connection[Any], partition: Partition) -> Manifest:
         started = time.monotonic()
         log.info("partition %s: exporting %d pages", partition.name, partition.pages)
         try:
             manifest, staged = self._stage(conn, partition)
-            # The lock is of the session: if that broke, another export may be at work.
-            take_place(self.target, manifest, staged, older=older, still_alone=lambda: conn.execute("SELECT"))
+            for path, file in staged.items():
+                move(self.target, path, file.path)
+            sync_folders(self.target, [file.path for file in manifest.files])
+            # The lock is of the session: if that broke, another export may be at work by now.
+            conn.execute("SELECT")
+            manifest.save(self.target)
         finally:
             remove_folder(self.target, staging_folder(partition.name))
         speed = rate(manifest.rows, time.monotonic() - started)
@@ -119,14 +126,14 @@ class Exporter:
         )
         return manifest
 
-    def _stage(self, conn: psycopg.Connection[Any], partition: Partition) -> tuple[Manifest, list[tuple[str, File]]]:
-        """Write all files of a partition while nothing in it changes: a row that changes goes to another range."""
+    def _stage(self, conn: psycopg.Connection[Any], partition: Partition) -> tuple[Manifest, dict[str, File]]:
+        """Write all files of a partition, again if a row changed meanwhile: it may have moved to another range."""
         for _ in range(_TRIES):
-            found = closed_partitions(conn, older_than=timedelta(0), names=[partition.name])
+            found = closed_partitions(conn, names=[partition.name])
             if not found:
                 raise PartitionGone(partition.name)
-            manifest, staged = self._stage_chunks(conn, found[0])
-            if version_of(conn, partition) == manifest.version:
+            manifest, staged = self._stage_chunks(found[0])
+            if partition.version(conn) == manifest.version:
                 return manifest, staged
             log.info("partition %s changed meanwhile: exporting it anew", partition.name)
         raise ExportDiffers(
@@ -134,29 +141,25 @@ class Exporter:
             "Look who changes or drops it, and export it again."
         )
 
-    def _stage_chunks(
-        self, conn: psycopg.Connection[Any], partition: Partition
-    ) -> tuple[Manifest, list[tuple[str, File]]]:
+    def _stage_chunks(self, partition: Partition) -> tuple[Manifest, dict[str, File]]:
+        """Write the files once; return their manifest, and the files by where they are staged."""
         name = uuid4().hex
         folder = staging_folder(partition.name, name)
         self.target.create_dir(folder, recursive=True)
-        database, target = self.database, self.target
-        chunks = partition.chunks(self.rows_per_file)
+        database, target, chunks = self.database, self.target, partition.chunks()
         with watching(lambda: self._say(partition, folder, len(chunks))):
             done = self._for_each(chunks, lambda chunk: export_chunk(database, target, partition, chunk, name))
-        staged = [(path, File.from_json(file)) for chunk in done for path, file in chunk["files"]]
-        (schema_version,) = conn.execute("SELECT messages.schema_version()").fetchone() or (0,)
+        staged = {path: file for files, _ in done for path, file in files.items()}
         manifest = Manifest(
             partition=partition.name,
             oid=partition.oid,
             first_at=partition.first_at,
             end_at=partition.end_at,
-            schema_version=schema_version,
             exported_at=datetime.now(UTC),
-            version=sum((Version(**chunk["version"]) for chunk in done), Version()),
+            version=sum((version for _, version in done), Version()),
             columns=partition.columns,
             chunks=chunks,
-            files=tuple(sorted((file for _, file in staged), key=lambda file: file.path)),
+            files=tuple(sorted(staged.values(), key=lambda file: file.path)),
         )
         return manifest, staged
 
@@ -167,5 +170,6 @@ class Exporter:
         megabytes = sum(info.size for info in found) / 1e6
         log.info("partition %s: %d of %d parts in files, %.1f MB", partition.name, begun, chunks, megabytes)
 
-    def _for_each(self, chunks: tuple[Chunk, ...], work: Callable[[Chunk], Any]) -> list[Any]:
-        return for_each_chunk(self.spark, chunks, work, at_once=self.at_once)
+    def _for_each(self, items: Sequence[Any], work: Callable[[Any], Any]) -> list[Any]:
+        # To try again would not help against an error of the target.
+        return for_each(self.spark, items, work, at_once=self.at_once, is_final=lambda each: isinstance(each, OSError))

@@ -1,9 +1,11 @@
-"""What of an export is valid: a manifest per partition names its files; what no manifest names does not count."""
+"""Manifests say what is valid: each names the files of one partition, and a file that none names does not count."""
 
 from __future__ import annotations
 
 import json
+import logging
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import date, datetime
 from hashlib import sha256
@@ -12,10 +14,12 @@ from typing import Any, Final
 from pyarrow.fs import SubTreeFileSystem
 
 from airflow_provider_pgqueue.core.errors import ExportDamaged, ExportError
-from airflow_provider_pgqueue.spark.jobs.exported.target import files_in, is_inside, write
+from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.spark.jobs.exported.target import files_in, is_inside, remove_file, write
 
-FORMAT: Final = 1
-STAGING: Final = "_staging"
+log = logging.getLogger(__name__)
+
+_FORMAT: Final = 1
 _MANIFESTS: Final = "_manifests"
 _DATA_FILE: Final = re.compile(r"(?P<partition>.+)-\d{5,}-[0-9a-f]{32}\.parquet")
 # What Spark escapes in the names of folders too; it leaves the rest of Unicode alone.
@@ -41,7 +45,7 @@ class ArchiveColumn:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """Differs after any change of any row: how many rows there are, and a hash of the place and transaction of each."""
+    """The number of rows and a hash of the place and transaction of each: it differs after any change of any row."""
 
     rows: int = 0
     hash: int = 0
@@ -80,7 +84,6 @@ class Manifest:
     oid: int
     first_at: datetime
     end_at: datetime
-    schema_version: int
     exported_at: datetime
     version: Version
     columns: tuple[ArchiveColumn, ...]
@@ -99,27 +102,25 @@ class Manifest:
 
     def to_json(self) -> str:
         """Return the manifest with a checksum of itself, to notice when a part of it is lost or changed."""
-        content = asdict(self) | {"format": FORMAT, "rows": self.rows, "bytes": self.bytes}
-        content = json.loads(json.dumps(content, default=_iso))
+        content = asdict(self) | {"format": _FORMAT, "rows": self.rows, "bytes": self.bytes}
+        content = json.loads(json.dumps(content, default=lambda moment: moment.isoformat()))
         return json.dumps(content | {"checksum": _checksum(content)}, indent=1, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
-        """Return the manifest in a text; ValueError if the text is not whole, UnknownFormat for a newer one."""
+        """Return the manifest in a text; ValueError if the text is not whole, ExportError if its format is newer."""
         content = json.loads(text)
         if not isinstance(content, dict):
             raise ValueError("it is no object")
-        if content.get("format", FORMAT) != FORMAT:
-            raise UnknownFormat(content["format"])
+        if content.get("format", _FORMAT) != _FORMAT:
+            raise ExportError(f"format {content['format']}; this version of the package knows format {_FORMAT}")
         if content.pop("checksum", None) != _checksum(content):
             raise ValueError("the checksum is wrong")
+        moments = {name: datetime.fromisoformat(content[name]) for name in ("first_at", "end_at", "exported_at")}
         return cls(
             partition=content["partition"],
             oid=content["oid"],
-            first_at=datetime.fromisoformat(content["first_at"]),
-            end_at=datetime.fromisoformat(content["end_at"]),
-            schema_version=content["schema_version"],
-            exported_at=datetime.fromisoformat(content["exported_at"]),
+            **moments,
             version=Version(**content["version"]),
             columns=tuple(ArchiveColumn(**column) for column in content["columns"]),
             chunks=tuple(Chunk(**chunk) for chunk in content["chunks"]),
@@ -131,9 +132,14 @@ class Manifest:
         by_way_of = f"{staging_folder(self.partition)}/manifest.json"
         write(target, manifest_path(self.partition), self.to_json().encode(), by_way_of=by_way_of)
 
+    def is_in_place(self, target: SubTreeFileSystem) -> bool:
+        """Return whether this is the valid manifest of its partition, and all its files are there."""
+        return read_manifest(target, self.partition) == self and self.has_all_files(target)
 
-class UnknownFormat(Exception):
-    """A manifest is of a format that this version of the package does not know."""
+    def has_all_files(self, target: SubTreeFileSystem) -> bool:
+        """Return whether each file is there in its full size."""
+        found = target.get_file_info([file.path for file in self.files])
+        return [info.size for info in found] == [file.bytes for file in self.files]
 
 
 def read_manifest(target: SubTreeFileSystem, partition: str) -> Manifest | None:
@@ -147,11 +153,10 @@ def read_manifest(target: SubTreeFileSystem, partition: str) -> Manifest | None:
             return Manifest.from_json(stream.read().decode())
     except FileNotFoundError:
         return None
-    except UnknownFormat as error:
+    except ExportError as error:
         raise ExportError(
-            f"the manifest {path} has format {error}; this version of the package knows format {FORMAT}. "
-            "Upgrade the package, here and where the export runs."
-        ) from error
+            f"the manifest {path} has {error}. Upgrade the package, here and where the export runs."
+        ) from None
     except ValueError as error:  # of the JSON, its encoding or the checksum
         raise ExportDamaged(
             f"the manifest {path} is damaged. Export partition {partition!r} again; its files are kept until then. "
@@ -167,12 +172,12 @@ def read_manifests(target: SubTreeFileSystem) -> list[Manifest]:
 
 
 def manifest_path(partition: str) -> str:
-    return f"{_MANIFESTS}/{escaped(partition)}.json"
+    return f"{_MANIFESTS}/{_escaped(partition)}.json"
 
 
 def staging_folder(partition: str, *export: str) -> str:
     """Return the folder of what is not valid yet; Spark and pyarrow look into none that begins with `_`."""
-    return "/".join((STAGING, escaped(partition), *export))
+    return "/".join(("_staging", _escaped(partition), *export))
 
 
 def data_path(partition: str, export: str, chunk: int, queue_name: str, result: str, day: date) -> str:
@@ -180,22 +185,38 @@ def data_path(partition: str, export: str, chunk: int, queue_name: str, result: 
 
     The name of the export is in the name of the file: no other export has the same.
     """
-    folder = f"queue_name={escaped(queue_name)}/result={escaped(result)}/date={day.isoformat()}"
-    return f"data/{folder}/{escaped(partition)}-{chunk:05}-{export}.parquet"
+    folder = f"queue_name={_escaped(queue_name)}/result={_escaped(result)}/date={day.isoformat()}"
+    return f"data/{folder}/{_escaped(partition)}-{chunk:05}-{export}.parquet"
 
 
-def partition_of(base_name: str) -> str | None:
-    """Return of which partition a file in `data` is, None if no export made it."""
-    found = _DATA_FILE.fullmatch(base_name)
-    return _unescaped(found["partition"]) if found else None
+def files_by_partition(target: SubTreeFileSystem) -> dict[str, list[str]]:
+    """Return all files in `data` by their partition, whether a manifest names them or not."""
+    found: dict[str, list[str]] = {}
+    for info in files_in(target, "data"):
+        if made_by_export := _DATA_FILE.fullmatch(info.base_name):
+            found.setdefault(_unescaped(made_by_export["partition"]), []).append(info.path)
+    return found
 
 
-def export_of(path: str) -> str:
-    """Return the name of the export that made a file in `data`."""
-    return path.rpartition("-")[2].removesuffix(".parquet")
+def are_of_several_exports(paths: Iterable[str]) -> bool:
+    """Return whether the files of a partition are from more than one export, so that some are not valid."""
+    return len({path.rpartition("-")[2] for path in paths}) > 1
 
 
-def escaped(name: str) -> str:
+def remove_others(target: SubTreeFileSystem, manifest: Manifest, paths: Iterable[str]) -> None:
+    """Remove those of the files of a partition that its manifest does not name.
+
+    They must have been there before the lock of the partition was taken: a younger file may belong to an export that is
+    at work now.
+    """
+    others = set(paths) - {file.path for file in manifest.files}
+    for path in sorted(others):
+        remove_file(target, path)
+    if others:
+        log.info("partition %s: %s of other exports removed", manifest.partition, quantity(len(others), "file"))
+
+
+def _escaped(name: str) -> str:
     """Return a name that is one segment of a path, whatever it has in it; an empty one as Hive writes NULL."""
     if name in (".", ".."):
         return name.replace(".", "%2E")
@@ -208,7 +229,3 @@ def _unescaped(name: str) -> str:
 
 def _checksum(content: dict[str, Any]) -> str:
     return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _iso(value: date) -> str:
-    return value.isoformat()

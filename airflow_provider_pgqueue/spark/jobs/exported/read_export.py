@@ -1,4 +1,4 @@
-"""What was exported, to read: the files that the manifests name, and no others."""
+"""Reads what was exported: the files that the manifests name, and no others."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def write(target: SubTreeFileSystem, path: str, content: bytes, *, by_way_of: st
 
 
 def sync(target: SubTreeFileSystem, paths: list[str]) -> None:
-    """Force files, or entries of folders, to the disk. The other file systems have them safe when they are closed."""
+    """Force files, or the entries of folders, to the disk. Other file systems keep a file safe once it is closed."""
     if not isinstance(target.base_fs, LocalFileSystem):
         return
     for path in paths:
@@ -90,5 +90,5 @@ def sync(target: SubTreeFileSystem, paths: list[str]) -> None:
 
 
 def sync_folders(target: SubTreeFileSystem, paths: list[str]) -> None:
-    """Force to the disk that files stand in their folders, and these in theirs."""
+    """Force the entries of files in their folders, and of these in theirs, to the disk."""
     sync(target, sorted({str(folder) for path in paths for folder in PurePosixPath(path).parents}))

@@ -11,16 +11,17 @@ from typing import Any, Final, Literal
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from airflow_provider_pgqueue.core.argument import check, duration, optional
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.ledger import Summary, as_line, new_run_id, once
 from airflow_provider_pgqueue.spark.jobs.progress import watching_tasks
 from airflow_provider_pgqueue.spark.jobs.reconcile.keys import Keys
-from airflow_provider_pgqueue.spark.jobs.tables import now, read, require_queues, several, tasks_at_once
+from airflow_provider_pgqueue.spark.jobs.tables import read, require_queues, several, tasks_at_once
 
 log = logging.getLogger(__name__)
 
-KINDS: Final = ("lost", "doubled", "missing_effect", "effect_without_success", "slow")
+_KINDS: Final = ("lost", "doubled", "missing_effect", "effect_without_success", "slow")
 _COLUMNS: Final = ("kind", "key", "ids", "successes", "effects", "seconds")
 _IDS: Final = 100  # of one key
 _SAMPLE: Final = 20  # keys of each kind in the summary
@@ -82,8 +83,7 @@ def reconcile(
         raise InvalidArgument(f"by is {by!r}. Give reference or id.")
     if output_format not in ("parquet", "csv"):
         raise InvalidArgument(f"output_format is {output_format!r}. Give parquet or csv.")
-    if slow_after is not None and slow_after < timedelta(0):
-        raise InvalidArgument(f"slow_after is {slow_after}. Give a duration from zero on.")
+    check({"slow_after": slow_after}, {"slow_after": optional(duration(timedelta(0), timedelta(days=36_500)))})
     database, run_id = Database(dsn or ""), run_id or new_run_id("reconcile")
     wanted = Keys.of("expected", expected, expected_query, expected_column or by, expected_dsn_variable, database)
     effects = Keys.of("business", business, business_query, business_column or by, business_dsn_variable, database)
@@ -123,7 +123,7 @@ class _Messages:
         archive = self._read("archive", "id,queue_name,result,created_at,archived_at,reference").localCheckpoint()
         still = waiting.join(archive.select("id"), "id", "left_anti")
         finished = self._as_messages(archive, F.col("result") == "success", F.col("archived_at"), finished=True)
-        return finished.unionAll(self._as_messages(still, F.lit(False), F.lit(now(self.database)), finished=False))
+        return finished.unionAll(self._as_messages(still, F.lit(False), F.lit(self.database.now()), finished=False))
 
     def _read(self, table: str, columns: str) -> DataFrame:
         rows = read(
@@ -209,8 +209,8 @@ def _counts(found: DataFrame) -> dict[str, Any]:
     shown = found.withColumn("place", place).where(F.col("place") <= _SAMPLE).orderBy("kind", "place").collect()
     return {
         "discrepancies": sum(counts.values()),
-        "found": {kind: counts.get(kind, 0) for kind in KINDS},
-        "sample": {kind: [row["key"] for row in shown if row["kind"] == kind] for kind in KINDS if kind in counts},
+        "found": {kind: counts.get(kind, 0) for kind in _KINDS},
+        "sample": {kind: [row["key"] for row in shown if row["kind"] == kind] for kind in _KINDS if kind in counts},
     }
 
 

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-NO_WORDS: Final = "(no message)"
+_NO_WORDS: Final = "(no message)"
 _LONGEST_TEXT: Final = 2000  # characters, as messages.fingerprint() takes
 _MOST_WORDS: Final = 60  # of a message that are looked at
 _MOST_PATTERNS: Final = 500  # of one length that a message is compared with
@@ -22,7 +22,7 @@ _QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
 _NUMBER: Final = re.compile(r"(?<!\w)[0-9a-fA-F-]*[0-9][0-9a-fA-F-]*(?!\w)")
 _REPEATED: Final = re.compile(r"([#?])(?:[\s,;:.]*\1)+")
 
-Words = tuple[str, ...]
+_Words = tuple[str, ...]
 
 
 def normalise(text: str) -> str:
@@ -42,21 +42,21 @@ def group(texts: Iterable[str]) -> dict[str, str]:
     others of the group: a chain of small steps does not lead from one cause to another. What comes out depends on the
     set of texts alone, not on their order.
     """
-    by_length: dict[int, list[Words]] = defaultdict(list)
+    by_length: dict[int, list[_Words]] = defaultdict(list)
     for text in sorted(set(texts)):
         words = tuple(text.split())
         by_length[len(words)].append(words)
     return {
-        " ".join(words): " ".join(pattern) or NO_WORDS
+        " ".join(words): " ".join(pattern) or _NO_WORDS
         for same_length in by_length.values()
         for pattern, members in _grouped(same_length)
         for words in members
     }
 
 
-def _grouped(messages: Sequence[Words]) -> list[tuple[Words, list[Words]]]:
-    patterns: list[Words] = []
-    members: list[list[Words]] = []
+def _grouped(messages: Sequence[_Words]) -> list[tuple[_Words, list[_Words]]]:
+    patterns: list[_Words] = []
+    members: list[list[_Words]] = []
     for words in messages:
         place = _nearest(words, patterns)
         if place is None:
@@ -68,7 +68,7 @@ def _grouped(messages: Sequence[Words]) -> list[tuple[Words, list[Words]]]:
     return list(zip(patterns, members, strict=True))
 
 
-def _nearest(words: Words, patterns: Sequence[Words]) -> int | None:
+def _nearest(words: _Words, patterns: Sequence[_Words]) -> int | None:
     nearest, most = None, math.ceil(_SHARED * len(words)) - 1
     for place, pattern in enumerate(patterns[:_MOST_PATTERNS]):
         shared = sum(map(str.__eq__, pattern, words))
@@ -77,5 +77,5 @@ def _nearest(words: Words, patterns: Sequence[Words]) -> int | None:
     return nearest
 
 
-def _shared(pattern: Words, words: Words) -> Words:
+def _shared(pattern: _Words, words: _Words) -> _Words:
     return tuple(mine if mine == other else "*" for mine, other in zip(pattern, words, strict=True))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, Literal
 
-Trend = Literal["new", "growing", "steady", "fading"]
+_Trend = Literal["new", "growing", "steady", "fading"]
 
 _HOURS_UP_TO: Final = timedelta(days=14)
 _FACTOR: Final = 2.0
@@ -43,7 +43,7 @@ class Period:
         return self.end - (self.end - self.begin) / 4
 
 
-def trend(period: Period, *, before: int, lately: int, first_at: datetime) -> Trend:
+def trend(period: Period, *, before: int, lately: int, first_at: datetime) -> _Trend:
     """Say how a cause develops, from how many died before the last quarter of the window and in it.
 
     `new`: none before. `fading`: none lately. Else `growing` or `fading` if the rate at least doubled or halved since

@@ -18,7 +18,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run, to_json
+from airflow_provider_pgqueue.core.argument import check, whole
+from airflow_provider_pgqueue.core.client import to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.database import Database
@@ -55,12 +56,15 @@ def triage(
     :param report: Write a page with plots to this file. Needs the extra spark-triage.
     :raises QueueNotFound: for a name that no queue has.
     """
-    if not 1 <= max_causes <= 1000:
-        raise InvalidArgument(f"max_causes is {max_causes}. Give a number from 1 to 1000.")
-    if report is not None:
-        _require_plots()
-    period, at_once, queues = _period(since, until), tasks_at_once(parallelism), several(queues)
-    database, run_id = Database(dsn or ""), run_id or new_run_id("triage", *queues)
+    check({"max_causes": max_causes}, {"max_causes": whole(1, 1000)})
+    if report is not None and find_spec("jinja2") is None:
+        raise ModuleNotFoundError(
+            'jinja2 is not installed. Install it with: pip install "airflow-provider-pgqueue[spark-triage]", '
+            "or leave out report.",
+            name="jinja2",
+        )
+    queues, at_once, database = several(queues), tasks_at_once(parallelism), Database(dsn or "")
+    period, run_id = _period(since, until or database.now()), run_id or new_run_id("triage", *queues)
 
     def work() -> Summary:
         require_queues(database, queues)
@@ -76,18 +80,7 @@ def triage(
     return once(database, "triage", run_id, work)
 
 
-def _require_plots() -> None:
-    for name in ("jinja2", "matplotlib"):
-        if find_spec(name) is None:
-            raise ModuleNotFoundError(
-                f'{name} is not installed. Install it with: pip install "airflow-provider-pgqueue[spark-triage]", '
-                "or leave out report.",
-                name=name,
-            )
-
-
-def _period(since: datetime | None, until: datetime | None) -> Period:
-    end = until or datetime.now(UTC)
+def _period(since: datetime | None, end: datetime) -> Period:
     begin = since or end - timedelta(days=7)
     if begin.tzinfo is None or end.tzinfo is None or begin >= end:
         raise InvalidArgument(f"since is {begin} and until is {end}. Give time zones, and an end after the beginning.")
@@ -96,8 +89,7 @@ def _period(since: datetime | None, until: datetime | None) -> Period:
 
 def _record(database: Database, run_id: str, causes: list[Cause]) -> None:
     given = [{name: _plain(value) for name, value in cause.items()} for cause in causes]
-    with database.connect("pgqueue triage") as conn:
-        recorded = run(conn, verbs.record_triage_causes(run_id, to_json(given)))
+    recorded = database.run(verbs.record_triage_causes(run_id, to_json(given)), "pgqueue triage")
     log.info("run %s recorded %s of death", run_id, quantity(recorded, "cause"))
 
 

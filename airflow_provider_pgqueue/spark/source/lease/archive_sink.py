@@ -29,7 +29,7 @@ _NAMES: Final = {Success: "success", Rejected: "rejected", Failed: "failed", Ret
 
 
 @dataclass(frozen=True, slots=True)
-class SinkCounts(WriterCommitMessage):
+class _SinkCounts(WriterCommitMessage):
     """How many messages of a part ended how; `lost` are those whose lease was gone."""
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -50,23 +50,23 @@ class ArchiveSink(DataSourceStreamArrowWriter):
             )
         self._database = database
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCounts:
-        """Archive or release the messages of a part, a call for each lease and batch; again does no harm."""
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> _SinkCounts:
+        """Archive or release the messages of a part, a call for each lease and batch; to repeat it does no harm."""
         counts: Counter[str] = Counter()
         with self._database.connect("pgqueue archive sink") as conn:
             for batch in iterator:
                 for lock_token, outcomes in _by_lease(batch).items():
                     counts.update(_settle(conn, lock_token, outcomes))
-        return SinkCounts(counts)
+        return _SinkCounts(counts)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Say how many messages of the batch ended how. They were archived by the tasks."""
-        counts = sum((message.counts for message in messages if isinstance(message, SinkCounts)), Counter[str]())
+        """Log how many messages of the batch ended how; the tasks have archived them."""
+        counts = sum((message.counts for message in messages if isinstance(message, _SinkCounts)), Counter[str]())
         said = ", ".join(f"{number:,} {name}" for name, number in sorted(counts.items())) or quantity(0)
         log.log(logging.WARNING if counts["lost"] else logging.INFO, "batch %s: %s", batchId, said)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Say that the batch will be tried again: what its tasks archived stays archived."""
+        """Log that the batch will be tried again; what its tasks archived stays archived."""
         log.warning("batch %s was not finished; what it archived is done, the rest is delivered again", batchId)
 
 

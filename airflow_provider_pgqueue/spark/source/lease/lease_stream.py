@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
-from psycopg.types.string import TextLoader
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
@@ -17,7 +16,7 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.errors import InvalidArgument, QueuePaused
 from airflow_provider_pgqueue.core.message import Row
-from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.database import Database, leave_json
 from airflow_provider_pgqueue.spark.source import options as given
 from airflow_provider_pgqueue.spark.source.schema import LEASED, arrow_schema
 from airflow_provider_pgqueue.spark.source.session import Session
@@ -59,7 +58,8 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._initial is None:
             self._session.ask(verbs.status(self._queue_name))  # raises if there is no such queue
-            self._initial = self._now()
+            # In milliseconds of the database's clock, which goes on whichever driver asks.
+            self._initial = int(self._database.now().timestamp() * 1000)
         return {"batch": self._initial}
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -93,12 +93,6 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = self._session.ask(verbs.ready_queues([self._queue_name], count_up_to=count_up_to))
         return sum(queue.ready for queue in found)
 
-    def _now(self) -> int:
-        """Return milliseconds of the database's clock, which goes on whichever driver asks."""
-        with self._database.connect(_NAME) as conn:
-            ((moment,),) = conn.execute("SELECT clock_timestamp()").fetchall()
-        return int(moment.timestamp() * 1000)
-
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Name the leases of a batch. Its end is its name, because Spark forgets the start of the first batch."""
         if start == end:
@@ -119,13 +113,13 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             locked_by=f"{self._stream} {process_name()}",
         )
         with self._database.connect(_NAME) as conn:
-            # A body goes through as the text that it is, and a token is a text in Spark.
-            for kind in ("jsonb", "uuid"):
-                conn.adapters.register_loader(kind, TextLoader)
+            leave_json(conn)
             try:
-                return run(conn, statement)
+                rows = run(conn, statement)
             except QueuePaused:
                 return []
+        # A token is a text in Spark.
+        return [row | {"lock_token": str(row["lock_token"])} for row in rows]
 
 
 def _stream_name(options: Mapping[str, str]) -> str:

@@ -16,9 +16,8 @@ from pyspark.sql.types import StructType
 from airflow_provider_pgqueue.core.errors import BeforeArchive, InvalidArgument
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source import options as given
+from airflow_provider_pgqueue.spark.source.log.log_end import LogEnd, LogWatch, Offset
 from airflow_provider_pgqueue.spark.source.log.log_plan import LogPlan
-from airflow_provider_pgqueue.spark.source.log.log_watch import LogWatch
-from airflow_provider_pgqueue.spark.source.log.position import LogEnd, Offset
 from airflow_provider_pgqueue.spark.source.rows import rows
 from airflow_provider_pgqueue.spark.source.schema import ARCHIVE, arrow_schema
 from airflow_provider_pgqueue.spark.source.selection import compare, conditions
@@ -113,7 +112,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition((stretches, read_at)) for stretches in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Give the rows of one part, by a short statement for each stretch of it; any number of times."""
+        """Give the rows of one part, by a short statement for each stretch of it; it can be repeated."""
         stretches, read_at = partition.value
         schema = arrow_schema(self._columns)
         with self._database.arrow(_NAME) as conn, conn.cursor() as cursor:

@@ -8,14 +8,14 @@ from datetime import datetime
 from typing import Final
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.spark.source.log.position import LogEnd
+from airflow_provider_pgqueue.spark.source.log.log_end import LogEnd
 from airflow_provider_pgqueue.spark.source.session import Session
 
 _STRETCH: Final = 10_000  # messages of one SELECT: its snapshot lasts as long as the sink takes them
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class _Step:
     """How far to go: to before transaction `end`, over `messages` rows, the newest of them archived at `at`."""
 
     end: int
@@ -33,21 +33,21 @@ class Stretch:
 
 
 class LogPlan:
-    """The next steps from each place, and until when there is known to be nothing."""
+    """The next steps from each place, and the time up to which there is known to be nothing."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._next: dict[tuple[int, int | None], Step] = {}
+        self._next: dict[tuple[int, int | None], _Step] = {}
         self._empty: tuple[int, LogEnd] | None = None
 
-    def next_step(self, here: int, end: LogEnd, max_messages: int | None) -> Step | None:
+    def next_step(self, here: int, end: LogEnd, max_messages: int | None) -> _Step | None:
         """Return the step that begins at a place; None if there is nothing before the end of the log."""
         key = (here, max_messages)
         if key not in self._next:
             self._make(here, end, max_messages)
         return self._next.get(key)
 
-    def steps(self, start: int, end: int, max_messages: int | None = None) -> Iterator[Step]:
+    def steps(self, start: int, end: int, max_messages: int | None = None) -> Iterator[_Step]:
         """Cut a stretch, however long it is."""
         while start < end and (steps := self._ask(start, end, max_messages)):
             yield from steps
@@ -91,6 +91,6 @@ class LogPlan:
         if place == here:
             self._empty = (here, end)
 
-    def _ask(self, start: int, end: int, max_messages: int | None) -> list[Step]:
+    def _ask(self, start: int, end: int, max_messages: int | None) -> list[_Step]:
         rows = self._session.ask(verbs.split_archive_log(start, end, max_messages=max_messages))
-        return [Step(row["xid"], row["messages"], row["archived_at"]) for row in rows]
+        return [_Step(row["xid"], row["messages"], row["archived_at"]) for row in rows]

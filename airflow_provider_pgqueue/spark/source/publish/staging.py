@@ -10,25 +10,20 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import IO, Any, Final, TypeVar
+from typing import Any, Final
 
 import psycopg
 import pyarrow as pa
-from psycopg import sql
 from pyspark.sql.datasource import WriterCommitMessage
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.connection import check_version
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.source.publish.copy_text import lines
-from airflow_provider_pgqueue.spark.source.publish.refusal import refusal
+from airflow_provider_pgqueue.spark.source.publish.copy import copy, lines
 
-T = TypeVar("T")
 _IN_MEMORY: Final = 16 * 1024 * 1024
-_CHUNK: Final = 256 * 1024
 _PATIENCE: Final = 60.0
 # A host that vanishes must not keep its slot for the two hours of the system's default.
 _SLOT: Final = """
@@ -65,14 +60,14 @@ class Stage:
     slots: int = 8
 
     def open(self, *, queue_name: str | None = None, run_id: str | None = None) -> bool:
-        """Make the stage unless there is one; False if the run was published before.
+        """Make the stage unless it exists; return False if the run was published before.
 
         Raises QueueNotFound, PermissionDenied, or InvalidArgument if another pipeline has a run of this name.
         """
-        return self._run(self._found(queue_name=queue_name, run_id=run_id)) is not None
+        return self.database.run(self._found(queue_name=queue_name, run_id=run_id)) is not None
 
     def put(self, partition: int, batches: Iterator[pa.RecordBatch]) -> StagedRows:
-        """Stage the rows of a partition, all or none; again is another attempt, of which the driver publishes one.
+        """Stage the rows of a partition, all or none; each call is an attempt, of which the driver publishes one.
 
         The rows are collected first, on the local disk if they are many. So the session lasts as long as the transfer
         and not as long as Spark computes, and its snapshot never holds back the vacuum of the queue.
@@ -88,8 +83,8 @@ class Stage:
                 staged = replace(staged, rows=staged.rows + batch.num_rows)
             if staged.rows:
                 file.seek(0)
-                with self._slot() as conn:
-                    _copy(conn, run(conn, self._found()), columns, file, partition)
+                with self._slot() as (conn, table):
+                    copy(conn, table, columns, file, partition)
         return staged
 
     def publish(
@@ -101,10 +96,10 @@ class Stage:
         dedup_window: str | None = None,
         batch: int | None = None,
     ) -> dict[str, Any]:
-        """Publish the attempts that won in one transaction; how many `rows`, `published`, `duplicates`.
+        """Publish the attempts that won in one transaction; return the numbers `rows`, `published` and `duplicates`.
 
-        The same run or batch again publishes nothing and gives the old numbers with `repeated`. So a commit whose
-        answer was lost is asked for again. Raises StageIncomplete if rows are gone, or an error of publishing: then
+        The same run or batch again publishes nothing and returns the old numbers with `repeated`. So a commit
+        whose reply was lost is repeated. Raises StageIncomplete if rows are gone, or an error of publishing: then
         nothing was published.
         """
         given = json.dumps(
@@ -115,26 +110,21 @@ class Stage:
         )
         for pause in (1, 2):
             try:
-                return self._run(statement)
+                return self.database.run(statement)
             except ConnectionFailed:
                 time.sleep(pause)
-        return self._run(statement)
+        return self.database.run(statement)
 
     def drop(self) -> None:
         """Drop the stage; what a task that still runs keeps from being dropped is left to the upkeep."""
-        self._run(verbs.drop_stage(self.stage_id))
+        self.database.run(verbs.drop_stage(self.stage_id))
 
     def _found(self, **arguments: str | None) -> Statement[str | None]:
         return verbs.stage_publish(self.stage_id, **arguments)
 
-    def _run(self, statement: Statement[T]) -> T:
-        with self.database.connect() as conn:
-            check_version(conn)
-            return run(conn, statement)
-
     @contextmanager
-    def _slot(self) -> Iterator[psycopg.Connection[Any]]:
-        """Give a transaction with one of the slots; the slot goes with it, however it ends.
+    def _slot(self) -> Iterator[tuple[psycopg.Connection[Any], str | None]]:
+        """Give a transaction with one of the slots, and the table of the stage; the slot goes with it, however it ends.
 
         Not with the session, which behind a pooler is somebody else's next and would keep the slot.
         """
@@ -147,25 +137,13 @@ class Stage:
                 if time.monotonic() > give_up:
                     raise
             else:
-                with conn, conn.transaction():
+                with conn:
+                    # Before the transaction: the others would wait for one that made the stage and goes on to copy.
+                    table = run(conn, self._found())
                     give_up = time.monotonic() + _PATIENCE
-                    if conn.execute(_SLOT, {"slots": self.slots, "stage_id": self.stage_id}).rowcount:
-                        yield conn
-                        return
+                    with conn.transaction():
+                        if conn.execute(_SLOT, {"slots": self.slots, "stage_id": self.stage_id}).rowcount:
+                            yield conn, table
+                            return
             time.sleep(pause * random.uniform(0.5, 1))
             pause = min(2 * pause, 2.0)
-
-
-def _copy(
-    conn: psycopg.Connection[Any], table: str | None, columns: Sequence[str], file: IO[bytes], partition: int
-) -> None:
-    statement = sql.SQL("COPY {} ({}) FROM STDIN (ENCODING 'UTF8')").format(
-        sql.Identifier(*str(table).split(".")),
-        sql.SQL(", ").join(map(sql.Identifier, ["attempt", "ordinal", *columns])),
-    )
-    try:
-        with conn.cursor() as cursor, cursor.copy(statement) as copy:
-            while chunk := file.read(_CHUNK):
-                copy.write(chunk)
-    except psycopg.Error as error:
-        raise refusal(error, partition) from None

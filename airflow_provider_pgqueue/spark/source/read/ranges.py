@@ -1,4 +1,4 @@
-"""Cuts a table into ranges that hold about the same, by keys that no row ever changes: its time and its id."""
+"""Divides a table into ranges of about the same size, by keys that never change: the time and the id of a row."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from airflow_provider_pgqueue.spark.source.schema import Table
 from airflow_provider_pgqueue.spark.source.selection import Selection, Span, compare
 
 # In pages of 8 kB. A piece is one statement: long enough to be worth it, short enough to hold no snapshot for long.
-SMALLEST: Final = 64
-LARGEST: Final = 16384
-# Pieces a range, so that ranges can be balanced; pages that are looked at for each cut, and for all cuts of a extent.
-PIECES: Final = 4
-SAMPLED: Final = 32
-SAMPLED_AT_MOST: Final = 4096
+_SMALLEST: Final = 64
+_LARGEST: Final = 16384
+# Pieces per range, so that ranges can be balanced; pages to look at for each cut, and for all cuts of an extent.
+_PIECES: Final = 4
+_SAMPLED: Final = 32
+_SAMPLED_AT_MOST: Final = 4096
 
 # The partitions, or the table without any. An empty one has no pages, whatever its TOAST has. TOAST, with large bodies,
 # counts for the size of a piece, but a sample looks at the other pages.
@@ -51,7 +51,7 @@ class Range(InputPartition):
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class _Extent:
     """A span of a table's time, how many pages hold it at most, and how many of them are not TOAST."""
 
     span: Span
@@ -60,7 +60,7 @@ class Extent:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class _Piece:
     """One statement and about how many pages it reads."""
 
     statement: str
@@ -80,7 +80,7 @@ def plan(conn: psycopg.Connection[Any], selection: Selection) -> list[Range]:
     return _balance(pieces, selection.max_ranges)
 
 
-def _extents(conn: psycopg.Connection[Any], selection: Selection) -> Iterator[Extent]:
+def _extents(conn: psycopg.Connection[Any], selection: Selection) -> Iterator[_Extent]:
     """Give all of time, in its order."""
     leaves = conn.execute(_LEAVES, {"table": selection.table.relation.as_string(conn)}).fetchall()
     # What no other has belongs to the default partition; all of it to a table without partitions.
@@ -89,34 +89,34 @@ def _extents(conn: psycopg.Connection[Any], selection: Selection) -> Iterator[Ex
     edge = None
     for begin, end, *sizes in leaves:
         if begin:
-            yield Extent(Span(edge, begin) & selection.span, *elsewhere)
-            yield Extent(Span(begin, end) & selection.span, *sizes)
+            yield _Extent(Span(edge, begin) & selection.span, *elsewhere)
+            yield _Extent(Span(begin, end) & selection.span, *sizes)
             edge = end
-    yield Extent(Span(edge) & selection.span, *elsewhere)
+    yield _Extent(Span(edge) & selection.span, *elsewhere)
 
 
-def _merged(extents: Sequence[Extent], size: int) -> list[Extent]:
+def _merged(extents: Sequence[_Extent], size: int) -> list[_Extent]:
     """Join neighbours that are one piece together."""
-    merged: list[Extent] = []
+    merged: list[_Extent] = []
     for extent in extents:
         if merged and merged[-1].pages + extent.pages <= size:
             last = merged.pop()
             span = Span(last.span.begin, extent.span.end)
-            extent = Extent(span, last.pages + extent.pages, last.heap + extent.heap)
+            extent = _Extent(span, last.pages + extent.pages, last.heap + extent.heap)
         merged.append(extent)
     return merged
 
 
 def _piece_size(pages: int, max_ranges: int) -> int:
-    return min(max(ceil(pages / (max_ranges * PIECES)), SMALLEST), LARGEST)
+    return min(max(ceil(pages / (max_ranges * _PIECES)), _SMALLEST), _LARGEST)
 
 
-def _cut(conn: psycopg.Connection[Any], selection: Selection, extent: Extent, size: int) -> list[Piece]:
+def _cut(conn: psycopg.Connection[Any], selection: Selection, extent: _Extent, size: int) -> list[_Piece]:
     within = extent.span.conditions(selection.table.moment)
     cuts = _cuts(conn, selection.table, within, extent.heap, ceil(extent.pages / size))
     pages = ceil(extent.pages / (len(cuts) + 1))
     return [
-        Piece(selection.statement(*within, *_ids(begin, end)).as_string(conn), pages)
+        _Piece(selection.statement(*within, *_ids(begin, end)).as_string(conn), pages)
         for begin, end in pairwise([None, *cuts, None])
     ]
 
@@ -124,10 +124,10 @@ def _cut(conn: psycopg.Connection[Any], selection: Selection, extent: Extent, si
 def _cuts(
     conn: psycopg.Connection[Any], table: Table, within: Sequence[sql.Composable], heap: int, pieces: int
 ) -> list[int]:
-    """Return ids that cut a extent into pieces with about as many rows each, by looking at some of its pages."""
+    """Return ids that cut an extent into pieces with about as many rows each, by looking at some of its pages."""
     if pieces < 2:
         return []
-    percent = min(100.0, 100 * min(SAMPLED * pieces, SAMPLED_AT_MOST) / heap)
+    percent = min(100.0, 100 * min(_SAMPLED * pieces, _SAMPLED_AT_MOST) / heap)
     query = sql.SQL(_CUTS).format(table.relation) + sql.SQL(" WHERE " if within else "") + sql.SQL(" AND ").join(within)
     row = conn.execute(query, [[number / pieces for number in range(1, pieces)], percent]).fetchone()
     return sorted(set(row[0])) if row and row[0] else []
@@ -138,7 +138,7 @@ def _ids(begin: int | None, end: int | None) -> list[sql.Composable]:
     return [compare("id", sign, id_) for sign, id_ in sides if id_ is not None]
 
 
-def _balance(pieces: Sequence[Piece], max_ranges: int) -> list[Range]:
+def _balance(pieces: Sequence[_Piece], max_ranges: int) -> list[Range]:
     """Give the largest piece that is left to the range that has the least."""
     loads: list[tuple[int, int]] = [(0, place) for place in range(min(max_ranges, len(pieces)))]
     given: list[list[str]] = [[] for _ in loads]
