@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import click
 import psycopg
 from psycopg.rows import dict_row
 
 from airflow_provider_pgqueue.cli.connection import Connection, connected
-from airflow_provider_pgqueue.cli.output import Row, show_rows
+from airflow_provider_pgqueue.cli.output import show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
@@ -23,7 +26,8 @@ SELECT id, CASE WHEN lock_expires_at > clock_timestamp() THEN 'leased'
 """
 _ORDERED = " WHERE queue_name = %s ORDER BY priority DESC, visible_at, id LIMIT %s"
 _HEADERS = _COLUMNS + ", body_bytes FROM messages.message_overview" + _ORDERED
-_BODIES = _COLUMNS + ", headers, message FROM messages.message" + _ORDERED
+# As text, because a float would not show a number to its last digit.
+_BODIES = _COLUMNS + ", headers, message::text AS message FROM messages.message" + _ORDERED
 _SHOWN = ("id", "state", "priority", "attempts", "age", "locked_by", "reference", "last_error")
 
 
@@ -45,10 +49,12 @@ def peek(settings: Settings, queue: str, number: int, headers_only: bool) -> Non
         rows = _look(conn, _HEADERS if headers_only else _BODIES, queue, number)
         if not rows:
             run(conn, verbs.status(queue))  # an unknown queue is an error, an empty one is not
+    if settings.as_json and not headers_only:
+        rows = [row | {"message": json.loads(row["message"])} for row in rows]
     show_rows(settings, "messages", rows, (*_SHOWN, "body_bytes" if headers_only else "message"))
 
 
-def _look(conn: Connection, query: str, queue: str, number: int) -> list[Row]:
+def _look(conn: Connection, query: str, queue: str, number: int) -> list[dict[str, Any]]:
     try:
         with conn.cursor(row_factory=dict_row) as cursor:
             return list(cursor.execute(query.encode(), [queue, number]).fetchall())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import psycopg
@@ -57,10 +58,26 @@ def test_partitions_by_day_begin_when_the_months_that_have_messages_end(conn: Co
     month, *days = partitions(conn)
     assert month[2] - month[1] > timedelta(days=27)
     assert all(end - first == timedelta(days=1) for _, first, end in days)
+    assert days, "the period after the month has its partition, however far away"
     run(conn, verbs.partition_archive("month"))
     assert len(partitions(conn)) >= 4
     with pytest.raises(InvalidArgument, match="partition_by is 'year'"):
         run(conn, verbs.partition_archive("year"))
+
+
+@pytest.mark.parametrize("sizes", [["day"], ["month"], ["day", "month"], ["month", "day"], ["day", "month", "day"]])
+@pytest.mark.parametrize("made_by", ["day", "month"])
+def test_whatever_the_sizes_were_no_period_is_left_out(conn: Connection, sizes: list[str], made_by: str) -> None:
+    conn.execute("UPDATE messages.archive_policy SET partition_by = %s", [made_by])
+    for name, _, _ in partitions(conn):
+        conn.execute(f"DROP TABLE messages.{name.removeprefix('messages.')}".encode())
+    run(conn, verbs.upkeep())
+    for size in sizes:
+        run(conn, verbs.partition_archive(size))
+    made = partitions(conn)
+    assert all(former[2] == later[1] for former, later in pairwise(made)), made
+    (found,) = [row for row in run(conn, verbs.health()) if row.check_name == "archive_partitions"]
+    assert found.severity == "ok", found
 
 
 def test_retention_drops_a_partition_of_which_nothing_has_to_be_kept(conn: Connection, queue: Queue) -> None:

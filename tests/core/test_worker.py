@@ -23,6 +23,8 @@ from airflow_provider_pgqueue.core import (
     Outcome,
     QueueNotFound,
     Rejected,
+    Retry,
+    Success,
     Worker,
     run,
     verbs,
@@ -250,3 +252,24 @@ def test_no_body_reaches_the_log(connect: Connect, queue: Queue, caplog: pytest.
     assert Consumer(queue_name="orders", handle=handle).drain(conn) == {"failed": 1}
     assert "ValueError" in caplog.text
     assert "SECRET" not in caplog.text
+
+
+def test_a_worker_delivers_again_when_the_pause_ends_and_not_when_it_polls_next(
+    dsn: str, conn: Connection, queue: Queue
+) -> None:
+    queue("orders", backoff_first=timedelta(seconds=1), backoff_max=timedelta(seconds=1))
+    seen: list[int] = []
+
+    def handle(message: Message) -> Outcome:
+        seen.append(message.attempts)
+        if message.attempts == 1:
+            return Retry(timedelta(seconds=0.5))
+        if message.attempts == 2:
+            raise ValueError("again")
+        return Success()
+
+    with working(Worker(conninfo=dsn, consumer=Consumer(queue_name="orders", handle=handle), poll_interval=3600)):
+        until_waiting(conn, "application_name = 'pgqueue listener'")
+        run(conn, verbs.publish("orders", 1))
+        until(lambda: count(conn, "message_archive"), timeout=30)
+    assert seen == [1, 2, 3]

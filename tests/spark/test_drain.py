@@ -383,6 +383,19 @@ def test_something_unusable_ends_the_drain_and_costs_no_attempt(
     assert left(conn) == [(number, 0, None) for number in range(50)]
 
 
+def test_a_drain_leases_as_the_queue_says(draining: Drain, dsn: str, conn: Connection, queue: Queue) -> None:
+    queue("orders", lease_for="100 seconds")
+    publish(conn, *range(10))
+
+    def look(messages: pa.Table) -> None:
+        with psycopg.connect(dsn) as own:
+            leased = "lock_expires_at - leased_at = interval '100 s'"
+            if not own.execute(f"SELECT FROM messages.message WHERE {leased}".encode()).rowcount:
+                raise ValueError("another length")
+
+    assert draining(look)["results"] == SUCCESS | {"success": 10}
+
+
 def test_a_function_that_always_raises_ends_the_drain_and_costs_no_attempt(
     draining: Drain, conn: Connection, queue: Queue, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,25 +5,34 @@ AS $$
 DECLARE
     size    text := (SELECT p.partition_by FROM messages.archive_policy p);
     moment  timestamptz := clock_timestamp();
-    first   timestamptz;
+    first   timestamptz := date_trunc(size, moment);
     after   timestamptz;
+    begins  timestamptz;
+    name    text;
+    last    timestamptz;
     made    integer := 0;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('messages.make_archive_partitions', 0));
-    -- A week ahead by day, three months ahead by month: so long the upkeep may be missing.
-    FOR ahead IN 0..CASE size WHEN 'day' THEN 7 ELSE 3 END LOOP
-        first := date_trunc(size, moment) + ahead * ('1 ' || size)::interval;
+    -- A week ahead by day, three months ahead by month: so long the upkeep may be missing. And always the one that follows
+    -- the current partition, which may be of another size.
+    last := greatest(first + CASE size WHEN 'day' THEN interval '7 days' ELSE interval '3 months' END,
+                     (SELECT p.end_at FROM messages.archive_partitions() p WHERE p.first_at <= moment AND p.end_at > moment));
+    WHILE first <= last LOOP
         after := first + ('1 ' || size)::interval;
-        -- Leave out what another partition covers, and any period of which the default partition has rows.
-        CONTINUE WHEN EXISTS (SELECT FROM messages.archive_partitions() p WHERE p.first_at < after AND p.end_at > first)
-            OR EXISTS (SELECT FROM messages.message_archive_default d WHERE d.archived_at >= first AND d.archived_at < after);
-        EXECUTE format('CREATE TABLE messages.message_archive_%s PARTITION OF messages.message_archive FOR VALUES FROM (%L) TO (%L)',
-                       to_char(first, CASE size WHEN 'day' THEN 'YYYYMMDD' ELSE 'YYYYMM' END), first, after);
-        -- Published to a subscriber: docs/how-to/backup.md
-        IF (SELECT c.relreplident FROM pg_class c WHERE c.oid = 'messages.message_archive_default'::regclass) = 'f' THEN
-            EXECUTE format('ALTER TABLE messages.message_archive_%s REPLICA IDENTITY FULL', to_char(first, CASE size WHEN 'day' THEN 'YYYYMMDD' ELSE 'YYYYMM' END));
+        -- Leave out what other partitions cover, and any period of which the default partition has rows.
+        begins := greatest(first, (SELECT max(p.end_at) FROM messages.archive_partitions() p WHERE p.first_at < after AND p.end_at > first));
+        IF begins < after
+           AND NOT EXISTS (SELECT FROM messages.message_archive_default d WHERE d.archived_at >= begins AND d.archived_at < after) THEN
+            name := to_char(begins, CASE WHEN size = 'month' AND begins = first THEN 'YYYYMM' ELSE 'YYYYMMDD' END);
+            EXECUTE format('CREATE TABLE messages.message_archive_%s PARTITION OF messages.message_archive FOR VALUES FROM (%L) TO (%L)',
+                           name, begins, after);
+            -- Published to a subscriber: docs/how-to/backup.md
+            IF (SELECT c.relreplident FROM pg_class c WHERE c.oid = 'messages.message_archive_default'::regclass) = 'f' THEN
+                EXECUTE format('ALTER TABLE messages.message_archive_%s REPLICA IDENTITY FULL', name);
+            END IF;
+            made := made + 1;
         END IF;
-        made := made + 1;
+        first := after;
     END LOOP;
     RETURN made;
 END $$;

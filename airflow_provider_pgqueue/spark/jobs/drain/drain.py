@@ -40,7 +40,8 @@ _RULES: Final = {
     "parallelism": optional(whole(1, 10_000)),
     "batch_size": whole(1, 10_000),
     "max_messages": optional(whole(1, 2**62)),
-    "lease_for": duration(timedelta(milliseconds=1), timedelta(hours=12)),
+    "lease_for": optional(duration(timedelta(milliseconds=1), timedelta(hours=12))),
+    "give_up_after": whole(0, 10**6),
 }
 
 
@@ -53,7 +54,7 @@ def drain(
     dsn: str | None = None,
     parallelism: int | None = None,
     batch_size: int = 1000,
-    lease_for: timedelta = timedelta(minutes=5),
+    lease_for: timedelta | None = None,
     as_: Form = "arrow",
     topic: str | None = None,
     max_messages: int | None = None,
@@ -74,7 +75,8 @@ def drain(
     :param function: Gets a table of messages; it must be importable where the tasks run. See --py-files.
     :param parallelism: Consumers. Default: the cores that Spark has.
     :param batch_size: Messages per lease; never more than a task's share of what is ready.
-    :param lease_for: How long the messages of a killed task wait; renewed while the function works.
+    :param lease_for: How long the messages of a killed task wait; renewed while the function works. Default: as the
+        policy of the queue says.
     :param as_: What the function gets and returns: a pyarrow.Table or a pandas.DataFrame.
     :param topic: Only messages whose topic matches this pattern.
     :param max_messages: Archive at most so many, over all tries of the run.
@@ -174,7 +176,9 @@ class _Drain:
 
         Killed tasks hold for a lease.
         """
-        until = time.monotonic() + 2 * self._share.lease_for.total_seconds() + 10
+        share = self._share
+        lease_for = share.lease_for or share.database.run(verbs.lease_policy(share.queue)).lease_for
+        until = time.monotonic() + 2 * lease_for.total_seconds() + 10
         while True:
             left = self._look()
             wanted = self._wanted(left)

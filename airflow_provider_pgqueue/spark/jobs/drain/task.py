@@ -47,7 +47,7 @@ class Share:
     form: Form
     parallelism: int
     batch_size: int
-    lease_for: timedelta
+    lease_for: timedelta | None
     topic: str | None
     max_messages: int | None
     give_up_after: int
