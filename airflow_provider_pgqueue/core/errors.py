@@ -234,6 +234,16 @@ def translate(error: psycopg.Error) -> Exception:
         own = error.sqlstate.startswith("PQ") or kind is PermissionDenied
         cure = (error.diag.message_hint if own else None) or _CURES.get(kind)
         return kind(text, cure)
+    if isinstance(error, psycopg.DataError) and error.sqlstate is None:
+        # The driver refused it before it was sent.
+        return InvalidArgument(
+            f"an argument cannot be sent: {error}", "Give text without NUL and numbers in their range."
+        )
+    if error.sqlstate == "42883":  # undefined_function: the driver chooses the type of a number by its size
+        return InvalidArgument(
+            error.diag.message_primary or type(error).__name__,
+            f"Give numbers in the range of their type; if they are, the schema has another version. {INSTALL}",
+        )
     if error.sqlstate in _OF_A_POOLER:
         return ConnectionFailed(
             f"{error.diag.message_primary or type(error).__name__}: a pooler gave the session of another client",

@@ -5,17 +5,19 @@ EXAMPLES=n tries n calls of each instead of a few.
 
 from __future__ import annotations
 
+import inspect
 import os
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.core import Failed, PgQueueError, Success, run, verbs
 
 Connection = psycopg.Connection[Any]
 
@@ -124,3 +126,60 @@ def _call_all(admin: Connection, other: Connection) -> tuple[Mapping[str, int], 
                     told[f"{name} {shown}: {state} {str(error).splitlines()[0][:120]}"] += 1
             assert other.execute(STATE.encode()).fetchall() == before
     return told, calls
+
+
+# By what the annotation of a parameter has in it, the first that fits.
+BY_ANNOTATION: dict[str, list[Any]] = {
+    "Mapping[int": [{}, {1: Success()}, {1: Failed("x\0")}, {-1: Success(output={"k": "\ud800"})}],
+    "Mapping": [{}, {"k": 1}, {"k": "\0"}, {"k\ud800": [1]}, {"k": float("nan")}, {"k": "x" * 100_000}],
+    "UUID": [UUID(int=0), uuid4()],
+    "timedelta": [timedelta(0), timedelta(-1), timedelta(microseconds=1), timedelta.max, timedelta.min, timedelta(1)],
+    "datetime": [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC), datetime(2020, 1, 1, tzinfo=UTC)],
+    "bool": [True, False],
+    "Collection[int]": [[], [1], [1, 1], [-1], [2**63 - 1], [2**63], [2**100], list(range(5000))],
+    "Sequence[int]": [[], [1], [2**63]],
+    "[str": [[], ["orders"], ["\0"], ["\ud800"], ["", "x" * 10_000], ["failed"]],
+    "int": [*NUMBERS, 2**63 - 1, 2**63, 2**100],
+    "str": [*WORDS, "a\0b", "\ud800"],
+    "Any": [None, 1, [], {}, "\0", "\ud800", float("nan"), 1e308, 10**400, [[[]]], {"k": "x" * 100_000}],
+}
+
+
+def generated(annotation: str, chance: random.Random) -> Any:
+    """Return a value of the kind that an annotation names, as bad as it may be."""
+    if "None" in annotation and chance.random() < 0.3:
+        return None
+    return chance.choice(next(values for part, values in BY_ANNOTATION.items() if part in annotation))
+
+
+def test_no_verb_fails_by_accident_or_hangs(other: Connection) -> None:
+    chance, told, calls = random.Random(2), Counter[str](), 0
+    other.execute(f"SET statement_timeout = '{LONGEST}'".encode())
+    other.execute("SET client_min_messages = 'error'")
+    options = verbs.Options.__annotations__ | verbs.BatchOptions.__annotations__
+    for name in verbs.__all__:
+        verb = getattr(verbs, name)
+        if inspect.isclass(verb):
+            continue
+        parameters = inspect.signature(verb).parameters.values()
+        for _ in range(CALLS if parameters else 1):
+            given = {
+                each.name: generated(str(each.annotation), chance)
+                for each in parameters
+                if each.kind is not each.VAR_KEYWORD and (each.default is each.empty or chance.random() < 0.5)
+            }
+            if name.startswith("publish") and chance.random() < 0.8:
+                known = chance.choice(sorted(options))
+                given[known] = generated(str(options[known]), chance)
+            calls += 1
+            try:
+                with other.transaction(force_rollback=True):
+                    run(other, verb(**given))
+            except (PgQueueError, TypeError, ValueError):
+                pass
+            except Exception as error:
+                shown = {key: ascii(value)[:40] for key, value in given.items()}
+                told[f"{name} {shown}: {type(error).__name__} {str(error)[:120]}"] += 1
+    print(f"{calls} calls")
+    assert not told, "\n".join(told)
+    assert calls >= 500
