@@ -15,7 +15,7 @@ LATEST = timedelta(minutes=5)
 
 
 class QueueTask(BaseOperator):
-    """A task that works with the queue.
+    """A task that uses the queue.
 
     A retry comes after five seconds, and each further one after twice as long, up to five minutes: for Airflow's
     default of five minutes nobody would handle the queue. A bad argument is an InvalidArgument when the DAG is parsed,

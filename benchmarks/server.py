@@ -43,7 +43,7 @@ class Server(Cluster):
 
     @contextmanager
     def running(self) -> Iterator[Server]:
-        """Start without any database of an earlier run, and stop at the end; SetupError while another run goes on."""
+        """Start without any database of an earlier run, and stop at the end; SetupError during another run."""
         with self._alone():
             self.start()
             try:

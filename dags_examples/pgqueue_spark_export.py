@@ -1,7 +1,7 @@
 """Each night: the figures of the day; then closed partitions of the archive to Parquet, verified, and dropped.
 
 In this order, because nobody can count what is gone. Both tasks are done once a run: a retry, or a task that somebody
-clears, goes on where it was or returns the same summary.
+clears, continues where it was or returns the same summary.
 
 The Airflow variable `pgqueue_export_target` says where to: a path, `s3://…` or `hdfs://…`.
 """

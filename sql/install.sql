@@ -204,7 +204,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/traffic/record_triage_causes.sql
 \ir functions/traffic/triage_causes.sql
 
--- A copy of the queue that goes on by itself
+-- A copy of the queue that continues by itself
 \ir functions/upgrade/take_over.sql
 
 -- Checks of arguments

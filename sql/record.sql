@@ -1,7 +1,7 @@
 -- The last step: what health() compares the schema with.
 DO $$
 BEGIN
-    -- A dump that was restored on another server goes on here.
+    -- A dump that was restored on another server continues here.
     IF EXISTS (SELECT FROM messages.release_object o CROSS JOIN pg_control_system() c WHERE o.kind = 'cluster' AND o.name <> c.system_identifier::text) THEN
         PERFORM messages.take_over();
     END IF;

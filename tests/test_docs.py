@@ -122,6 +122,33 @@ def test_sql_blocks_marked_runnable_run_in_their_order(page: str, conn: Connecti
             conn.execute(statement.encode())
 
 
+def test_the_dead_message_of_the_quickstart_is_requeued_and_dismissed_in_this_order(conn: Connection) -> None:
+    conn.execute("SELECT messages.create_queue('orders')")
+    publish, _, requeue, dismiss = of_page("docs/tutorial/quickstart.md", "sql", "runnable")
+    conn.execute(publish.encode())
+    for code in (requeue, dismiss):
+        conn.execute(
+            "SELECT messages.archive(lock_token, ARRAY[id], result => CASE WHEN message ? 'no' THEN 'rejected'"
+            " ELSE 'success' END) FROM messages.lease('orders', 10)"
+        )
+        found = [conn.execute(statement.encode()).fetchall() for statement in _STATEMENT.findall(code)]
+        assert [len(rows) for rows in found] == [1] * len(found)
+    assert conn.execute("SELECT dead FROM messages.status('orders')").fetchone() == (0,)
+
+
+def test_what_the_examples_of_queues_say_of_their_results_is_true(conn: Connection) -> None:
+    found: dict[str, list[tuple[Any, ...]]] = {}
+    for code in of_page("docs/reference/queues.md", "sql", "runnable"):
+        for statement in _STATEMENT.findall(code):
+            cursor = conn.execute(statement.encode())
+            found[" ".join(statement.split())] = cursor.fetchall() if cursor.description else []
+    (alone,) = (rows for statement, rows in found.items() if "lease('steps'" in statement)
+    assert alone == [("reserve",)]
+    (dropped,) = (rows for statement, rows in found.items() if "drop_queue(" in statement)
+    assert dropped == [(0,)]
+    assert not any("drop_queue('orders'" in statement or "purge_queue('orders'" in statement for statement in found)
+
+
 def test_the_example_of_the_readme_wakes_and_packs_the_order(
     conn: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,6 +51,14 @@ def test_what_needs_pyspark_says_how_to_get_it(code: str, tmp_path: Path) -> Non
     assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: pyspark {INSTALL}"
 
 
+def test_the_program_of_the_pipelines_says_it_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT)
+    command = [sys.executable, "-m", "airflow_provider_pgqueue.spark", "--help"]
+    path = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(command, env=os.environ | path, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: pyspark {INSTALL}\n")
+
+
 def test_the_operator_says_how_to_get_what_it_needs(tmp_path: Path) -> None:
     # Airflow looks for its providers once, by what is installed; this one goes afterwards.
     code = """

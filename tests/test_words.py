@@ -118,6 +118,30 @@ def test_a_word_of_the_last_column_is_part_of_no_name(word: str, better: str) ->
     assert list(violations(word, all_names())) == [], f"say {better}, or name the place on the page"
 
 
+# Turns of other languages, each with what a native writer says.
+TURNS = {
+    r"\b(goes|went) on\b(?! the)": "continues",
+    r"\bstays so\b": "stays as it is",
+    r"\blooks? whether\b": "checks for",
+    r"\bas long as it fails\b": "until it succeeds",
+    r"\bby the gap\b": "by the length of the gap",
+    r"\bdo(es)? not fit\b": "does not match",
+    r"\bone after the other\b": "one at a time",
+    r"\b(function|handler|callable) works\b": "runs",
+    r"\bmay appear nowhere\b": "may not appear anywhere",
+}
+
+
+@pytest.mark.parametrize(("turn", "better"), TURNS.items())
+def test_a_turn_of_another_language_stands_nowhere(turn: str, better: str) -> None:
+    found = [
+        f"{line.place}:{line.number}: {line.text.strip()[:100]}"
+        for line in all_lines()
+        if re.search(turn, line.text) and not line.place.startswith("airflow_provider_pgqueue/spark/")
+    ]
+    assert found == [], f"say: {better}"
+
+
 @pytest.mark.parametrize("text", ["def claim_next()", "it was Claimed", "claims", "reclaim or claim", "LeaseClaim"])
 def test_a_word_is_found_in_each_form(text: str) -> None:
     assert uses("claim", text)

@@ -85,7 +85,7 @@ def fresh_stack() -> Iterator[tuple[Cluster, Stack]]:
 
 @contextmanager
 def step(what: str) -> Iterator[None]:
-    """Say what goes on and how long it took."""
+    """Say what happens and how long it took."""
     started = time.monotonic()
     console.print(f"{what} …")
     yield

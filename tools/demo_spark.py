@@ -81,7 +81,7 @@ def fresh_database() -> Iterator[Cluster]:
 
 
 class Demo:
-    """The pipelines, one after the other, each a command as a user gives it."""
+    """The pipelines, one at a time, each a command as a user gives it."""
 
     def __init__(self, dsn: str, flights: int | None) -> None:
         self.dsn = dsn

@@ -19,6 +19,10 @@ def upkeep(settings: Settings) -> None:
 
     It ends expired leases, archives expired messages, notifies consumers of waiting ones and makes partitions of the
     archive. Running it at the same time as another upkeep does no harm.
+
+    Of the counts, freed is how many expired leases it ended, archived how many messages had expired or were out of
+    attempts, rung for how many messages it notified consumers again, and groups_healed in how many groups it made the
+    next message ready because none was.
     """
     with connected(settings) as conn:
         counts = run(conn, verbs.upkeep())

@@ -15,7 +15,7 @@ A = TypeVar("A")
 
 
 class TimeIsUp(Exception):
-    """A call took longer than it may; it goes on in a thread that nobody waits for."""
+    """A call took longer than it may; it continues in a thread that nobody waits for."""
 
 
 class Caller:

@@ -59,12 +59,12 @@ class Consumer:
     A handler that returns something else has a bug that no delivery cures: `drain` settles what was handled before,
     gives the rest back without counting an attempt, and raises InvalidOutcome.
 
-    Leases are renewed while the handler works. `lease_for` and `handler_timeout` are by default those of the queue's
+    Leases are renewed while the handler runs. `lease_for` and `handler_timeout` are by default those of the queue's
     policy. With a `topic` pattern or `headers` only matching messages are leased; the others stay in the queue.
 
     With a `handler_timeout` a handler runs in a thread of its own. When it takes longer for a message, or on average
     longer for each message of its batch, the lease is no longer renewed: when it ends, the message is delivered again,
-    or archived as `lock_expired` after its last attempt. Python cannot end the call, so it goes on in its thread, and
+    or archived as `lock_expired` after its last attempt. Python cannot end the call, so it continues in its thread, and
     what it returns is dropped; the consumer handles the other messages in a new one. With ten calls hanging, `drain`
     gives the rest back and raises HandlerBroken.
 
@@ -248,7 +248,7 @@ class _Calls:
         return self.caller.call(handle, argument, self.limit and self.limit * len(messages))
 
     def leave(self, messages: list[Message]) -> None:
-        """Renew the messages of a call that goes on no longer; HandlerBroken if too many calls go on."""
+        """Stop renewing the messages of a call that hangs; HandlerBroken if too many calls hang."""
         self.lease.let_expire(messages)
         self.counts["timed_out"] += len(messages)
         queue_name = messages[0].queue_name

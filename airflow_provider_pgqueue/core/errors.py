@@ -65,7 +65,7 @@ class QueueNotFound(QueueError):
 
 
 class QueuePaused(QueueError):
-    """The queue is paused: nothing can be leased, but publishing goes on."""
+    """The queue is paused: nothing can be leased, but publishing continues."""
 
 
 class InvalidQueueName(QueueError):

@@ -74,7 +74,7 @@ def schedule_upkeep(conn: Connection, wanted: bool | None, run_as: str | None = 
         run(conn, verbs.uninstall_cron())
         return "it is not wanted"
     try:
-        # A savepoint inside the caller's transaction, which goes on without pg_cron.
+        # A savepoint inside the caller's transaction, which continues without pg_cron.
         with conn.transaction():
             run(conn, verbs.install_cron(run_as or _cron_role(conn)))
     except (CronUnavailable, PermissionDenied) as error:

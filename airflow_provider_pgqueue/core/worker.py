@@ -89,7 +89,7 @@ class Worker:
 
     def _serve(self, conn: psycopg.Connection[Any], until_empty: bool, breaker: Breaker) -> None:
         while not self._stopping.is_set():
-            # Before the work: what rings while it goes on must lead to another look.
+            # Before the work: what rings meanwhile must lead to another look.
             self._wake.clear()
             try:
                 self.counts.update(self.consumer.drain(conn, stop=self._stopping.is_set, breaker=breaker))

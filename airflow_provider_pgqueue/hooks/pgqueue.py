@@ -31,9 +31,9 @@ _LONGEST_NAME: Final = 63  # bytes that PostgreSQL keeps of application_name
 
 
 class PgQueueHook(PostgresHook):
-    """Works with the queue through the connection `pgqueue_conn_id`, of type `pgqueue` or `postgres`.
+    """Runs verbs of the queue through the connection `pgqueue_conn_id`, of type `pgqueue` or `postgres`.
 
-    Everything that `PostgresHook` supports (IAM and Azure tokens, SSL, service files) works here. If the connection
+    Everything that `PostgresHook` supports (IAM and Azure tokens, SSL, service files) is supported. If the connection
     goes through a pooler, its extra `listen_conn_id` names a direct one to the same database, for those who wait; the
     extra `prepare_threshold` says whether statements are prepared, by default only without a pooler.
     Before its first verb the hook checks the version of the schema. Errors are PgQueueErrors.

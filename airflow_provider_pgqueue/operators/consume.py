@@ -47,12 +47,12 @@ _LAST_MOMENT: Final = 3.5
 class PgQueueConsumeOperator(QueueTask):
     """Leases messages batch by batch, calls a function of yours, and archives each message with its outcome.
 
-    It goes on until the queue has none ready, or `max_messages` were leased. The function returns None for success, or
-    an outcome of `airflow_provider_pgqueue.core`: `Rejected`, `Failed`, `Retry`, `Success`. It may raise
+    It continues until none is ready, or `max_messages` were leased. The function returns None for success, or an
+    outcome of `airflow_provider_pgqueue.core`: `Rejected`, `Failed`, `Retry`, `Success`. It may raise
     `RejectMessage`; after any other exception the message is delivered again later, or archived as failed after its
-    last attempt. Leases are renewed while the function works. A killed task loses nothing: what it had handled but not
+    last attempt. Leases are renewed while the function runs. A killed task loses nothing: what it had handled but not
     archived is delivered again, so the function must tolerate repetition. A task that is told to stop finishes the
-    current message, releases the others and fails, so that a retry goes on.
+    current message, releases the others and fails, so that a retry continues.
 
     The result is the number of messages by how they ended: `success`, `rejected`, `failed`, `retried`, `lost`,
     `timed_out`.
@@ -77,8 +77,8 @@ class PgQueueConsumeOperator(QueueTask):
     :param lease_for: how long a lease lasts without renewal, and so when the messages of a killed task come back; by
         default as the policy of the queue says.
     :param handler_timeout: how long the function may take for a message, or on average for each message of a batch.
-        After that the lease is no longer renewed, so that another consumer gets the message, and this task goes on with
-        the others. With a limit the function runs in a thread of its own. By default as the policy of the queue says.
+        After that the lease is no longer renewed, so that another consumer gets the message, and this task continues
+        with the others. With a limit the function runs in a thread of its own. By default as the queue's policy says.
     :param give_up_after: fail with HandlerBroken when the function fails with one error on each of the first so many
         messages, or on 95 % of the last 50 times as many; what is not finished is given back without counting an
         attempt. 0 or None never gives up.
@@ -203,7 +203,7 @@ class PgQueueConsumeOperator(QueueTask):
             return
         self._stopping.set()
         if self._lease is not None:
-            # Beside the function, which goes on when this returns.
+            # Beside the function, which continues when this returns.
             threading.Thread(target=self._give_back, args=(self._lease,), name="pgqueue-stop", daemon=True).start()
 
     def _hold(self, lease: Lease) -> None:

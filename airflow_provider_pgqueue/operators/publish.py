@@ -55,7 +55,7 @@ class PgQueuePublishOperator(QueueTask):
     :param parameters: the parameters of `sql`.
     :param sql_conn_id: where `sql` runs, a PostgreSQL; by default on the database of the queue.
     :param batch_size: messages per round trip.
-    :param one_transaction: False commits each batch, so that consumers can begin before the end; a retry goes on with
+    :param one_transaction: False commits each batch, so that consumers can begin before the end; a retry continues with
         the first batch that was not published, so the messages must come in the same order again.
     :param priority: from -100 to 100; higher is leased first.
     :param delay: make the messages ready only after this time.

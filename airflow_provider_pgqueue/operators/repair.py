@@ -47,7 +47,7 @@ class PgQueueRepairOperator(QueueTask):
     or `KEEP`, `LEAVE` or `Dismiss(reason)` of `airflow_provider_pgqueue.core`. Whatever it returns or raises concerns
     that message alone. A task that is killed and tried again gives each message one remedy: the run is named after the
     task instance. A task that is told to stop finishes the current message, gives the others back and fails, so that a
-    retry goes on.
+    retry continues.
 
     The result has numbers and at most a hundred ids by how messages ended, and no bodies: `requeued`, `dismissed`,
     and those that stay dead: `left`, `invalid`, `raised`, `lost`, `held`, `remedied` (by somebody else meanwhile);

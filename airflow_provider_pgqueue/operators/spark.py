@@ -44,8 +44,8 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
     The driver runs beside the task. It gets the connection of the queue in its environment, never in an argument, and
     hands it to the executors inside their tasks.
 
-    A run is done once: the task's next try goes on with what is left, and after the run is finished it returns the
-    same summary without starting Spark. To do it again, give another `run_id`. With `dry_run` among the arguments it
+    A run is carried out once: the task's next try continues with what is left, and once the run is finished it returns
+    the same summary without starting Spark. To do it again, give another `run_id`. With `dry_run` among the arguments it
     counts, each time anew, changes nothing and leaves the run to be done.
 
     :param pipeline: the name, as in `python -m airflow_provider_pgqueue.spark --help`.

@@ -154,7 +154,7 @@ class DoorbellTrigger(BaseEventTrigger):
                     said = str(error)
                     log.exception("cannot watch queue %s; next try in about %.0f s", self.queue_name, pause)
                 if isinstance(error, SchemaError):
-                    # Whoever started before the set-up goes on soon after it.
+                    # Whoever started before the set-up continues soon after it.
                     pause = _SHORTEST / 2
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, _LONGEST)

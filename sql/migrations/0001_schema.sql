@@ -40,7 +40,7 @@ COMMENT ON COLUMN messages.queue.max_depth IS 'Largest number of unfinished mess
 COMMENT ON COLUMN messages.queue.depth_left IS 'Sequence: how many more messages can be published before the depth is counted again.';
 COMMENT ON COLUMN messages.queue.depth_recount_at IS 'Sequence: the moment from which a full queue may be counted again.';
 COMMENT ON COLUMN messages.queue.handler_timeout IS 'How long a handler may take for a message before its consumer no longer renews the lease; NULL for ever.';
-COMMENT ON COLUMN messages.queue.paused IS 'While true nothing can be leased; publishing goes on.';
+COMMENT ON COLUMN messages.queue.paused IS 'While true nothing can be leased; publishing continues.';
 COMMENT ON COLUMN messages.queue.created_at IS 'When the queue was created.';
 CREATE SEQUENCE messages.depth_sequence_number AS integer;
 COMMENT ON SEQUENCE messages.depth_sequence_number IS 'Numbers the sequences of the queues with a max_depth.';
@@ -378,7 +378,7 @@ COMMENT ON COLUMN messages.schedule.headers IS 'Metadata beside each body; sched
 COMMENT ON COLUMN messages.schedule.paused IS 'While true nothing is published, and nothing is made up for later.';
 COMMENT ON COLUMN messages.schedule.created_at IS 'When the schedule was created.';
 COMMENT ON COLUMN messages.schedule.last_tick IS 'The tick of the last message.';
-COMMENT ON COLUMN messages.schedule.checked_until IS 'Ticks up to this moment are settled: published, merged into a later one, or before the schedule began or went on.';
+COMMENT ON COLUMN messages.schedule.checked_until IS 'Ticks up to this moment are settled: published, merged into a later one, or before the schedule began or was resumed.';
 COMMENT ON COLUMN messages.schedule.last_error IS 'Why the last tick could not be published; NULL after one that could.';
 
 CREATE TABLE messages.upkeep_run (
@@ -406,7 +406,7 @@ COMMENT ON TABLE messages.pipeline_run IS 'Runs of the pipelines: a finished one
 COMMENT ON COLUMN messages.pipeline_run.run_id IS 'The name of the run among those of its login; in Airflow made of DAG, task and run.';
 COMMENT ON COLUMN messages.pipeline_run.pipeline IS 'What it does: drain, export, …';
 COMMENT ON COLUMN messages.pipeline_run.started_at IS 'When it first started; a run that died and is started again is the same run.';
-COMMENT ON COLUMN messages.pipeline_run.started_by IS 'The login that started it, and alone goes on with it.';
+COMMENT ON COLUMN messages.pipeline_run.started_by IS 'The login that started it and alone can continue it.';
 COMMENT ON COLUMN messages.pipeline_run.finished_at IS 'When it was done; NULL until then.';
 COMMENT ON COLUMN messages.pipeline_run.summary IS 'What it did, as the pipeline reported it.';
 

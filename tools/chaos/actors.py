@@ -2,7 +2,7 @@
 
     python -m tools.chaos.actors KIND NAME DSN HISTORY SEED
 
-Each goes on through every error until SIGTERM, and writes down what it does. A body is {"k": a name of its own, "n":
+Each continues through every error until SIGTERM, and writes down what it does. A body is {"k": a name of its own, "n":
 its number in its group}.
 """
 

@@ -47,7 +47,7 @@ def wait_for_canary(repair: Repair, connect: Connect, stop: Callable[[], bool]) 
 
 
 def _why_stop(*, requeued: int, finished: int, died_again: int, stop_when_failing: float) -> str | None:
-    """Return why to stop, an empty text to go on, or None to wait."""
+    """Return why to stop, an empty text to continue, or None to wait."""
     if not requeued:
         return "the canary requeued nothing"
     if 100 * died_again >= stop_when_failing * requeued:

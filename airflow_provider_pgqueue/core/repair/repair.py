@@ -43,7 +43,7 @@ class Repair:
     percent of the canary died again. The run stops if the canary is not finished within `canary_wait`.
 
     The archive keeps the name of the run, `repair RUN_ID`, in `remedied_by`. A run that is repeated under the same
-    `run_id` goes on with what is left.
+    `run_id` continues with what is left.
     """
 
     function: str | RepairFunction

@@ -17,7 +17,7 @@ class Policy(TypedDict, total=False):
     - `lease_for`: length of a lease if the consumer gives none.
     - `notify`: whether publishing rings: `always`, `gated` or `off`.
     - `max_body_bytes`: size of the largest body.
-    - `paused`: nothing is leased; publishing goes on.
+    - `paused`: nothing is leased; publishing continues.
     - `backoff_first`, `backoff_max`: the pause after the first failure doubles with each further one up to the maximum.
     - `dedup_window`: how long a dedup key is remembered.
     - `retention`: how long the archive keeps messages.
@@ -55,7 +55,7 @@ def alter_queue(queue_name: str, **policy: Unpack[Policy]) -> Statement[None]:
 
 
 def pause_queue(queue_name: str) -> Statement[None]:
-    """Stop leasing from a queue; publishing goes on."""
+    """Stop leasing from a queue; publishing continues."""
     return Statement("pause_queue", dict(locals()), nothing)
 
 

@@ -43,4 +43,4 @@ AS $$
       FROM (VALUES (true)) AS one (row) LEFT JOIN found f ON true
 $$;
 COMMENT ON FUNCTION messages.health_copy() IS
-    'A check of health(). Whether a queue that was restored from a dump or replicated can go on here, and whether one that is published can change its rows.';
+    'A check of health(). Whether a queue that was restored from a dump or replicated can be used here, and whether one that is published can change its rows.';

@@ -5,7 +5,7 @@ AS $$
 DECLARE
     last_xid bigint;
 BEGIN
-    -- Readers go on while it is read; nobody adds a message to it.
+    -- Readers continue while it is read; nobody adds a message to it.
     EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', drop_and_record_partition.partition);
     EXECUTE format('SELECT max(a.xid) FROM %s a', drop_and_record_partition.partition) INTO last_xid;
     EXECUTE format('DROP TABLE %s', drop_and_record_partition.partition);

@@ -48,7 +48,7 @@ BEGIN
                 quote_literal(drop_archive_partition.partition), chunk.first_page, chunk.end_page USING ERRCODE = 'PQ013', HINT = again;
         END IF;
     END LOOP;
-    -- Readers go on until here. From here on nobody can change a row of it or give one a remedy.
+    -- Readers continue until here. From here on nobody can change a row of it or give one a remedy.
     EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', part.partition);
     EXECUTE versions INTO after;
     IF after IS DISTINCT FROM before THEN

@@ -21,4 +21,4 @@ BEGIN
     PERFORM messages.make_archive_partitions();
 END $$;
 COMMENT ON FUNCTION messages.partition_archive(text) IS
-    'Lets archive partitions be made by day or by month from now on; those that have messages stay as they are. PQ004: neither day nor month.';
+    'Sets whether archive partitions are made by day or by month. Partitions that have begun or have messages are kept, so a change takes effect when they end. PQ004: neither day nor month.';

@@ -28,7 +28,7 @@ BEGIN
                 SELECT today + make_time(hour, minute, 0) AS clock
                   FROM unnest(meant.hours) AS hour CROSS JOIN unnest(meant.minutes) AS minute
                  WHERE today + make_time(hour, 59, 59) > lowest AND today + make_time(hour, 0, 0) <= highest),
-            -- A time that the clock skips moves on by the gap. For a time that comes twice PostgreSQL returns the second:
+            -- A time that the clock skips moves forward by the length of the gap. For a time that comes twice PostgreSQL returns the second:
             -- the first is earlier by as much as the clock goes back.
             placed AS MATERIALIZED (
                 SELECT w.clock, w.clock AT TIME ZONE time_zone AS second,

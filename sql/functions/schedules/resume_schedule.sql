@@ -11,4 +11,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.resume_schedule(text) IS
-    'Lets a paused schedule go on with its next tick; the ticks that it missed are not made up for. PQ011: unknown schedule.';
+    'Lets a paused schedule continue with its next tick; the ticks that it missed are not made up for. PQ011: unknown schedule.';

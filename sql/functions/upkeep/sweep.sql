@@ -60,4 +60,4 @@ BEGIN
          ORDER BY m.visible_at LIMIT 1));
 END $$;
 COMMENT ON FUNCTION messages.sweep(text, smallint, timestamptz, timestamptz, integer, integer) IS
-    'From above to before below: archives messages that are out of attempts or past their expires_at and ends expired leases, max_messages of both. lowest: the visible_at of the oldest message that is ready now; highest: that of the last one swept, where the next call goes on.';
+    'From above to before below: archives messages that are out of attempts or past their expires_at and ends expired leases, max_messages of both. lowest: the visible_at of the oldest message that is ready now; highest: that of the last one swept, where the next call continues.';

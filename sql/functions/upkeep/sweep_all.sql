@@ -16,7 +16,7 @@ BEGIN
     SELECT messages.stored_moment(p.low_water, clock_timestamp()) INTO mark FROM messages.queue_priority p
      WHERE p.queue_name = sweep_all.queue_name AND p.priority = sweep_all.priority;
     -- Leases lie below the low-water mark, except where it moved down since they were taken, and where plain SQL took
-    -- some beyond it: go on for as long as the messages ahead hold any.
+    -- some beyond it: continue for as long as the messages ahead hold any.
     LOOP
         SELECT max(m.visible_at) AS until, count(*) AS seen, count(m.lock_expires_at) AS leased INTO ahead
           FROM (SELECT m.visible_at, m.lock_expires_at FROM messages.message m

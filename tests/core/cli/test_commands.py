@@ -11,9 +11,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import click
 import psycopg
 import pytest
 
+from airflow_provider_pgqueue.cli.queues import create
 from airflow_provider_pgqueue.core import run, verbs
 from tests.core.cli.conftest import Pgqueue, Program
 
@@ -316,6 +318,21 @@ def test_tail_follows_and_shows_what_is_committed_late(program: Program, dsn: st
     assert '"details": "early"' in first
     assert '"details": "late"' in rest
     assert (process.returncode, err) == (0, "")
+
+
+def test_the_defaults_that_the_help_shows_are_those_of_a_new_queue(pgqueue: Pgqueue) -> None:
+    pgqueue("queues", "create", "orders")
+    (row,) = (one for one in pgqueue("queues", "--json").json["queues"] if one["queue_name"] == "orders")
+    context = click.Context(create, resilient_parsing=True)
+    options = [one for one in create.params if isinstance(one, click.Option) and one.help and "[default: " in one.help]
+    for option in options:
+        (shown,) = re.findall(r"\[default: (.*)\]$", option.help or "")
+        if shown in ("for ever", "no limit", "not paused"):
+            assert row[option.name] in (None, False), option.name
+        else:
+            value = option.type_cast_value(context, shown)
+            assert row[option.name] == (value.total_seconds() if isinstance(value, timedelta) else value), option.name
+    assert {one.name for one in options} == set(verbs.queues.Policy.__annotations__)
 
 
 def test_stats_are_numbers_and_rates(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:

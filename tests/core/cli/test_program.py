@@ -130,6 +130,21 @@ def test_a_server_that_is_not_there_is_status_1_without_the_password(run_pgqueue
     assert "geheim" not in ended.err
 
 
+@pytest.mark.parametrize("variable", ["PGQUEUE_DSN", "PGHOST", "PGSERVICE"])
+def test_a_failed_connection_names_the_variable_unless_a_server_was_named(
+    run_pgqueue: Pgqueue, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    for name in ("PGQUEUE_DSN", "PGHOST", "PGHOSTADDR", "PGSERVICE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PGPORT", "1")
+    unnamed = run_pgqueue("queues")
+    assert (unnamed.status, len(unnamed.err.splitlines())) == (1, 1)
+    assert "PGQUEUE_DSN is not set: name the database there" in unnamed.err
+    monkeypatch.setenv(variable, "port=1" if variable == "PGQUEUE_DSN" else "no-such-server.invalid")
+    named = run_pgqueue("queues")
+    assert (named.status, "PGQUEUE_DSN" in named.err) == (1, False)
+
+
 def test_debug_shows_the_traceback_without_the_password(run_pgqueue: Pgqueue) -> None:
     ended = run_pgqueue("--debug", "queues", "--dsn", UNREACHABLE)
     assert ended.status == 1

@@ -72,6 +72,7 @@ def test_a_function_of_the_current_directory_handles_the_messages(
     assert process.returncode == 0
     assert results(conn) == [(1, "success", "handlers:pack"), ("bad", "rejected", "handlers:pack")]
     assert '"bad"' not in err
+    assert " worker of queue default started: it calls handlers:pack for each message;" in err
 
 
 def test_a_batch_function_gets_a_lease_at_a_time(program: Program, dsn: str, conn: Connection, folder: Path) -> None:
