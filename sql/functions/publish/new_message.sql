@@ -10,7 +10,7 @@ DECLARE
 BEGIN
     -- Nearly every statement inserts into one queue with one priority: that costs half of what grouping costs.
     SELECT min(a.queue_name) AS queue_name, min(a.priority) AS priority, min(a.id) AS first_id, count(*) AS number,
-           max(pg_column_size(a.message #> '{}')) AS largest, max(pg_column_size(a.headers #> '{}')) AS headers, max(a.queue_name) AS last_queue, max(a.priority) AS last_priority,
+           max(pg_column_size(CASE WHEN pg_column_compression(a.message) IS NULL THEN a.message ELSE a.message #> '{}' END)) AS largest, max(pg_column_size(a.headers #> '{}')) AS headers, max(a.queue_name) AS last_queue, max(a.priority) AS last_priority,
            count(a.group_key) AS grouped
       INTO arrival FROM arrived a;
     mixed := arrival.queue_name <> arrival.last_queue OR arrival.priority <> arrival.last_priority;
@@ -20,7 +20,7 @@ BEGIN
     END IF;
     LOOP
         IF mixed THEN
-            SELECT a.queue_name, a.priority, min(a.id) AS first_id, count(*) AS number, max(pg_column_size(a.message #> '{}')) AS largest
+            SELECT a.queue_name, a.priority, min(a.id) AS first_id, count(*) AS number, max(pg_column_size(CASE WHEN pg_column_compression(a.message) IS NULL THEN a.message ELSE a.message #> '{}' END)) AS largest
               INTO arrival FROM arrived a
              WHERE NOT started OR (a.queue_name, a.priority) > (arrival.queue_name, arrival.priority)
              GROUP BY a.queue_name, a.priority ORDER BY a.queue_name, a.priority LIMIT 1;

@@ -56,7 +56,7 @@ BEGIN
           JOIN messages.queue_priority p ON p.queue_name = q.queue_name AND p.priority = publish.priority
          CROSS JOIN LATERAL (SELECT nextval('messages.message_id_seq') AS id) new
          WHERE q.queue_name = publish.queue_name AND q.max_depth IS NULL AND random() > 0.01
-           AND pg_column_size(publish.message #> '{}') <= q.max_body_bytes
+           AND pg_column_size(publish.message) <= q.max_body_bytes AND pg_column_compression(publish.message) IS NULL
            AND coalesce(pg_sequence_last_value('messages.rings_paused_until') < extract(epoch FROM moment) * 1000000, true)
            AND CASE WHEN q.notify = 'always'
                       OR q.notify = 'gated' AND pg_try_advisory_xact_lock(hashtextextended('messages.new_message.' || q.queue_name, 0))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import os
-from collections.abc import Iterator
 from datetime import timedelta
 from importlib.resources import files
-from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from airflow_provider_pgqueue.spark.jobs.triage.trend import Period
 # Told apart by the colour-blind (Okabe and Ito, 2008), on a light and on a dark page.
 _COLOURS: Final = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 _OTHERS: Final = "#9aa3ad"
+_INK: Final = "#76808d"  # of the axes, on both
 _SHOWN: Final = 100  # causes in the table
 _URGENT: Final = ("new", "growing")
 _FIRST: Final = 5  # causes to look at first
@@ -54,11 +55,7 @@ def render(run_id: str, period: Period, found: Causes) -> str:
         },
         trends=[(name, sum(cause["trend"] == name for cause in found.causes)) for name in _URGENT],
         first=[row for row in rows if row["trend"] in _URGENT and row["undecided"]][:_FIRST],
-        peak=_peak(found),
-        ticks=_ticks(_peak(found)),
-        layers=list(_layers(found)),
-        quarter=(period.last_quarter - period.first_step) / period.step,
-        times=[period.begin + quarters * (period.end - period.begin) / 4 for quarters in range(5)],
+        plots=[base64.b64encode(_plot(period, found, inches)).decode() for inches in ((11.2, 3.3), (4.2, 3.0))],
         rows=rows,
         coloured=len(_COLOURS),
         most=FINGERPRINTS,
@@ -103,25 +100,62 @@ def _bars(series: list[int]) -> str:
     )
 
 
-def _layers(found: Causes) -> Iterator[tuple[str, str]]:
-    """Give deaths over time, stacked by cause, one path of bars and its colour for each; one step is one unit wide."""
+def _plot(period: Period, found: Causes, inches: tuple[float, float]) -> bytes:
+    """Return deaths over time, stacked by cause, as SVG. No text of a message is in it."""
+    from matplotlib import rc_context
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    with rc_context({"svg.hashsalt": "pgqueue", "font.size": 9, "axes.edgecolor": _INK}):
+        figure = Figure(figsize=inches, layout="constrained", facecolor="none")
+        _stack(figure.add_subplot(facecolor="none"), period, found)
+        page = io.BytesIO()
+        canvas: Any = FigureCanvasSVG(figure)
+        canvas.print_svg(page, metadata={"Date": None})
+    return page.getvalue()
+
+
+def _stack(axes: Any, period: Period, found: Causes) -> None:
     largest = [cause["series"] for cause in found.causes[: len(_COLOURS)]]
     others = [count - sum(parts) for count, *parts in zip(found.series, *largest, strict=True)]
-    edges = [_peak(found)] * len(found.series)
+    edges = [period.first_step + place * period.step for place in range(period.steps + 1)]
+    below = [0] * period.steps
     for series, colour in zip([*largest, others], [*_COLOURS[: len(largest)], _OTHERS], strict=True):
-        bars = (f"M{at} {edge}v{-count}h1v{count}z" for at, (edge, count) in enumerate(zip(edges, series, strict=True)))
-        yield "".join(bars), colour
-        edges = [edge - count for edge, count in zip(edges, series, strict=True)]
+        above = [low + count for low, count in zip(below, series, strict=True)]
+        axes.stairs(above, edges, baseline=below, fill=True, color=colour)
+        below = above
+    axes.set_xlim(edges[0], edges[-1])
+    axes.set_ylim(0, max(1, *below) * 1.15)
+    axes.axvline(period.last_quarter, color=_INK, linewidth=0.8, linestyle=(0, (4, 3)))
+    axes.annotate(
+        " last quarter", (period.last_quarter, 1), xycoords=("data", "axes fraction"), va="top", color=_INK, fontsize=8
+    )
+    _tidy(axes, "hour" if period.step == timedelta(hours=1) else "day")
 
 
-def _peak(found: Causes) -> int:
-    return max(1, *found.series)
+def _tidy(axes: Any, per: str) -> None:
+    from matplotlib import dates, ticker
 
-
-def _ticks(peak: int) -> list[int]:
-    """Return at most six round numbers from 0 to the peak."""
-    step = next(size * 10**power for power in count() for size in (1, 2, 5) if size * 10**power * 5 >= peak)
-    return list(range(0, peak + 1, step))
+    mpl: Any = dates
+    days, hours = "%d %b", "%H:%M"
+    locator = mpl.AutoDateLocator(minticks=2, maxticks=max(5, int(axes.figure.get_figwidth())))
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(
+        mpl.ConciseDateFormatter(
+            locator,
+            formats=["%Y", "%b %Y", days, hours, hours, hours],
+            zero_formats=["%Y", "%b %Y", days, days, hours, hours],
+            show_offset=False,
+        )
+    )
+    axes.yaxis.set_major_locator(ticker.MaxNLocator(5, integer=True))
+    axes.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
+    axes.set_ylabel(f"deaths per {per}", color=_INK)
+    axes.set_xlabel("time (UTC)", color=_INK)
+    axes.grid(axis="y", color=_INK, alpha=0.25, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(length=0, colors=_INK)
 
 
 def _printable(text: str | None, longest: int = 300) -> str:

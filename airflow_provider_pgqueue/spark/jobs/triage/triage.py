@@ -57,11 +57,12 @@ def triage(
     :raises QueueNotFound: for a name that no queue has.
     """
     check({"max_causes": max_causes}, {"max_causes": whole(1, 1000)})
-    if report is not None and find_spec("jinja2") is None:
+    missing = [name for name in ("jinja2", "matplotlib") if report is not None and find_spec(name) is None]
+    if missing:
         raise ModuleNotFoundError(
-            'jinja2 is not installed. Install it with: pip install "airflow-provider-pgqueue[spark-triage]", '
+            f'{missing[0]} is not installed. Install it with: pip install "airflow-provider-pgqueue[spark-triage]", '
             "or leave out report.",
-            name="jinja2",
+            name=missing[0],
         )
     queues, at_once, database = several(queues), tasks_at_once(parallelism), Database(dsn or "")
     period, run_id = _period(since, until or database.now()), run_id or new_run_id("triage", *queues)
