@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 
 from airflow_provider_pgqueue.cli.settings import Settings
 from airflow_provider_pgqueue.core.connection import check_version, connect, conninfo_of, parameters
+from airflow_provider_pgqueue.core.errors import ConnectionFailed
 
 Connection = psycopg.Connection[Any]
+_SERVER: Final = ("PGHOST", "PGHOSTADDR", "PGSERVICE")
+_UNNAMED: Final = "PGQUEUE_DSN is not set: name the database there, with --dsn, or in libpq's own PGHOST, PGDATABASE, …"
 
 
 @contextmanager
@@ -26,7 +30,12 @@ def connected(settings: Settings, *, check: bool = True) -> Iterator[Connection]
 
 def open_connection(settings: Settings) -> Connection:
     """Return a new autocommit connection; ConnectionFailed says why there is none."""
-    return connect(**({"application_name": "pgqueue cli"} | parameters(settings.dsn)))
+    try:
+        return connect(**({"application_name": "pgqueue cli"} | parameters(settings.dsn)))
+    except ConnectionFailed as error:
+        if settings.dsn or any(os.environ.get(name) for name in _SERVER):
+            raise
+        raise ConnectionFailed(error.problem.rstrip("."), _UNNAMED) from error
 
 
 def conninfo(settings: Settings) -> str:

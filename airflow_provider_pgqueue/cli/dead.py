@@ -20,6 +20,14 @@ from airflow_provider_pgqueue.core.quantity import quantity
 _RESULTS = click.Choice(["failed", "rejected", "lock_expired", "expired"])
 _CAUSE = ("queue_name", "result", "waiting", "first_at", "last_at", "newest_id", "example")
 _LEASE_FOR = timedelta(minutes=5)
+_max_option = click.option(
+    "--max",
+    "max_messages",
+    type=click.IntRange(1),
+    default=1000,
+    show_default=True,
+    help="Handle at most this many messages; run it again for the rest.",
+)
 
 
 @click.command()
@@ -29,8 +37,8 @@ _LEASE_FOR = timedelta(minutes=5)
 def dead(settings: Settings, queue: str | None) -> None:
     """Count dead messages by cause.
 
-    A message is dead if it was archived without success. Those that were requeued or dismissed are left out. Each cause
-    comes with an example.
+    A message is dead if it was archived with any result but success. Those that were requeued or dismissed are left
+    out. Each cause comes with an example.
     """
     with connected(settings) as conn:
         causes = run(conn, verbs.dead_causes(queue))
@@ -46,12 +54,10 @@ def dead(settings: Settings, queue: str | None) -> None:
     type=_RESULTS,
     help="Requeue only messages with this result; can be repeated. Default: failed and lock_expired.",
 )
-@click.option(
-    "--max", "max_messages", type=click.IntRange(1), default=1000, show_default=True, help="How many messages at most."
-)
+@_max_option
 @click.option("--max-requeues", type=click.IntRange(1), help="Leave out messages that were requeued this many times.")
 @click.option(
-    "--delay", type=duration, default="0", help="Keep them from being leased for this long: 90s, 10m, 2h, 1d."
+    "--delay", type=duration, default="0", help="Keep the messages from being leased for this long: 90s, 10m, 2h, 1d."
 )
 @click.option("--dry-run", is_flag=True, help="Count the messages and change nothing.")
 @shared_options
@@ -105,16 +111,14 @@ def requeue(
     type=_RESULTS,
     help="Dismiss only messages with this result; can be repeated. Default: all.",
 )
-@click.option(
-    "--max", "max_messages", type=click.IntRange(1), default=1000, show_default=True, help="How many messages at most."
-)
+@_max_option
 @yes_option
 @shared_options
 @pass_settings
 def dismiss(
     settings: Settings, queue: str, reason: str, results: tuple[str, ...], max_messages: int, yes: bool
 ) -> None:
-    """Close dead messages without publishing them again.
+    """Dismiss dead messages: nothing more is done about them.
 
     They stay in the archive with the reason, and are no longer listed as dead.
     """

@@ -28,7 +28,7 @@ _INSTALL_CRON: Final = """SELECT messages.install_cron(
 @click.option(
     "--cron/--no-cron",
     default=None,
-    help="--cron fails unless pg_cron can do the upkeep; --no-cron removes its jobs. Default: use it if available.",
+    help="--cron: let pg_cron do the upkeep, or fail; --no-cron: remove its jobs. Default: use it if available.",
 )
 @click.option(
     "--cron-role",
@@ -61,10 +61,14 @@ def install(settings: Settings, cron: bool | None, cron_role: str | None, print_
 
 
 def _installed(found: dict[str, Any]) -> str:
-    text = f"schema messages has version {found['schema_version']} in database {found['database']}; "
+    version, database = f"version {found['schema_version']}", f"database {found['database']}"
+    if found["migrations_applied"]:
+        text = f"installed schema messages, {version}, in {database}."
+    else:
+        text = f"schema messages in {database} is already up to date, {version}."
     if found["upkeep_mode"] == "pg_cron":
-        return f"{text}pg_cron does the upkeep."
-    return f"{text}run `pgqueue upkeep` or PgQueueUpkeepOperator every minute, because pg_cron does not."
+        return f"{text} pg_cron does the upkeep."
+    return f"{text} pg_cron does not do the upkeep: run `pgqueue upkeep` or PgQueueUpkeepOperator every minute."
 
 
 def _install_script(cron: bool | None = None) -> str:

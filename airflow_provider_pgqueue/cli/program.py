@@ -27,7 +27,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "dead": ("dead", "Count dead messages by cause."),
     "requeue": ("dead", "Publish dead messages again."),
     "repair": ("repair", "Repair dead messages with a Python function."),
-    "dismiss": ("dead", "Close dead messages without publishing them again."),
+    "dismiss": ("dead", "Dismiss dead messages: nothing more is done about them."),
     "purge": ("purge", "Delete the waiting messages of a queue."),
     "schedules": ("schedules", "List the schedules, which publish messages at set times."),
     "upkeep": ("upkeep", "Do one round of the upkeep, which pg_cron or Airflow does every minute."),

@@ -51,8 +51,10 @@ class _LineOptions:
 @click.option(
     "--priority", type=int, default=0, show_default=True, help="Messages of a higher priority are leased first."
 )
-@click.option("--delay", type=duration, default="0", help="Keep it from being leased for this long: 90s, 10m, 2h, 1d.")
-@click.option("--expires-in", type=duration, help="Archive it as expired if it is not finished within this time.")
+@click.option(
+    "--delay", type=duration, default="0", help="Keep the messages from being leased for this long: 90s, 10m, 2h, 1d."
+)
+@click.option("--expires-in", type=duration, help="Archive messages as expired if not finished within this time.")
 @click.option("--topic", help="Topic of all messages.")
 @click.option(
     "--reference-field",

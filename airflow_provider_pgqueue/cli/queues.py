@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 from psycopg.rows import dict_row
@@ -26,10 +26,11 @@ _POLICY = (
     click.option(
         "--notify",
         type=click.Choice(["always", "gated", "off"]),
-        help="Whether publishing notifies consumers: always; gated, one publisher at a time; or off, and they poll.",
+        help="Whether a publish notifies consumers: always; gated: of several simultaneous publishes only one does; "
+        "off: none does, and they poll.",
     ),
     click.option("--max-body-bytes", type=int, help="Size of the largest body that is accepted."),
-    click.option("--paused/--not-paused", default=None, help="Whether leasing is stopped; publishing goes on."),
+    click.option("--paused/--not-paused", default=None, help="Whether leasing is stopped; publishing continues."),
     click.option(
         "--backoff-first", type=duration, help="Pause before the second attempt; it doubles after each further one."
     ),
@@ -55,9 +56,34 @@ _POLICY = (
 )
 
 
+# Of `messages.create_queue`, which fills in what is not given.
+_DEFAULTS: Final = {
+    "max_attempts": "5",
+    "lease_for": "5m",
+    "notify": "always",
+    "max_body_bytes": "1048576",
+    "paused": "not paused",
+    "backoff_first": "1s",
+    "backoff_max": "5m",
+    "retention": "for ever",
+    "max_depth": "no limit",
+    "max_leased": "no limit",
+    "handler_timeout": "no limit",
+    "on_dead_head": "block",
+    "dedup_window": "1d",
+}
+
+
 def _policy_options(command: F) -> F:
     for option in reversed(_POLICY):
         command = option(command)
+    return command
+
+
+def _show_defaults(command: click.Command) -> click.Command:
+    for option in command.params:
+        if isinstance(option, click.Option) and option.name in _DEFAULTS:
+            option.help = f"{option.help} [default: {_DEFAULTS[option.name]}]"
     return command
 
 
@@ -74,6 +100,7 @@ def queues(settings: Settings, context: click.Context) -> None:
     show_rows(settings, "queues", rows, _SHOWN)
 
 
+@_show_defaults
 @queues.command()
 @click.argument("name")
 @_policy_options
@@ -127,7 +154,7 @@ def drop(settings: Settings, name: str, force: bool, yes: bool) -> None:
 @shared_options
 @pass_settings
 def pause(settings: Settings, name: str) -> None:
-    """Stop leasing from a queue; publishing goes on."""
+    """Stop leasing from a queue; publishing continues."""
     with connected(settings) as conn:
         run(conn, verbs.pause_queue(name))
     show(settings, {"queue_name": name, "paused": True}, f"paused queue {name}.")

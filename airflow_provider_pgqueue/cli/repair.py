@@ -47,14 +47,16 @@ from airflow_provider_pgqueue.core.worker import stop_on_signals
     multiple=True,
     help="Repair only messages with this fingerprint, as `pgqueue dead --json` shows it; can be repeated.",
 )
-@click.option("--max", "max_messages", type=click.IntRange(1), help="How many messages at most. Default: all.")
+@click.option("--max", "max_messages", type=click.IntRange(1), help="Handle at most this many messages. Default: all.")
 @click.option("--max-requeues", type=click.IntRange(1), help="Leave out messages that were requeued this many times.")
-@click.option("--max-per-second", type=click.FloatRange(0, min_open=True), help="How many messages a second at most.")
+@click.option(
+    "--max-per-second", type=click.FloatRange(0, min_open=True), help="Requeue at most this many messages per second."
+)
 @click.option(
     "--canary",
     type=click.IntRange(0),
     default=0,
-    help="Requeue this many first, and go on only if they do not die again. Something must consume the queue.",
+    help="Requeue this many first, and the others only if those do not die again. Something must consume the queue.",
 )
 @click.option(
     "--stop-when-failing",
@@ -81,12 +83,13 @@ from airflow_provider_pgqueue.core.worker import stop_on_signals
     type=duration,
     default="1m",
     show_default=True,
-    help="Length of a lease, which is renewed while the function works.",
+    help="Length of a lease, which is renewed while the function runs.",
 )
 @click.option("--dry-run", is_flag=True, help="Call the function, print what would be done and change nothing.")
 @click.option(
     "--run-id",
-    help="Name of the run, kept in the archive. A run started again under its name goes on. Default: a new name.",
+    help="Name of the run, kept in the archive. A run that is started again under its name continues. "
+    "Default: a new name.",
 )
 @shared_options
 @pass_settings
@@ -105,8 +108,8 @@ def repair(
 
     MODULE is searched for in the current directory first. The function gets a dead message (id, body, failure, result,
     reference, attempts, …) and returns a new body to publish, or KEEP, LEAVE or Dismiss(reason) of
-    airflow_provider_pgqueue.core. If it raises, that message stays dead and the others go on. The exit status is 1 if
-    the run stopped early. SIGTERM and Ctrl-C finish the message in hand.
+    airflow_provider_pgqueue.core. If it raises, that message stays dead and the run continues with the others. The exit
+    status is 1 if the run stopped early. SIGTERM and Ctrl-C finish the message in hand.
     """
     logging.basicConfig(level="INFO", stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     if (queue is None) == (given["cause"] is None):

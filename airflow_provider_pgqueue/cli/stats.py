@@ -32,11 +32,11 @@ SELECT queue_name, count(*) FILTER (WHERE result = 'success'), count(*) FILTER (
 @click.option(
     "--window", type=duration, default="10s", show_default=True, help="Time over which the rates are averaged."
 )
-@click.option("--looks", type=click.IntRange(1), help="End --watch after this many refreshes.")
+@click.option("--refreshes", type=click.IntRange(1), help="End --watch after this many refreshes.")
 @shared_options
 @pass_settings
 def stats(
-    settings: Settings, queue: str | None, watch: bool, interval: timedelta, window: timedelta, looks: int | None
+    settings: Settings, queue: str | None, watch: bool, interval: timedelta, window: timedelta, refreshes: int | None
 ) -> None:
     """Show depth, ages and rates of each queue, once or live.
 
@@ -46,7 +46,7 @@ def stats(
         if not watch:
             show_rows(settings, "queues", _numbers(conn, queue, window))
             return
-        _watch(settings, _repeated(conn, queue, window, interval, looks))
+        _watch(settings, _repeated(conn, queue, window, interval, refreshes))
 
 
 def _numbers(conn: Connection, queue: str | None, window: timedelta) -> list[Row]:
@@ -61,25 +61,25 @@ def _numbers(conn: Connection, queue: str | None, window: timedelta) -> list[Row
 
 
 def _repeated(
-    conn: Connection, queue: str | None, window: timedelta, interval: timedelta, looks: int | None
+    conn: Connection, queue: str | None, window: timedelta, interval: timedelta, refreshes: int | None
 ) -> Iterator[list[Row]]:
     done = 0
     while True:
         yield _numbers(conn, queue, window)
         done += 1
-        if looks is not None and done >= looks:
+        if refreshes is not None and done >= refreshes:
             return
         time.sleep(interval.total_seconds())
 
 
-def _watch(settings: Settings, looks: Iterator[list[Row]]) -> None:
+def _watch(settings: Settings, numbers: Iterator[list[Row]]) -> None:
     if settings.as_json:
-        for rows in looks:
+        for rows in numbers:
             show_line(settings, {"queues": rows}, "")
         return
     from rich.live import Live
 
     with Live(console=console(), auto_refresh=False) as live:
-        for rows in looks:
+        for rows in numbers:
             shown: Any = table(rows) if rows else "no queues"
             live.update(shown, refresh=True)

@@ -36,7 +36,7 @@ SELECT id, queue_name, result, attempts, handled_by, details, reference, archive
     "--follow/--no-follow",
     default=True,
     show_default=True,
-    help="Go on until Ctrl-C, or end after the messages that are there.",
+    help="Continue until Ctrl-C, or end after the messages that are there.",
 )
 @click.option("--stop-after", type=click.IntRange(1), metavar="N", help="End after N messages.")
 @click.option(

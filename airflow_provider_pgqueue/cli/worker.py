@@ -27,6 +27,8 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.worker import Worker
 
+log = logging.getLogger(__name__)
+
 
 @click.command()
 @click.argument("function", metavar="MODULE:FUNCTION")
@@ -40,7 +42,7 @@ from airflow_provider_pgqueue.core.worker import Worker
 @click.option(
     "--lease-for",
     type=duration,
-    help="Length of a lease, which is renewed while the function works. By default as the queue's policy says.",
+    help="Length of a lease, which is renewed while the function runs. By default as the queue's policy says.",
 )
 @click.option(
     "--handler-timeout",
@@ -90,8 +92,10 @@ def worker(
     """
     logging.basicConfig(level="INFO", stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     handler = load(function, settings)
+    unit = "batch" if batch else "message"
     with connected(settings) as conn:
         run(conn, verbs.status(queue))  # an unknown queue is an error now, not in each process
+    log.info("worker of queue %s started: it calls %s for each %s; Ctrl-C stops it", queue, function, unit)
 
     def serve() -> Counter[str]:
         selection: dict[str, Any] = {} if topic is None else {"topic": topic}

@@ -12,6 +12,7 @@ and `until` choose messages.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from contextlib import suppress
 from importlib import import_module
@@ -20,9 +21,11 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 if find_spec("pyspark") is None:
-    raise ModuleNotFoundError(
-        'pyspark is not installed. Install it with: pip install "airflow-provider-pgqueue[spark]"', name="pyspark"
-    )
+    _MISSING: Final = 'pyspark is not installed. Install it with: pip install "airflow-provider-pgqueue[spark]"'
+    if sys.argv[:1] == ["-m"] and __name__ in sys.orig_argv:  # `python -m` imports this before its __main__
+        sys.stderr.write(f"error: {_MISSING}\n")
+        sys.exit(2)
+    raise ModuleNotFoundError(_MISSING, name="pyspark")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -332,9 +332,9 @@ def test_stats_are_numbers_and_rates(pgqueue: Pgqueue, conn: Connection, queue: 
 
 def test_stats_watch_prints_a_line_for_each_look(pgqueue: Pgqueue, queue: Queue) -> None:
     queue("orders")
-    ended = pgqueue("stats", "--watch", "--looks", "3", "--interval", "1ms", "--json")
+    ended = pgqueue("stats", "--watch", "--refreshes", "3", "--interval", "1ms", "--json")
     assert [len(look["queues"]) for look in ended.lines] == [2, 2, 2]
-    assert "orders" in pgqueue("stats", "--watch", "--looks", "2", "--interval", "1ms").out
+    assert "orders" in pgqueue("stats", "--watch", "--refreshes", "2", "--interval", "1ms").out
 
 
 # dead messages and purge ----------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ def walk(shell: Shell, page: str) -> tuple[str, str]:
 
 def test_the_three_shells_of_the_documentation_work(shell: Shell, empty_dsn: str) -> None:
     packed, shown = walk(shell, PAGE)
-    assert re.findall(r"orders (\w+)", shown) == ["success", "success", "success", "rejected"]
+    assert re.findall(r"parcels (\w+)", shown) == ["success", "success", "success", "rejected"]
     assert "(4 rows)" in shown
     assert packed.startswith("packing order 7\npacking order 8\npacking order 9\n")
     for code in blocks(PAGE, "after"):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgqueue.core.migrations import code_version, scripts
 from tests.core.cli.conftest import Pgqueue
@@ -34,13 +35,19 @@ def psql(cluster: Cluster, script: Path, dsn: str) -> None:
 
 
 def test_install_makes_the_schema_and_twice_does_no_harm(run_pgqueue: Pgqueue, empty_dsn: str) -> None:
+    database = conninfo_to_dict(empty_dsn)["dbname"]
+    first = run_pgqueue("install", "--no-cron", "--dsn", empty_dsn).out
+    assert first.startswith(f"installed schema messages, version {code_version()}, in database {database}. ")
+    again = run_pgqueue("install", "--no-cron", "--dsn", empty_dsn).out
+    assert again.startswith(f"schema messages in database {database} is already up to date, version {code_version()}. ")
+
+
+def test_install_tells_machines_what_it_applied(run_pgqueue: Pgqueue, empty_dsn: str) -> None:
     first = run_pgqueue("install", "--json", "--no-cron", "--dsn", empty_dsn).json
     assert first["schema_version"] == code_version()
     assert first["migrations_applied"] == [script.version for script in scripts() if script.version]
     assert first["upkeep_mode"] == "airflow"
-    again = run_pgqueue("install", "--no-cron", "--dsn", empty_dsn)
-    assert again.status == 0
-    assert again.out.startswith(f"schema messages has version {code_version()} in database ")
+    assert run_pgqueue("install", "--json", "--no-cron", "--dsn", empty_dsn).json["migrations_applied"] == []
 
 
 def test_install_says_why_there_is_no_pg_cron_and_fails_if_it_was_asked_for(
