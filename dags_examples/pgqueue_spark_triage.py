@@ -24,7 +24,7 @@ def choose_causes() -> list[dict[str, str]]:
     """Return the causes of the triage that have a repair, as arguments of `repair`; none: the rest is skipped."""
     with PgQueueHook().connect() as conn:
         found = conn.execute(
-            "SELECT cause, pattern FROM messages.triage_causes(%s) WHERE undecided > 0", [QUEUE]
+            "SELECT cause, pattern FROM messages.triage_causes(%s) WHERE unremedied > 0", [QUEUE]
         ).fetchall()
     return [{"cause": cause, "function": REPAIRS[pattern]} for cause, pattern in found if pattern in REPAIRS]
 

@@ -30,7 +30,7 @@ console = Console(soft_wrap=True)
 _WAITING = "SELECT count(*) FROM messages.message WHERE queue_name = 'flights'"
 _FINISHED = "SELECT count(*) FROM messages.message_archive WHERE queue_name = 'flights'"
 _PUBLISHED = f"SELECT ({_WAITING} AND requeued_from IS NULL) + ({_FINISHED} AND requeued_from IS NULL)"
-_UNDECIDED = "SELECT count(*) FROM messages.dead_message WHERE queue_name = 'flights'"
+_UNREMEDIED = "SELECT count(*) FROM messages.dead_message WHERE queue_name = 'flights'"
 _PROBED = "SELECT count(*) FROM messages.message_archive WHERE queue_name = 'wakeups'"
 _HOLDERS = "SELECT DISTINCT locked_by FROM messages.message WHERE queue_name = 'flights' AND lock_expires_at > now()"
 _HELD = "SELECT count(*) FROM messages.message WHERE locked_by = %s"
@@ -117,7 +117,7 @@ class Demo:
             self._process()
         with step("Remediating and requeuing the dead messages"):
             self._wait(
-                lambda: self._number(_UNDECIDED) + self._number(_WAITING) == 0, "dead messages without a decision"
+                lambda: self._number(_UNREMEDIED) + self._number(_WAITING) == 0, "dead messages without a remedy"
             )
         elapsed = time.monotonic() - started
         with step(f"Measuring the time from commit to lease with {PROBES} single messages (DAG pgqueue_wakeups)"):

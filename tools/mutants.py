@@ -84,7 +84,8 @@ def _check_apart(verb: str) -> Mutant:
 def _fences() -> Iterator[Mutant]:
     for verb in ("archive", "extend", "release"):
         yield _m(f"{verb}: no token", verb, f" AND m.lock_token = {verb}.lock_token", "")
-        yield _m(f"{verb}: a lease that ended", verb, " AND m.lock_expires_at > clock_timestamp()", "")
+        ended = (" AND m.lock_expires_at > clock_timestamp()", "")
+        yield _m(f"{verb}: a lease that ended", verb, *ended, f"{WAITED}[{verb}]")
         now = (" AND m.lock_expires_at > clock_timestamp()", " AND m.lock_expires_at > now()")
         yield _m(f"{verb}: the time of the transaction", verb, *now, f"{WAITED}[{verb}]")
         yield _check_apart(verb)

@@ -18,7 +18,7 @@ PgQueueError
  +-- ExportError              an export of the archive cannot be written or read
  |    +-- ExportDamaged       its manifest is incomplete
  |    +-- ExportDiffers       it differs from the archive
- |    +-- UndecidedMessages   dead messages without a remedy
+ |    +-- UnremediedMessages  dead messages without a remedy
  |    +-- ForeignPartition    another role owns it
  +-- HandlerBroken            a handler fails on nearly every message, or hangs; consuming stopped
  +-- LeaseLost                somebody else may have the messages now; nothing was changed
@@ -100,7 +100,7 @@ class ExportDiffers(ExportError):
     """An export differs from the archive: nothing was dropped."""
 
 
-class UndecidedMessages(ExportError):
+class UnremediedMessages(ExportError):
     """An archive partition has dead messages without a remedy: it was not dropped."""
 
 
@@ -196,7 +196,7 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "PQ011": ScheduleNotFound,
     "PQ012": StageIncomplete,
     "PQ013": ExportDiffers,
-    "PQ014": UndecidedMessages,
+    "PQ014": UnremediedMessages,
     "PQ015": ForeignPartition,
     "42501": PermissionDenied,  # insufficient_privilege
     "3F000": SchemaMissing,  # invalid_schema_name

@@ -446,7 +446,7 @@ CREATE TABLE messages.triage_cause (
     pattern           text        NOT NULL,
     trend           text        NOT NULL CHECK (trend IN ('new', 'growing', 'steady', 'fading')),
     dead              bigint      NOT NULL CHECK (dead > 0),
-    undecided         bigint      NOT NULL CHECK (undecided >= 0),
+    unremedied         bigint      NOT NULL CHECK (unremedied >= 0),
     requeued          bigint      NOT NULL CHECK (requeued >= 0),
     dismissed         bigint      NOT NULL CHECK (dismissed >= 0),
     died_again        bigint      NOT NULL CHECK (died_again BETWEEN 0 AND requeued),
@@ -460,7 +460,7 @@ CREATE TABLE messages.triage_cause (
     sample_references text[]      NOT NULL,
     PRIMARY KEY (recorded_by, run_id, cause),
     FOREIGN KEY (recorded_by, run_id) REFERENCES messages.triage_run ON DELETE CASCADE,
-    CONSTRAINT triage_cause_adds_up CHECK (dead = undecided + requeued + dismissed),
+    CONSTRAINT triage_cause_adds_up CHECK (dead = unremedied + requeued + dismissed),
     CONSTRAINT triage_cause_references_its_samples CHECK (cardinality(sample_ids) = cardinality(sample_references))
 );
 COMMENT ON TABLE messages.triage_cause IS 'Why messages died in the window of a triage: fingerprints with near-identical messages are one cause.';
@@ -474,7 +474,7 @@ COMMENT ON COLUMN messages.triage_cause.error IS 'The class of the error, if the
 COMMENT ON COLUMN messages.triage_cause.pattern IS 'The words that their messages share, with * for the others, # for numbers and ids, ? for quoted texts; cut off. Untrusted.';
 COMMENT ON COLUMN messages.triage_cause.trend IS 'new (only in the last quarter of the window), growing, steady or fading.';
 COMMENT ON COLUMN messages.triage_cause.dead IS 'How many died in the window.';
-COMMENT ON COLUMN messages.triage_cause.undecided IS 'How many of them have no remedy.';
+COMMENT ON COLUMN messages.triage_cause.unremedied IS 'How many of them have no remedy.';
 COMMENT ON COLUMN messages.triage_cause.requeued IS 'How many of them were requeued.';
 COMMENT ON COLUMN messages.triage_cause.dismissed IS 'How many of them were dismissed.';
 COMMENT ON COLUMN messages.triage_cause.died_again IS 'How many of those that were requeued died again, of any cause.';

@@ -149,7 +149,7 @@ def test_plain_sql_that_deletes_a_head_blocks_nobody_after_the_next_upkeep(conn:
     first, _ = publish(conn, "a1", "a2")
     conn.execute("DELETE FROM messages.message WHERE id = %s", [first])
     assert lease(conn) == []
-    assert run(conn, verbs.upkeep())["groups_healed"] == 1
+    assert run(conn, verbs.upkeep())["groups_repaired"] == 1
     assert bodies(lease(conn)) == ["a2"]
 
 

@@ -358,6 +358,32 @@ def test_a_team_works_with_its_queue_and_is_refused_at_another(bob: Connection, 
             bob.execute(query.format("").replace("''", "").encode())
 
 
+@pytest.mark.parametrize("privilege", ["publish", "consume", "observe"])
+def test_a_privilege_on_a_queue_allows_its_verbs_there_and_none_elsewhere(
+    conn: Connection, login: Login, privilege: str
+) -> None:
+    session, group = login("carol"), {"publish": "publisher", "consume": "consumer", "observe": "observer"}[privilege]
+    for queue_name in ("orders", "bills"):
+        conn.execute("SELECT messages.create_queue(%s)", [queue_name])
+    run(conn, verbs.grant_queue("orders", "carol", privilege))
+    # What takes no queue goes by the token, or shows the queues of the team alone.
+    unasked = ("publish_staged", "unknown_queues")  # an empty stage, and whether there is such a queue
+    with_queue = {verb: text for verb, (text, _) in VERBS.items() if "'orders'" in text and verb not in unasked}
+    told = {}
+    for verb, text in with_queue.items():
+        for queue_name in ("orders", "bills"):
+            try:
+                with session.transaction(force_rollback=True):
+                    session.execute(text.replace("'orders'", f"'{queue_name}'").encode())
+                    refused = False
+            except psycopg.Error as error:
+                refused = error.sqlstate == "42501"
+            told[verb, queue_name] = not refused
+    allowed = {verb for verb in with_queue if group in VERBS[verb][1].split()}
+    assert {cell for cell, may in told.items() if may} == {(verb, "orders") for verb in allowed}
+    assert len(allowed) >= {"publish": 2, "consume": 5, "observe": 0}[privilege]
+
+
 def test_a_topic_that_reaches_another_queue_is_refused(conn: Connection, bob: Connection) -> None:
     conn.execute("SELECT messages.bind_topic('orders', 'shop.#'), messages.bind_topic('bills', 'shop.bill')")
     assert names(bob, "SELECT queue_name FROM messages.publish_topic('shop.order', '1')") == {"orders"}

@@ -67,7 +67,7 @@ def test_a_triage_of_another_login_replaces_and_evicts_none(login: Login) -> Non
     mine, theirs = login("mine", "messages_pipeline"), login("theirs", "messages_pipeline")
     cause = {
         "cause": "c", "queue_name": "orders", "result": "failed", "pattern": "mine", "trend": "new", "dead": 1,
-        "undecided": 1, "requeued": 0, "dismissed": 0, "died_again": 0, "first_at": "2026-01-01",
+        "unremedied": 1, "requeued": 0, "dismissed": 0, "died_again": 0, "first_at": "2026-01-01",
         "last_at": "2026-01-01", "series_from": "2026-01-01", "series_step": "1 hour",
         "series": [1], "fingerprints": ["f"], "sample_ids": [1],
         "sample_references": ["r"],

@@ -237,13 +237,13 @@ def test_flights_are_published_consumed_remediated_and_requeued(stack: Stack, qu
     killed = until(lambda: kill_a_consumer(queue_conn), what="a consumer to kill")
     wait_for_success(stack, "pgqueue_publish", run_id)
     until(lambda: depth(queue_conn, "flights") == 0, timeout=180, what="consumed flights")
-    until(lambda: undecided(queue_conn) == 0 and depth(queue_conn, "flights") == 0, timeout=240, what="remediation")
+    until(lambda: unremedied(queue_conn) == 0 and depth(queue_conn, "flights") == 0, timeout=240, what="remediation")
     with queue_conn.cursor(row_factory=dict_row) as cursor:
         account = cursor.execute(
             """
             SELECT count(*) FILTER (WHERE requeued_from IS NULL) AS published,
                    count(*) - count(DISTINCT id) AS twice,
-                   count(*) FILTER (WHERE result <> 'success' AND remedy IS NULL) AS undecided,
+                   count(*) FILTER (WHERE result <> 'success' AND remedy IS NULL) AS unremedied,
                    count(*) FILTER (WHERE result = 'success') AS success,
                    (SELECT count(*) FROM flights.departure) AS departures
               FROM messages.message_archive WHERE queue_name = 'flights'
@@ -251,7 +251,7 @@ def test_flights_are_published_consumed_remediated_and_requeued(stack: Stack, qu
         ).fetchone()
     assert account is not None
     assert account["published"] == 20_000
-    assert account["twice"] == account["undecided"] == 0
+    assert account["twice"] == account["unremedied"] == 0
     assert account["success"] == account["departures"]
     assert killed
 
@@ -267,7 +267,7 @@ def kill_a_consumer(conn: Connection) -> str | None:
     return None
 
 
-def undecided(conn: Connection) -> int:
+def unremedied(conn: Connection) -> int:
     row = conn.execute("SELECT count(*) FROM messages.dead_message WHERE queue_name = 'flights'").fetchone()
     assert row
     return int(row[0])

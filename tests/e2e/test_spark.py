@@ -148,7 +148,7 @@ def die(conn: Connection, number: int, result: str, details: str) -> None:
     )
 
 
-def undecided(conn: Connection) -> dict[str, int]:
+def unremedied(conn: Connection) -> dict[str, int]:
     query = "SELECT result, count(*) FROM messages.dead_message WHERE queue_name = 'spark_flights' GROUP BY 1"
     return dict(conn.execute(query.encode()).fetchall())
 
@@ -159,14 +159,14 @@ def test_the_causes_of_the_triage_are_repaired_and_worked_off_once_however_often
     queue_conn.execute("SELECT messages.create_queue('spark_flights')")
     die(queue_conn, 12, "failed", "no arrival report yet")
     die(queue_conn, 3, "rejected", "no departure time")
-    dead, success = undecided(queue_conn), results(queue_conn, "spark_flights").get("success", 0)
+    dead, success = unremedied(queue_conn), results(queue_conn, "spark_flights").get("success", 0)
 
     run_id = unpause(stack, TRIAGE)
 
-    causes = queue_conn.execute("SELECT pattern, undecided FROM messages.triage_causes('spark_flights')").fetchall()
+    causes = queue_conn.execute("SELECT pattern, unremedied FROM messages.triage_causes('spark_flights')").fetchall()
     assert dict(causes) == {"no arrival report yet": dead["failed"], "no departure time": dead["rejected"]}
     assert "no arrival report yet" in (stack.directory / "triage.html").read_text()
-    assert undecided(queue_conn) == {"rejected": dead["rejected"]}
+    assert unremedied(queue_conn) == {"rejected": dead["rejected"]}
     assert results(queue_conn, "spark_flights")["success"] == success + dead["failed"]
 
     def summaries() -> list[Any]:
@@ -180,7 +180,7 @@ def test_the_causes_of_the_triage_are_repaired_and_worked_off_once_however_often
     again(stack, TRIAGE, run_id, "repair", "drain")
     assert summaries() == done
     assert results(queue_conn, "spark_flights") == account | {"failed": account["failed"] + 1}
-    assert undecided(queue_conn) == {"rejected": dead["rejected"], "failed": 1}
+    assert unremedied(queue_conn) == {"rejected": dead["rejected"], "failed": 1}
 
     assert places_of(CANARY, stack, cluster) == []
     assert CANARY not in (stack.directory / "triage.html").read_text()

@@ -31,7 +31,7 @@ from airflow_provider_pgqueue.core.errors import (
     ExportDiffers,
     ExportError,
     ForeignPartition,
-    UndecidedMessages,
+    UnremediedMessages,
 )
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark import export
@@ -465,7 +465,7 @@ def test_a_dead_message_without_a_remedy_keeps_the_partition(
     done = do(drop=True)
     assert (done["exported"], done["dropped"]) == ([name], [])
     assert "Requeue or dismiss them" in done["kept"][name]
-    with pytest.raises(UndecidedMessages, match="dead messages without a remedy"):
+    with pytest.raises(UnremediedMessages, match="dead messages without a remedy"):
         drop(conn, name, manifest_of(target, name))
     (leased,) = run(conn, verbs.lease_dead("orders"))
     run(conn, verbs.dismiss(leased.lock_token, [dead], "known"))

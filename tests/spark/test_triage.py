@@ -113,7 +113,7 @@ def found(**causes: str) -> Causes:
             "cause": name,
             "trend": said,
             "dead": WEEK.steps,
-            "undecided": WEEK.steps * name.islower(),
+            "unremedied": WEEK.steps * name.islower(),
             "series": series,
             "fingerprints": ["x"],
             "sample_ids": [1],
@@ -121,7 +121,7 @@ def found(**causes: str) -> Causes:
         }
         for name, said in causes.items()
     ]
-    sums = Counter(causes=len(rows), dead=1000, undecided=999, requeued=1000, died_again=1, dismissed=0)
+    sums = Counter(causes=len(rows), dead=1000, unremedied=999, requeued=1000, died_again=1, dismissed=0)
     return Causes(causes=rows, sums=sums, series=[len(rows)] * WEEK.steps)
 
 
@@ -241,8 +241,8 @@ def test_the_causes_are_the_ones_that_were_made_and_the_numbers_those_of_sql(
         ("orders", "failed", "shop.ShopError", "at the beginning of the window"): 1,
     }
     reset = by_cause["orders", "failed", "OSError", "connection reset"]
-    assert {name: reset[name] for name in ("undecided", "requeued", "dismissed", "died_again", "trend")} == {
-        "undecided": 0,
+    assert {name: reset[name] for name in ("unremedied", "requeued", "dismissed", "died_again", "trend")} == {
+        "unremedied": 0,
         "requeued": 3,
         "dismissed": 1,
         "died_again": 1,
@@ -265,14 +265,15 @@ def test_the_causes_are_the_ones_that_were_made_and_the_numbers_those_of_sql(
             [one["fingerprints"], one["queue_name"], deaths.begin, deaths.end],
         ).fetchone()
         assert row == tuple(
-            one[name] for name in ("dead", "undecided", "requeued", "dismissed", "first_at", "last_at", "sample_ids")
+            one[name] for name in ("dead", "unremedied", "requeued", "dismissed", "first_at", "last_at", "sample_ids")
         )
         assert sum(one["series"]) == one["dead"]
         assert len(one["series"]) == 7 * 24
-    assert {name: summary[name] for name in ("causes", "dead", "undecided", "requeued", "dismissed", "died_again")} == {
+    counted = ("causes", "dead", "unremedied", "requeued", "dismissed", "died_again")
+    assert {name: summary[name] for name in counted} == {
         "causes": 6,
         "dead": 162,
-        "undecided": 158,
+        "unremedied": 158,
         "requeued": 3,
         "dismissed": 1,
         "died_again": 1,
@@ -390,7 +391,7 @@ def example(cause: str, **values: Any) -> dict[str, Any]:
         "pattern": "disk full",
         "trend": "new",
         "dead": 1,
-        "undecided": 1,
+        "unremedied": 1,
         "requeued": 0,
         "dismissed": 0,
         "died_again": 0,

@@ -34,6 +34,6 @@ def archive_checksums(partition: str, first_page: int, end_page: int) -> Stateme
 def drop_archive_partition(partition: str, manifest: str) -> Statement[int]:
     """Drop a closed partition that equals the manifest (JSON text) of its export; return how many messages it had.
 
-    Raises ExportDiffers, UndecidedMessages or ForeignPartition, and drops nothing, if it may not be dropped.
+    Raises ExportDiffers, UnremediedMessages or ForeignPartition, and drops nothing, if it may not be dropped.
     """
     return Statement("drop_archive_partition", dict(locals()), one, {"manifest": "jsonb"})

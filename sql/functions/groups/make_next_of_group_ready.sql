@@ -40,8 +40,8 @@ BEGIN
         END IF;
         -- The setting lives as long as the transaction, and so does the NOTIFY: one ring per transaction and queue.
         IF next.notify <> 'off' AND NOT messages.notify_queue_is_filling()
-           AND current_setting('messages.promotion_rung', true) IS DISTINCT FROM make_next_of_group_ready.queue_name THEN
-            PERFORM set_config('messages.promotion_rung', make_next_of_group_ready.queue_name, true);
+           AND current_setting('messages.group_rung', true) IS DISTINCT FROM make_next_of_group_ready.queue_name THEN
+            PERFORM set_config('messages.group_rung', make_next_of_group_ready.queue_name, true);
             PERFORM pg_notify('new_message', next.id::text);
         END IF;
         RETURN true;

@@ -16,14 +16,14 @@ BEGIN
     BEGIN
         DELETE FROM messages.triage_run t WHERE t.recorded_by = session_user AND t.run_id = record_triage_causes.run_id;
         INSERT INTO messages.triage_run (run_id, recorded_at) VALUES (record_triage_causes.run_id, moment);
-        INSERT INTO messages.triage_cause (run_id, recorded_at, cause, queue_name, result, error, pattern, trend, dead, undecided,
+        INSERT INTO messages.triage_cause (run_id, recorded_at, cause, queue_name, result, error, pattern, trend, dead, unremedied,
                                          requeued, dismissed, died_again, first_at, last_at, series_from, series_step, series,
                                          fingerprints, sample_ids, sample_references)
         SELECT record_triage_causes.run_id, moment, cause, queue_name, result, left(error, 200), left(pattern, 500), trend, dead,
-               undecided, requeued, dismissed, died_again, first_at, last_at, series_from, series_step, series,
+               unremedied, requeued, dismissed, died_again, first_at, last_at, series_from, series_step, series,
                fingerprints[:1000], sample_ids[:5], ARRAY(SELECT left(r, 200) FROM unnest(sample_references[:5]) AS r)
           FROM jsonb_to_recordset(record_triage_causes.causes) AS given (
-                   cause text, queue_name text, result text, error text, pattern text, trend text, dead bigint, undecided bigint,
+                   cause text, queue_name text, result text, error text, pattern text, trend text, dead bigint, unremedied bigint,
                    requeued bigint, dismissed bigint, died_again bigint, first_at timestamptz, last_at timestamptz,
                    series_from timestamptz, series_step interval, series bigint[], fingerprints text[], sample_ids bigint[],
                    sample_references text[]);

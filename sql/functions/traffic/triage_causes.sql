@@ -16,7 +16,7 @@ AS $$
        AND (triage_causes.cause IS NULL OR c.cause = triage_causes.cause)
        AND ((SELECT r.everything FROM messages.session_reach r)
             OR c.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
-     ORDER BY c.undecided DESC, c.dead DESC, c.cause
+     ORDER BY c.unremedied DESC, c.dead DESC, c.cause
 $$;
 COMMENT ON FUNCTION messages.triage_causes(text, text, text) IS
     'The causes of death that the last triage found, or the triage with this run_id, those with the most messages without a remedy first; requeue_dead and lease_dead take their fingerprints.';

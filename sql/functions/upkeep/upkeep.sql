@@ -44,7 +44,7 @@ BEGIN
     INSERT INTO messages.upkeep_run AS u (finished_at, done_by)
     VALUES (clock_timestamp(), coalesce(nullif(current_setting('application_name'), ''), session_user))
     ON CONFLICT (only_row) DO UPDATE SET finished_at = excluded.finished_at, done_by = excluded.done_by;
-    RETURN jsonb_build_object('freed', freed, 'archived', archived, 'rung', rung, 'groups_healed', healed,
+    RETURN jsonb_build_object('freed', freed, 'archived', archived, 'rung', rung, 'groups_repaired', healed,
                               'partitions_made', made, 'partitions_dropped', coalesce(retained.partitions_dropped, 0),
                               'archive_deleted', coalesce(retained.messages_deleted, 0), 'cron_history_purged', purged);
 END $$;

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Cause = dict[str, Any]  # the columns of messages.triage_cause
 FINGERPRINTS: Final = 1000  # of one cause, most frequent first
-SUMS: Final = ("dead", "undecided", "requeued", "dismissed", "died_again")
+SUMS: Final = ("dead", "unremedied", "requeued", "dismissed", "died_again")
 _KEY: Final = ("queue_name", "result", "error")
 _DEAD: Final = "failed,rejected,lock_expired,expired"
 _COLUMNS: Final = "id,queue_name,result,archived_at,requeued_from,reference,fingerprint,remedy,details,failure"
@@ -174,7 +174,7 @@ def _counted(dead: DataFrame) -> list[Cause]:
     counted = dead.groupBy("cause").agg(
         *(f.first(name).alias(name) for name in (*_KEY, "pattern")),
         f.count("*").alias("dead"),
-        f.count_if(f.col("remedy").isNull()).alias("undecided"),
+        f.count_if(f.col("remedy").isNull()).alias("unremedied"),
         f.count_if(f.col("remedy") == "requeued").alias("requeued"),
         f.count_if(f.col("remedy") == "dismissed").alias("dismissed"),
         f.count_if("again").alias("died_again"),

@@ -50,11 +50,11 @@ def render(run_id: str, period: Period, found: Causes) -> str:
         per="hour" if period.step == timedelta(hours=1) else "day",
         sums=found.sums,
         shares={
-            "undecided": _share(found.sums["undecided"], found.sums["dead"]),
+            "unremedied": _share(found.sums["unremedied"], found.sums["dead"]),
             "died_again": _share(found.sums["died_again"], found.sums["requeued"]),
         },
         trends=[(name, sum(cause["trend"] == name for cause in found.causes)) for name in _URGENT],
-        first=[row for row in rows if row["trend"] in _URGENT and row["undecided"]][:_FIRST],
+        first=[row for row in rows if row["trend"] in _URGENT and row["unremedied"]][:_FIRST],
         plots=[base64.b64encode(_plot(period, found, inches)).decode() for inches in ((11.2, 3.3), (4.2, 3.0))],
         rows=rows,
         coloured=len(_COLOURS),

@@ -100,7 +100,7 @@ def _summary(period: Period, found: Causes) -> Summary:
         "left_out": {"causes": found.sums["causes"] - len(found.causes), "dead": found.left_out},
         "trends": dict(sorted(Counter(cause["trend"] for cause in found.causes).items())),
         "largest": [
-            {name: cause[name] for name in ("cause", "queue_name", "result", "trend", "dead", "undecided")}
+            {name: cause[name] for name in ("cause", "queue_name", "result", "trend", "dead", "unremedied")}
             for cause in found.causes[:5]
         ],
         "since": period.begin.isoformat(),
