@@ -45,7 +45,7 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
     hands it to the executors inside their tasks.
 
     A run is carried out once: the task's next try continues with what is left, and once the run is finished it returns
-    the same summary without starting Spark. To do it again, give another `run_id`. With `dry_run` among the arguments it
+    the same summary without starting Spark. To do it again, give another `run_id`. With `dry_run` in the arguments it
     counts, each time anew, changes nothing and leaves the run to be done.
 
     :param pipeline: the name, as in `python -m airflow_provider_pgqueue.spark --help`.
