@@ -150,4 +150,4 @@ def _waiting(conn: Connection, queue: str, results: tuple[str, ...]) -> Counter[
 
 
 def _by_result(waiting: Counter[str]) -> str:
-    return ", ".join(f"{number:,} {result}" for result, number in waiting.items()) or "none are waiting"
+    return ", ".join(f"{number:,} {result}" for result, number in waiting.items()) or "none are waiting without a lease"

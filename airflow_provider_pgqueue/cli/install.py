@@ -14,7 +14,8 @@ from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, share
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import current_version
-from airflow_provider_pgqueue.core.installation import schedule_upkeep
+from airflow_provider_pgqueue.core.errors import PermissionDenied
+from airflow_provider_pgqueue.core.installation import check_owner, schedule_upkeep
 from airflow_provider_pgqueue.core.migrations import migrate, scripts, sql_folder
 from airflow_provider_pgqueue.core.quantity import quantity
 
@@ -56,8 +57,18 @@ def install(settings: Settings, cron: bool | None, cron_role: str | None, print_
             "migrations_applied": applied,
             "upkeep_mode": run(conn, verbs.upkeep_mode()),
             "no_cron_because": no_cron,
+            "no_roles_because": _no_roles(conn),
         }
     show(settings, found, _installed(found))
+
+
+def _no_roles(conn: Connection) -> str | None:
+    """Return why the schema was installed without its group roles; None if it has them."""
+    try:
+        check_owner(conn)
+    except PermissionDenied as error:
+        return str(error)
+    return None
 
 
 def _installed(found: dict[str, Any]) -> str:
@@ -66,6 +77,8 @@ def _installed(found: dict[str, Any]) -> str:
         text = f"installed schema messages, {version}, in {database}."
     else:
         text = f"schema messages in {database} is already up to date, {version}."
+    if found["no_roles_because"]:
+        text += f" There are no group roles: {found['no_roles_because']}"
     if found["upkeep_mode"] == "pg_cron":
         return f"{text} pg_cron does the upkeep."
     return f"{text} pg_cron does not do the upkeep: run `pgqueue upkeep` or PgQueueUpkeepOperator every minute."

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgqueue.core.migrations import code_version, scripts
 from tests.core.cli.conftest import Pgqueue
@@ -57,6 +57,21 @@ def test_install_says_why_there_is_no_pg_cron_and_fails_if_it_was_asked_for(
     ended = run_pgqueue("install", "--cron", "--dsn", empty_dsn)
     assert ended.status == 1
     assert ended.err.startswith("error: pg_cron ")
+
+
+def test_install_says_why_there_are_no_group_roles(run_pgqueue: Pgqueue, empty_dsn: str) -> None:
+    assert run_pgqueue("install", "--json", "--no-cron", "--dsn", empty_dsn).json["no_roles_because"] is None
+    assert run_pgqueue("uninstall", "--yes", "--dsn", empty_dsn).status == 0
+    database = conninfo_to_dict(empty_dsn)["dbname"]
+    with psycopg.connect(empty_dsn, autocommit=True) as conn:
+        conn.execute("CREATE ROLE plain_shop LOGIN")
+        conn.execute(f"GRANT ALL ON DATABASE {database} TO plain_shop".encode())
+        try:
+            installed = run_pgqueue("install", "--no-cron", "--dsn", make_conninfo(empty_dsn, user="plain_shop")).out
+        finally:
+            conn.execute("DROP OWNED BY plain_shop CASCADE")
+            conn.execute("DROP ROLE plain_shop")
+    assert "There are no group roles: role 'plain_shop' could not give schema messages to messages_owner." in installed
 
 
 @pytest.mark.cron
