@@ -40,8 +40,8 @@ _THRESHOLD: Final = re.compile(r"(?:^|(?<=[\s?&]))prepare_threshold\s*=\s*(\w+)(
 # What the driver and the verbs rely on, whatever a role or database sets. A verb that waited for a lock looks again: in
 # the snapshot of its beginning it would miss what the others did. The driver parses moments and durations of one style,
 # and sends arrays in which NULL is no text. A query and not an option at start-up, because PgBouncer refuses those.
-# Nothing is set where that is the default: behind a pooler a setting may stay in the session of somebody else. For the
-# same reason `run` asks for binary results, which have no style. Search path and time zone stay as they are.
+# Nothing is set behind a pooler, where the session is somebody else's next. There `run` is right all the same: it asks
+# for binary results, which have no style, and sends lists in binary. Search path and time zone stay as they are.
 _FIRST: Final = """
 SELECT pg_catalog.pg_backend_pid(), pg_catalog.count(pg_catalog.set_config(pinned.name, pinned.value, false))
   FROM (VALUES ('default_transaction_isolation', 'read committed', '^read (un)?committed$'),
@@ -51,7 +51,7 @@ SELECT pg_catalog.pg_backend_pid(), pg_catalog.count(pg_catalog.set_config(pinne
                ('array_nulls', 'on', '^on$'),
                ('bytea_output', 'hex', '^hex$'),
                ('extra_float_digits', '1', '^[0-3]$')) AS pinned (name, value, good)
- WHERE pg_catalog.current_setting(pinned.name) !~ pinned.good
+ WHERE pg_catalog.pg_backend_pid() = %s AND pg_catalog.current_setting(pinned.name) !~ pinned.good
 """
 
 
@@ -59,7 +59,7 @@ def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
     """Return a new autocommit connection; ConnectionFailed if it cannot be opened.
 
     Its transactions are READ COMMITTED, and texts, moments and durations arrive as they were sent, whatever the role,
-    database or server sets. A dead network is noticed after about 25 seconds. `arguments` are parameters of libpq and
+    database or server sets; behind a pooler that holds for the verbs, and the role's isolation level remains. A dead network is noticed after about 25 seconds. `arguments` are parameters of libpq and
     psycopg.
 
     Statements are prepared, unless a pooler such as PgBouncer stands in between, where the next transaction may have
@@ -70,7 +70,8 @@ def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
         # Autocommit, so that a verb has taken effect when it returns, and no waiting session holds a transaction open.
         conn = psycopg.connect(autocommit=True, **given)
         try:
-            row = conn.cursor(row_factory=tuple_row).execute(_FIRST, prepare=False).fetchone()
+            cursor = conn.cursor(row_factory=tuple_row)
+            row = cursor.execute(_FIRST, [conn.info.backend_pid], prepare=False).fetchone()
         except BaseException:
             conn.close()
             raise
@@ -86,7 +87,8 @@ async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncCo
     try:
         conn = await psycopg.AsyncConnection.connect(autocommit=True, **given)
         try:
-            row = await (await conn.cursor(row_factory=tuple_row).execute(_FIRST, prepare=False)).fetchone()
+            cursor = conn.cursor(row_factory=tuple_row)
+            row = await (await cursor.execute(_FIRST, [conn.info.backend_pid], prepare=False)).fetchone()
         except BaseException:
             await conn.close()
             raise
