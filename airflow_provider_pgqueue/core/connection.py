@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -10,7 +11,9 @@ from typing import Any, Final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Format
 from psycopg.rows import tuple_row
+from psycopg.types.json import JsonbBinaryLoader, set_json_loads
 
 from airflow_provider_pgqueue.core.errors import (
     INSTALL,
@@ -21,8 +24,10 @@ from airflow_provider_pgqueue.core.errors import (
     SchemaTooOld,
     translate,
 )
+from airflow_provider_pgqueue.core.message import Unreadable
 from airflow_provider_pgqueue.core.migrations import code_version
 
+_JSONB: Final = 3802  # its OID
 _UNDEFINED: Final = ("3F000", "42883", "42P01")  # schema, function, table
 _PORT: Final = re.compile(r"[\d, ]*")
 # A cut link is noticed after about idle + count * interval seconds; the default of the system is two hours.
@@ -59,8 +64,9 @@ def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
     """Return a new autocommit connection; ConnectionFailed if it cannot be opened.
 
     Its transactions are READ COMMITTED, and texts, moments and durations arrive as they were sent, whatever the role,
-    database or server sets; behind a pooler that holds for the verbs, and the role's isolation level remains. A dead network is noticed after about 25 seconds. `arguments` are parameters of libpq and
-    psycopg.
+    database or server sets; behind a pooler that holds for the verbs, and the role's isolation level remains. JSON that
+    Python cannot read arrives as `Unreadable`. A dead network is noticed after about 25 seconds. `arguments` are
+    parameters of libpq and psycopg.
 
     Statements are prepared, unless a pooler such as PgBouncer stands in between, where the next transaction may have
     another session: then `prepare_threshold` is None. Give it, also in the connection string, to say otherwise.
@@ -78,6 +84,7 @@ def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
     except psycopg.Error as error:
         raise translate(error) from error
     _mind_pooler(conn, row, given)
+    read_any_json(conn)
     return conn
 
 
@@ -95,6 +102,7 @@ async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncCo
     except psycopg.Error as error:
         raise translate(error) from error
     _mind_pooler(conn, row, given)
+    read_any_json(conn)
     return conn
 
 
@@ -118,6 +126,23 @@ def _mind_pooler(
     # A pooler makes up the process id that it gives to a client.
     if "prepare_threshold" not in given and row[0] != conn.info.backend_pid:
         conn.prepare_threshold = None
+
+
+def read_any_json(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    """Let JSON that Python cannot read arrive as Unreadable, unless the caller chose how JSON is read.
+
+    Otherwise one message of a batch makes all of it unreadable, after it was leased.
+    """
+    if conn.adapters.get_loader(_JSONB, Format.BINARY) is JsonbBinaryLoader:
+        set_json_loads(_read_json, conn)
+
+
+def _read_json(text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        # PostgreSQL takes numbers of any length and nests thousands deep. The texts of both errors quote nothing.
+        return Unreadable(f"{type(error).__name__}: {error}")
 
 
 def check_version(conn: psycopg.Connection[Any]) -> None:

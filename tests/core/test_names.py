@@ -26,6 +26,7 @@ def test_the_face_is_what_users_need_and_no_more() -> None:
             *("install", "migrate", "check_version"),
             *("Message", "DeadMessage", "Duplicate"),
             *("Success", "Rejected", "Failed", "Retry", "RejectMessage", "Outcome"),
+            *("Consumer", "Unreadable",
             *("Consumer", "Worker", "Lease"),
             *("Repair", "KEEP", "LEAVE", "Dismiss"),
             *("PgQueueError", "QueueNotFound", "QueueFull", "QueuePaused", "LeaseLost"),
