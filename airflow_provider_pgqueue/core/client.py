@@ -67,14 +67,24 @@ class Statement(Generic[T]):
     @property
     def _call(self) -> str:
         named = ", ".join(
-            f'"{name}" => %({name})s' + (f"::{self.types[name]}" if name in self.types else "") for name in self.given
+            f'"{name}" => %({name}){_format(value)}' + (f"::{self.types[name]}" if name in self.types else "")
+            for name, value in self.given.items()
         )
         return f"messages.{self.function}({named})"
 
     @property
     def given(self) -> dict[str, Any]:
         """The arguments that are not left to the default of the function."""
-        return {name: value for name, value in self.arguments.items() if value is not None}
+        return {name: value for name, value in self.arguments.items() if value is not None and not _is_all_null(value)}
+
+
+def _format(value: Any) -> str:
+    # In the text of an array, the setting array_nulls decides whether NULL is NULL; behind a pooler nobody can pin it.
+    return "b" if isinstance(value, list) and any(isinstance(item, str) for item in value) else "s"
+
+
+def _is_all_null(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(item is None for item in value)
 
 
 def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
