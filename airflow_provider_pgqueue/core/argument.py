@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib.util import find_spec
 from typing import Any, Final
@@ -136,7 +136,7 @@ def _storable(value: Any) -> bool:
 
 def parameters(value: Any) -> str | None:
     """Judge the parameters of a query."""
-    if isinstance(value, Mapping | list | tuple):
+    if isinstance(value, Mapping | Sequence) and not isinstance(value, str | bytes):
         return only_texts(value)
     return "Give a list, or an object with the parameters by name."
 
