@@ -41,7 +41,7 @@ DEFAULTS: Final[dict[str, Any]] = {
     "client_encoding": "UTF8",
 }
 # A parameter of psycopg and not of libpq, whose functions refuse it in a connection string.
-_THRESHOLD: Final = re.compile(r"(?:^|(?<=[\s?&]))prepare_threshold\s*=\s*(\w+)(?:&|(?=\s|$))")
+_THRESHOLD: Final = re.compile(r"(?:^|(?<=[\s?&]))prepare_threshold\s*=\s*('[\w.+-]*'|[\w.+-]*)(?:&|(?=\s|$))")
 # What the driver and the verbs rely on, whatever a role or database sets. A verb that waited for a lock looks again: in
 # the snapshot of its beginning it would miss what the others did. The driver parses moments and durations of one style,
 # and sends arrays in which NULL is no text. A query and not an option at start-up, because PgBouncer refuses those.
@@ -108,15 +108,16 @@ async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncCo
 
 def _given(conninfo: str, arguments: dict[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = DEFAULTS | parameters(conninfo) | arguments
-    if isinstance(threshold := given.get("prepare_threshold"), str):
-        # The extra of an Airflow connection that is a URL has only texts.
-        given["prepare_threshold"] = _number_or_none(threshold)
+    if "prepare_threshold" in given:
+        given["prepare_threshold"] = _number_or_none(given["prepare_threshold"])
     return given
 
 
-def _number_or_none(text: str) -> int | None:
+def _number_or_none(given: Any) -> int | None:
+    # The extra of an Airflow connection that is a URL has only texts.
+    text = str(given)
     if not text.isdecimal() and text.lower() not in ("none", "null"):
-        raise InvalidArgument(f"prepare_threshold is {text!r}. Give a number, or none.")
+        raise InvalidArgument(f"prepare_threshold is {given!r}. Give a whole number from 0, or none.")
     return int(text) if text.isdecimal() else None
 
 
@@ -184,10 +185,12 @@ def parameters(conninfo: str) -> dict[str, Any]:
     Besides those of libpq it may have `prepare_threshold`: a number, or none.
     """
     found = _parsed(conninfo)
-    if found is None and (threshold := _THRESHOLD.search(conninfo)):
+    if found is None and (thresholds := _THRESHOLD.findall(conninfo)):
         found = _parsed(_THRESHOLD.sub("", conninfo))
+        if found is not None and len(thresholds) > 1:
+            raise InvalidArgument(f"prepare_threshold is given {len(thresholds)} times. Give it once.")
         if found is not None:
-            found["prepare_threshold"] = _number_or_none(threshold[1])
+            found["prepare_threshold"] = _number_or_none(thresholds[0].strip("'"))
     # Outside of the handler: the error of libpq quotes the string, and would be the cause.
     if found is None or _is_misread(found):
         raise InvalidArgument(

@@ -379,7 +379,7 @@ def _settle(lease: Lease, outcomes: dict[Message, Outcome], counts: Counter[str]
         lease.settle({message: outcome for message, outcome in outcomes.items() if message.id in held})
     except LeaseLost as error:
         # Another consumer has those messages now, and the others are settled: nothing that should end the loop.
-        log.warning("%s", error)
+        log.warning("%s; they are delivered again", error.problem)
     counts.update(
         "lost" if message.id in lease.lost else "failed" if message.id in lease.unkept else _name(message, outcome)
         for message, outcome in outcomes.items()
