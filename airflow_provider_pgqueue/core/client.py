@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import date, time, timedelta
@@ -33,6 +34,7 @@ def _as_text(value: Any) -> str:
 
 
 _JSON_LITERALS: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_as_text)
+_NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,11 @@ def to_json(body: Any) -> str:
     except RecursionError as error:
         raise InvalidMessage("a body is nested too deep. Flatten it.") from error
     return text
+
+
+def has_nul(text: str) -> bool:
+    """Return whether a JSON text has a NUL in a string or key, which the database refuses to store."""
+    return "\\u0000" in text and _NUL.search(text) is not None
 
 
 def _reason(error: ValueError) -> str:
