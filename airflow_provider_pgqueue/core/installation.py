@@ -100,10 +100,10 @@ def install(
     created = [_name(queue) for queue in _listed(queues) if _create(conn, queue)]
     for group, users in (grants or {}).items():
         grant_group(conn, group, users)
-    for queue_name, privileges in (queue_grants or {}).items():
+    for queue, privileges in (queue_grants or {}).items():
         for privilege, users in privileges.items():
             for user in _listed(users):
-                run(conn, verbs.grant_queue(queue_name, user, privilege))
+                run(conn, verbs.grant_queue(queue, user, privilege))
     if why_not := schedule_upkeep(conn, cron, cron_role):
         log.info("no upkeep through pg_cron: %s", why_not)
     return {
