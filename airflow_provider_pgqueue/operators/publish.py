@@ -216,6 +216,9 @@ class PgQueuePublishOperator(QueueTask):
         given = [name for name in ("message", "messages", "sql") if getattr(self, name) is not None]
         if len(given) != 1:
             raise InvalidArgument(f"{' and '.join(given) or 'nothing'} given. Give one of message, messages and sql.")
+        if hasattr(self.messages, "operator_class"):
+            # It can be called, and would then return no messages but a task.
+            raise InvalidArgument("messages is a task that is not called. Call it: messages=task().")
         if isinstance(self.messages, str | bytes | Mapping):
             raise InvalidArgument(f"messages is one {type(self.messages).__name__}. Give a list, or use message.")
         if not (self.messages is None or callable(self.messages) or isinstance(self.messages, Iterable | XComArg)):

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
@@ -38,6 +39,13 @@ _STAY_DEAD: Final = ("left", "invalid", "raised", "lost", "held")
 def _outcomes(value: Any) -> str | None:
     good = isinstance(value, list | tuple) and all(isinstance(one, str) and one in _STAY_DEAD for one in value)
     return None if good else f"Give a list of {', '.join(_STAY_DEAD)}."
+
+
+def _validator(value: Any) -> str | None:
+    if isinstance(value, str) and value.endswith(".json"):
+        return None if Path(value).is_file() else "There is no such file. Give the whole path of a JSON Schema."
+    cure = function(value)
+    return cure and f"{cure} The path of a .json file with a JSON Schema will do, too, as a text."
 
 
 class PgQueueRepairOperator(QueueTask):
@@ -79,6 +87,7 @@ class PgQueueRepairOperator(QueueTask):
     ui_color = "#f5ecdc"
     rules: ClassVar[Mapping[str, Rule]] = {
         "function": function,
+        "validator": optional(_validator),
         "queue_name": optional(queue_name),
         "results": optional(results),
         "fingerprints": optional(texts),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from airflow.providers.common.compat.sdk import BaseSensorOperator, PokeReturnValue
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import Rule, number, queue_name, text, truth
+from airflow_provider_pgqueue.core.argument import Rule, check, number, queue_name, text, truth
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.task import QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME, DoorbellTrigger
@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _DAY: Final = 86_400.0
+_LONGEST_TIMEOUT: Final = 3660 * _DAY
+
+
+def _timeout(value: Any) -> str | None:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    return number(0, _LONGEST_TIMEOUT, "seconds")(seconds)
 
 
 class DoorbellSensor(QueueTask, BaseSensorOperator):
@@ -64,7 +70,8 @@ class DoorbellSensor(QueueTask, BaseSensorOperator):
         retries: int | None = 1,
         **kwargs: Any,
     ) -> None:
-        # Before the base class uses it.
+        # Before the base class uses them.
+        check(kwargs, {"timeout": _timeout})
         if poke_interval is None:
             poke_interval = poll_interval if number(0.01, _DAY)(poll_interval) is None else 0.0
         super().__init__(poke_interval=poke_interval, retries=retries, **kwargs)

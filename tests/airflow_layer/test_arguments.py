@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psycopg
 import pytest
+from airflow import sdk
 from airflow.sdk import DAG
 
 from airflow_provider_pgqueue.core import InvalidArgument
@@ -41,6 +43,7 @@ WAITING = [
     *({"poll_interval": value} for value in ("10", None, 0, -1, float("nan"), float("inf"), True)),
     {"pgqueue_conn_id": None},
 ]
+TIMEOUTS = [{"timeout": value} for value in (float("inf"), float("nan"), -1, "60", timedelta(days=-1))]
 MESSAGES = [
     *({"min_messages": value} for value in ("5", 0, 3 * 10**9, None, 1.5)),
     *({"max_wait": value} for value in ("10", -1, float("nan"))),
@@ -73,7 +76,7 @@ GOOD: dict[type[QueueTask], dict[str, Any]] = {
     PgQueueUpkeepOperator: {},
 }
 BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
-    PgQueueMessageSensor: WAITING + MESSAGES,
+    PgQueueMessageSensor: WAITING + MESSAGES + TIMEOUTS,
     PgQueueDeadMessageSensor: [*WAITING, {"results": ["no"]}, {"results": "failed"}],
     PgQueueConsumeOperator: WAITING + CONSUME,
     PgQueuePublishOperator: [
@@ -81,6 +84,7 @@ BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
         {"message": None},
         {"messages": [1]},
         {"message": None, "messages": "text"},
+        {"message": None, "messages": sdk.task(lambda: [1])},
         {"batch_size": 0},
         {"priority": 101},
         {"delay": 5},
@@ -95,6 +99,7 @@ BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
     PgQueueSparkOperator: [{"pipeline": None}, {"arguments": [1]}, {"send_connection": "no"}, {"run_id": ""}],
     PgQueueRepairOperator: [
         *({"function": value} for value in ("json:no", None)),
+        *({"validator": value} for value in (5, "no_such.json", "json:no", Path("schema.json"))),
         *({"fail_on": value} for value in (["requeued"], "raised")),
         {"batch_size": 0},
         {"results": ["success"]},
