@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
-from airflow_provider_pgqueue.core.argument import Rule, check
+from airflow_provider_pgqueue.core.argument import Rule, check, only_texts
 
 SOON = timedelta(seconds=5)
 LATEST = timedelta(minutes=5)
@@ -43,8 +43,12 @@ class QueueTask(BaseOperator):
         )
 
     def check_written(self) -> None:
-        """Check the arguments as they were written; those that a template or another task will make are left."""
-        check({name: value for name, value in self._given().items() if not self._comes_later(name, value)}, self.rules)
+        """Check the arguments as they were written; where a template or another task makes one, only its texts."""
+        given = self._given()
+        later = {name: value for name, value in given.items() if self._comes_later(name, value)}
+        # Airflow stores the template itself, and a NUL in one DAG would end the processor of all.
+        check(later, dict.fromkeys(later, only_texts))
+        check({name: value for name, value in given.items() if name not in later}, self.rules)
 
     def check_rendered(self) -> None:
         """Check all arguments, as the task got them."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
+import click
 import psycopg
 
 from airflow_provider_pgqueue.cli.settings import Settings
 from airflow_provider_pgqueue.core.connection import check_version, connect, conninfo_of, parameters
-from airflow_provider_pgqueue.core.errors import ConnectionFailed
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, translate, why_again
+from airflow_provider_pgqueue.core.pause import pause_after
 
 Connection = psycopg.Connection[Any]
 _SERVER: Final = ("PGHOST", "PGHOSTADDR", "PGSERVICE")
@@ -41,3 +45,43 @@ def open_connection(settings: Settings) -> Connection:
 def conninfo(settings: Settings) -> str:
     """Return the connection string; InvalidArgument, without quoting it, if it is invalid."""
     return conninfo_of(parameters(settings.dsn))
+
+
+@dataclass
+class Lasting:
+    """A connection that is opened again when it breaks, for commands that look until Ctrl-C.
+
+    Set `failures` to 0 after each look that succeeded: the pauses grow with it.
+    """
+
+    settings: Settings
+    conn: Connection
+    failures: int = 0
+
+    def reopen(self, error: Exception) -> None:
+        """Open the connection again after growing pauses, and say so on stderr; raise an error that no try cures."""
+        while True:
+            known = translate(error) if isinstance(error, psycopg.Error) else error
+            if not isinstance(known, ConnectionFailed):
+                raise error
+            self.conn.close()
+            self.failures += 1
+            pause = pause_after(self.failures)
+            click.echo(f"{why_again(error)}; next try in {pause:.1f} s", err=True)
+            time.sleep(pause)
+            try:
+                self.conn = open_connection(self.settings)
+                return
+            except ConnectionFailed as again:
+                error = again
+
+
+@contextmanager
+def connected_for_long(settings: Settings) -> Iterator[Lasting]:
+    """Give a connection as `connected` does, to be opened again when it breaks; the first try must succeed."""
+    with connected(settings) as conn:
+        lasting = Lasting(settings, conn)
+        try:
+            yield lasting
+        finally:
+            lasting.conn.close()

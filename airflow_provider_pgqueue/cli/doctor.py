@@ -14,7 +14,15 @@ from airflow_provider_pgqueue.cli.text import one_line, printable
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import check_version
-from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, SchemaError, SchemaTooNew, translate
+from airflow_provider_pgqueue.core.errors import (
+    READ_ONLY,
+    TO_THE_PRIMARY,
+    ConnectionFailed,
+    InvalidArgument,
+    SchemaError,
+    SchemaTooNew,
+    translate,
+)
 from airflow_provider_pgqueue.core.message import Finding
 from airflow_provider_pgqueue.core.migrations import code_version
 from airflow_provider_pgqueue.core.quantity import quantity
@@ -107,6 +115,8 @@ def _server(conn: Connection) -> Finding:
     text = f"PostgreSQL {conn.info.parameter_status('server_version')}"
     if major < _OLDEST:
         return Finding("server", "critical", text, f"upgrade to PostgreSQL {_OLDEST} or newer")
+    if conn.execute("SHOW transaction_read_only").fetchone() == ("on",):
+        return Finding("server", "critical", f"{text}: {READ_ONLY}", TO_THE_PRIMARY)
     return Finding("server", "ok", text)
 
 
@@ -119,7 +129,8 @@ def _pooler(conn: Connection) -> Finding:
         "pooler",
         "warning",
         "a connection pooler is in between, and notifications do not get through",
-        "give workers and the triggerer a direct connection (listen_conn_id in Airflow); they poll otherwise",
+        "give the triggerer a direct connection (listen_conn_id in Airflow), and workers a direct --dsn or a shorter "
+        "--poll-interval",
     )
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from airflow_provider_pgqueue.core.client import to_json
+from airflow_provider_pgqueue.core.client import has_nul, to_json
 from airflow_provider_pgqueue.core.errors import InvalidMessage
-
-_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +44,7 @@ def parse_line(number: int, text: str) -> Line:
     """Return one body; InvalidMessage names the line and the column, not the content."""
     try:
         body = json.loads(text, parse_constant=_refuse)
-        if "\\u" in text and _NUL.search(to_json(body)):
+        if "\\u" in text and has_nul(to_json(body)):
             raise InvalidMessage("\\u0000 cannot be stored. Remove it.")
     except json.JSONDecodeError as error:
         raise InvalidMessage(

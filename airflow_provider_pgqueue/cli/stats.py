@@ -8,13 +8,15 @@ from datetime import timedelta
 from typing import Any
 
 import click
+import psycopg
 
-from airflow_provider_pgqueue.cli.connection import Connection, connected
+from airflow_provider_pgqueue.cli.connection import Connection, Lasting, connected_for_long
 from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.output import Row, console, records, show_line, show_rows, table
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import ConnectionFailed
 
 # Only the window: the view result_count reads the whole archive.
 _FINISHED = """
@@ -42,11 +44,11 @@ def stats(
 
     success_rate counts messages per second that were archived as success, dead_rate those with any other result.
     """
-    with connected(settings) as conn:
+    with connected_for_long(settings) as lasting:
         if not watch:
-            show_rows(settings, "queues", _numbers(conn, queue, window))
+            show_rows(settings, "queues", _numbers(lasting.conn, queue, window))
             return
-        _watch(settings, _repeated(conn, queue, window, interval, refreshes))
+        _watch(settings, _repeated(lasting, queue, window, interval, refreshes))
 
 
 def _numbers(conn: Connection, queue: str | None, window: timedelta) -> list[Row]:
@@ -61,11 +63,17 @@ def _numbers(conn: Connection, queue: str | None, window: timedelta) -> list[Row
 
 
 def _repeated(
-    conn: Connection, queue: str | None, window: timedelta, interval: timedelta, refreshes: int | None
+    lasting: Lasting, queue: str | None, window: timedelta, interval: timedelta, refreshes: int | None
 ) -> Iterator[list[Row]]:
     done = 0
     while True:
-        yield _numbers(conn, queue, window)
+        try:
+            numbers = _numbers(lasting.conn, queue, window)
+        except (psycopg.Error, ConnectionFailed) as error:
+            lasting.reopen(error)
+            continue
+        lasting.failures = 0
+        yield numbers
         done += 1
         if refreshes is not None and done >= refreshes:
             return

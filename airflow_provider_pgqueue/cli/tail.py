@@ -8,9 +8,10 @@ from datetime import timedelta
 from typing import Any
 
 import click
+import psycopg
 from psycopg.rows import dict_row
 
-from airflow_provider_pgqueue.cli.connection import Connection, connected
+from airflow_provider_pgqueue.cli.connection import Lasting, connected_for_long
 from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.output import Row, cell, show_line
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
@@ -56,10 +57,10 @@ def tail(
 
     Each line has the time, id, queue, result, run time, who handled the message, and the reason if it failed.
     """
-    with connected(settings) as conn:
+    with connected_for_long(settings) as lasting:
         if queue is not None:
-            run(conn, verbs.status(queue))
-        for number, row in enumerate(_finished(conn, queue, since, poll_interval if follow else None), 1):
+            run(lasting.conn, verbs.status(queue))
+        for number, row in enumerate(_finished(lasting, queue, since, poll_interval if follow else None), 1):
             show_line(settings, row, _line(row))
             if number == stop_after:
                 return
@@ -71,24 +72,31 @@ def _line(row: Row) -> str:
     return f"{text} {row['details']}" if row["details"] else text
 
 
-def _finished(conn: Connection, queue: str | None, since: timedelta, poll_interval: timedelta | None) -> Iterator[Row]:
+def _finished(lasting: Lasting, queue: str | None, since: timedelta, poll_interval: timedelta | None) -> Iterator[Row]:
     """Yield each archived message once.
 
     Each look goes back over the last half minute, because a message carries the moment of its statement and appears
-    with the commit; what came later than that is missed.
+    with the commit; what came later than that is missed. A lost connection is opened again.
     """
-    row = conn.execute("SELECT clock_timestamp() - %s::interval", [since]).fetchone()
+    row = lasting.conn.execute("SELECT clock_timestamp() - %s::interval", [since]).fetchone()
     begin: Any = row[0] if row else None
     newest, seen = begin, dict[tuple[int, Any], None]()
     while True:
-        with conn.cursor(row_factory=dict_row) as cursor:
-            arguments = {"since": max(begin, newest - _LATEST), "queue": queue}
-            for found in cursor.stream(_FINISHED, arguments):
-                key = (found["id"], found["archived_at"])
-                if key not in seen:
-                    seen[key] = None
-                    newest = max(newest, found["archived_at"])
-                    yield found
+        try:
+            with lasting.conn.cursor(row_factory=dict_row) as cursor:
+                arguments = {"since": max(begin, newest - _LATEST), "queue": queue}
+                for found in cursor.stream(_FINISHED, arguments):
+                    key = (found["id"], found["archived_at"])
+                    if key not in seen:
+                        seen[key] = None
+                        newest = max(newest, found["archived_at"])
+                        yield found
+        except psycopg.Error as error:
+            if poll_interval is None:
+                raise
+            lasting.reopen(error)
+            continue
+        lasting.failures = 0
         if poll_interval is None:
             return
         seen = {key: None for key in seen if key[1] > newest - _LATEST}

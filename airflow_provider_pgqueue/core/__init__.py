@@ -24,7 +24,7 @@ from airflow_provider_pgqueue.core.errors import (
 )
 from airflow_provider_pgqueue.core.installation import install
 from airflow_provider_pgqueue.core.lease import Lease
-from airflow_provider_pgqueue.core.message import DeadMessage, Duplicate, Message
+from airflow_provider_pgqueue.core.message import DeadMessage, Duplicate, Message, Unreadable
 from airflow_provider_pgqueue.core.migrations import migrate
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, RejectMessage, Retry, Success
 from airflow_provider_pgqueue.core.repair import KEEP, LEAVE, Dismiss, Repair
@@ -57,6 +57,7 @@ __all__ = [
     "Repair",
     "Retry",
     "Success",
+    "Unreadable",
     "Worker",
     "check_version",
     "connect",

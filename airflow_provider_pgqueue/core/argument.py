@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib.util import find_spec
 from typing import Any, Final
 
-from airflow_provider_pgqueue.core.client import to_json
+from airflow_provider_pgqueue.core.client import has_nul, to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
 
 Rule = Callable[[Any], str | None]
@@ -20,15 +20,21 @@ RESULTS: Final = ("failed", "rejected", "lock_expired", "expired")
 _QUEUE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _TOPIC: Final = re.compile(r"([A-Za-z0-9_-]+|[*#])(\.([A-Za-z0-9_-]+|[*#]))*")
 _LONGEST_SHOWN: Final = 100
+# These may hold what only the consumer of a message may read.
+_SECRET: Final = frozenset({"arguments", "headers", "message", "messages", "parameters"})
 
 
 def check(
     arguments: Mapping[str, Any], rules: Mapping[str, Rule], error: type[InvalidArgument] = InvalidArgument
 ) -> None:
-    """Raise an InvalidArgument with name, value and cure for the first argument that breaks its rule."""
+    """Raise an InvalidArgument with name, value and cure for the first argument that breaks its rule.
+
+    What may hold secrets, such as headers, is named by its type alone.
+    """
     for name, rule in rules.items():
         if name in arguments and (cure := rule(arguments[name])) is not None:
-            raise error(f"{name} is {_shown(arguments[name])}", cure)
+            value = arguments[name]
+            raise error(f"{name} is {f'a {type(value).__name__}' if name in _SECRET else _shown(value)}", cure)
 
 
 def _shown(value: Any) -> str:
@@ -100,15 +106,39 @@ def results(value: Any) -> str | None:
     return None if good else f"Give a list of {', '.join(RESULTS)}."
 
 
+def json_value(value: Any) -> str | None:
+    """Judge a value that the database can store as JSON."""
+    try:
+        good = not has_nul(to_json(value))
+    except InvalidMessage:
+        good = False
+    return None if good else "Give a value that is JSON without NUL and lone surrogates."
+
+
 def json_object(value: Any) -> str | None:
-    """Judge an object that can be stored as JSON."""
+    """Judge an object that the database can store as JSON."""
+    good = isinstance(value, Mapping) and json_value(value) is None
+    return None if good else "Give an object that is JSON without NUL and lone surrogates."
+
+
+def only_texts(value: Any) -> str | None:
+    """Judge the texts in a value, at any depth, and nothing else of it: the database must be able to store them."""
+    return None if _storable(value) else "Give texts without NUL and lone surrogates."
+
+
+def _storable(value: Any) -> bool:
+    if isinstance(value, str):
+        return any_text(value) is None
     if isinstance(value, Mapping):
-        try:
-            to_json(value)
-            return None
-        except InvalidMessage:
-            pass
-    return "Give an object that is JSON."
+        return all(_storable(one) for pair in value.items() for one in pair)
+    return not isinstance(value, list | tuple) or all(map(_storable, value))
+
+
+def parameters(value: Any) -> str | None:
+    """Judge the parameters of a query."""
+    if isinstance(value, Mapping | Sequence) and not isinstance(value, str | bytes):
+        return only_texts(value)
+    return "Give a list, or an object with the parameters by name."
 
 
 def truth(value: Any) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import date, time, timedelta
@@ -33,6 +34,7 @@ def _as_text(value: Any) -> str:
 
 
 _JSON_LITERALS: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_as_text)
+_NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +67,24 @@ class Statement(Generic[T]):
     @property
     def _call(self) -> str:
         named = ", ".join(
-            f'"{name}" => %({name})s' + (f"::{self.types[name]}" if name in self.types else "") for name in self.given
+            f'"{name}" => %({name}){_format(value)}' + (f"::{self.types[name]}" if name in self.types else "")
+            for name, value in self.given.items()
         )
         return f"messages.{self.function}({named})"
 
     @property
     def given(self) -> dict[str, Any]:
         """The arguments that are not left to the default of the function."""
-        return {name: value for name, value in self.arguments.items() if value is not None}
+        return {name: value for name, value in self.arguments.items() if value is not None and not _is_all_null(value)}
+
+
+def _format(value: Any) -> str:
+    # In the text of an array, the setting array_nulls decides whether NULL is NULL; behind a pooler nobody can pin it.
+    return "b" if isinstance(value, list) and any(isinstance(item, str) for item in value) else "s"
+
+
+def _is_all_null(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(item is None for item in value)
 
 
 def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
@@ -140,6 +152,11 @@ def to_json(body: Any) -> str:
     except RecursionError as error:
         raise InvalidMessage("a body is nested too deep. Flatten it.") from error
     return text
+
+
+def has_nul(text: str) -> bool:
+    """Return whether a JSON text has a NUL in a string or key, which the database refuses to store."""
+    return "\\u0000" in text and _NUL.search(text) is not None
 
 
 def _reason(error: ValueError) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -10,7 +11,9 @@ from typing import Any, Final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import Format
 from psycopg.rows import tuple_row
+from psycopg.types.json import JsonbBinaryLoader, set_json_loads
 
 from airflow_provider_pgqueue.core.errors import (
     INSTALL,
@@ -21,8 +24,10 @@ from airflow_provider_pgqueue.core.errors import (
     SchemaTooOld,
     translate,
 )
+from airflow_provider_pgqueue.core.message import Unreadable
 from airflow_provider_pgqueue.core.migrations import code_version
 
+_JSONB: Final = 3802  # its OID
 _UNDEFINED: Final = ("3F000", "42883", "42P01")  # schema, function, table
 _PORT: Final = re.compile(r"[\d, ]*")
 # A cut link is noticed after about idle + count * interval seconds; the default of the system is two hours.
@@ -36,12 +41,12 @@ DEFAULTS: Final[dict[str, Any]] = {
     "client_encoding": "UTF8",
 }
 # A parameter of psycopg and not of libpq, whose functions refuse it in a connection string.
-_THRESHOLD: Final = re.compile(r"(?:^|(?<=[\s?&]))prepare_threshold\s*=\s*(\w+)(?:&|(?=\s|$))")
+_THRESHOLD: Final = re.compile(r"(?:^|(?<=[\s?&]))prepare_threshold\s*=\s*('[\w.+-]*'|[\w.+-]*)(?:&|(?=\s|$))")
 # What the driver and the verbs rely on, whatever a role or database sets. A verb that waited for a lock looks again: in
 # the snapshot of its beginning it would miss what the others did. The driver parses moments and durations of one style,
 # and sends arrays in which NULL is no text. A query and not an option at start-up, because PgBouncer refuses those.
-# Nothing is set where that is the default: behind a pooler a setting may stay in the session of somebody else. For the
-# same reason `run` asks for binary results, which have no style. Search path and time zone stay as they are.
+# Nothing is set behind a pooler, where the session is somebody else's next. There `run` is right all the same: it asks
+# for binary results, which have no style, and sends lists in binary. Search path and time zone stay as they are.
 _FIRST: Final = """
 SELECT pg_catalog.pg_backend_pid(), pg_catalog.count(pg_catalog.set_config(pinned.name, pinned.value, false))
   FROM (VALUES ('default_transaction_isolation', 'read committed', '^read (un)?committed$'),
@@ -51,7 +56,7 @@ SELECT pg_catalog.pg_backend_pid(), pg_catalog.count(pg_catalog.set_config(pinne
                ('array_nulls', 'on', '^on$'),
                ('bytea_output', 'hex', '^hex$'),
                ('extra_float_digits', '1', '^[0-3]$')) AS pinned (name, value, good)
- WHERE pg_catalog.current_setting(pinned.name) !~ pinned.good
+ WHERE pg_catalog.pg_backend_pid() = %s AND pg_catalog.current_setting(pinned.name) !~ pinned.good
 """
 
 
@@ -59,8 +64,9 @@ def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
     """Return a new autocommit connection; ConnectionFailed if it cannot be opened.
 
     Its transactions are READ COMMITTED, and texts, moments and durations arrive as they were sent, whatever the role,
-    database or server sets. A dead network is noticed after about 25 seconds. `arguments` are parameters of libpq and
-    psycopg.
+    database or server sets; behind a pooler that holds for the verbs, and the role's isolation level remains. JSON that
+    Python cannot read arrives as `Unreadable`. A dead network is noticed after about 25 seconds. `arguments` are
+    parameters of libpq and psycopg.
 
     Statements are prepared, unless a pooler such as PgBouncer stands in between, where the next transaction may have
     another session: then `prepare_threshold` is None. Give it, also in the connection string, to say otherwise.
@@ -70,13 +76,15 @@ def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
         # Autocommit, so that a verb has taken effect when it returns, and no waiting session holds a transaction open.
         conn = psycopg.connect(autocommit=True, **given)
         try:
-            row = conn.cursor(row_factory=tuple_row).execute(_FIRST, prepare=False).fetchone()
+            cursor = conn.cursor(row_factory=tuple_row)
+            row = cursor.execute(_FIRST, [conn.info.backend_pid], prepare=False).fetchone()
         except BaseException:
             conn.close()
             raise
     except psycopg.Error as error:
         raise translate(error) from error
     _mind_pooler(conn, row, given)
+    read_any_json(conn)
     return conn
 
 
@@ -86,27 +94,30 @@ async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncCo
     try:
         conn = await psycopg.AsyncConnection.connect(autocommit=True, **given)
         try:
-            row = await (await conn.cursor(row_factory=tuple_row).execute(_FIRST, prepare=False)).fetchone()
+            cursor = conn.cursor(row_factory=tuple_row)
+            row = await (await cursor.execute(_FIRST, [conn.info.backend_pid], prepare=False)).fetchone()
         except BaseException:
             await conn.close()
             raise
     except psycopg.Error as error:
         raise translate(error) from error
     _mind_pooler(conn, row, given)
+    read_any_json(conn)
     return conn
 
 
 def _given(conninfo: str, arguments: dict[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = DEFAULTS | parameters(conninfo) | arguments
-    if isinstance(threshold := given.get("prepare_threshold"), str):
-        # The extra of an Airflow connection that is a URL has only texts.
-        given["prepare_threshold"] = _number_or_none(threshold)
+    if "prepare_threshold" in given:
+        given["prepare_threshold"] = _number_or_none(given["prepare_threshold"])
     return given
 
 
-def _number_or_none(text: str) -> int | None:
+def _number_or_none(given: Any) -> int | None:
+    # The extra of an Airflow connection that is a URL has only texts.
+    text = str(given)
     if not text.isdecimal() and text.lower() not in ("none", "null"):
-        raise InvalidArgument(f"prepare_threshold is {text!r}. Give a number, or none.")
+        raise InvalidArgument(f"prepare_threshold is {given!r}. Give a whole number from 0, or none.")
     return int(text) if text.isdecimal() else None
 
 
@@ -116,6 +127,23 @@ def _mind_pooler(
     # A pooler makes up the process id that it gives to a client.
     if "prepare_threshold" not in given and row[0] != conn.info.backend_pid:
         conn.prepare_threshold = None
+
+
+def read_any_json(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    """Let JSON that Python cannot read arrive as Unreadable, unless the caller chose how JSON is read.
+
+    Otherwise one message of a batch makes all of it unreadable, after it was leased.
+    """
+    if conn.adapters.get_loader(_JSONB, Format.BINARY) is JsonbBinaryLoader:
+        set_json_loads(_read_json, conn)
+
+
+def _read_json(text: str | bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        # PostgreSQL takes numbers of any length and nests thousands deep. The texts of both errors quote nothing.
+        return Unreadable(f"{type(error).__name__}: {error}")
 
 
 def check_version(conn: psycopg.Connection[Any]) -> None:
@@ -157,10 +185,12 @@ def parameters(conninfo: str) -> dict[str, Any]:
     Besides those of libpq it may have `prepare_threshold`: a number, or none.
     """
     found = _parsed(conninfo)
-    if found is None and (threshold := _THRESHOLD.search(conninfo)):
+    if found is None and (thresholds := _THRESHOLD.findall(conninfo)):
         found = _parsed(_THRESHOLD.sub("", conninfo))
+        if found is not None and len(thresholds) > 1:
+            raise InvalidArgument(f"prepare_threshold is given {len(thresholds)} times. Give it once.")
         if found is not None:
-            found["prepare_threshold"] = _number_or_none(threshold[1])
+            found["prepare_threshold"] = _number_or_none(thresholds[0].strip("'"))
     # Outside of the handler: the error of libpq quotes the string, and would be the cause.
     if found is None or _is_misread(found):
         raise InvalidArgument(

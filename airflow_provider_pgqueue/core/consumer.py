@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import chain
 from typing import Any
 
 import psycopg
@@ -16,9 +17,10 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.breaker import Breaker, failure_of
 from airflow_provider_pgqueue.core.caller import Caller, TimeIsUp
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.connection import read_any_json
 from airflow_provider_pgqueue.core.errors import HandlerBroken, InvalidArgument, InvalidOutcome, LeaseLost
 from airflow_provider_pgqueue.core.lease import Lease, Renewal
-from airflow_provider_pgqueue.core.message import LeasePolicy, Message
+from airflow_provider_pgqueue.core.message import LeasePolicy, Message, Unreadable
 from airflow_provider_pgqueue.core.outcome import (
     Failed,
     Outcome,
@@ -118,6 +120,7 @@ class Consumer:
         `give_up` free the messages beside a handler that does not return. `breaker` is shared by drains that follow one
         another; by default each has its own.
         """
+        read_any_json(conn)
         counts: Counter[str] = Counter()
         leased, said, policy = 0, time.monotonic(), None
         breaker = breaker or self.breaker()
@@ -162,7 +165,7 @@ class Consumer:
         )
 
     def _work(self, calls: _Calls, messages: list[Message], stop: Callable[[], bool], breaker: Breaker) -> None:
-        outcomes = self._each(self.handle, calls, messages, stop) if self.handle else self._all_at_once(calls, messages)
+        outcomes = chain(_rejected(messages), self._outcomes(calls, [m for m in messages if not _unreadable(m)], stop))
         lease, counts = calls.lease, calls.counts
         with lease:
             try:
@@ -180,6 +183,14 @@ class Consumer:
                 # Nobody began them, so it was no attempt.
                 counts["released"] += len(unstarted)
                 lease.release(unstarted, count_attempt=False)
+
+    def _outcomes(
+        self, calls: _Calls, messages: list[Message], stop: Callable[[], bool]
+    ) -> Iterator[tuple[Message, Outcome]]:
+        if self.handle:
+            yield from self._each(self.handle, calls, messages, stop)
+        elif messages:
+            yield from self._all_at_once(calls, messages)
 
     def _each(
         self, handle: Handler, calls: _Calls, messages: list[Message], stop: Callable[[], bool]
@@ -290,6 +301,16 @@ def _checked(message: Message, outcome: Any) -> Outcome:
     return outcome
 
 
+def _unreadable(message: Message) -> str | None:
+    return next((part.reason for part in (message.body, message.headers) if isinstance(part, Unreadable)), None)
+
+
+def _rejected(messages: Sequence[Message]) -> Iterator[tuple[Message, Outcome]]:
+    for message in messages:
+        if reason := _unreadable(message):
+            yield message, Rejected(f"Python cannot read its JSON: {reason}")
+
+
 def _by_id(messages: Sequence[Message], outcomes: Any) -> Mapping[int, Any]:
     ids = [message.id for message in messages]
     if outcomes is None:
@@ -358,7 +379,7 @@ def _settle(lease: Lease, outcomes: dict[Message, Outcome], counts: Counter[str]
         lease.settle({message: outcome for message, outcome in outcomes.items() if message.id in held})
     except LeaseLost as error:
         # Another consumer has those messages now, and the others are settled: nothing that should end the loop.
-        log.warning("%s", error)
+        log.warning("%s; they are delivered again", error.problem)
     counts.update(
         "lost" if message.id in lease.lost else "failed" if message.id in lease.unkept else _name(message, outcome)
         for message, outcome in outcomes.items()

@@ -29,7 +29,7 @@ PgQueueError
  |    +-- SchemaTooNew        upgrade the package
  +-- PermissionDenied         the role lacks a privilege
  +-- CronUnavailable          there is no pg_cron in this database
- +-- ConnectionFailed         no connection, or it broke, or a pooler gave the session of somebody else
+ +-- ConnectionFailed         no connection, or it broke, or the server cannot do it now: another try may succeed
 
 Each message names the value and the cure. The error of the driver stays the cause.
 """
@@ -147,8 +147,8 @@ class LeaseLost(PgQueueError):
         self.ids = tuple(sorted(ids))
         shown = ", ".join(map(str, self.ids[:10])) + (", …" if len(self.ids) > 10 else "")
         super().__init__(
-            f"the lease of {quantity(len(self.ids))} ended: {shown}. "
-            "Lease for longer, or extend the lease while you work."
+            f"the lease of {quantity(len(self.ids))} ended: {shown}",
+            "Lease for longer, or extend the lease while you work.",
         )
 
 
@@ -183,7 +183,8 @@ class CronUnavailable(PgQueueError):
 class ConnectionFailed(PgQueueError):
     """PostgreSQL could not be reached, refused the connection, or the connection broke: another try may succeed.
 
-    Also when a pooler gave the session of another client, with other prepared statements.
+    Also when a pooler gave the session of another client, with other prepared statements, when the server is read-only
+    or lacks a resource, and when a time limit, a deadlock or an isolation level ended the transaction.
     """
 
 
@@ -221,8 +222,22 @@ _OF_A_POOLER: Final = ("42P05", "26000")
 INSTALL: Final = "Run pgqueue install, the setup DAG, or psql -f sql/install.sql."
 UPGRADE: Final = "Upgrade airflow-provider-pgqueue."
 _REFUSED_PARAMETER: Final = (
-    "Leave it out of the connection, set it with ALTER ROLE, or name it in ignore_startup_parameters of PgBouncer."
+    "Leave it out of the connection and set it with ALTER ROLE: PgBouncer would drop without a word what "
+    "ignore_startup_parameters names."
 )
+READ_ONLY: Final = "the server is read-only: a standby, or default_transaction_read_only is on"
+TO_THE_PRIMARY: Final = "Connect to the primary, for example with target_session_attrs=read-write."
+# The connection may be sound, but the server ended this transaction, or refuses to write: another try may succeed.
+_TRANSIENT: Final[dict[str, str]] = {
+    "25006": TO_THE_PRIMARY,  # read_only_sql_transaction
+    "25P03": "Raise idle_in_transaction_session_timeout for this role, or commit sooner, and try again.",
+    "25P04": "Raise transaction_timeout for this role, or commit sooner, and try again.",
+    "40001": "Repeat the transaction; keep default_transaction_isolation at read committed for this role.",
+    "40P01": "Repeat the transaction; the log of the server has both statements of the deadlock.",
+    "55P03": "Try again, or raise lock_timeout for this role; pg_blocking_pids() names who holds the lock.",
+    "57014": "Try again, or raise statement_timeout for this role, unless somebody canceled it.",
+    "57P05": "Raise idle_session_timeout for this role, or close a connection that waits for long, and try again.",
+}
 _CURES: dict[type[PgQueueError], str] = {
     PermissionDenied: "Ask an admin of the queue to grant you the group role for it, such as messages_consumer, "
     "messages_reader to read with Spark, or messages_pipeline for the pipelines on Spark.",
@@ -256,9 +271,29 @@ def translate(error: psycopg.Error) -> Exception:
             "Set prepare_threshold to None where the connection is opened (none in a connection string, null in the "
             "extra of an Airflow connection), or connect without the pooler.",
         )
+    if error.sqlstate in _TRANSIENT:
+        # The first line only, as above.
+        text = error.diag.message_primary or type(error).__name__
+        return ConnectionFailed(
+            f"{text}: {READ_ONLY}" if error.sqlstate == "25006" else text, _TRANSIENT[error.sqlstate]
+        )
+    if error.sqlstate is not None and error.sqlstate[:2] in ("53", "58"):  # insufficient resources, system error
+        return ConnectionFailed(
+            error.diag.message_primary or type(error).__name__,
+            "Free what the server lacks, which its log names, and try again.",
+        )
     if isinstance(error, psycopg.OperationalError) and (error.sqlstate is None or error.sqlstate[:2] in ("08", "57")):
         # libpq writes a line for each host, and asks "Is the server running …?".
         text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
         cure = _REFUSED_PARAMETER if "unsupported startup parameter" in text else "Check the connection and try again."
         return ConnectionFailed(f"{text}{'' if text.endswith('?') else '.'} {cure}")
     return error
+
+
+def why_again(error: Exception) -> str:
+    """Return in one line why something is tried again: that the connection was lost, or what the server refused."""
+    known = translate(error) if isinstance(error, psycopg.Error) else error
+    driver = error if isinstance(error, psycopg.Error) else error.__cause__
+    if isinstance(known, ConnectionFailed) and getattr(driver, "sqlstate", None) in _TRANSIENT:
+        return str(known).rstrip(".")
+    return f"lost the connection ({type(error).__name__})"

@@ -114,13 +114,13 @@ class Lease(Sequence[Message]):
         try:
             text = f"{kind.__name__}: {text_of(error)}"[:4000] if error else kind.__name__
             self.release(self.held, details=text, failure=describe(error) if error else None)
-        except PgQueueError:
-            # The error of the caller matters more; the leases expire by themselves.
+        except PgQueueError as failed:
+            # The error of the caller matters more, and a broken connection is the usual reason for both.
             log.warning(
-                "could not release %s after %s",
+                "could not release %s after %s (%s): delivered again when the lease ends",
                 quantity(len(self._held)),
                 kind.__name__,
-                exc_info=True,
+                type(failed).__name__,
             )
 
     def renew(self) -> None:
@@ -128,7 +128,8 @@ class Lease(Sequence[Message]):
         try:
             self.extend()
         except LeaseLost as error:
-            log.warning("%s", error)
+            # Without the cure, which is to do what this does.
+            log.warning("%s; another consumer may have them now", error.problem)
         except PgQueueError as error:
             log.warning("could not extend the lease of %s: %s", quantity(len(self._held)), type(error).__name__)
 

@@ -20,7 +20,9 @@ from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
     PgQueueError,
     translate,
+    why_again,
 )
+from airflow_provider_pgqueue.core.pause import pause_after
 from airflow_provider_pgqueue.core.quantity import quantity
 
 log = logging.getLogger(__name__)
@@ -95,13 +97,8 @@ class Listener:
                 if _is_permanent(error):
                     raise (translate(error) if isinstance(error, psycopg.Error) else error) from error
                 failures += 1
-                # Growing and random, so that listeners do not all come back at once to a server that restarts.
-                pause = min(0.5 * 2 ** (failures - 1), 30.0) * random.uniform(0.5, 1.0)
-                log.warning(
-                    "lost the connection (%s); next try in %.1f s",
-                    type(error).__name__,
-                    pause,
-                )
+                pause = pause_after(failures)
+                log.warning("%s; next try in %.1f s", why_again(error), pause)
                 await asyncio.sleep(pause)
 
     async def _listen(self, conn: AsyncConnection) -> bool:
@@ -114,7 +111,7 @@ class Listener:
                     self._warned_of_pooler = True
                     log.warning(
                         "a connection pooler stands in between, where LISTEN hears nothing: polling every %.0f s. "
-                        "Give a direct connection to be woken (listen_conn_id in Airflow).",
+                        "To be woken, give a direct connection (listen_conn_id in Airflow, else another DSN).",
                         self._poll_interval,
                     )
                 return False

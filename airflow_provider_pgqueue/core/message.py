@@ -14,6 +14,16 @@ class Duplicate(int):
     """The id of the earlier message with the same dedup key, returned instead of a new id: nothing was published."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """In place of a body or headers that PostgreSQL holds and Python cannot read, such as a number of 5,000 digits.
+
+    A Consumer rejects such a message and does not call its handler.
+    """
+
+    reason: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Message:
     """A message as a consumer gets it. `lock_token` is None if it was consumed and not leased.

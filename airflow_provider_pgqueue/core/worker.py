@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import signal
 import threading
 from collections import Counter
@@ -22,8 +21,9 @@ from airflow_provider_pgqueue.core.breaker import Breaker
 from airflow_provider_pgqueue.core.client import run_async
 from airflow_provider_pgqueue.core.connection import check_version, connect, connect_async
 from airflow_provider_pgqueue.core.consumer import Consumer
-from airflow_provider_pgqueue.core.errors import ConnectionFailed, QueuePaused
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, QueuePaused, why_again
 from airflow_provider_pgqueue.core.listener import AsyncConnection, Listener
+from airflow_provider_pgqueue.core.pause import pause_after
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,8 @@ class Worker:
     """Handles the messages of one queue for as long as the process lives.
 
     A NOTIFY makes it look at once; without one it looks every `poll_interval` seconds, so it depends neither on NOTIFY
-    nor on the upkeep. It opens two connections, one to work and one to listen, and opens them again when they break.
+    nor on the upkeep. It opens two connections, one to work and one to listen, and opens them again when they break or
+    the server cannot write, such as a standby that is not promoted yet.
     On SIGTERM and SIGINT it finishes the current message, archives what is done, releases the rest, and `run` returns.
     `kill -9` loses nothing, because the leases expire.
 
@@ -46,6 +47,7 @@ class Worker:
     consumer: Consumer
     poll_interval: float = 30.0
     counts: Counter[str] = field(init=False, default_factory=Counter)
+    _failures: int = field(init=False, default=0)
     _wake: threading.Event = field(init=False, default_factory=threading.Event)
     _stopping: threading.Event = field(init=False, default_factory=threading.Event)
 
@@ -61,24 +63,17 @@ class Worker:
         """
         breaker = self.consumer.breaker()
         with stop_on_signals(self.stop), self._listening(until_empty):
-            failures = 0
             while not self._stopping.is_set():
                 try:
                     with connect(self.conninfo, application_name="pgqueue worker") as conn:
                         # After each reconnection, because the schema may have been upgraded meanwhile.
                         check_version(conn)
-                        failures = 0
                         self._serve(conn, until_empty, breaker)
                     break
                 except (ConnectionFailed, psycopg.OperationalError) as error:
-                    failures += 1
-                    # Growing and random, so that workers do not all come back at once to a server that restarts.
-                    pause = min(0.5 * 2 ** (failures - 1), 30.0) * random.uniform(0.5, 1.0)
-                    log.warning(
-                        "lost the connection (%s); next try in %.1f s",
-                        type(error).__name__,
-                        pause,
-                    )
+                    self._failures += 1
+                    pause = pause_after(self._failures)
+                    log.warning("%s; next try in %.1f s", why_again(error), pause)
                     self._stopping.wait(pause)
         log.info(
             "worker of queue %s stopped: %s",
@@ -92,13 +87,20 @@ class Worker:
             # Before the work: what rings meanwhile must lead to another look.
             self._wake.clear()
             try:
-                self.counts.update(self.consumer.drain(conn, stop=self._stopping.is_set, breaker=breaker))
+                self.counts.update(
+                    self.consumer.drain(conn, stop=self._stopping.is_set, breaker=breaker, on_batch=self._note_success)
+                )
             except QueuePaused as error:
                 # A worker outlives a pause: resume_queue rings.
                 log.info("%s", error)
+            self._failures = 0
             if until_empty:
                 return
             self._wake.wait(self.poll_interval)
+
+    def _note_success(self, counts: Counter[str]) -> None:
+        # Not when it connects: a server that takes connections but refuses to write deserves the pauses too.
+        self._failures = 0
 
     @contextmanager
     def _listening(self, until_empty: bool) -> Iterator[None]:

@@ -16,7 +16,18 @@ from airflow.providers.common.compat.sdk import XComArg
 from jinja2 import Environment, TemplateNotFound
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import Rule, duration, json_object, optional, queue_name, text, truth, whole
+from airflow_provider_pgqueue.core.argument import (
+    Rule,
+    duration,
+    json_object,
+    json_value,
+    optional,
+    queue_name,
+    text,
+    truth,
+    whole,
+)
+from airflow_provider_pgqueue.core.argument import parameters as some_parameters
 from airflow_provider_pgqueue.core.client import run, to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Duplicate
@@ -100,6 +111,8 @@ class PgQueuePublishOperator(QueueTask):
         "delay": duration(timedelta(0), timedelta(days=366)),
         "expires_in": optional(duration(timedelta(0), timedelta(days=3660))),
         "headers": optional(json_object),
+        "message": json_value,
+        "parameters": optional(some_parameters),
         "reference": optional(text),
         "topic": optional(text),
         "group_key": optional(text),

@@ -6,7 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import Rule, json_object, optional, queue_name, text, truth, whole
+from airflow_provider_pgqueue.core.argument import (
+    Rule,
+    json_object,
+    json_value,
+    optional,
+    queue_name,
+    text,
+    truth,
+    whole,
+)
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.task import QueueTask
 
@@ -49,6 +58,7 @@ class PgQueueScheduleOperator(QueueTask):
         "time_zone": text,
         "priority": whole(-100, 100),
         "headers": optional(json_object),
+        "message": json_value,
         "paused": optional(truth),
         "pgqueue_conn_id": text,
     }

@@ -46,7 +46,7 @@ class DoorbellTrigger(BaseEventTrigger):
     :param poll_interval: seconds between looks when no notification arrives.
     :param ring_every: seconds after which a watcher rings again if the work that it rang for is still there. Doubles
         each time that nothing has changed, up to 30 times this value.
-    :param end_task: end the waiting task in the triggerer instead of resuming it in a worker.
+    :param end_task: end the waiting task in the triggerer instead of resuming it in a worker; a watcher ignores it.
     :param with_result: False ends it without a result.
     :param ring_after: seconds that a waiting task waits in any case.
     """
@@ -110,7 +110,7 @@ class DoorbellTrigger(BaseEventTrigger):
         # Closed here, and not when Python collects it: that may be after the end of the loop that the connection needs.
         async with aclosing(stream) as doorbells:
             async for doorbell in doorbells:
-                yield self._end(doorbell) if self.end_task else TriggerEvent(doorbell)
+                yield self._end(doorbell) if for_task and self.end_task else TriggerEvent(doorbell)
                 if for_task:
                     return
 
@@ -120,7 +120,7 @@ class DoorbellTrigger(BaseEventTrigger):
     @property
     def _is_for_task(self) -> bool:
         # The triggerer sets the task instance before it starts the trigger of a deferred task.
-        return self.end_task or self.task_instance is not None
+        return self.task_instance is not None
 
     def shared_stream_key(self) -> Hashable | None:
         """Return the same key for equal watchers, which then share one stream; None for a task, which waits alone."""

@@ -14,6 +14,7 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_provider_pgqueue.core import InvalidArgument
+from airflow_provider_pgqueue.core.argument import check, json_object
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
@@ -45,6 +46,7 @@ MESSAGES = [
     *({"max_wait": value} for value in ("10", -1, float("nan"))),
     {"topic": "a..b"},
     {"headers": "x"},
+    {"headers": {"a": "x\0y"}},
 ]
 CONSUME = [
     {"apply_function": None},
@@ -57,6 +59,7 @@ CONSUME = [
     {"lease_for": 300},
     {"wait_timeout": 60},
 ]
+UNSTORABLE = [{"a": "x\0y"}, {"a\0": 1}, {"a": [{"b": ("\0",)}]}, {"a": "\\\0"}, {"a": "\ud800"}]
 GOOD: dict[type[QueueTask], dict[str, Any]] = {
     PgQueueMessageSensor: {"queue_name": "orders"},
     PgQueueDeadMessageSensor: {"queue_name": "orders"},
@@ -82,6 +85,12 @@ BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
         {"priority": 101},
         {"delay": 5},
         {"headers": [1]},
+        *({"headers": headers} for headers in UNSTORABLE),
+        *({"message": [message]} for message in UNSTORABLE),
+        {"message": None, "sql": "SELECT %s", "parameters": ["a\0"]},
+        {"message": None, "sql": "SELECT %s", "parameters": "text"},
+        {"group_key": "{{ key }}\0"},
+        {"headers": {"a\0": "{{ key }}"}},
     ],
     PgQueueSparkOperator: [{"pipeline": None}, {"arguments": [1]}, {"send_connection": "no"}, {"run_id": ""}],
     PgQueueRepairOperator: [
@@ -91,7 +100,10 @@ BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
         {"results": ["success"]},
     ],
     PgQueueRequeueOperator: [{"queue_name": 5}, {"max_messages": 0}, {"results": []}, {"dry_run": "yes"}],
-    PgQueueScheduleOperator: [{"schedule_name": "S"}, {"queue_name": None}, {"cron": 5}, {"priority": "1"}],
+    PgQueueScheduleOperator: [
+        *({"schedule_name": "S"}, {"queue_name": None}, {"cron": 5}, {"priority": "1"}),
+        {"message": {"a": "x\0y"}},
+    ],
     PgQueueSetupOperator: [{"cron": "yes"}, {"pgqueue_conn_id": 5}],
     PgQueueUpkeepOperator: [{"skip_if_pg_cron": 1}],
 }
@@ -110,6 +122,19 @@ def test_a_bad_argument_is_named_where_it_is_written(kind: type[QueueTask], bad:
         kind(task_id="bad", **given)
     assert any(name.split("_")[0] in str(error.value) for name in bad), error.value
     assert str(error.value).endswith(".")
+
+
+@pytest.mark.parametrize("name", ["headers", "message", "messages", "parameters", "arguments"])
+@pytest.mark.parametrize("value", ["SECRET", {"SECRET": object(), "b": "SECRET\0"}, b"SECRET"], ids=type)
+def test_an_argument_that_may_hold_secrets_is_not_shown(name: str, value: Any) -> None:
+    with pytest.raises(InvalidArgument, match=f"^{name} is a {type(value).__name__}") as error:
+        check({name: value}, {name: lambda value: "Give something else."})
+    assert "SECRET" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["\\u0000", "a\\\\u0000", "C:\\u0000"])
+def test_a_text_that_only_looks_like_nul_in_json_is_taken(text: str) -> None:
+    assert json_object({text: [text]}) is None
 
 
 def test_every_task_of_ours_is_tried_here() -> None:

@@ -74,7 +74,7 @@ def test_common_messaging_finds_our_trigger_by_its_scheme() -> None:
 
 def test_a_waiting_task_is_ended_with_the_doorbell_as_its_result(conn_id: str, queue: Queue) -> None:
     PgQueueHook(conn_id).publish_batch(queue("orders"), ["{{ secret }}", "secret"])
-    (event,) = within(20, take(PgQueueMessageTrigger(queue_name="orders", end_task=True), 2))
+    (event,) = within(20, take(as_task(PgQueueMessageTrigger(queue_name="orders", end_task=True)), 2))
     assert isinstance(event, TaskSuccessEvent)
     assert event.xcoms is not None
     assert event.xcoms["return_value"]["ready"] == 2
@@ -162,7 +162,18 @@ def test_tasks_do_not_share_a_stream_and_equal_watchers_do() -> None:
     assert one.shared_stream_key() == same.shared_stream_key() != other.shared_stream_key()
     assert isinstance(hash(PgQueueDeadMessageTrigger(queue_name="orders", results=["failed"]).shared_stream_key()), int)
     assert as_task(same).shared_stream_key() is None
-    assert PgQueueMessageTrigger(queue_name="orders", end_task=True).shared_stream_key() is None
+
+
+def test_a_watcher_told_to_end_its_task_has_none_and_rings_as_seldom_as_others(
+    conn_id: str, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_GAP", 0.05)
+    PgQueueHook(conn_id).publish(queue("orders"), 1)
+    trigger = MessageQueueTrigger(
+        scheme="pgqueue", queue_name="orders", end_task=True, ring_every=0.05, poll_interval=300
+    ).trigger
+    assert trigger.shared_stream_key() is not None
+    assert [type(event) for event in within(20, take(trigger, 3))] == [TriggerEvent] * 3
 
 
 def test_watchers_and_tasks_of_a_triggerer_use_one_session(conn_id: str, queue: Queue, conn: Connection) -> None:
@@ -175,7 +186,7 @@ def test_watchers_and_tasks_of_a_triggerer_use_one_session(conn_id: str, queue: 
         manager = SharedStreamManager()
         streams = [_stream(manager, number, trigger) for number, trigger in enumerate(watchers)]
         events = await asyncio.gather(*(anext(stream) for stream in streams))
-        events += await take(PgQueueMessageTrigger(queue_name="orders", end_task=True))
+        events += await take(as_task(PgQueueMessageTrigger(queue_name="orders", end_task=True)))
         sessions = conn.execute(
             "SELECT count(*) FROM pg_stat_activity"
             " WHERE datname = current_database() AND application_name = 'pgqueue:listener'"

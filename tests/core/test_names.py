@@ -24,7 +24,7 @@ def test_the_face_is_what_users_need_and_no_more() -> None:
         [
             *("connect", "connect_async", "run", "run_async", "verbs"),
             *("install", "migrate", "check_version"),
-            *("Message", "DeadMessage", "Duplicate"),
+            *("Message", "DeadMessage", "Duplicate", "Unreadable"),
             *("Success", "Rejected", "Failed", "Retry", "RejectMessage", "Outcome"),
             *("Consumer", "Worker", "Lease"),
             *("Repair", "KEEP", "LEAVE", "Dismiss"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -18,6 +19,7 @@ from airflow_provider_pgqueue.core import (
     Outcome,
     Retry,
     Success,
+    connect,
     run,
     verbs,
 )
@@ -220,3 +222,35 @@ def test_a_consumer_leaves_the_last_error(
     run(conn, verbs.publish(queue("orders", backoff_first="1 hour"), 1))
     Consumer(queue_name="orders", handle=handle).drain(conn)
     assert last_error(conn) == says
+
+
+@pytest.mark.parametrize(("form", "opened"), [("one", connect), ("batch", partial(psycopg.connect, autocommit=True))])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "('1' || repeat('0', 6000))::jsonb",
+        "'1e100000'::jsonb",
+        "(repeat('[', 3000) || repeat(']', 3000))::jsonb",
+    ],
+)
+def test_json_that_python_cannot_read_is_rejected_alone(
+    dsn: str, conn: Connection, queue: Queue, body: str, form: str, opened: Connect
+) -> None:
+    queue("orders")
+    run(conn, verbs.publish("orders", "first"))
+    conn.execute(f"SELECT messages.publish('orders', {body})".encode())
+    conn.execute(f"SELECT messages.publish('orders', '2', headers => jsonb_build_object('deep', {body}))".encode())
+    run(conn, verbs.publish("orders", "last"))
+    seen: list[Any] = []
+    if form == "one":
+        consumer = Consumer(queue_name="orders", handle=lambda message: seen.append(message.body))
+    else:
+        consumer = Consumer(
+            queue_name="orders", handle_batch=lambda messages: seen.extend(message.body for message in messages)
+        )
+    with opened(dsn) as own:
+        assert consumer.drain(own) == {"success": 2, "rejected": 2}
+    assert seen == ["first", "last"]
+    ended = conn.execute("SELECT result, attempts, details FROM messages.message_archive ORDER BY id").fetchall()
+    assert [row[:2] for row in ended] == [("success", 1), ("rejected", 1), ("rejected", 1), ("success", 1)]
+    assert all("Python cannot read its JSON" in row[2] for row in ended[1:3])

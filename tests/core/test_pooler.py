@@ -139,3 +139,30 @@ def test_a_prepared_statement_that_got_lost_is_transient_and_names_the_cure(
             run(other, verbs.publish("orders", 2))
         run(one, verbs.publish("orders", 3))
     assert run(conn, verbs.status("orders"))[0].depth == 2
+
+
+def test_what_a_database_sets_changes_no_message_and_we_change_no_session(
+    pooled_dsn: str, conn: Connection, queue: Queue
+) -> None:
+    queue("orders")
+    settings = {
+        "array_nulls": "off",
+        "default_transaction_isolation": "serializable",
+        "IntervalStyle": "sql_standard",
+        "DateStyle": "German",
+        "bytea_output": "escape",
+        "extra_float_digits": "-5",
+    }
+    for name, value in settings.items():
+        conn.execute(f"ALTER DATABASE {conn.info.dbname} SET {name} = '{value}'".encode())
+    shown = "SELECT array_agg(current_setting(name) ORDER BY name) FROM unnest(%s::text[]) name"
+    with psycopg.connect(pooled_dsn, autocommit=True, prepare_threshold=None) as neighbour:
+        before = neighbour.execute(shown, [list(settings)]).fetchone()
+        for _ in range(6):
+            with connect(pooled_dsn) as own:
+                keys = {"group_keys": [None, None, "g"], "references": [None, "r", None]}
+                run(own, verbs.publish_batch("orders", [1, 2, 3], **keys))
+                run(own, verbs.publish_batch("orders", [4], group_keys=[None], references=[None]))
+            assert neighbour.execute(shown, [list(settings)]).fetchone() == before
+    found = conn.execute("SELECT DISTINCT message, group_key, reference FROM messages.message ORDER BY 1").fetchall()
+    assert found == [(1, None, None), (2, None, "r"), (3, "g", None), (4, None, None)]

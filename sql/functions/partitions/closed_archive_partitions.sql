@@ -1,9 +1,13 @@
 CREATE OR REPLACE FUNCTION messages.closed_archive_partitions(older_than interval DEFAULT '0', names text[] DEFAULT NULL)
 RETURNS TABLE (name text, oid bigint, first_at timestamptz, end_at timestamptz, pages bigint, bytes bigint,
                rows_in_page double precision, columns jsonb)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT c.relname, c.oid::bigint, p.first_at, p.end_at,
+#variable_conflict use_column
+BEGIN
+    PERFORM messages.check_duration('older_than', closed_archive_partitions.older_than, '0', '36600 days');
+    RETURN QUERY
+    SELECT c.relname::text, c.oid::bigint, p.first_at, p.end_at,
            pg_relation_size(c.oid) / current_setting('block_size')::bigint, pg_table_size(c.oid),
            -- Of a partition that was never analysed, a guess.
            CASE WHEN c.reltuples > 0 AND c.relpages > 0 THEN c.reltuples / c.relpages ELSE 30 END, archive.columns
@@ -12,8 +16,8 @@ AS $$
                    FROM pg_attribute a
                   WHERE a.attrelid = 'messages.message_archive'::regclass AND a.attnum > 0 AND NOT a.attisdropped) archive
      WHERE p.end_at <= clock_timestamp()
-       AND CASE WHEN names IS NULL THEN p.end_at <= clock_timestamp() - older_than ELSE c.relname = ANY (names) END
-     ORDER BY p.first_at
-$$;
+       AND CASE WHEN names IS NULL THEN p.end_at <= clock_timestamp() - coalesce(older_than, '0') ELSE c.relname = ANY (names) END
+     ORDER BY p.first_at;
+END $$;
 COMMENT ON FUNCTION messages.closed_archive_partitions(interval, text[]) IS
-    'The archive partitions whose time ended at least older_than ago, or those of the names whose time is over, oldest first: their size, an estimate of the messages per page, and the columns of the archive with their types. Names that no such partition has are left out.';
+    'The archive partitions whose time ended at least older_than ago, or those of the names whose time is over, oldest first: their size, an estimate of the messages per page, and the columns of the archive with their types. Names that no such partition has are left out. PQ004: bad older_than.';

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,13 +54,14 @@ def dead(conn: Connection, queue: Callable[..., str]) -> Callable[[int], list[in
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current directory, which has the module `repairs` and nothing that an earlier test imported."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current directory, which has the module `repairs`, for this test alone."""
     (tmp_path / "repairs.py").write_text(REPAIRS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "repairs", raising=False)
-    return tmp_path
+    sys.modules.pop("repairs", None)
+    yield tmp_path
+    sys.modules.pop("repairs", None)
 
 
 @pytest.mark.usefixtures("folder")

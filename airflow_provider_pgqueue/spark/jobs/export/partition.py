@@ -15,7 +15,7 @@ from psycopg import sql
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import ZERO, run
-from airflow_provider_pgqueue.core.errors import ExportDiffers, ForeignPartition, UnremediedMessages
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, ExportDiffers, ForeignPartition, UnremediedMessages
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.jobs.exported.manifest import ArchiveColumn, Chunk, Manifest, Version
 from airflow_provider_pgqueue.spark.jobs.progress import watching
@@ -94,7 +94,9 @@ def drop_partition(conn: psycopg.Connection[Any], manifest: Manifest) -> str | N
         try:
             with watching(lambda: log.info("partition %s: being compared with its export", manifest.partition)):
                 rows = run(conn, statement)
-        except (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected):
+        except ConnectionFailed as error:
+            if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable | psycopg.errors.DeadlockDetected):
+                raise
             time.sleep(random.uniform(0.1, 0.3) * (attempt + 1))
         except (UnremediedMessages, ExportDiffers, ForeignPartition) as error:
             why = str(error)
