@@ -3,29 +3,76 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import sql
 
 from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.argument import Rule, check, optional, queue_name, text
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import current_version
 from airflow_provider_pgqueue.core.errors import CronUnavailable, InvalidArgument, PermissionDenied, translate
 from airflow_provider_pgqueue.core.migrations import migrate
+from airflow_provider_pgqueue.core.verbs.queues import Policy
 
 log = logging.getLogger(__name__)
 
 Connection = psycopg.Connection[Any]
-Users = str | Iterable[str]
+Users = str | Collection[str]
+T = TypeVar("T")
 CRON_ROLE: Final = "messages_cron"
 GROUPS: Final = ("publisher", "consumer", "observer", "upkeep", "admin", "raw", "reader", "pipeline")
+PRIVILEGES: Final = ("publish", "consume", "observe")
+
+
+def _queues(value: Any) -> str | None:
+    if isinstance(value, str):
+        return queue_name(value)
+    if not isinstance(value, Sequence) or isinstance(value, bytes):
+        return "Give a list of names or objects with queue_name."
+    return next((cure for one in value if (cure := _queue(one))), None)
+
+
+def _queue(one: Any) -> str | None:
+    if not isinstance(one, Mapping):
+        return queue_name(one)
+    if unknown := [key for key in one if key not in {"queue_name", *Policy.__annotations__}]:
+        return f"A queue has no {unknown[0]!r}: give queue_name, and any of {', '.join(Policy.__annotations__)}."
+    return queue_name(one["queue_name"]) if "queue_name" in one else "Give each object a queue_name."
+
+
+def _users(value: Any) -> bool:
+    good = isinstance(value, Collection) and not isinstance(value, Mapping | bytes)
+    return good and all(text(user) is None for user in _listed(value))
+
+
+def _grants(value: Any) -> str | None:
+    good = isinstance(value, Mapping) and all(group in GROUPS and _users(users) for group, users in value.items())
+    return None if good else f"Give one of {', '.join(GROUPS)} as a key, and a list of users as its value."
+
+
+def _queue_grants(value: Any) -> str | None:
+    good = isinstance(value, Mapping) and all(
+        queue_name(queue) is None
+        and isinstance(privileges, Mapping)
+        and all(privilege in PRIVILEGES and _users(users) for privilege, users in privileges.items())
+        for queue, privileges in value.items()
+    )
+    return None if good else f"Give queues, each with users by privilege: {', '.join(PRIVILEGES)}."
+
+
+RULES: Final[Mapping[str, Rule]] = {
+    "queues": _queues,
+    "grants": optional(_grants),
+    "queue_grants": optional(_queue_grants),
+}
 
 
 def install(
     conn: Connection,
-    queues: Iterable[str | Mapping[str, Any]] = (),
+    queues: str | Sequence[str | Mapping[str, Any]] = (),
     *,
     cron: bool | None = None,
     cron_role: str | None = None,
@@ -38,7 +85,8 @@ def install(
     It can be repeated safely. Returns `schema_version`, `migrations_applied`, `queues_created` and `upkeep_mode`:
     `pg_cron`, or `airflow` if something else has to run the upkeep every minute.
 
-    :param queues: names, or dicts with the arguments of `verbs.create_queue`, which also change a queue that exists.
+    :param queues: names, or dicts with the arguments of `verbs.create_queue`, which also change a queue that exists;
+        a text is one name.
     :param cron: True raises CronUnavailable where there is no pg_cron; False removes its jobs; None uses it if it can.
     :param cron_role: the login that pg_cron does the upkeep as; by default this one, or for a superuser
         `messages_cron`, which is made if it is missing.
@@ -47,14 +95,15 @@ def install(
     :param queue_grants: users by queue and privilege, such as `{"orders": {"consume": ["packer"]}}`; those users
         reach no other queue.
     """
+    check({"queues": queues, "grants": grants, "queue_grants": queue_grants}, RULES)
     applied = _migrate(conn, roles)
-    created = [_name(queue) for queue in queues if _create(conn, queue)]
+    created = [_name(queue) for queue in _listed(queues) if _create(conn, queue)]
     for group, users in (grants or {}).items():
         grant_group(conn, group, users)
-    for queue_name, privileges in (queue_grants or {}).items():
+    for queue, privileges in (queue_grants or {}).items():
         for privilege, users in privileges.items():
             for user in _listed(users):
-                run(conn, verbs.grant_queue(queue_name, user, privilege))
+                run(conn, verbs.grant_queue(queue, user, privilege))
     if why_not := schedule_upkeep(conn, cron, cron_role):
         log.info("no upkeep through pg_cron: %s", why_not)
     return {
@@ -145,5 +194,5 @@ def _create(conn: Connection, queue: str | Mapping[str, Any]) -> bool:
     return False
 
 
-def _listed(users: Users) -> Iterable[str]:
-    return [users] if isinstance(users, str) else users
+def _listed(some: str | Iterable[T]) -> Iterable[str | T]:
+    return [some] if isinstance(some, str) else some

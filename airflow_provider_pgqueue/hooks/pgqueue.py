@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from types import TracebackType
@@ -129,7 +129,7 @@ class PgQueueHook(PostgresHook):
         return True, f"Connected. Schema messages has version {version}; upkeep by {mode}."
 
     def install(
-        self, queues: Iterable[str | Mapping[str, Any]] = (), *, conn: Connection | None = None, **options: Any
+        self, queues: str | Sequence[str | Mapping[str, Any]] = (), *, conn: Connection | None = None, **options: Any
     ) -> dict[str, Any]:
         """Install or upgrade the queue with the `options` of `core.install`, and return what was done."""
         with self._connected(conn) as session:

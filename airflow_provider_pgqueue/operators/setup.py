@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_pgqueue.core.argument import Rule, optional, text, truth
+from airflow_provider_pgqueue.core.installation import RULES, Users
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.task import QueueTask
 
@@ -20,7 +21,7 @@ class PgQueueSetupOperator(QueueTask):
     `queues_created` and `upkeep_mode`: `pg_cron`, or `airflow` if PgQueueUpkeepOperator has to run every minute.
 
     :param queues: names, or dicts with the arguments of `verbs.create_queue`, such as
-        `{"queue_name": "orders", "max_attempts": 3}`, which also change a queue that exists.
+        `{"queue_name": "orders", "max_attempts": 3}`, which also change a queue that exists; a text is one name.
     :param cron: True fails where there is no pg_cron; False removes its jobs; None uses it if it is available.
     :param cron_role: the login that pg_cron does the upkeep as; by default that of the connection, or if it is a
         superuser `messages_cron`, which is made if it is missing.
@@ -34,6 +35,7 @@ class PgQueueSetupOperator(QueueTask):
     template_fields: Sequence[str] = ("queues", "grants", "queue_grants", "pgqueue_conn_id")
     ui_color = "#e4f0e4"
     rules: ClassVar[Mapping[str, Rule]] = {
+        **RULES,
         "cron": optional(truth),
         "cron_role": optional(text),
         "roles": optional(truth),
@@ -43,12 +45,12 @@ class PgQueueSetupOperator(QueueTask):
     def __init__(
         self,
         *,
-        queues: Sequence[str | Mapping[str, Any]] = (),
+        queues: str | Sequence[str | Mapping[str, Any]] = (),
         cron: bool | None = None,
         cron_role: str | None = None,
         roles: bool | None = None,
-        grants: Mapping[str, str | Iterable[str]] | None = None,
-        queue_grants: Mapping[str, Mapping[str, str | Iterable[str]]] | None = None,
+        grants: Mapping[str, Users] | None = None,
+        queue_grants: Mapping[str, Mapping[str, Users]] | None = None,
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         **kwargs: Any,
     ) -> None:

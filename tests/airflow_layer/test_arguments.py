@@ -104,7 +104,14 @@ BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
         *({"schedule_name": "S"}, {"queue_name": None}, {"cron": 5}, {"priority": "1"}),
         {"message": {"a": "x\0y"}},
     ],
-    PgQueueSetupOperator: [{"cron": "yes"}, {"pgqueue_conn_id": 5}],
+    PgQueueSetupOperator: [
+        *({"cron": "yes"}, {"pgqueue_conn_id": 5}),
+        *({"queues": value} for value in (5, None, "Orders", [5], b"orders", [None], {"queue_name": "orders"})),
+        *({"queues": [value]} for value in ({"queue_nam": "x"}, {}, {"queue_name": 5}, {"queue_name": "a", "max": 1})),
+        *({"grants": value} for value in ([1], {"boss": "shop"}, {"publisher": 5}, {"publisher": [5]}, "publisher")),
+        *({"queue_grants": value} for value in ([1], {"orders": "shop"}, {"orders": {"own": "shop"}}, {1: {}})),
+        {"queue_grants": {"orders": {"publish": None}}},
+    ],
     PgQueueUpkeepOperator: [{"skip_if_pg_cron": 1}],
 }
 CASES = [(kind, bad) for kind, some in BAD.items() for bad in some]
@@ -152,6 +159,10 @@ def test_what_a_template_makes_is_checked_when_the_task_begins(conn_id: str, run
             PgQueueConsumeOperator(task_id="consume", queue_name="{{ name }}", apply_function=print),
             PgQueuePublishOperator(task_id="publish", queue_name="{{ name }}", message=1),
         ]
+        setup = PgQueueSetupOperator(task_id="setup", queues=[{"queue_name": "{{ name }}"}])
+    setup.render_template_fields(context | {"name": "No Queue"})
+    with pytest.raises(InvalidArgument, match=r"queues is .*No Queue"):
+        run(setup)
     for task in tasks:
         task.render_template_fields(context | {"name": "No Queue"})
         with pytest.raises(InvalidArgument, match="queue_name is 'No Queue'"):

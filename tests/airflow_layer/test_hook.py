@@ -200,6 +200,17 @@ def test_install_makes_an_empty_database_ready_and_twice_does_no_harm(empty_dsn:
         assert conn.execute("SELECT max_attempts FROM messages.queue WHERE queue_name = 'mail'").fetchone() == (2,)
 
 
+def test_install_takes_a_text_for_one_queue_and_does_nothing_if_an_argument_is_bad(
+    empty_dsn: str, airflow_connection: Any, conn_id: str
+) -> None:
+    assert PgQueueHook(conn_id).install("orders")["queues_created"] == ["orders"]
+    hook = PgQueueHook(airflow_connection(empty_dsn, "empty"))
+    with pytest.raises(InvalidArgument, match="queue_nam"):
+        hook.install([{"queue_nam": "x"}])
+    with psycopg.connect(empty_dsn) as conn:
+        assert conn.execute("SELECT to_regnamespace('messages')").fetchone() == (None,)
+
+
 def test_install_grants_group_roles_and_queues_to_users(empty_dsn: str, airflow_connection: Any) -> None:
     hook = PgQueueHook(airflow_connection(empty_dsn))
     with psycopg.connect(empty_dsn, autocommit=True) as conn:

@@ -129,6 +129,8 @@ def python_walk(conn: Connection) -> Outcome:
         return len(run(conn, verbs.archive(*held(), result="failed", details="ä")))
 
     def held() -> tuple[UUID, list[int]]:
+        if not leased:
+            raise PgQueueError("nothing was leased")
         token = leased[0].lock_token
         assert token
         return token, [message.id for message in leased]
