@@ -287,7 +287,7 @@ MUTANTS: Final = (
     # queues, roles, runs, schedules
     _m("purge: what is leased", "purge_queue", " AND coalesce(m.lock_expires_at <= clock_timestamp(), true)", ""),
     _m("purge: keys stay", "purge_queue", "AND d.id = ANY (gone);", "AND false;"),
-    _m("drop: publishers go on", "drop_queue", "LOCK TABLE messages.message IN EXCLUSIVE MODE;", "", POLICY),
+    _m("drop: publishers go on", "drop_queue", "'EXCLUSIVE'", "'ACCESS SHARE'", POLICY),
     _m("roles: any queue", "check_access", "ELSIF NOT EXISTS (", "ELSIF false AND NOT EXISTS (", ROLES),
     _m(
         "roles: who may observe may consume",

@@ -20,6 +20,7 @@ PgQueueError
  |    +-- ExportDiffers       it differs from the archive
  |    +-- UnremediedMessages  dead messages without a remedy
  |    +-- ForeignPartition    another role owns it
+ +-- InUse                    transactions of others were in the way for seconds; nothing was changed
  +-- HandlerBroken            a handler fails on nearly every message, or hangs; consuming stopped
  +-- LeaseLost                somebody else may have the messages now; nothing was changed
  +-- SchemaError
@@ -132,6 +133,10 @@ class StageIncomplete(PgQueueError):
     """Rows that tasks had staged are gone: nothing was published."""
 
 
+class InUse(PgQueueError):
+    """Transactions of others were in the way for seconds: nothing was changed, and another try may succeed."""
+
+
 class LeaseLost(PgQueueError):
     """The lease ended before the call: another consumer may have the messages; the call changed nothing for them.
 
@@ -199,6 +204,7 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "PQ013": ExportDiffers,
     "PQ014": UnremediedMessages,
     "PQ015": ForeignPartition,
+    "PQ016": InUse,
     "42501": PermissionDenied,  # insufficient_privilege
     "3F000": SchemaMissing,  # invalid_schema_name
     "22P02": InvalidMessage,  # invalid_text_representation: not JSON

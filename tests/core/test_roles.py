@@ -358,6 +358,17 @@ def test_a_team_works_with_its_queue_and_is_refused_at_another(bob: Connection, 
             bob.execute(query.format("").replace("''", "").encode())
 
 
+def test_once_does_not_name_the_queue_of_another_team(conn: Connection, bob: Connection) -> None:
+    foreign = conn.execute("SELECT min(id) FROM messages.message WHERE queue_name = 'bills'").fetchone()
+    assert foreign is not None
+    answers = set()
+    for number in (foreign[0], 123456789):
+        with pytest.raises(psycopg.errors.InsufficientPrivilege) as error:
+            bob.execute("SELECT messages.once('packer', %s)", [number])
+        answers.add((error.value.diag.message_primary, error.value.diag.message_hint))
+    assert len(answers) == 1
+
+
 @pytest.mark.parametrize("privilege", ["publish", "consume", "observe"])
 def test_a_privilege_on_a_queue_allows_its_verbs_there_and_none_elsewhere(
     conn: Connection, login: Login, privilege: str

@@ -84,10 +84,11 @@ BEGIN
                                  AND level.sweep_due < moment + interval '1 s')
                    OR (wanted = 0 AND level.low_water IS NULL);
             swept := true;
-            -- A call that still wants more has seen all that is ready, so what the sweep frees may lie anywhere.
+            -- A call that still wants more has seen all that is ready, so what the sweep frees may lie anywhere. As of the
+            -- moment, so that it cannot free what this call leased for a millisecond.
             from_at := messages.sweep_priority(lease.queue_name, level.priority,
                                                CASE WHEN wanted > 0 THEN 'infinity' ELSE from_at END,
-                                               level.max_attempts, greatest(lease.max_messages, 100));
+                                               level.max_attempts, greatest(lease.max_messages, 100), moment);
             EXIT WHEN from_at IS NULL OR wanted = 0;
         END LOOP;
         EXIT WHEN wanted <= 0;

@@ -7,10 +7,12 @@ BEGIN
     IF once.message_id IS NULL THEN
         RAISE EXCEPTION 'message_id is NULL' USING ERRCODE = 'PQ004', HINT = 'Give the id of the message.';
     END IF;
-    -- A limited login may name only messages of its own queues, or it could keep another team from its effect.
+    -- A limited login may name only messages of its own queues, or it could keep another team from its effect. The name of
+    -- another queue is not for it either.
     IF messages.session_is_limited() THEN
         PERFORM messages.check_access(
-            (SELECT m.queue_name FROM messages.message m WHERE m.id = once.message_id), 'consume');
+            (SELECT m.queue_name FROM messages.message m WHERE m.id = once.message_id
+                AND m.queue_name IN (SELECT messages.granted_queues('consume'))), 'consume');
     END IF;
     INSERT INTO messages.inbox (consumer, message_id) VALUES (once.consumer, once.message_id) ON CONFLICT DO NOTHING;
     RETURN FOUND;

@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.adopt_archive_default() RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' SET lock_timeout = '5s'
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET default_tablespace = '' SET default_table_access_method = 'heap' SET timezone = 'UTC'
 AS $$
 DECLARE
     oldest   timestamptz;
@@ -9,7 +9,7 @@ DECLARE
     name     text;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('messages.make_archive_partitions', 0));
-    LOCK TABLE messages.message_archive IN ACCESS EXCLUSIVE MODE;
+    PERFORM messages.lock_briefly('messages.message_archive', 'ACCESS EXCLUSIVE');
     SELECT min(d.archived_at), max(d.archived_at) INTO oldest, newest FROM messages.message_archive_default d;
     IF oldest IS NULL THEN
         RETURN NULL;
@@ -28,4 +28,4 @@ BEGIN
     RETURN name;
 END $$;
 COMMENT ON FUNCTION messages.adopt_archive_default() IS
-    'Turns the default partition of the archive into a partition for the months of its messages, puts an empty default partition in its place, and returns the name (NULL: it was empty). Moves no message; reads that partition once, while the archive is locked.';
+    'Turns the default partition of the archive into a partition for the months of its messages, puts an empty default partition in its place, and returns the name (NULL: it was empty). Moves no message; reads that partition once, while the archive is locked. PQ016: the archive is in use.';

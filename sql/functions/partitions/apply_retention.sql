@@ -1,7 +1,7 @@
 CREATE OR REPLACE FUNCTION messages.apply_retention(
     max_messages integer DEFAULT 50000, OUT partitions_dropped integer, OUT messages_deleted bigint
 )
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms'
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '200ms'
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -1,5 +1,6 @@
 CREATE OR REPLACE FUNCTION messages.make_archive_partitions() RETURNS integer
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET timezone = 'UTC'
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' SET lock_timeout = '200ms'
+SET default_tablespace = '' SET default_table_access_method = 'heap'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -12,7 +13,10 @@ DECLARE
     last    timestamptz;
     made    integer := 0;
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtextextended('messages.make_archive_partitions', 0));
+    -- Somebody else is at it.
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('messages.make_archive_partitions', 0)) THEN
+        RETURN 0;
+    END IF;
     -- A week ahead by day, three months ahead by month: so long the upkeep may be missing. And always the one that follows
     -- the current partition, which may be of another size.
     last := greatest(first + CASE size WHEN 'day' THEN interval '7 days' ELSE interval '3 months' END,
@@ -24,12 +28,18 @@ BEGIN
         IF begins < after
            AND NOT EXISTS (SELECT FROM messages.message_archive_default d WHERE d.archived_at >= begins AND d.archived_at < after) THEN
             name := to_char(begins, CASE WHEN size = 'month' AND begins = first THEN 'YYYYMM' ELSE 'YYYYMMDD' END);
-            EXECUTE format('CREATE TABLE messages.message_archive_%s PARTITION OF messages.message_archive FOR VALUES FROM (%L) TO (%L)',
-                           name, begins, after);
-            -- Published to a subscriber: docs/how-to/backup.md
-            IF (SELECT c.relreplident FROM pg_class c WHERE c.oid = 'messages.message_archive_default'::regclass) = 'f' THEN
-                EXECUTE format('ALTER TABLE messages.message_archive_%s REPLICA IDENTITY FULL', name);
-            END IF;
+            BEGIN
+                EXECUTE format('CREATE TABLE messages.message_archive_%s PARTITION OF messages.message_archive FOR VALUES FROM (%L) TO (%L)',
+                               name, begins, after);
+                -- Published to a subscriber: docs/how-to/backup.md
+                IF (SELECT c.relreplident FROM pg_class c WHERE c.oid = 'messages.message_archive_default'::regclass) = 'f' THEN
+                    EXECUTE format('ALTER TABLE messages.message_archive_%s REPLICA IDENTITY FULL', name);
+                END IF;
+            EXCEPTION WHEN lock_not_available THEN
+                -- All who archive queue up behind this lock. The partitions are made long before they are needed.
+                RAISE WARNING 'the archive is in use: the next upkeep makes its partition from %', begins;
+                RETURN made;
+            END;
             made := made + 1;
         END IF;
         first := after;
@@ -37,4 +47,4 @@ BEGIN
     RETURN made;
 END $$;
 COMMENT ON FUNCTION messages.make_archive_partitions() IS
-    'Creates the archive partitions (UTC) of the current and the coming days or months and returns how many were missing.';
+    'Creates the archive partitions (UTC) of the current and the coming days or months and returns how many it made. Waits a fifth of a second for transactions that use the archive, then leaves the rest to the next upkeep.';

@@ -10,6 +10,8 @@ BEGIN
         RAISE EXCEPTION 'partition_by is %', coalesce(quote_literal(left(partition_archive.partition_by, 100)), 'NULL')
             USING ERRCODE = 'PQ004', HINT = 'Give day or month.';
     END IF;
+    PERFORM pg_advisory_xact_lock(hashtextextended('messages.make_archive_partitions', 0));
+    PERFORM messages.lock_briefly('messages.message_archive', 'ACCESS EXCLUSIVE');
     UPDATE messages.archive_policy p SET partition_by = partition_archive.partition_by;
     -- Future partitions are empty: drop them, so that the new size begins with the next period and not in months.
     FOR coming IN SELECT * FROM messages.archive_partitions() p WHERE p.first_at > clock_timestamp() LOOP
@@ -21,4 +23,4 @@ BEGIN
     PERFORM messages.make_archive_partitions();
 END $$;
 COMMENT ON FUNCTION messages.partition_archive(text) IS
-    'Sets whether archive partitions are made by day or by month. Partitions that have begun or have messages are kept, so a change takes effect when they end. PQ004: neither day nor month.';
+    'Sets whether archive partitions are made by day or by month. Partitions that have begun or have messages are kept, so a change takes effect when they end. PQ004: neither day nor month; PQ016: the archive is in use.';

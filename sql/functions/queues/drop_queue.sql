@@ -3,24 +3,20 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    alone boolean;
+    began timestamptz := clock_timestamp();
 BEGIN
     PERFORM messages.check_read_committed();
-    LOOP
+    WHILE clock_timestamp() < began + interval '10 s' LOOP
         BEGIN
-            alone := false;
             -- Publishers read the queue without a lock: keep all of them out while this runs.
-            LOCK TABLE messages.message IN EXCLUSIVE MODE;
-            alone := true;
+            PERFORM messages.lock_briefly('messages.message', 'EXCLUSIVE');
             RETURN messages.delete_queue(drop_queue.queue_name, coalesce(drop_queue.force, false));
         EXCEPTION WHEN lock_not_available THEN
             -- Somebody who waits behind this lock holds rows that go with the queue: give way, or both wait for ever.
-            IF NOT alone THEN
-                RAISE;
-            END IF;
+            PERFORM pg_sleep(random() / 20);
         END;
-        PERFORM pg_sleep(random() / 20);
     END LOOP;
+    PERFORM messages.raise_in_use(format('queue %L', drop_queue.queue_name));
 END $$;
 COMMENT ON FUNCTION messages.drop_queue(text, boolean) IS
-    'Removes a queue with its bindings and schedules and returns how many unfinished messages went with it; the archive keeps the finished ones. Waits until nobody is in the middle of a change of a message. PQ001: unknown queue; PQ004: an isolation level other than read committed; PQ010: not empty and not forced.';
+    'Removes a queue with its bindings and schedules and returns how many unfinished messages went with it; the archive keeps the finished ones. Waits some seconds until nobody is in the middle of a change of a message. PQ001: unknown queue; PQ004: an isolation level other than read committed; PQ010: not empty and not forced; PQ016: a transaction that changed a message stayed open.';

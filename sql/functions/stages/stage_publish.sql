@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.stage_publish(stage_id text, queue_name text DEFAULT NULL, run_id text DEFAULT NULL) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET default_tablespace = '' SET default_table_access_method = 'heap'
 AS $$
 #variable_conflict use_column
 DECLARE

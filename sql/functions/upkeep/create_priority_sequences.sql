@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.create_priority_sequences(queue_name text, priority smallint) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET default_tablespace = '' SET default_table_access_method = 'heap'
 AS $$
 #variable_conflict use_column
 DECLARE

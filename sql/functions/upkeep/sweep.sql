@@ -5,6 +5,7 @@ CREATE OR REPLACE FUNCTION messages.sweep(
     below        timestamptz,
     max_attempts integer,
     max_messages integer,
+    moment       timestamptz DEFAULT clock_timestamp(),
     OUT lowest   timestamptz,
     OUT highest  timestamptz,
     OUT freed    integer,
@@ -14,8 +15,6 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
-DECLARE
-    moment timestamptz := clock_timestamp();
 BEGIN
     -- One statement, one snapshot: what it archives is what it deletes. A lease taken by plain SQL has no token and did
     -- not count its attempt, so its end counts it.
@@ -59,5 +58,5 @@ BEGIN
            AND m.lock_expires_at IS NULL
          ORDER BY m.visible_at LIMIT 1));
 END $$;
-COMMENT ON FUNCTION messages.sweep(text, smallint, timestamptz, timestamptz, integer, integer) IS
-    'From above to before below: archives messages that are out of attempts or past their expires_at and ends expired leases, max_messages of both. lowest: the visible_at of the oldest message that is ready now; highest: that of the last one swept, where the next call continues.';
+COMMENT ON FUNCTION messages.sweep(text, smallint, timestamptz, timestamptz, integer, integer, timestamptz) IS
+    'From above to before below: archives messages that are out of attempts or past their expires_at and ends expired leases, max_messages of both, as of the moment. lowest: the visible_at of the oldest message that is ready now; highest: that of the last one swept, where the next call continues.';

@@ -3,13 +3,14 @@ CREATE OR REPLACE FUNCTION messages.sweep_priority(
     priority     smallint,
     below        timestamptz,
     max_attempts integer,
-    max_messages integer
+    max_messages integer,
+    moment       timestamptz DEFAULT clock_timestamp()
 ) RETURNS timestamptz
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
-    moment timestamptz := clock_timestamp();
+    began  timestamptz := clock_timestamp();
     lowest timestamptz;
     level  messages.queue_priority;
     ends   timestamptz;
@@ -19,18 +20,18 @@ BEGIN
     SELECT * INTO level FROM messages.queue_priority p WHERE p.queue_name = sweep_priority.queue_name AND p.priority = sweep_priority.priority;
     SELECT s.lowest INTO lowest
       FROM messages.sweep(sweep_priority.queue_name, sweep_priority.priority, '-infinity',
-                          sweep_priority.below, sweep_priority.max_attempts, sweep_priority.max_messages) s;
+                          sweep_priority.below, sweep_priority.max_attempts, sweep_priority.max_messages, sweep_priority.moment) s;
     PERFORM messages.make_next_of_missed_groups_ready(sweep_priority.queue_name);
     IF lowest < messages.stored_moment(level.low_water) THEN
         PERFORM messages.store_moment(level.low_water, lowest);
     END IF;
     SELECT CASE WHEN count(*) < 1000 THEN min(m.lock_expires_at) END INTO ends
       FROM (SELECT m.lock_expires_at FROM messages.message m
-             WHERE m.queue_name = sweep_priority.queue_name AND m.priority = sweep_priority.priority AND m.visible_at <= moment
+             WHERE m.queue_name = sweep_priority.queue_name AND m.priority = sweep_priority.priority AND m.visible_at <= began
              ORDER BY m.visible_at LIMIT 1000) m;
     -- Sweeps take at most 2 % of the time, but the next is due within a second. Where one costs next to nothing, it is due
     -- when the first of the leases ends.
-    took := clock_timestamp() - moment;
+    took := clock_timestamp() - began;
     due := clock_timestamp() + least(50 * took, interval '0.9 s');
     IF took < interval '50 ms' THEN
         due := least(due, ends);
@@ -38,5 +39,5 @@ BEGIN
     PERFORM messages.store_moment(level.sweep_due, due);
     RETURN lowest;
 END $$;
-COMMENT ON FUNCTION messages.sweep_priority(text, smallint, timestamptz, integer, integer) IS
+COMMENT ON FUNCTION messages.sweep_priority(text, smallint, timestamptz, integer, integer, timestamptz) IS
     'A sweep that a lease pays for: moves both marks and returns where the ready messages begin, NULL if there are none.';

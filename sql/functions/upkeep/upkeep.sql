@@ -35,12 +35,13 @@ BEGIN
         SELECT coalesce(sum(messages.ring(q.queue_name, 100)), 0) INTO rung
           FROM messages.queue q WHERE q.notify <> 'off' AND NOT q.paused;
     END IF;
-    made := messages.make_archive_partitions();
-    SELECT r.* INTO retained FROM messages.archive_policy p CROSS JOIN LATERAL messages.apply_retention() r
-     WHERE p.retention_applied_at < clock_timestamp() - interval '1 hour' OR p.retention_applied_at IS NULL;
     purged := messages.purge_cron_history('3 days');
     PERFORM messages.delete_expired_records();
     PERFORM messages.suspend_futile_autovacuum();
+    -- Last, because everybody who archives waits from here to the commit.
+    SELECT r.* INTO retained FROM messages.archive_policy p CROSS JOIN LATERAL messages.apply_retention() r
+     WHERE p.retention_applied_at < clock_timestamp() - interval '1 hour' OR p.retention_applied_at IS NULL;
+    made := messages.make_archive_partitions();
     INSERT INTO messages.upkeep_run AS u (finished_at, done_by)
     VALUES (clock_timestamp(), coalesce(nullif(current_setting('application_name'), ''), session_user))
     ON CONFLICT (only_row) DO UPDATE SET finished_at = excluded.finished_at, done_by = excluded.done_by;

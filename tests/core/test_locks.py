@@ -1,0 +1,107 @@
+"""What needs the whole table gives way: nobody else queues up behind it for long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.core.errors import InUse
+
+Connection = psycopg.Connection[Any]
+Connect = Callable[..., Connection]
+Queue = Callable[..., str]
+
+
+def lose_last_partition(conn: Connection) -> None:
+    conn.execute(
+        "DO $$ BEGIN EXECUTE (SELECT format('DROP TABLE %s', p.partition) FROM messages.archive_partitions() p"
+        " ORDER BY p.first_at DESC LIMIT 1); END $$"
+    )
+
+
+def use_archive(holder: Connection) -> None:
+    """Leave a transaction open that read and wrote messages and the archive."""
+    holder.autocommit = False
+    run(holder, verbs.publish("orders", 1))
+    run(holder, verbs.consume("orders"))
+
+
+def patient(connect: Connect) -> Connection:
+    """A connection that waits three seconds for a lock and not for ever."""
+    return connect(options="-c lock_timeout=3s")
+
+
+def test_upkeep_leaves_partitions_to_the_next_one_while_the_archive_is_in_use(
+    conn: Connection, connect: Connect, queue: Queue
+) -> None:
+    queue()
+    lose_last_partition(conn)
+    holder = connect()
+    use_archive(holder)
+    [(done,)] = patient(connect).execute("SELECT messages.upkeep()")
+    assert done["partitions_made"] == 0
+    holder.rollback()
+    [(done,)] = conn.execute("SELECT messages.upkeep()")
+    assert done["partitions_made"] == 1
+
+
+@pytest.mark.parametrize(
+    "verb", [verbs.drop_queue("unrelated"), verbs.partition_archive("day")], ids=["drop", "partition"]
+)
+def test_what_needs_the_whole_table_gives_way_and_then_gives_up(
+    conn: Connection, connect: Connect, queue: Queue, verb: Any
+) -> None:
+    queue()
+    queue("unrelated")
+    run(conn, verbs.publish_batch("orders", range(1000)))
+    holder, changer, worker = connect(), connect(), connect(options="-c lock_timeout=2s")
+    use_archive(holder)
+    with ThreadPoolExecutor() as pool:
+        change = pool.submit(run, changer, verb)
+        worked = 0
+        try:
+            while not change.done():
+                run(worker, verbs.publish("orders", 1))
+                worked += len(run(worker, verbs.consume("orders")))
+        finally:
+            if not change.done():
+                holder.rollback()
+        with pytest.raises(InUse, match="pg_prepared_xacts"):
+            change.result()
+    assert worked > 10
+    holder.rollback()
+    run(conn, verb)
+
+
+def test_a_lease_of_a_millisecond_returns_no_message_twice(conn: Connection, queue: Queue) -> None:
+    queue(max_attempts=1000)
+    run(conn, verbs.publish_batch("orders", range(2000)))
+    for _ in range(20):
+        leased = run(conn, verbs.lease("orders", max_messages=3000, lease_for=timedelta(milliseconds=1)))
+        ids = [message.id for message in leased]
+        assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize("winner", ['"partition": 0.0, "attempt": 1', '"partition": 0, "attempt": 1.0'])
+def test_winners_with_a_decimal_point_are_a_bad_argument(conn: Connection, queue: Queue, winner: str) -> None:
+    queue()
+    with pytest.raises(psycopg.Error) as error:
+        conn.execute("SELECT messages.publish_staged('job', 'run', %s, 'orders')", [f'[{{{winner}, "rows": 1}}]'])
+    assert error.value.sqlstate == "PQ004"
+
+
+def test_settings_of_a_session_do_not_place_what_the_queue_creates(conn: Connection, queue: Queue) -> None:
+    queue()
+    lose_last_partition(conn)
+    conn.execute("SET default_tablespace = pg_global")  # nobody may create anything there
+    run(conn, verbs.publish("orders", 1, priority=7))
+    run(conn, verbs.alter_queue("orders", max_depth=10))
+    conn.execute("SELECT messages.stage_publish('job', 'orders')")
+    assert conn.execute("SELECT messages.make_archive_partitions()").fetchone() == (1,)
+    conn.execute("SELECT messages.adopt_archive_default()")
