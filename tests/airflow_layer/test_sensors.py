@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from contextlib import aclosing
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -120,6 +121,8 @@ def test_a_sensor_that_pushes_no_result_pushes_none_in_the_triggerer_either(
     with pytest.raises(TaskDeferred) as deferred:
         run(sensor)
     PgQueueHook(conn_id).publish("orders", 1)
+    # As the triggerer does.
+    deferred.value.trigger.task_instance = SimpleNamespace(task_id="wait")
 
     async def end() -> Any:
         async with aclosing(deferred.value.trigger.run()) as events:
