@@ -67,20 +67,27 @@ class Statement(Generic[T]):
     @property
     def _call(self) -> str:
         named = ", ".join(
-            f'"{name}" => %({name}){_format(value)}' + (f"::{self.types[name]}" if name in self.types else "")
-            for name, value in self.given.items()
+            f'"{name}" => {_placeholder(name, self.arguments[name], self.types.get(name))}' for name in self.given
         )
         return f"messages.{self.function}({named})"
 
     @property
     def given(self) -> dict[str, Any]:
         """The arguments that are not left to the default of the function."""
-        return {name: value for name, value in self.arguments.items() if value is not None and not _is_all_null(value)}
+        return {
+            name: len(value) if _is_all_null(value) else value
+            for name, value in self.arguments.items()
+            if value is not None
+        }
 
 
-def _format(value: Any) -> str:
+def _placeholder(name: str, value: Any, type_: str | None) -> str:
     # In the text of an array, the setting array_nulls decides whether NULL is NULL; behind a pooler nobody can pin it.
-    return "b" if isinstance(value, list) and any(isinstance(item, str) for item in value) else "s"
+    # So texts go in binary, and nothing but NULL, of which the driver always makes text, as its number.
+    if _is_all_null(value):
+        return f"pg_catalog.array_fill(NULL::{(type_ or 'text[]').removesuffix('[]')}, ARRAY[%({name})s::integer])"
+    form = "b" if isinstance(value, list) and any(isinstance(item, str) for item in value) else "s"
+    return f"%({name}){form}" + (f"::{type_}" if type_ else "")
 
 
 def _is_all_null(value: Any) -> bool:
