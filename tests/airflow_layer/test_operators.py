@@ -223,7 +223,9 @@ def test_dates_and_exact_numbers_become_text_by_every_way(
     run(publish(messages=lambda: iter([TYPES]), dedup_key=None))
     assert bodies(conn) == [AS_TEXT] * 4
     with pytest.raises(InvalidMessage, match="NaN"):
-        run(publish(message=Decimal("NaN"), dedup_key=None))
+        PgQueueHook(conn_id).publish("orders", Decimal("NaN"))
+    with pytest.raises(InvalidArgument, match=r"message is a Decimal\. Give a value that is JSON"):
+        publish(message=Decimal("NaN"), dedup_key=None)
 
 
 def test_the_result_of_another_task_is_published_after_it_and_not_rendered(

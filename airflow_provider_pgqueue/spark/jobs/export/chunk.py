@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import md5
 from typing import Any, Final
@@ -157,10 +158,17 @@ class _Split:
             self.buffered = 0
 
     def close(self) -> None:
-        for part in self.parts.values():
-            self._flush(part)
-            if part.writer is not None:
-                part.writer.close()
+        try:
+            for part in self.parts.values():
+                self._flush(part)
+                if part.writer is not None:
+                    part.writer.close()
+        finally:
+            # A writer that could not write the end leaves its file open, and Spark keeps this process.
+            for part in self.parts.values():
+                if part.writer is not None and part.writer.file_handle is not None:
+                    with suppress(OSError):
+                        part.writer.file_handle.close()
 
     def _flush(self, part: _Part) -> None:
         if not part.buffer:
