@@ -14,7 +14,8 @@ PRESENT = $(wildcard $(SOURCES))
 WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
 # Without what starts servers and programs of its own, the same in both runs (docs/how-to/testing.md).
-OF_THE_DATABASE := tests/test_contract.py tests/test_seeds.py tests/core \
+# The walk through all settings takes minutes, and goes with all tests.
+OF_THE_DATABASE := tests/test_contract.py tests/test_seeds.py tests/core --ignore=tests/core/test_settings.py \
 	--ignore=tests/core/test_testing_plugin.py --ignore=tests/core/test_wheel.py
 OF_TIME := tests/test_contract.py tests/test_seeds.py tests/core/test_archive.py tests/core/test_groups.py \
 	tests/core/test_health.py tests/core/test_outcomes.py tests/core/test_policy.py tests/core/test_publish.py \
