@@ -177,26 +177,30 @@ def duration(lowest: timedelta, highest: timedelta) -> Rule:
 
 
 def function(value: Any) -> str | None:
-    """Judge a function, or its name as `module:function`, without importing what is not imported yet.
+    """Judge a function, or its name as `module:function`, without importing the module.
 
-    Where the text of the module can be read, the function must be in it.
+    Where the text of the module can be read, the function must be in it. The packages that the module is in are
+    imported, as Python finds no module without them.
     """
     if callable(value):
         return None
     module, _, name = value.partition(":") if isinstance(value, str) else ("", "", "")
     if not module or not name:
         return "Give a function, or its name as module:function, such as handlers:pack."
+    first = name.partition(".")[0]
     try:
         spec = find_spec(module)
-    except (ImportError, ValueError, AttributeError) as error:
+        if spec is None:
+            return f"There is no module {module!r}. Check its spelling and PYTHONPATH."
+        if module in sys.modules:
+            found = hasattr(sys.modules[module], first)
+        else:
+            found = _may_define(getattr(spec.loader, "get_source", lambda name: None)(module), first)
+    except SyntaxError as error:
+        return f"Line {error.lineno} of module {module!r} is no Python ({error.msg})."
+    except (Exception, SystemExit) as error:
+        # Whatever the packages around it do when they are imported.
         return f"The module cannot be found ({type(error).__name__}). Check its spelling and PYTHONPATH."
-    if spec is None:
-        return f"There is no module {module!r}. Check its spelling and PYTHONPATH."
-    first = name.partition(".")[0]
-    if module in sys.modules:
-        found = hasattr(sys.modules[module], first)
-    else:
-        found = _may_define(getattr(spec.loader, "get_source", lambda name: None)(module), first)
     return None if found else f"Module {module!r} has no {first!r}. Check its spelling."
 
 

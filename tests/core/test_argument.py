@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -71,9 +72,19 @@ def test_a_function_or_its_name_is_found(value: Any) -> None:
         ("no_such.module:f", "cannot be found"),
         ("json:no_such", "has no 'no_such'"),
         ("this:no_such", "has no 'no_such'"),
+        ("badly_written:f", "Line 1 of module 'badly_written' is no Python"),
+        ("raises_package.inner:f", "cannot be found (RuntimeError)"),
+        ("ends_package.inner:f", "cannot be found (SystemExit)"),
     ],
 )
-def test_a_function_that_cannot_be_found_is_said_before_it_is_called(value: Any, cure: str) -> None:
+def test_a_function_that_cannot_be_found_is_said_before_it_is_called(
+    value: Any, cure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "badly_written.py").write_text("def f(:\n")
+    for name, act in (("raises", "raise RuntimeError"), ("ends", "raise SystemExit(3)")):
+        (tmp_path / f"{name}_package").mkdir()
+        (tmp_path / f"{name}_package" / "__init__.py").write_text(f"{act}\n")
+    monkeypatch.syspath_prepend(tmp_path)
     assert cure in (argument.function(value) or "")
 
 
