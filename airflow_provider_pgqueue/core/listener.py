@@ -49,6 +49,7 @@ class Listener:
     :param poll_interval: seconds between looks when nothing rings, each shortened at random by up to a tenth.
     :param deadline: seconds that connecting or one look may take.
     :param min_gap: least seconds between two looks; all that rings in between leads to one look.
+    :param name: who listens, for the log.
     """
 
     def __init__(
@@ -59,12 +60,14 @@ class Listener:
         poll_interval: float = 30.0,
         deadline: float = 10.0,
         min_gap: float = 0.0,
+        name: str = "listener",
     ) -> None:
         self._connect = connect
         self._look = look
         self._poll_interval = poll_interval
         self._deadline = deadline
         self._min_gap = min_gap
+        self._name = name
         self._nudged = asyncio.Event()
         self._warned_of_pooler = False
 
@@ -98,7 +101,7 @@ class Listener:
                     raise (translate(error) if isinstance(error, psycopg.Error) else error) from error
                 failures += 1
                 pause = pause_after(failures)
-                log.warning("%s; next try in %.1f s", why_again(error), pause)
+                log.warning("%s: %s; next try in %.1f s", self._name, why_again(error), pause)
                 await asyncio.sleep(pause)
 
     async def _listen(self, conn: AsyncConnection) -> bool:

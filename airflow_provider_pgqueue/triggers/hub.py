@@ -1,6 +1,6 @@
 """One listening connection for everybody who waits on one Airflow connection in one event loop.
 
-A thousand deferred tasks and watchers of a triggerer cost one session and, while nothing happens, about two short
+A thousand deferred tasks and watchers of a triggerer cost one session and, while nothing happens, three or four short
 statements a minute.
 """
 
@@ -40,6 +40,7 @@ _WRONG_TYPE: Final = ("42883", "42846", "42804")  # undefined function, cannot c
 _MIN_GAP: Final = 0.2  # seconds between two looks
 _LINGER: Final = 5.0  # seconds that the connection stays after the last has left, against churn
 _UNKNOWN_AGAIN: Final = 2.0  # seconds until a queue that does not exist is looked for again
+_DOUBT_AGAIN: Final = 60.0  # seconds until somebody asks whether a queue is still there
 
 # Each dag.test() and each test has a loop of its own, and a connection belongs to its loop.
 _HUBS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Hub]] = WeakKeyDictionary()
@@ -67,6 +68,7 @@ class _Waiting:
         self.watch = watch
         self.question = watch.question
         self.queue_exists: bool | None = None
+        self.doubt_at = 0.0
         self._doorbell: Doorbell | None = None
         self._warning: str | None = None
         self._error: BaseException | None = None
@@ -88,10 +90,11 @@ class _Waiting:
                 return doorbell
 
     def miss_queue(self) -> None:
-        """Say once that the queue does not exist."""
-        if self.queue_exists is None:
+        """Say once that the queue does not exist, or no longer."""
+        if self.queue_exists is not False:
+            what = "no longer exists" if self.queue_exists else "does not exist"
             name = self.watch.queue_name
-            self._warning = f"queue {name!r} does not exist, or this login may not see it: waiting until it does"
+            self._warning = f"queue {name!r} {what}, or this login may not see it: waiting until it does"
             self._rung.set()
         self.queue_exists = False
 
@@ -109,7 +112,7 @@ class _Hub:
     def __init__(self, conn_id: str) -> None:
         self._conn_id = conn_id
         self._waiting: set[_Waiting] = set()
-        self._listener = Listener(self._connect, self._look, min_gap=_MIN_GAP)
+        self._listener = Listener(self._connect, self._look, min_gap=_MIN_GAP, name=f"Airflow connection {conn_id!r}")
         self._pump: asyncio.Task[None] | None = None
         self._closing: asyncio.TimerHandle | None = None
 
@@ -202,7 +205,8 @@ class _Hub:
 
     async def _unknown(self, conn: psycopg.AsyncConnection[Any], asked: list[_Waiting]) -> bool:
         """Return whether somebody waits for a queue that does not exist, and tell them once."""
-        doubted = [waiting for waiting in asked if not waiting.queue_exists]
+        now = asyncio.get_running_loop().time()
+        doubted = [waiting for waiting in asked if not waiting.queue_exists or now >= waiting.doubt_at]
         if not doubted:
             return False
         ask = verbs.unknown_queues({waiting.watch.queue_name for waiting in doubted})
@@ -212,6 +216,7 @@ class _Hub:
                 waiting.miss_queue()
             else:
                 waiting.queue_exists = True
+            waiting.doubt_at = now + _DOUBT_AGAIN
         return bool(unknown)
 
     def _fail(self, waiting: _Waiting, error: BaseException) -> None:

@@ -59,6 +59,31 @@ def test_a_thousand_who_wait_use_one_session_and_no_statement_while_nothing_happ
     within(60, wait_for_all())
 
 
+def test_a_queue_that_is_dropped_while_somebody_waits_is_said_once(
+    conn_id: str,
+    queue: Callable[..., str],
+    conn: Connection,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hub, "_DOUBT_AGAIN", 0.0)
+    queue("orders")
+
+    def said() -> int:
+        return caplog.text.count("queue 'orders' no longer exists")
+
+    async def wait() -> Doorbell:
+        waiting = asyncio.create_task(first(conn_id, "orders", poll_interval=0.2))
+        await async_until(lambda: has_looked(conn))
+        conn.execute("SELECT messages.drop_queue('orders', force => true)")
+        await async_until(said)
+        assert await async_until_still(said, 1.0) == 1
+        PgQueueHook(conn_id).publish(queue("orders"), 1, conn=conn)
+        return await waiting
+
+    assert within(60, wait())["ready"] == 1
+
+
 def test_work_that_is_there_rings_at_once_and_work_that_comes_later_by_its_notification(
     conn_id: str, queue: Callable[..., str], conn: Connection
 ) -> None:
