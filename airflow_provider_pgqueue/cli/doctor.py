@@ -26,15 +26,11 @@ from airflow_provider_pgqueue.core.errors import (
 from airflow_provider_pgqueue.core.message import Finding
 from airflow_provider_pgqueue.core.migrations import code_version
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.query import query
 
 _OLDEST = 15
 _SEVERITIES = ("critical", "warning", "ok")
 _WORKING = ("publish", "publish_batch", "lease", "extend", "archive", "release")
-_MISSING = """
-SELECT array_agg(DISTINCT p.proname ORDER BY p.proname)
-  FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
- WHERE n.nspname = 'messages' AND p.proname = ANY (%s) AND NOT has_function_privilege(p.oid, 'EXECUTE')
-"""
 
 
 @click.command()
@@ -135,7 +131,7 @@ def _pooler(conn: Connection) -> Finding:
 
 
 def _privileges(conn: Connection) -> Finding:
-    row = conn.execute(_MISSING, [list(_WORKING)]).fetchone()
+    row = conn.execute(query("functions_not_granted"), [list(_WORKING)]).fetchone()
     missing = row[0] if row else None
     if not missing:
         return Finding("privileges", "ok", f"role {conn.info.user} may publish and consume")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -18,11 +18,7 @@ from airflow_provider_pgqueue.core.errors import PermissionDenied
 from airflow_provider_pgqueue.core.installation import check_owner, schedule_upkeep
 from airflow_provider_pgqueue.core.migrations import migrate, scripts, sql_folder
 from airflow_provider_pgqueue.core.quantity import quantity
-
-# A superuser has to name a login for the jobs.
-_INSTALL_CRON: Final = """SELECT messages.install_cron(
-    CASE WHEN (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN 'messages_cron' END);
-"""
+from airflow_provider_pgqueue.core.query import query
 
 
 @click.command()
@@ -92,7 +88,7 @@ def _install_script(cron: bool | None = None) -> str:
     for script in scripts():
         text = text.replace(f"\\ir {script.path}\n", f"-- {script.path}\n{script.text.rstrip()}\n")
     if cron is not None:
-        text += _INSTALL_CRON if cron else "SELECT messages.uninstall_cron();\n"
+        text += query("install_cron").decode() if cron else "SELECT messages.uninstall_cron();\n"
     return text
 
 

@@ -17,12 +17,7 @@ from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, share
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
-
-# Only the window: the view result_count reads the whole archive.
-_FINISHED = """
-SELECT queue_name, count(*) FILTER (WHERE result = 'success'), count(*) FILTER (WHERE result <> 'success')
-  FROM messages.archive_overview WHERE archived_at > clock_timestamp() - %s::interval GROUP BY queue_name
-"""
+from airflow_provider_pgqueue.core.query import query
 
 
 @click.command()
@@ -53,7 +48,8 @@ def stats(
 
 def _numbers(conn: Connection, queue: str | None, window: timedelta) -> list[Row]:
     seconds = max(window.total_seconds(), 0.001)
-    finished = {name: (done, dead) for name, done, dead in conn.execute(_FINISHED, [window]).fetchall()}
+    counted = conn.execute(query("finished_by_queue"), [window]).fetchall()
+    finished = {name: (done, dead) for name, done, dead in counted}
     rows: list[Row] = []
     numbers = run(conn, verbs.status(queue))
     for row in records(numbers):

@@ -17,15 +17,9 @@ from airflow_provider_pgqueue.cli.output import Row, cell, show_line
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.query import query
 
 _LATEST = timedelta(seconds=30)  # a transaction may commit so long after it archived
-_FINISHED = """
-SELECT id, queue_name, result, attempts, handled_by, details, reference, archived_at,
-       archived_at - leased_at AS run_time
-  FROM messages.archive_overview
- WHERE archived_at > %(since)s AND (%(queue)s::text IS NULL OR queue_name = %(queue)s)
- ORDER BY archived_at, id
-"""
 
 
 @click.command()
@@ -85,7 +79,7 @@ def _finished(lasting: Lasting, queue: str | None, since: timedelta, poll_interv
         try:
             with lasting.conn.cursor(row_factory=dict_row) as cursor:
                 arguments = {"since": max(begin, newest - _LATEST), "queue": queue}
-                for found in cursor.stream(_FINISHED, arguments):
+                for found in cursor.stream(query("finished_since"), arguments):
                     key = (found["id"], found["archived_at"])
                     if key not in seen:
                         seen[key] = None

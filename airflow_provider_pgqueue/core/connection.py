@@ -26,6 +26,7 @@ from airflow_provider_pgqueue.core.errors import (
 )
 from airflow_provider_pgqueue.core.message import Unreadable
 from airflow_provider_pgqueue.core.migrations import code_version
+from airflow_provider_pgqueue.core.query import query
 
 _JSONB: Final = 3802  # its OID
 _UNDEFINED: Final = ("3F000", "42883", "42P01")  # schema, function, table
@@ -42,22 +43,6 @@ DEFAULTS: Final[dict[str, Any]] = {
 }
 # A parameter of psycopg and not of libpq, whose functions refuse it in a connection string.
 _THRESHOLD: Final = re.compile(r"(?:^|(?<=[\s?&]))prepare_threshold\s*=\s*('[\w.+-]*'|[\w.+-]*)(?:&|(?=\s|$))")
-# What the driver and the verbs rely on, whatever a role or database sets. A verb that waited for a lock looks again: in
-# the snapshot of its beginning it would miss what the others did. The driver parses moments and durations of one style,
-# and sends arrays in which NULL is no text. A query and not an option at start-up, because PgBouncer refuses those.
-# Nothing is set behind a pooler, where the session is somebody else's next. There `run` is right all the same: it asks
-# for binary results, which have no style, and sends lists in binary. Search path and time zone stay as they are.
-_FIRST: Final = """
-SELECT pg_catalog.pg_backend_pid(), pg_catalog.count(pg_catalog.set_config(pinned.name, pinned.value, false))
-  FROM (VALUES ('default_transaction_isolation', 'read committed', '^read (un)?committed$'),
-               ('DateStyle', 'ISO', '^ISO'),
-               ('IntervalStyle', 'postgres', '^postgres$'),
-               ('standard_conforming_strings', 'on', '^on$'),
-               ('array_nulls', 'on', '^on$'),
-               ('bytea_output', 'hex', '^hex$'),
-               ('extra_float_digits', '1', '^[0-3]$')) AS pinned (name, value, good)
- WHERE pg_catalog.pg_backend_pid() = %s AND pg_catalog.current_setting(pinned.name) !~ pinned.good
-"""
 
 
 def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
@@ -77,7 +62,7 @@ def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
         conn = psycopg.connect(autocommit=True, **given)
         try:
             cursor = conn.cursor(row_factory=tuple_row)
-            row = cursor.execute(_FIRST, [conn.info.backend_pid], prepare=False).fetchone()
+            row = cursor.execute(query("pin_settings"), [conn.info.backend_pid], prepare=False).fetchone()
         except BaseException:
             conn.close()
             raise
@@ -95,7 +80,7 @@ async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncCo
         conn = await psycopg.AsyncConnection.connect(autocommit=True, **given)
         try:
             cursor = conn.cursor(row_factory=tuple_row)
-            row = await (await cursor.execute(_FIRST, [conn.info.backend_pid], prepare=False)).fetchone()
+            row = await (await cursor.execute(query("pin_settings"), [conn.info.backend_pid], prepare=False)).fetchone()
         except BaseException:
             await conn.close()
             raise

@@ -31,7 +31,7 @@ from airflow_provider_pgqueue.core.argument import parameters as some_parameters
 from airflow_provider_pgqueue.core.client import run, to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Duplicate
-from airflow_provider_pgqueue.core.migrations import sql_folder
+from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, task_of
 from airflow_provider_pgqueue.task import QueueTask
@@ -54,11 +54,11 @@ class PgQueuePublishOperator(QueueTask):
     again.
     The result is `{"queue_name", "published", "first_id", "last_id"}`; also `ids` if there are at most a hundred, and
     `duplicate_of`, the first message of an earlier try, if there was one. Bodies are neither logged nor put into XCom.
-
-    :param queue_name: the queue to publish to.
     A datetime, date or time in a body becomes its ISO text, a UUID or Decimal its text.
 
-    :param message: one body, any JSON value; its texts are templates. To publish JSON null, give `messages=[None]`.
+    :param queue_name: the queue to publish to.
+    :param message: one body, any JSON value; its texts are templates, and Airflow shows the rendered body under
+        Rendered Template: what must not be seen there comes by `messages`. JSON null is `messages=[None]`.
     :param messages: bodies as a list, or the result of another task that is a list, or a function without parameters
         that returns any iterable, which is read as a stream. They are not templates.
     :param sql: a query, or the name of a file with one, which ends in `.sql` and is a template; each row is a body, as
@@ -258,11 +258,10 @@ class PgQueuePublishOperator(QueueTask):
 
     def _rows(self, sql: str) -> Iterator[list[str]]:
         source = PgQueueHook(self.sql_conn_id or self.pgqueue_conn_id)
-        text = (sql_folder() / "queries" / "rows_as_json.sql").read_text()
-        query = text.replace("%s", sql.strip().rstrip(";"))
+        rows_as_json = query("rows_as_json").decode().replace("%s", sql.strip().rstrip(";"))
         # A cursor of the server, so that the rows need not fit into memory; it lives in a transaction.
         with source.connect(check=False) as conn, conn.transaction(), conn.cursor("pgqueue_publish") as cursor:
-            cursor.execute(query.encode(), self.parameters)
+            cursor.execute(rows_as_json.encode(), self.parameters)
             while rows := cursor.fetchmany(self.batch_size):
                 yield [text for (text,) in rows]
 
