@@ -3,13 +3,14 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    gone bigint[];
+    began timestamptz := clock_timestamp();
+    gone  bigint[];
 BEGIN
     PERFORM FROM messages.queue q WHERE q.queue_name = purge_queue.queue_name;
     IF NOT FOUND THEN
         PERFORM messages.raise_unknown_queue(purge_queue.queue_name);
     END IF;
-    LOOP
+    WHILE clock_timestamp() < began + interval '10 s' LOOP
         BEGIN
             -- What is locked is just being leased.
             gone := ARRAY(
@@ -26,6 +27,7 @@ BEGIN
             PERFORM pg_sleep(random() / 20);
         END;
     END LOOP;
+    PERFORM messages.raise_in_use(format('queue %L', purge_queue.queue_name));
 END $$;
 COMMENT ON FUNCTION messages.purge_queue(text) IS
-    'Deletes the messages of a queue that are not leased, delayed ones too, without archiving them, and returns how many. Their dedup keys can be used again. PQ001: unknown queue.';
+    'Deletes the messages of a queue that are not leased, delayed ones too, without archiving them, and returns how many. Their dedup keys can be used again. PQ001: unknown queue; PQ016: a transaction that publishes under one of them stayed open for ten seconds.';
