@@ -8,6 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from airflow_provider_pgqueue.core import run, verbs
 from tests.waiting import until, until_leases_expire
@@ -18,8 +19,10 @@ Queue = Callable[..., str]
 
 SWEEP_NOW = "SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority"
 NO_SWEEP = "SELECT messages.store_moment(sweep_due, clock_timestamp() + '0.9 s') FROM messages.queue_priority"
-SEQUENCES_READ = "SELECT count(*) FROM pg_locks l JOIN pg_class c ON c.oid = l.relation WHERE l.pid = pg_backend_pid() AND c.relkind = 'S'"
-LEVELS = "SELECT priority, band FROM messages.queue_priority WHERE queue_name = 'orders' AND NOT follows ORDER BY priority DESC"
+SEQUENCES_READ = """SELECT count(*) FROM pg_locks l JOIN pg_class c ON c.oid = l.relation
+                     WHERE l.pid = pg_backend_pid() AND c.relkind = 'S'"""
+LEVELS = """SELECT priority, band FROM messages.queue_priority
+             WHERE queue_name = 'orders' AND NOT follows ORDER BY priority DESC"""
 ALL = range(-100, 101)
 
 
@@ -47,8 +50,8 @@ def make_backlog(conn: Connection, priority: int) -> None:
 
 
 def leased(conn: Connection, verb: str = "lease", number: int = 100) -> list[Any]:
-    statement = f"SELECT message FROM messages.{verb}('orders', {number})"
-    return [row[0] for row in conn.execute(statement.encode())]
+    function = sql.Identifier("messages", verb)
+    return [row[0] for row in conn.execute(sql.SQL("SELECT message FROM {}('orders', %s)").format(function), [number])]
 
 
 @pytest.fixture
@@ -130,7 +133,7 @@ def test_whoever_commits_late_is_found_at_once_or_by_the_next_sweep(connect: Con
         publisher = connect(autocommit=False)
         publisher.execute("SELECT messages.publish('orders', '1', -2)")
         # As if it had begun then: its message lies below what everybody else has looked at since.
-        publisher.execute(f"UPDATE messages.message SET visible_at = clock_timestamp() - interval '{age}'".encode())
+        publisher.execute("UPDATE messages.message SET visible_at = clock_timestamp() - %s::interval", [age])
         band.execute(SWEEP_NOW)
         assert leased(band) == []
         publisher.commit()
@@ -153,7 +156,10 @@ def test_an_expired_lease_in_a_band_is_found_when_it_ends(connect: Connect, band
 def test_a_message_of_a_band_is_leased_again_after_its_release(band: Connection) -> None:
     run(band, verbs.publish("orders", "mine", priority=-2))
     (message,) = run(band, verbs.lease("orders"))
-    band.execute("SELECT messages.store_moment(shared_low_water, clock_timestamp()) FROM messages.queue WHERE queue_name = 'orders'")
+    band.execute(
+        "SELECT messages.store_moment(shared_low_water, clock_timestamp())"
+        "  FROM messages.queue WHERE queue_name = 'orders'"
+    )
     run(band, verbs.release(message.lock_token, [message.id]))
     assert leased(band) == ["mine"]
 
@@ -172,13 +178,20 @@ def test_the_shared_mark_follows_what_is_finished(band: Connection) -> None:
     assert leased(band, "consume") == ["old"]
     band.execute(SWEEP_NOW)
     assert leased(band) == []
-    behind = one(band, "SELECT clock_timestamp() - messages.stored_moment(shared_low_water) FROM messages.queue WHERE queue_name = 'orders'")
+    behind = one(
+        band,
+        "SELECT clock_timestamp() - messages.stored_moment(shared_low_water)"
+        "  FROM messages.queue WHERE queue_name = 'orders'",
+    )
     assert timedelta(seconds=5) <= behind < timedelta(seconds=30)
 
 
 def test_the_shared_mark_follows_a_clock_that_went_back(band: Connection) -> None:
     run(band, verbs.publish("orders", "mine", priority=-2))
-    band.execute("SELECT messages.store_moment(mark, clock_timestamp() + '1 day') FROM messages.queue, unnest(ARRAY[shared_low_water, shared_sweep_due]) mark")
+    band.execute(
+        "SELECT messages.store_moment(mark, clock_timestamp() + '1 day')"
+        "  FROM messages.queue, unnest(ARRAY[shared_low_water, shared_sweep_due]) mark WHERE queue_name = 'orders'"
+    )
     assert leased(band) == ["mine"]
 
 
