@@ -78,7 +78,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 
 -- Groups: one message at a time, in order
 \ir functions/groups/group_lock_key.sql
-\ir functions/groups/queue_up_in_groups.sql
+\ir functions/groups/enter_groups.sql
 \ir functions/groups/make_next_of_group_ready.sql
 \ir functions/groups/make_next_of_missed_groups_ready.sql
 \ir functions/groups/repair_stuck_groups.sql

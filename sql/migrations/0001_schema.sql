@@ -262,29 +262,35 @@ COMMENT ON COLUMN messages.dead_message.fingerprint IS 'The cause, as in the arc
 COMMENT ON COLUMN messages.dead_message.requeues IS 'How many times this work had been requeued, as in the archive.';
 
 -- Beside the messages, so that those without a group pay nothing for it. docs/decisions/0006-groups-beside-the-messages.md
-CREATE TABLE messages.group_member (
-    id         bigint  PRIMARY KEY,
-    place      bigint  GENERATED ALWAYS AS IDENTITY,
-    queue_name text    NOT NULL,
-    group_key  text    NOT NULL,
-    waits      boolean NOT NULL
+CREATE TABLE messages.group_head (
+    queue_name text   COLLATE "C" NOT NULL,
+    group_key  text   COLLATE "C" NOT NULL,
+    id         bigint,
+    PRIMARY KEY (queue_name, group_key)
+) WITH (fillfactor = 70);
+COMMENT ON TABLE messages.group_head IS 'The groups with messages that are not finished, or with a dead head that blocks.';
+COMMENT ON COLUMN messages.group_head.queue_name IS 'The queue.';
+COMMENT ON COLUMN messages.group_head.group_key IS 'The group.';
+COMMENT ON COLUMN messages.group_head.id IS 'Its first message, which alone can be leased; NULL if it was finished and the next sweep looks for another.';
+
+CREATE TABLE messages.group_follower (
+    queue_name text   COLLATE "C" NOT NULL,
+    group_key  text   COLLATE "C" NOT NULL,
+    id         bigint NOT NULL,
+    PRIMARY KEY (queue_name, group_key, id)
 );
-CREATE INDEX group_member_place_idx ON messages.group_member (queue_name, group_key, place);
-CREATE UNIQUE INDEX group_member_head_idx ON messages.group_member (queue_name, group_key) WHERE NOT waits;
-COMMENT ON TABLE messages.group_member IS 'The order inside the groups: each message that is not finished, and dead heads that block.';
-COMMENT ON COLUMN messages.group_member.id IS 'The message.';
-COMMENT ON COLUMN messages.group_member.place IS 'Its place in the group; drawn under the lock of the group, so it follows the order of the commits.';
-COMMENT ON COLUMN messages.group_member.queue_name IS 'The queue.';
-COMMENT ON COLUMN messages.group_member.group_key IS 'The group.';
-COMMENT ON COLUMN messages.group_member.waits IS 'False for the head, which alone can be leased; a unique index allows one per group.';
+COMMENT ON TABLE messages.group_follower IS 'The messages that wait behind the head of their group: the smallest id is next.';
+COMMENT ON COLUMN messages.group_follower.queue_name IS 'The queue.';
+COMMENT ON COLUMN messages.group_follower.group_key IS 'The group.';
+COMMENT ON COLUMN messages.group_follower.id IS 'The message.';
 
 CREATE TABLE messages.group_without_head (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue_name text NOT NULL,
     group_key  text NOT NULL
 );
-CREATE INDEX group_without_head_group_idx ON messages.group_without_head (queue_name, group_key);
-COMMENT ON TABLE messages.group_without_head IS 'Groups whose head was finished while a publisher held their lock: the next sweep makes the next message ready.';
+CREATE INDEX group_without_head_queue_name_idx ON messages.group_without_head (queue_name, id);
+COMMENT ON TABLE messages.group_without_head IS 'Groups whose head was finished while somebody published to them: the next sweep makes the next message ready.';
 COMMENT ON COLUMN messages.group_without_head.id IS 'Numbers the notes. A group may have several: a unique key would make those who note it wait for each other.';
 COMMENT ON COLUMN messages.group_without_head.queue_name IS 'The queue.';
 COMMENT ON COLUMN messages.group_without_head.group_key IS 'The group.';

@@ -15,7 +15,8 @@ BEGIN
     END IF;
     -- All or none, without waiting for anybody.
     PERFORM FROM messages.dead_message d WHERE d.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
-    PERFORM FROM messages.group_member g WHERE g.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
+    PERFORM FROM messages.group_head g WHERE g.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
+    PERFORM FROM messages.group_follower g WHERE g.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
     PERFORM FROM messages.group_without_head g WHERE g.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
     PERFORM FROM messages.counted_lease c WHERE c.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
     PERFORM FROM messages.schedule s WHERE s.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
@@ -25,7 +26,8 @@ BEGIN
     DELETE FROM messages.message m WHERE m.queue_name = delete_queue.queue_name;
     GET DIAGNOSTICS deleted = ROW_COUNT;
     DELETE FROM messages.dead_message d WHERE d.queue_name = delete_queue.queue_name;
-    DELETE FROM messages.group_member g WHERE g.queue_name = delete_queue.queue_name;
+    DELETE FROM messages.group_head g WHERE g.queue_name = delete_queue.queue_name;
+    DELETE FROM messages.group_follower g WHERE g.queue_name = delete_queue.queue_name;
     DELETE FROM messages.group_without_head g WHERE g.queue_name = delete_queue.queue_name;
     DELETE FROM messages.counted_lease c WHERE c.queue_name = delete_queue.queue_name;
     DELETE FROM messages.schedule s WHERE s.queue_name = delete_queue.queue_name;
