@@ -92,6 +92,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/queues/drop_queue.sql
 \ir functions/queues/delete_queue.sql
 \ir functions/queues/status.sql
+\ir functions/queues/estimate_messages.sql
+\ir functions/queues/sample_messages.sql
 \ir functions/queues/ready_queues.sql
 \ir functions/queues/lease_policy.sql
 \ir functions/queues/unknown_queues.sql
@@ -130,6 +132,10 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/upkeep/upkeep.sql
 \ir functions/upkeep/sweep_all.sql
 \ir functions/upkeep/sweep_priority.sql
+\ir functions/upkeep/sweep_band.sql
+\ir functions/upkeep/arrange_bands.sql
+\ir functions/upkeep/store_sweep_due.sql
+\ir functions/upkeep/create_marks.sql
 \ir functions/upkeep/sweep.sql
 \ir functions/upkeep/create_priority_sequences.sql
 \ir functions/upkeep/stored_moment.sql
