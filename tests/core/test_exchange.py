@@ -127,7 +127,10 @@ def test_what_was_lost_meanwhile_is_told_and_the_loop_goes_on(
         if message.body == 1 and message.attempts == 1:
             other.execute("UPDATE messages.message SET lock_expires_at = now() WHERE id = %s", [message.id])
 
-    assert consumer(handle).drain(conn) == {"success": 4, "lost": 1}
+    counts = consumer(handle).drain(conn)
+    assert counts["lost"] == 1
+    run(conn, verbs.upkeep())  # which finds it for certain
+    assert counts + consumer(handle).drain(conn) == {"success": 4, "lost": 1}
     assert results(conn) == dict.fromkeys(range(4), "success")
     assert "the lease of 1 message ended" in caplog.text
 
@@ -140,7 +143,10 @@ def test_all_of_a_batch_may_be_lost(conn: Connection, connect: Connect, queue: Q
         if message.body == 1 and message.attempts == 1:
             other.execute("UPDATE messages.message SET lock_expires_at = now()")
 
-    assert consumer(handle).drain(conn) == {"success": 2, "lost": 2}
+    counts = consumer(handle).drain(conn)
+    assert counts["lost"] == 2
+    run(conn, verbs.upkeep())
+    assert counts + consumer(handle).drain(conn) == {"success": 2, "lost": 2}
 
 
 def test_an_outcome_that_cannot_be_kept_fails_its_message_alone(conn: Connection, queue: Queue) -> None:
