@@ -576,6 +576,6 @@ CREATE TYPE messages.leased_dead_message AS (
 COMMENT ON TYPE messages.leased_dead_message IS 'A dead message as lease_dead returns it.';
 CREATE TYPE messages.queue_status AS (
     queue_name text, paused boolean, depth bigint, ready bigint, leased bigint, delayed bigint, oldest_age interval,
-    dead bigint, upkeep_age interval
+    dead bigint, upkeep_age interval, depth_margin bigint, dead_margin bigint
 );
 COMMENT ON TYPE messages.queue_status IS 'A queue in numbers.';
