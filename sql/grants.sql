@@ -9,7 +9,7 @@ DECLARE
         ['consumer', 'lease lease_policy extend release release_held_by consume once lease_named end_named_leases archive'],
         ['consumer', 'lease_dead extend_dead release_dead requeue dismiss requeue_dead dead_ids'],
         ['consumer', 'remedies count_remedies requeued_results'],
-        ['consumer observer', 'status ready_queues unknown_queues dead_queues dead_causes'],
+        ['consumer observer', 'status ready_queues closed_queues dead_queues dead_causes'],
         ['consumer observer pipeline', 'triage_causes'],
         ['observer', 'search_archive schedules traffic_report'],
         ['observer upkeep', 'health'],

@@ -96,7 +96,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/queues/sample_messages.sql
 \ir functions/queues/ready_queues.sql
 \ir functions/queues/lease_policy.sql
-\ir functions/queues/unknown_queues.sql
+\ir functions/queues/closed_queues.sql
 \ir functions/queues/check_policy.sql
 \ir functions/queues/check_queue.sql
 \ir functions/queues/check_queue_name.sql

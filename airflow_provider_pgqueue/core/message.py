@@ -117,6 +117,19 @@ class ReadyQueue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedQueue:
+    """A name for which somebody would wait in vain: the queue is `paused`, or there is none that the login may see."""
+
+    queue_name: str
+    paused: bool
+
+    def __str__(self) -> str:
+        if self.paused:
+            return f"queue {self.queue_name!r} is paused: waiting until it is resumed"
+        return f"queue {self.queue_name!r} does not exist, or this login may not see it: waiting until it does"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeadQueue:
     """A queue with dead messages of one result without a remedy and without a lease."""
 

@@ -80,6 +80,9 @@ def test_a_bad_pattern_is_an_error(conn: Connection, queue: Queue) -> None:
         ready(conn, topic="a..b")
 
 
-def test_a_name_that_no_queue_has_is_unknown(conn: Connection, queue: Queue) -> None:
-    assert run(conn, verbs.unknown_queues([queue("orders"), "mail", "Orders", ""])) == ["mail", "Orders", ""]
-    assert run(conn, verbs.unknown_queues([])) == []
+def test_a_name_that_no_queue_has_and_a_paused_queue_are_closed(conn: Connection, queue: Queue) -> None:
+    closed = run(conn, verbs.closed_queues([queue("orders"), "mail", "Orders", queue("bills", paused=True), ""]))
+    assert [(one.queue_name, one.paused) for one in closed] == [
+        ("mail", False), ("Orders", False), ("bills", True), ("", False)
+    ]  # fmt: skip
+    assert run(conn, verbs.closed_queues([])) == []

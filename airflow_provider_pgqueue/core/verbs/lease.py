@@ -76,7 +76,7 @@ def archive(
 
 def outcomes_as_json(outcomes: Mapping[int, Success | Rejected | Failed]) -> JsonText:
     """Return outcomes by message id as the SQL functions take them."""
-    return _object({str(id_): _as_result(outcome) for id_, outcome in outcomes.items()})
+    return _object({str(id_): _as_result(outcome) for id_, outcome in dict(outcomes).items()})
 
 
 def _as_result(outcome: Success | Rejected | Failed) -> JsonText:
