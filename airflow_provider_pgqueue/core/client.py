@@ -120,11 +120,15 @@ async def run_async(conn: psycopg.AsyncConnection[Any], statement: Statement[T])
 
 
 def _text(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], statement: Statement[Any]) -> str:
-    # Not in the caller's transaction, nor in a pipeline, where statements may share one: the setting lasts to its end
-    # and would make the commit of the other statements less durable.
+    # The setting lasts to the end of the transaction, and would make the commit of other statements less durable.
+    return statement.sql_alone if is_alone(conn) else statement.sql
+
+
+def is_alone(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Return whether the next statement is a transaction of its own: not the caller's, nor part of a pipeline."""
     pgconn = conn.pgconn
     alone = conn.autocommit and pgconn.transaction_status == TransactionStatus.IDLE
-    return statement.sql_alone if alone and pgconn.pipeline_status == PipelineStatus.OFF else statement.sql
+    return alone and pgconn.pipeline_status == PipelineStatus.OFF
 
 
 class JsonText(str):
