@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -100,7 +101,8 @@ def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
     Raises a PgQueueError. LeaseLost is raised after the call took effect for the messages that were not lost.
     """
     try:
-        with conn.cursor(row_factory=dict_row, binary=True) as cursor:
+        alone = conn.isolation_level is not None and _is_alone(conn)
+        with conn.transaction() if alone else nullcontext(), conn.cursor(row_factory=dict_row, binary=True) as cursor:
             rows = cursor.execute(_text(conn, statement), statement.given).fetchall()
     except psycopg.Error as error:
         raise translate(error) from error
@@ -110,7 +112,9 @@ def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
 async def run_async(conn: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T:
     """Run a verb on an async connection and return its result, as `run` does."""
     try:
-        async with conn.cursor(row_factory=dict_row, binary=True) as cursor:
+        alone = conn.isolation_level is not None and _is_alone(conn)
+        own = conn.transaction() if alone else nullcontext()
+        async with own, conn.cursor(row_factory=dict_row, binary=True) as cursor:
             await cursor.execute(_text(conn, statement), statement.given)
             rows = await cursor.fetchall()
     except psycopg.Error as error:
@@ -121,9 +125,13 @@ async def run_async(conn: psycopg.AsyncConnection[Any], statement: Statement[T])
 def _text(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], statement: Statement[Any]) -> str:
     # Not in the caller's transaction, nor in a pipeline, where statements may share one: the setting lasts to its end
     # and would make the commit of the other statements less durable.
+    return statement.sql_alone if _is_alone(conn) else statement.sql
+
+
+def _is_alone(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
     pgconn = conn.pgconn
     alone = conn.autocommit and pgconn.transaction_status == TransactionStatus.IDLE
-    return statement.sql_alone if alone and pgconn.pipeline_status == PipelineStatus.OFF else statement.sql
+    return alone and pgconn.pipeline_status == PipelineStatus.OFF
 
 
 class JsonText(str):
