@@ -30,6 +30,7 @@ MODEL: Final = "tests/core/test_state_machine.py"
 CONTRACT: Final = "tests/test_contract.py"
 SEEDS: Final = "tests/test_seeds.py"
 GROUPS: Final = "tests/core/test_groups.py"
+BANDS: Final = "tests/core/test_bands.py"
 POLICY: Final = "tests/core/test_policy.py"
 ROLES: Final = "tests/core/test_roles.py"
 SCHEDULES: Final = "tests/core/test_schedules.py"
@@ -118,6 +119,13 @@ MUTANTS: Final = (
     _m("lease: any headers", "lease", "AND (lease.headers IS NULL OR m.headers @> lease.headers)", ""),
     _m("lease: never sweeps", "lease", "EXIT WHEN swept OR", "EXIT WHEN true OR"),
     _m("lease: stops after the first priority", "lease", "EXIT WHEN wanted <= 0", "EXIT WHEN true"),
+    _m("lease: only the highest of a band", "lease", "b.priority < chosen", "false", BANDS),
+    _m("band: not divided by a backlog", "arrange_bands", "FILTER (WHERE NOT m.shares)", "FILTER (WHERE false)", BANDS),
+    _m("band: what is leased joins", "arrange_bands", "m.visible_at <= moment))", "m.lock_expires_at IS NULL))", BANDS),
+    _m("band: waits for who arranges it", "arrange_bands", "FOR UPDATE SKIP LOCKED", "FOR UPDATE", BANDS),
+    _m("band: its mark hides what is ready", "sweep_band", "least(lowest, below)", "moment", BANDS),
+    _m("band: no backlog leaves", "sweep_band", "IF cardinality(leaving) > 0", "IF false", BANDS),
+    _m("band: its expired leases stay", "sweep_band", "swept.lowest);", "lowest);", BANDS),
     _m("lease: max_leased does not count", "count_leasable", "RETURN greatest(0, ", "RETURN 1000000 + greatest(0, "),
     _m("lease: a pause is none", "check_lease", "IF paused THEN", "IF false THEN"),
     _m("lease: any number", "check_lease", "max_messages NOT BETWEEN 1 AND 10000", "false", BAD_INPUT),

@@ -101,7 +101,7 @@ def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
     Raises a PgQueueError. LeaseLost is raised after the call took effect for the messages that were not lost.
     """
     try:
-        alone = conn.isolation_level is not None and _is_alone(conn)
+        alone = conn.isolation_level is not None and is_alone(conn)
         with conn.transaction() if alone else nullcontext(), conn.cursor(row_factory=dict_row, binary=True) as cursor:
             rows = cursor.execute(_text(conn, statement), statement.given).fetchall()
     except psycopg.Error as error:
@@ -112,7 +112,7 @@ def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
 async def run_async(conn: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T:
     """Run a verb on an async connection and return its result, as `run` does."""
     try:
-        alone = conn.isolation_level is not None and _is_alone(conn)
+        alone = conn.isolation_level is not None and is_alone(conn)
         own = conn.transaction() if alone else nullcontext()
         async with own, conn.cursor(row_factory=dict_row, binary=True) as cursor:
             await cursor.execute(_text(conn, statement), statement.given)
@@ -123,12 +123,12 @@ async def run_async(conn: psycopg.AsyncConnection[Any], statement: Statement[T])
 
 
 def _text(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], statement: Statement[Any]) -> str:
-    # Not in the caller's transaction, nor in a pipeline, where statements may share one: the setting lasts to its end
-    # and would make the commit of the other statements less durable.
-    return statement.sql_alone if _is_alone(conn) else statement.sql
+    # The setting lasts to the end of the transaction, and would make the commit of other statements less durable.
+    return statement.sql_alone if is_alone(conn) else statement.sql
 
 
-def _is_alone(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+def is_alone(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Return whether the next statement is a transaction of its own: not the caller's, nor part of a pipeline."""
     pgconn = conn.pgconn
     alone = conn.autocommit and pgconn.transaction_status == TransactionStatus.IDLE
     return alone and pgconn.pipeline_status == PipelineStatus.OFF

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import psycopg
@@ -30,6 +30,8 @@ from airflow_provider_pgqueue.core.query import query
 
 _JSONB: Final = 3802  # its OID
 _UNDEFINED: Final = ("3F000", "42883", "42P01")  # schema, function, table
+_VERSION: Final = b"\1"  # that the driver expects before the text of a jsonb in binary
+_AT_ONCE: Final = 1_000_000  # characters of JSON that are read together: a second copy in memory
 _PORT: Final = re.compile(r"[\d, ]*")
 # A cut link is noticed after about idle + count * interval seconds; the default of the system is two hours.
 DEFAULTS: Final[dict[str, Any]] = {
@@ -129,6 +131,25 @@ def read_any_json(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) 
     """
     if conn.adapters.get_loader(_JSONB, Format.BINARY) is JsonbBinaryLoader:
         set_json_loads(_read_json, conn)
+
+
+def json_reader(conn: psycopg.Connection[Any]) -> Callable[[list[str]], list[Any]]:
+    """Return what reads JSON texts as this connection reads JSON, of a whole batch in one call if that is our way."""
+    loader = conn.adapters.get_loader(_JSONB, Format.BINARY)
+    if loader is None or getattr(loader, "_loads", None) is _read_json:
+        return _read_all_json
+    load = loader(_JSONB, conn).load
+    return lambda texts: [load(_VERSION + text.encode()) for text in texts]
+
+
+def _read_all_json(texts: list[str]) -> list[Any]:
+    if len(texts) > 1 and sum(map(len, texts)) <= _AT_ONCE:
+        try:
+            found: list[Any] = json.loads(f"[{','.join(texts)}]")
+            return found
+        except (ValueError, RecursionError):
+            pass  # one of them: which one, only reading each can say
+    return [_read_json(text) for text in texts]
 
 
 def _read_json(text: str | bytes) -> Any:
