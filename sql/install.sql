@@ -41,6 +41,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/topics/topic_regex.sql
 
 -- Lease, renew, finish, give back
+\ir functions/lease/first_of_band.sql
 \ir functions/lease/lease.sql
 \ir functions/lease/extend.sql
 \ir functions/lease/archive.sql
