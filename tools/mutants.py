@@ -29,6 +29,8 @@ LONGEST: Final = 300.0  # seconds: tests that hang have noticed, and statement_t
 MODEL: Final = "tests/core/test_state_machine.py"
 CONTRACT: Final = "tests/test_contract.py"
 SEEDS: Final = "tests/test_seeds.py"
+SWEEP: Final = "tests/core/test_sweep.py"
+PUBLISH: Final = "tests/core/test_publish.py"
 GROUPS: Final = "tests/core/test_groups.py"
 BANDS: Final = "tests/core/test_bands.py"
 POLICY: Final = "tests/core/test_policy.py"
@@ -36,6 +38,9 @@ ROLES: Final = "tests/core/test_roles.py"
 SCHEDULES: Final = "tests/core/test_schedules.py"
 OUTCOMES: Final = "tests/core/test_outcomes.py"
 BAD_INPUT: Final = "tests/core/test_bad_input.py"
+OTHERS_DEAD: Final = "tests/core/test_dead.py::test_the_token_of_another_lease_changes_no_dead_message"
+ENDED_DEAD: Final = "tests/core/test_dead.py::test_a_lease_that_ended_changes_no_dead_message"
+STALE: Final = f"{CONTRACT}::test_a_stale_token_is_refused_and_changes_nothing"
 WAITED: Final = f"{CONTRACT}::test_a_call_that_waited_for_a_row_lock_past_its_lease_is_refused"
 
 
@@ -46,7 +51,7 @@ class Mutant:
     name: str
     function: str
     changes: tuple[tuple[str, str], ...]
-    tests: tuple[str, ...] = (MODEL,)
+    tests: tuple[str, ...]
 
     def apply(self, conn: psycopg.Connection[Any]) -> None:
         """Replace the function in the database by one with the mistake."""
@@ -66,7 +71,15 @@ class Mutant:
 
 
 def _m(name: str, function: str, old: str, new: str, *tests: str) -> Mutant:
-    return Mutant(name, function, ((old, new),), tests or (MODEL,))
+    return Mutant(name, function, ((old, new),), tests or _tests_of(name))
+
+
+def _tests_of(name: str) -> tuple[str, ...]:
+    """Return what notices a mistake of this kind, the quickest first: the model takes half a minute, and finds most."""
+    subject = name.partition(":")[0]
+    return {"sweep": (SWEEP, MODEL), "groups": (GROUPS, MODEL), "publish": (PUBLISH, MODEL)}.get(
+        subject, (CONTRACT, MODEL)
+    )
 
 
 def _check_apart(verb: str) -> Mutant:
@@ -84,15 +97,16 @@ def _check_apart(verb: str) -> Mutant:
 
 def _fences() -> Iterator[Mutant]:
     for verb in ("archive", "extend", "release"):
-        yield _m(f"{verb}: no token", verb, f" AND m.lock_token = {verb}.lock_token", "")
+        yield _m(f"{verb}: no token", verb, f" AND m.lock_token = {verb}.lock_token", "", f"{STALE}[{verb}]")
         ended = (" AND m.lock_expires_at > clock_timestamp()", "")
         yield _m(f"{verb}: a lease that ended", verb, *ended, f"{WAITED}[{verb}]")
         now = (" AND m.lock_expires_at > clock_timestamp()", " AND m.lock_expires_at > now()")
         yield _m(f"{verb}: the time of the transaction", verb, *now, f"{WAITED}[{verb}]")
         yield _check_apart(verb)
-    for verb in ("requeue", "dismiss", "release_dead"):
-        yield _m(f"{verb}: no token", verb, f" AND d.lock_token = {verb}.lock_token", "")
-        yield _m(f"{verb}: a lease that ended", verb, " AND d.lock_expires_at > clock_timestamp()", "")
+    for verb in ("requeue", "dismiss", "release_dead", "extend_dead"):
+        yield _m(f"{verb}: no token", verb, f" AND d.lock_token = {verb}.lock_token", "", f"{OTHERS_DEAD}[{verb}]")
+        ended = (" AND d.lock_expires_at > clock_timestamp()", "")
+        yield _m(f"{verb}: a lease that ended", verb, *ended, f"{ENDED_DEAD}[{verb}]")
 
 
 OPEN_LEASE: Final = f"{CONTRACT}::test_a_lease_in_an_open_transaction_holds_up_nobody"
@@ -144,6 +158,7 @@ MUTANTS: Final = (
         "archive: does not delete",
         "archive",
         (("DELETE FROM messages.message m", "SELECT m.* FROM messages.message m"), ("RETURNING m.*)", ")")),
+        (CONTRACT, MODEL),
     ),
     _m("archive: no outcomes", "archive", "coalesce(o.outcome ->> 'result', archive.result)", "archive.result"),
     _m("archive: no dead message", "message_archived", "IF NEW.result <> 'success' THEN", "IF false THEN"),

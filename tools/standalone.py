@@ -105,7 +105,7 @@ class Standalone:
                     process.wait(10)
             self.kill(process)
 
-    def reap(self, process: subprocess.Popen[bytes]) -> None:
+    def forget(self, process: subprocess.Popen[bytes]) -> None:
         """Forget what was submitted and has ended, with whatever it left."""
         self.kill(process)
         self._processes.remove(process)

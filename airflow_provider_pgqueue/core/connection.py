@@ -51,8 +51,8 @@ def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
     """Return a new autocommit connection; ConnectionFailed if it cannot be opened.
 
     Its transactions are READ COMMITTED, and texts, moments and durations arrive as they were sent, whatever the role,
-    database or server sets; behind a pooler that holds for the verbs, and the role's isolation level remains. JSON that
-    Python cannot read arrives as `Unreadable`. A dead network is noticed after about 25 seconds. `arguments` are
+    database or server sets; behind a pooler that holds for the verbs, and for what is inside `conn.transaction()`. JSON
+    that Python cannot read arrives as `Unreadable`. A dead network is noticed after about 25 seconds. `arguments` are
     parameters of libpq and psycopg.
 
     Statements are prepared, unless a pooler such as PgBouncer stands in between, where the next transaction may have
@@ -70,7 +70,7 @@ def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
             raise
     except psycopg.Error as error:
         raise translate(error) from error
-    _mind_pooler(conn, row, given)
+    conn.isolation_level = _mind_pooler(conn, row, given)
     read_any_json(conn)
     return conn
 
@@ -88,7 +88,7 @@ async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncCo
             raise
     except psycopg.Error as error:
         raise translate(error) from error
-    _mind_pooler(conn, row, given)
+    await conn.set_isolation_level(_mind_pooler(conn, row, given))
     read_any_json(conn)
     return conn
 
@@ -110,10 +110,18 @@ def _number_or_none(given: Any) -> int | None:
 
 def _mind_pooler(
     conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], row: Any, given: Mapping[str, Any]
-) -> None:
+) -> psycopg.IsolationLevel | None:
+    """Prepare nothing behind a pooler, and return the isolation level to begin transactions with, if it matters."""
+    pid, isolation, _ = row
     # A pooler makes up the process id that it gives to a client.
-    if "prepare_threshold" not in given and row[0] != conn.info.backend_pid:
+    if pid == conn.info.backend_pid:
+        return None
+    if "prepare_threshold" not in given:
         conn.prepare_threshold = None
+    if isolation not in ("read committed", "read uncommitted"):
+        # For each transaction, as no setting of the session outlives one; `run` then gives a verb one of its own.
+        return psycopg.IsolationLevel.READ_COMMITTED
+    return None
 
 
 def read_any_json(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:

@@ -13,7 +13,7 @@ import psycopg
 from psycopg.rows import tuple_row
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import is_alone, run, to_json
+from airflow_provider_pgqueue.core.client import is_alone, own_transaction, run, to_json
 from airflow_provider_pgqueue.core.connection import json_reader, read_any_json
 from airflow_provider_pgqueue.core.errors import translate
 from airflow_provider_pgqueue.core.message import LeasePolicy, Message, messages_from
@@ -104,7 +104,8 @@ class Intake:
         arguments = (self._queue_name, max_messages, self._lease_for, self._handled_by, *self._chosen, *more)
         try:
             # Binary, because the texts of moments and durations depend on settings.
-            return self._cursor.execute(query(name), arguments, binary=True).fetchall()
+            with own_transaction(self.conn):
+                return self._cursor.execute(query(name), arguments, binary=True).fetchall()
         except psycopg.Error as error:
             raise translate(error) from error
 

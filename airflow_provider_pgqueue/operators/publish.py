@@ -281,7 +281,7 @@ class PgQueuePublishOperator(QueueTask):
         try:
             yield
         except TypeError as error:
-            raise InvalidArgument(f"parameters do not fit sql: {error}") from None
+            raise InvalidArgument(f"parameters do not match sql: {error}") from None
         except psycopg.Error as error:
             if isinstance(known := translate(error), ConnectionFailed):
                 raise known from error

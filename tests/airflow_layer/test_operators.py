@@ -182,7 +182,7 @@ def test_a_query_that_fails_is_named_with_its_sqlstate_and_quotes_no_row(
     conn_id: str, queue: Queue, run: Run, conn: Connection, query: str, parameters: Any, state: str, said: str
 ) -> None:
     queue("orders")
-    failed = rf"^sql failed on connection 'pgqueue_default' \(.*{state}\)|^parameters do not fit sql"
+    failed = rf"^sql failed on connection 'pgqueue_default' \(.*{state}\)|^parameters do not match sql"
     with pytest.raises(InvalidArgument, match=failed) as error:
         run(publish(sql=query, parameters=parameters, batch_size=1))
     assert said in str(error.value)

@@ -47,7 +47,7 @@ class Slices:
             return 0
         had_ended = self._driver is not None
         if self._driver is not None:
-            self._cluster.reap(self._driver)
+            self._cluster.forget(self._driver)
         self._starts += 1
         self._driver = self._cluster.submit(
             f"driver-{self._starts}", QUEUE, str(SLICE),
