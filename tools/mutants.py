@@ -77,9 +77,12 @@ def _m(name: str, function: str, old: str, new: str, *tests: str) -> Mutant:
 def _tests_of(name: str) -> tuple[str, ...]:
     """Return what notices a mistake of this kind, the quickest first: the model takes half a minute, and finds most."""
     subject = name.partition(":")[0]
-    return {"sweep": (SWEEP, MODEL), "groups": (GROUPS, MODEL), "publish": (PUBLISH, MODEL)}.get(
-        subject, (CONTRACT, MODEL)
-    )
+    return {
+        "release": (OUTCOMES, POLICY, MODEL),
+        "sweep": (SWEEP, MODEL),
+        "groups": (GROUPS, MODEL),
+        "publish": (PUBLISH, MODEL),
+    }.get(subject, (CONTRACT, MODEL))
 
 
 def _check_apart(verb: str) -> Mutant:
