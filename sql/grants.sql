@@ -7,6 +7,7 @@ DECLARE
         ['publisher', 'publish publish_batch publish_deduplicated publish_topic route_topic'],
         ['publisher', 'stage_publish publish_staged drop_stage'],
         ['consumer', 'lease lease_policy extend release release_held_by consume once lease_named end_named_leases archive'],
+        ['consumer', 'dispatch_messages open_dispatches start_dispatch extend_dispatches end_dispatch dispatched_messages'],
         ['consumer', 'lease_dead extend_dead release_dead requeue dismiss requeue_dead dead_ids'],
         ['consumer', 'remedies count_remedies requeued_results'],
         ['consumer observer', 'status ready_queues unknown_queues dead_queues dead_causes'],
@@ -27,7 +28,7 @@ DECLARE
         ['admin', 'grant_queue revoke_queue queue_grants partition_archive apply_retention adopt_archive_default take_over'],
         -- What these do may change with any version.
         ['internal', 'check_publish new_message ring check_max_depth create_depth_sequences check_topic topic_regex'],
-        ['internal', 'check_lease count_leasable record_counted_leases lease_taken_over check_outcomes message_archived'],
+        ['internal', 'reopen_dispatch check_lease count_leasable record_counted_leases lease_taken_over check_outcomes message_archived'],
         ['internal', 'check_dead_lease check_remedied_by group_lock_key queue_up_in_groups make_next_of_group_ready'],
         ['internal', 'make_next_of_missed_groups_ready repair_stuck_groups'],
         ['internal', 'check_policy check_queue check_queue_name raise_unknown_queue delete_queue'],
@@ -91,7 +92,7 @@ BEGIN
           FROM (VALUES
             -- messages_limited can do nothing by itself, but it must not be dropped while a database relies on it.
             ('USAGE ON SCHEMA messages', groups),
-            ('SELECT ON messages.archive_overview, messages.message_overview, messages.result_count', '{observer,admin}'),
+            ('SELECT ON messages.archive_overview, messages.message_overview, messages.dispatch_overview, messages.result_count', '{observer,admin}'),
             -- Whole tables, bodies too, by ranges of pages.
             ('SELECT ON messages.message, messages.message_archive', '{reader}'),
             -- The conventions for plain SQL: sql/README.md

@@ -56,6 +56,15 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lease/record_counted_leases.sql
 \ir functions/lease/lease_taken_over.sql
 
+-- Hand over to DAG runs
+\ir functions/dispatch/dispatch_messages.sql
+\ir functions/dispatch/open_dispatches.sql
+\ir functions/dispatch/start_dispatch.sql
+\ir functions/dispatch/extend_dispatches.sql
+\ir functions/dispatch/end_dispatch.sql
+\ir functions/dispatch/dispatched_messages.sql
+\ir functions/dispatch/reopen_dispatch.sql
+
 -- Archive
 \ir functions/archive/message_archived.sql
 \ir functions/archive/fingerprint.sql
@@ -243,6 +252,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 -- Views, and the function that returns rows of one
 \ir views/session_reach.sql
 \ir views/message_overview.sql
+\ir views/dispatch_overview.sql
 \ir views/archive_overview.sql
 \ir views/result_count.sql
 \ir functions/archive/search_archive.sql

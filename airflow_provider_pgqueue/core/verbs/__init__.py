@@ -24,6 +24,14 @@ from airflow_provider_pgqueue.core.verbs.dead import (
     requeue_dead,
     requeued_results,
 )
+from airflow_provider_pgqueue.core.verbs.dispatch import (
+    dispatch_messages,
+    dispatched_messages,
+    end_dispatch,
+    extend_dispatches,
+    open_dispatches,
+    start_dispatch,
+)
 from airflow_provider_pgqueue.core.verbs.health import (
     health,
 )
@@ -139,12 +147,16 @@ __all__ = [
     "dead_ids",
     "dead_queues",
     "dismiss",
+    "dispatch_messages",
+    "dispatched_messages",
     "drop_archive_partition",
     "drop_queue",
     "drop_stage",
+    "end_dispatch",
     "end_named_leases",
     "extend",
     "extend_dead",
+    "extend_dispatches",
     "finish_run",
     "grant_queue",
     "health",
@@ -154,6 +166,7 @@ __all__ = [
     "lease_named",
     "lease_policy",
     "once",
+    "open_dispatches",
     "partition_archive",
     "pause_queue",
     "pause_schedule",
@@ -188,6 +201,7 @@ __all__ = [
     "search_archive",
     "split_archive_log",
     "stage_publish",
+    "start_dispatch",
     "status",
     "traffic_report",
     "traffic_windows",
