@@ -7,8 +7,9 @@ import os
 import sys
 import time
 
-from benchmarks import backlog, cases, drain, idle, latency, snapshot  # noqa: F401 each registers its cases
+from benchmarks import backlog, cases, drain, growth, idle, latency, snapshot  # noqa: F401 each registers its cases
 from benchmarks.bench import CASES, Bench
+from benchmarks.curve import draw
 from benchmarks.peers import pgmq
 from benchmarks.report import Report, about, table
 from benchmarks.server import SETTINGS, Server
@@ -22,7 +23,7 @@ def main() -> None:
         for one in CASES.values():
             print(f"{one.name:24}{'' if one.quick else '(full only) '}{one.what}")
         return
-    wanted = arguments.only or [one.name for one in CASES.values() if one.quick or not arguments.quick]
+    wanted = _wanted(arguments)
     server = Server(find(arguments.pg).kind)
     with server.running():
         bench = Bench(
@@ -38,7 +39,8 @@ def main() -> None:
                 pgmq=pgmq.version(),
                 slices=f"{bench.rounds} of {bench.seconds:g} s each, in turns",
                 settings=", ".join(f"{name}={value}" for name, value in SETTINGS.items()),
-            )
+            ),
+            curves=bench.curves,
         )
         saved = None
         for name in wanted:
@@ -53,11 +55,26 @@ def main() -> None:
     print(f"\n{table(report.lines)}\n")
     if saved:
         print(f"saved as {saved.relative_to(ROOT)}")
+    if arguments.draw:
+        draw(bench.curves)
+
+
+def _wanted(arguments: argparse.Namespace) -> list[str]:
+    names: list[str] = arguments.only or []
+    return [
+        one.name
+        for one in CASES.values()
+        if (one.name in names or ((not names or one.group in names) and (one.quick or not arguments.quick)))
+    ]
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", action="append", metavar="CASE", choices=CASES, help="a case; may be repeated")
+    groups = {one.group for one in CASES.values() if one.group}
+    parser.add_argument(
+        "--only", action="append", metavar="CASE", choices={*CASES, *groups}, help="a case or a group; may be repeated"
+    )
+    parser.add_argument("--draw", action="store_true", help="draw the plots of the documentation from this run")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter slices, no large queues")
     parser.add_argument("--pg", default=os.environ.get("PG") or "auto", help="debian or embedded")
     parser.add_argument("--minutes", type=float, help="how long the snapshot is held (5; quick 1/3)")

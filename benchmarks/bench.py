@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from benchmarks.curve import Curve
 from benchmarks.measure import Drained, Load, Slice, consume_slice, full_slice, in_turns
-from benchmarks.peer import Peer
+from benchmarks.peer import BODY, Peer
 from benchmarks.report import Line
 from benchmarks.server import Connection, Server
 
@@ -25,6 +26,7 @@ class Bench:
     :param seconds: length of a slice of pgbench.
     :param rounds: how often each peer has its turn.
     :param minutes: how long the held snapshot lasts.
+    :param curves: what the cases add for the plots.
     """
 
     server: Server
@@ -32,6 +34,7 @@ class Bench:
     seconds: float
     rounds: int
     minutes: float
+    curves: list[Curve] = field(default_factory=list)
 
     @property
     def noisy_rounds(self) -> int:
@@ -73,7 +76,7 @@ class Bench:
         with self.server.connect(database) as conn:
             # Before the messages come: then no page is written whole during the slice.
             conn.execute("CHECKPOINT")
-            one.peer.refill(conn, messages, one.before)
+            one.peer.refill(conn, messages, one.before, one.body)
 
     def _turns(
         self, contestants: Mapping[str, Contestant], sample: Callable[[str, Contestant], Slice], rounds: int | None
@@ -95,12 +98,14 @@ class Contestant:
 
     :param setup: run once in its database.
     :param before: puts in what lies in the queue before the messages that are leased.
+    :param body: what these messages say.
     """
 
     peer: Peer
     load: Load
     setup: str = ""
     before: Callable[[Connection], None] | None = None
+    body: str = BODY
 
 
 Run = Callable[[Bench], list[Line]]
@@ -117,18 +122,19 @@ class Case:
     what: str
     run: Run
     quick: bool
+    group: str = ""
 
 
 CASES: Final[dict[str, Case]] = {}
 
 
 def case(
-    name: str, what: str, *, quick: bool = True
+    name: str, what: str, *, quick: bool = True, group: str = ""
 ) -> Callable[[Callable[[Bench], list[Line]]], Callable[[Bench], list[Line]]]:
-    """Register a case under the name that --only takes."""
+    """Register a case under the name that --only takes; that of its group stands for all its cases."""
 
     def register(run: Run) -> Run:
-        CASES[name] = Case(name, what, run, quick)
+        CASES[name] = Case(name, what, run, quick, group)
         return run
 
     return register

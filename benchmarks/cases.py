@@ -8,7 +8,7 @@ from dataclasses import replace
 from benchmarks.bench import Bench, Contestant, case
 from benchmarks.measure import Load, Slice
 from benchmarks.peer import Peer
-from benchmarks.peers.pgmq import PGMQ, TUNED
+from benchmarks.peers.pgmq import PGMQ, RINGS, RINGS_THROTTLED, TUNED
 from benchmarks.peers.pgqueue import PGQUEUE
 from benchmarks.peers.procrastinate import PROCRASTINATE
 from benchmarks.peers.raw import RAW
@@ -50,16 +50,19 @@ def lease_archive_1(bench: Bench) -> list[Line]:
     samples = bench.consume(contestants("lease_archive", PGQUEUE, PGMQ, *_others(bench)))
     ours = rates(samples["pgqueue"])
     return [
-        *_lease_archive("lease-archive-1", samples, 1.4),
-        _wal("lease-archive-1", samples),
-        *[Row("lease-archive-1", peer.name, ours, rates(samples[peer.name])) for peer in _others(bench)],
+        *_lease_archive("lease-archive-1", samples, 1.6),
+        _wal("lease-archive-1", samples, 0.6),
+        *[
+            Row("lease-archive-1", peer.name, ours, rates(samples[peer.name]), target=least)
+            for peer, least in zip(_others(bench), (1.0, 1.2), strict=False)
+        ],
     ]
 
 
 @case("lease-archive-10", "lease and archive 10 at a time, 4 clients")
 def lease_archive_10(bench: Bench) -> list[Line]:
     samples = bench.consume(contestants("lease_archive", PGQUEUE, PGMQ, batch=10))
-    return [*_lease_archive("lease-archive-10", samples, 1.4), _wal("lease-archive-10", samples)]
+    return [*_lease_archive("lease-archive-10", samples, 1.6), _wal("lease-archive-10", samples, 0.6)]
 
 
 @case("lease-archive-100", "lease and archive 100 at a time, 4 clients; and its WAL")
@@ -97,16 +100,21 @@ def consume_100(bench: Bench) -> list[Line]:
     ours = rates(samples["pgqueue"])
     return [
         Row("consume-100", "PGMQ read + archive", ours, rates(samples["pgmq"]), target=2.0),
-        Row("consume-100", "raw DELETE, no archive", ours, rates(samples["raw"]), target=0.5),
+        Row("consume-100", "raw DELETE, no archive", ours, rates(samples["raw"]), target=0.6),
     ]
 
 
 @case("publish-1", "publish one at a time with NOTIFY, 4 clients")
 def publish_1(bench: Bench) -> list[Line]:
-    samples = bench.publish(contestants("publish", PGQUEUE, PGMQ, RAW, *_others(bench)))
+    measured = contestants("publish", PGQUEUE, PGMQ, RAW, *_others(bench))
+    measured["rings"] = replace(measured["pgmq"], setup=RINGS)
+    measured["throttled"] = replace(measured["pgmq"], setup=RINGS_THROTTLED)
+    samples = bench.publish(measured)
     ours = rates(samples["pgqueue"])
     return [
-        Row("publish-1", "PGMQ send, no NOTIFY", ours, rates(samples["pgmq"]), target=1.3),
+        Row("publish-1", "PGMQ send, no NOTIFY", ours, rates(samples["pgmq"]), target=1.1),
+        Row("publish-1", "PGMQ send, NOTIFY each time", ours, rates(samples["rings"]), target=1.8),
+        Row("publish-1", "PGMQ send, NOTIFY every 250 ms", ours, rates(samples["throttled"]), target=1.3),
         Row("publish-1", "raw INSERT, no NOTIFY", ours, rates(samples["raw"])),
         *[Row("publish-1", f"{peer.name}, with NOTIFY", ours, rates(samples[peer.name])) for peer in _others(bench)],
     ]

@@ -52,7 +52,7 @@ def publish_1000_python(bench: Bench) -> list[Line]:
         )
     name, rate = "publish-1000-python", samples["ours"]
     return [
-        Row(name, "COPY into the same table, no ids", rate, samples["copy"], target=0.8),
+        Row(name, "COPY into the same table, no ids", rate, samples["copy"], target=0.9),
         Row(name, "PGMQ's client, send_batch", rate, samples["pgmq"], target=3.0),
     ]
 
@@ -99,9 +99,9 @@ def drain_python(bench: Bench) -> list[Line]:
         samples = in_turns(calls, rounds)
     ours = samples["pgqueue"]
     beside = [
-        ("pgmq", "PGMQ's client", 1.3),
+        ("pgmq", "PGMQ's client", 2.0),
         ("pgmq_asyncpg", "PGMQ's asyncpg client", 1.3),
-        ("pgqueuer", "PgQueuer, mode drain", 2.0),
+        ("pgqueuer", "PgQueuer, mode drain", 4.0),
         ("procrastinate", "procrastinate, concurrency 10", 2.0),
     ]
     return [Row("drain-python", text, ours, samples[key], target=target) for key, text, target in beside]

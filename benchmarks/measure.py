@@ -17,6 +17,7 @@ from benchmarks.peer import BODY, Peer
 from benchmarks.server import Connection, Server, pgbench
 
 T = TypeVar("T")
+Name = TypeVar("Name")
 _BODIES = {
     "body": BODY,
     "ten_bodies": f"[{', '.join([BODY] * 10)}]",
@@ -125,9 +126,9 @@ def _wal_position(conn: Connection) -> int:
     return int(row[0]) if row else 0
 
 
-def in_turns(sampled: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, list[T]]:
+def in_turns(sampled: Mapping[Name, Callable[[], T]], rounds: int) -> dict[Name, list[T]]:
     """Take one sample of each in random order, so often; what disturbs the machine disturbs everybody."""
-    samples: dict[str, list[T]] = {name: [] for name in sampled}
+    samples: dict[Name, list[T]] = {name: [] for name in sampled}
     for _ in range(rounds):
         for name in random.sample(list(sampled), len(sampled)):
             samples[name].append(sampled[name]())

@@ -42,18 +42,24 @@ class Peer:
         """Return a script for pgbench; the batch is a literal, as in the code of most who write such a statement."""
         return (SCRIPTS / self.name / f"{verb}.sql").read_text().replace(":batch", str(batch))
 
-    def refill(self, conn: Connection, messages: int, before: Callable[[Connection], None] | None = None) -> None:
+    def refill(
+        self,
+        conn: Connection,
+        messages: int,
+        before: Callable[[Connection], None] | None = None,
+        body: str = BODY,
+    ) -> None:
         """Empty the queue, let `before` put in what lies first, publish, and vacuum."""
         conn.execute(self.empty.encode())
         if before:
             before(conn)
-        self.publish(conn, messages)
+        self.publish(conn, messages, body=body)
         self.analyse(conn)
 
-    def publish(self, conn: Connection, messages: int, statement: str = "") -> None:
+    def publish(self, conn: Connection, messages: int, statement: str = "", *, body: str = BODY) -> None:
         """Put messages in, without any client's work."""
         for start in range(0, messages, _CHUNK):
-            arguments = {"body": BODY, "count": min(_CHUNK, messages - start)}
+            arguments = {"body": body, "count": min(_CHUNK, messages - start)}
             conn.execute((statement or self.add).encode(), arguments)
 
     def analyse(self, conn: Connection) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+from benchmarks.curve import Curve
 from benchmarks.measure import spread
 from tools import ROOT
 
@@ -117,6 +118,7 @@ class Report:
 
     about: Mapping[str, Any]
     lines: list[Line] = field(default_factory=list)
+    curves: Sequence[Curve] = ()
 
     def save(self) -> Path:
         """Write the table and all samples; return the table's path."""
@@ -127,9 +129,10 @@ class Report:
             | {name: getattr(line, name) for name in line.__dataclass_fields__}
             for line in self.lines
         ]
+        curves = [{name: getattr(curve, name) for name in curve.__dataclass_fields__} for curve in self.curves]
         path = RESULTS / f"{name}.md"
         path.with_suffix(".json").write_text(
-            json.dumps({"about": self.about, "lines": values}, indent=1, default=list) + "\n"
+            json.dumps({"about": self.about, "lines": values, "curves": curves}, indent=1, default=list) + "\n"
         )
         about = "\n".join(f"* {key}: {value}" for key, value in self.about.items())
         path.write_text(f"# Benchmark of {self.about['at'][:10]}\n\n{about}\n\n{table(self.lines)}\n")

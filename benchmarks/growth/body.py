@@ -1,0 +1,69 @@
+"""What a large body costs: from 2 kB on it lies beside the row, and in more than one place."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from typing import Final
+
+from benchmarks.bench import Bench, Contestant, case
+from benchmarks.cases import rates, wal
+from benchmarks.curve import Curve
+from benchmarks.growth.sample import GROUP
+from benchmarks.measure import Load
+from benchmarks.peers.pgmq import PGMQ
+from benchmarks.peers.pgqueue import PGQUEUE
+from benchmarks.report import Line, Row
+
+# Bytes, and about how many messages a second that may be.
+_SIZES: Final = {100: 130_000, 1000: 50_000, 8000: 9_000}
+_LARGEST: Final = max(_SIZES)
+
+
+def body(size: int) -> str:
+    """Return a body that PostgreSQL cannot make smaller, so that its size is what is moved; always the same one."""
+    noise = base64.b64encode(random.Random(size).randbytes(size)).decode()
+    return json.dumps({"noise": noise[: size - len('{"noise": ""}')]})
+
+
+@case("growth-body-10", "lease and archive 10 at a time with bodies of 100 B, 1 kB, 8 kB, 4 clients", group=GROUP)
+def ten_at_a_time(bench: Bench) -> list[Line]:
+    return _bodies(bench, 10)
+
+
+@case(
+    "growth-body-100",
+    "lease and archive 100 at a time with bodies of 100 B, 1 kB, 8 kB, 4 clients",
+    quick=False,
+    group=GROUP,
+)
+def hundred_at_a_time(bench: Bench) -> list[Line]:
+    return _bodies(bench, 100)
+
+
+def _bodies(bench: Bench, batch: int) -> list[Line]:
+    sizes = [_LARGEST] if bench.quick else list(_SIZES)
+    samples = {}
+    for size in sizes:
+        samples[size] = bench.consume(
+            {
+                peer.name: Contestant(peer, Load(peer.script("lease_archive", batch), batch), body=body(size))
+                for peer in (PGQUEUE, PGMQ)
+            },
+            fastest=min(_SIZES[size], 45_000 if batch == 10 else _SIZES[size]),
+        )
+    names = {"pgqueue": "pgqueue", "PGMQ": "pgmq"}
+    for what, y, of in (("", "messages per second", rates), ("-wal", "WAL, bytes per message", wal)):
+        series = {label: {size: of(samples[size][key]) for size in sizes} for label, key in names.items()}
+        bench.curves.append(Curve(f"growth-body-{batch}{what}", "bytes of the body", y, series))
+    lines: list[Line] = []
+    for size in sizes:
+        ours, theirs = samples[size]["pgqueue"], samples[size]["pgmq"]
+        last = size == _LARGEST
+        name = f"lease-archive-{batch}, {size:,} B"
+        beside = "PGMQ read + archive"
+        lines.append(Row(name, beside, rates(ours), rates(theirs), target=1.3 if last else None))
+        limit = 0.6 if last else None
+        lines.append(Row(f"{name}, WAL", beside, wal(ours), wal(theirs), "B/msg", limit, at_least=False))
+    return lines

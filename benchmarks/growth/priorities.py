@@ -1,0 +1,79 @@
+"""What a lease costs in a queue that has seen many priorities."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+
+from benchmarks.bench import Bench, Contestant, case
+from benchmarks.cases import contestants, rates
+from benchmarks.curve import Curve
+from benchmarks.growth.sample import GROUP, milliseconds, prepared
+from benchmarks.measure import Load, in_turns
+from benchmarks.peers.pgmq import PGMQ
+from benchmarks.peers.pgqueue import PGQUEUE
+from benchmarks.report import Line, Row
+from benchmarks.server import Connection
+
+_ALL = 201
+
+
+def _sizes(bench: Bench) -> list[int]:
+    return [1, _ALL] if bench.quick else [1, 10, 50, _ALL]
+
+
+@case("growth-priorities", "a lease that finds nothing, in a queue that has seen 1 to 201 priorities", group=GROUP)
+def empty_lease(bench: Bench) -> list[Line]:
+    with ExitStack() as stack:
+        calls = {}
+        for number in _sizes(bench):
+            database, conn = stack.enter_context(prepared(bench, f"priorities_{number}", PGQUEUE))
+            _see_priorities(conn, number)
+            calls[number] = partial(milliseconds, bench, database, "SELECT count(*) FROM messages.lease('bench', 1);")
+        database, _ = stack.enter_context(prepared(bench, "priorities_pgmq", PGMQ))
+        calls[0] = partial(milliseconds, bench, database, "SELECT count(*) FROM pgmq.read('bench', 300, 1);")
+        samples = in_turns(calls, bench.rounds)
+    theirs = samples.pop(0)
+    bench.curves.append(
+        Curve(
+            "growth-priorities",
+            "priorities",
+            "a lease that finds nothing, ms",
+            {"pgqueue": samples, "PGMQ, which has none": dict.fromkeys(samples, theirs)},
+        )
+    )
+    lines: list[Line] = [
+        Row(f"empty lease, {number} priorities", "with 1", samples[number], samples[1], "ms", target, at_least=False)
+        for number, target in ((number, 3.0 if number == _ALL else None) for number in samples if number > 1)
+    ]
+    return [*lines, Row("empty lease, 1 priority", "PGMQ read", samples[1], theirs, "ms", at_least=False)]
+
+
+def _see_priorities(conn: Connection, number: int) -> None:
+    for priority in range(number):
+        conn.execute("SELECT messages.publish('bench', '{}', priority => %s)", [priority - number // 2])
+    conn.execute("SELECT count(*) FROM messages.consume('bench', 1000)")
+    conn.execute("VACUUM (ANALYZE) messages.message")
+
+
+@case(
+    "growth-priorities-full",
+    "lease and archive 10 of messages in 1 or 201 priorities, 4 clients",
+    quick=False,
+    group=GROUP,
+)
+def full_lease(bench: Bench) -> list[Line]:
+    spread = PGQUEUE.add.replace("(queue_name, message)", "(queue_name, message, priority)").replace(
+        "%(body)s::jsonb", f"%(body)s::jsonb, n %% {_ALL} - {_ALL // 2}"
+    )
+    peer = replace(PGQUEUE, add=spread.replace("%(count)s)", "%(count)s) n"))
+    both = contestants("lease_archive", PGQUEUE, PGMQ, batch=10)
+    both["spread"] = Contestant(peer, Load(peer.script("lease_archive", 10), 10))
+    samples = bench.consume(both, rounds=min(bench.rounds, 4))
+    ours = rates(samples["spread"])
+    name = f"lease-archive-10 from {_ALL} priorities"
+    return [
+        Row(name, "from 1", ours, rates(samples["pgqueue"])),
+        Row(name, "PGMQ read + archive, no priorities", ours, rates(samples["pgmq"])),
+    ]

@@ -1,0 +1,1 @@
+SELECT count(*) FROM messages.publish_batch('bench', (SELECT jsonb_agg(:body::jsonb) FROM generate_series(1, :batch)));
