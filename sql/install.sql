@@ -87,7 +87,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 
 -- Groups: one message at a time, in order
 \ir functions/groups/group_lock_key.sql
-\ir functions/groups/queue_up_in_groups.sql
+\ir functions/groups/enter_groups.sql
 \ir functions/groups/make_next_of_group_ready.sql
 \ir functions/groups/make_next_of_missed_groups_ready.sql
 \ir functions/groups/repair_stuck_groups.sql
@@ -139,6 +139,10 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/upkeep/upkeep.sql
 \ir functions/upkeep/sweep_all.sql
 \ir functions/upkeep/sweep_priority.sql
+\ir functions/upkeep/sweep_band.sql
+\ir functions/upkeep/arrange_bands.sql
+\ir functions/upkeep/store_sweep_due.sql
+\ir functions/upkeep/create_marks.sql
 \ir functions/upkeep/sweep.sql
 \ir functions/upkeep/create_priority_sequences.sql
 \ir functions/upkeep/stored_moment.sql

@@ -16,7 +16,7 @@ from tests.groups import Groups, rank
 from tests.spark.fault_table import Fault, lines
 from tools import STATE, SetupError, mutants, pgbouncer
 from tools.binaries import KINDS, find
-from tools.postgres import Cluster
+from tools.postgres import Cluster, fleeting_clusters, fleeting_place
 
 # Before anything imports Airflow, which writes its configuration and logs there. Workers of xdist must not share it.
 os.environ["AIRFLOW_HOME"] = str(STATE / "tests" / f"airflow-home-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}")
@@ -84,8 +84,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Remove the clusters that killed sessions left behind; workers of xdist leave that to the session they serve."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         return
-    for left in (STATE / "tests").glob("postgres-*"):
-        if not _is_alive(int(left.name.removeprefix("postgres-"))):
+    for left in fleeting_clusters():
+        if not _is_alive(int(left.name.rpartition("-")[2])):
             Cluster(left, kind=session.config.getoption("--pg")).destroy()
 
 
@@ -93,7 +93,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A running cluster of this process."""
     cluster = Cluster(
-        STATE / "tests" / f"postgres-{os.getpid()}",
+        fleeting_place(),
         kind=request.config.getoption("--pg"),
         durable=False,
         cron_database=CRON_DATABASE,

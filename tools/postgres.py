@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,12 @@ SETTINGS: Final[Mapping[str, str | int]] = {
     "timezone": "UTC",
     "log_min_messages": "warning",
 }
+
+
+# A test clones 11 MB in 360 files: a busy disk takes a second for that, memory never does.
+MEMORY: Final = Path("/dev/shm")
+ENOUGH: Final = 6 << 30  # bytes
+FLEETING: Final = "pgqueue-tests-"
 
 
 class Cluster(Server):
@@ -78,6 +85,17 @@ class Cluster(Server):
             return {}
         # Through the socket: with background workers one long job would hold up all others.
         return cron_settings(self.cron_database) | {"cron.host": str(self.socket_directory)}
+
+
+def fleeting_place() -> Path:
+    """Return where the clusters of this process's tests go: in memory if there is room."""
+    roomy = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ENOUGH
+    return (MEMORY if roomy else STATE / "tests") / f"{FLEETING}{os.getpid()}"
+
+
+def fleeting_clusters() -> list[Path]:
+    """Return the directories of the clusters of all tests that run, or were killed."""
+    return [found for place in (MEMORY, STATE / "tests") for found in place.glob(f"{FLEETING}*")]
 
 
 def cron_settings(database: str) -> dict[str, str | int]:

@@ -18,11 +18,14 @@ CREATE TABLE messages.queue (
     max_depth        bigint      CHECK (max_depth >= 1),
     depth_left       regclass,
     depth_recount_at regclass,
+    shared_low_water regclass,
+    shared_sweep_due regclass,
     handler_timeout  interval    CHECK (handler_timeout > '0'),
     paused           boolean     NOT NULL DEFAULT false,
     created_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT queue_max_depth_needs_its_sequences
-        CHECK (max_depth IS NULL OR (depth_left IS NOT NULL AND depth_recount_at IS NOT NULL))
+        CHECK (max_depth IS NULL OR (depth_left IS NOT NULL AND depth_recount_at IS NOT NULL)),
+    CONSTRAINT queue_shares_both_marks CHECK ((shared_low_water IS NULL) = (shared_sweep_due IS NULL))
 );
 COMMENT ON TABLE messages.queue IS 'A named stream of messages and its policy.';
 COMMENT ON COLUMN messages.queue.queue_name IS 'A lower-case letter, then letters, digits and underscores; at most 48 characters.';
@@ -39,6 +42,8 @@ COMMENT ON COLUMN messages.queue.max_leased IS 'Largest number of messages that 
 COMMENT ON COLUMN messages.queue.max_depth IS 'Largest number of unfinished messages; NULL for any. Concurrent publishers may exceed it by what they publish.';
 COMMENT ON COLUMN messages.queue.depth_left IS 'Sequence: how many more messages can be published before the depth is counted again.';
 COMMENT ON COLUMN messages.queue.depth_recount_at IS 'Sequence: the moment from which a full queue may be counted again.';
+COMMENT ON COLUMN messages.queue.shared_low_water IS 'Sequence: the low_water that priorities without a backlog share; NULL until there are many.';
+COMMENT ON COLUMN messages.queue.shared_sweep_due IS 'Sequence: the sweep_due that they share.';
 COMMENT ON COLUMN messages.queue.handler_timeout IS 'How long a handler may take for a message before its consumer no longer renews the lease; NULL for ever.';
 COMMENT ON COLUMN messages.queue.paused IS 'While true nothing can be leased; publishing continues.';
 COMMENT ON COLUMN messages.queue.created_at IS 'When the queue was created.';
@@ -47,18 +52,30 @@ COMMENT ON SEQUENCE messages.depth_sequence_number IS 'Numbers the sequences of 
 
 -- A sequence is the one thing in PostgreSQL that is updated in place: no dead versions, no row lock, no snapshot. So both
 -- marks of a priority are sequences, which hold microseconds since 1970. docs/decisions/0002-low-water-in-sequences.md
+-- Many priorities without a backlog are a band, which shares its marks: docs/decisions/0020-priorities-in-bands.md
 CREATE TABLE messages.queue_priority (
-    queue_name text     NOT NULL REFERENCES messages.queue ON DELETE CASCADE,
-    priority   smallint NOT NULL,
-    low_water  regclass NOT NULL,
-    sweep_due  regclass NOT NULL,
-    PRIMARY KEY (queue_name, priority)
+    queue_name    text        NOT NULL REFERENCES messages.queue ON DELETE CASCADE,
+    priority      smallint    NOT NULL,
+    low_water     regclass    NOT NULL,
+    sweep_due     regclass    NOT NULL,
+    own_low_water regclass    NOT NULL,
+    own_sweep_due regclass    NOT NULL,
+    band          smallint[],
+    follows       boolean     NOT NULL DEFAULT false,
+    alone_since   timestamptz,
+    PRIMARY KEY (queue_name, priority),
+    CONSTRAINT queue_priority_follows_or_leads CHECK (NOT follows OR band IS NULL)
 );
 COMMENT ON TABLE messages.queue_priority IS 'The priorities that each queue has seen, and where a lease starts to look in each.';
 COMMENT ON COLUMN messages.queue_priority.queue_name IS 'The queue.';
 COMMENT ON COLUMN messages.queue_priority.priority IS 'The priority.';
 COMMENT ON COLUMN messages.queue_priority.low_water IS 'Sequence: a lease looks from this visible_at on. A hint, never the truth: a sweep looks below it.';
 COMMENT ON COLUMN messages.queue_priority.sweep_due IS 'Sequence: the moment from which a lease may pay for the next sweep.';
+COMMENT ON COLUMN messages.queue_priority.own_low_water IS 'Sequence: its low_water while it is in no band.';
+COMMENT ON COLUMN messages.queue_priority.own_sweep_due IS 'Sequence: its sweep_due while it is in no band.';
+COMMENT ON COLUMN messages.queue_priority.band IS 'The priorities that are leased through this row and share its marks, highest first; NULL: only this one.';
+COMMENT ON COLUMN messages.queue_priority.follows IS 'Whether it is in the band of a higher priority.';
+COMMENT ON COLUMN messages.queue_priority.alone_since IS 'When it last left a band because it had a backlog.';
 CREATE SEQUENCE messages.priority_sequence_number AS integer;
 COMMENT ON SEQUENCE messages.priority_sequence_number IS 'Numbers the sequences of the priorities.';
 
@@ -245,29 +262,35 @@ COMMENT ON COLUMN messages.dead_message.fingerprint IS 'The cause, as in the arc
 COMMENT ON COLUMN messages.dead_message.requeues IS 'How many times this work had been requeued, as in the archive.';
 
 -- Beside the messages, so that those without a group pay nothing for it. docs/decisions/0006-groups-beside-the-messages.md
-CREATE TABLE messages.group_member (
-    id         bigint  PRIMARY KEY,
-    place      bigint  GENERATED ALWAYS AS IDENTITY,
-    queue_name text    NOT NULL,
-    group_key  text    NOT NULL,
-    waits      boolean NOT NULL
+CREATE TABLE messages.group_head (
+    queue_name text   COLLATE "C" NOT NULL,
+    group_key  text   COLLATE "C" NOT NULL,
+    id         bigint,
+    PRIMARY KEY (queue_name, group_key)
+) WITH (fillfactor = 70);
+COMMENT ON TABLE messages.group_head IS 'The groups with messages that are not finished, or with a dead head that blocks.';
+COMMENT ON COLUMN messages.group_head.queue_name IS 'The queue.';
+COMMENT ON COLUMN messages.group_head.group_key IS 'The group.';
+COMMENT ON COLUMN messages.group_head.id IS 'Its first message, which alone can be leased; NULL if it was finished and the next sweep looks for another.';
+
+CREATE TABLE messages.group_follower (
+    queue_name text   COLLATE "C" NOT NULL,
+    group_key  text   COLLATE "C" NOT NULL,
+    id         bigint NOT NULL,
+    PRIMARY KEY (queue_name, group_key, id)
 );
-CREATE INDEX group_member_place_idx ON messages.group_member (queue_name, group_key, place);
-CREATE UNIQUE INDEX group_member_head_idx ON messages.group_member (queue_name, group_key) WHERE NOT waits;
-COMMENT ON TABLE messages.group_member IS 'The order inside the groups: each message that is not finished, and dead heads that block.';
-COMMENT ON COLUMN messages.group_member.id IS 'The message.';
-COMMENT ON COLUMN messages.group_member.place IS 'Its place in the group; drawn under the lock of the group, so it follows the order of the commits.';
-COMMENT ON COLUMN messages.group_member.queue_name IS 'The queue.';
-COMMENT ON COLUMN messages.group_member.group_key IS 'The group.';
-COMMENT ON COLUMN messages.group_member.waits IS 'False for the head, which alone can be leased; a unique index allows one per group.';
+COMMENT ON TABLE messages.group_follower IS 'The messages that wait behind the head of their group: the smallest id is next.';
+COMMENT ON COLUMN messages.group_follower.queue_name IS 'The queue.';
+COMMENT ON COLUMN messages.group_follower.group_key IS 'The group.';
+COMMENT ON COLUMN messages.group_follower.id IS 'The message.';
 
 CREATE TABLE messages.group_without_head (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     queue_name text NOT NULL,
     group_key  text NOT NULL
 );
-CREATE INDEX group_without_head_group_idx ON messages.group_without_head (queue_name, group_key);
-COMMENT ON TABLE messages.group_without_head IS 'Groups whose head was finished while a publisher held their lock: the next sweep makes the next message ready.';
+CREATE INDEX group_without_head_queue_name_idx ON messages.group_without_head (queue_name, id);
+COMMENT ON TABLE messages.group_without_head IS 'Groups whose head was finished while somebody published to them: the next sweep makes the next message ready.';
 COMMENT ON COLUMN messages.group_without_head.id IS 'Numbers the notes. A group may have several: a unique key would make those who note it wait for each other.';
 COMMENT ON COLUMN messages.group_without_head.queue_name IS 'The queue.';
 COMMENT ON COLUMN messages.group_without_head.group_key IS 'The group.';

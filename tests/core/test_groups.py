@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,16 @@ def finish(conn: Connection, message: Message, result: str = "success") -> None:
 
 def bodies(messages: list[Message]) -> list[Any]:
     return [message.body for message in messages]
+
+
+def in_turn(conn: Connection) -> dict[str, list[Any]]:
+    """Finish all that waits, and return the bodies of each group in the order in which they were leased."""
+    seen: defaultdict[str, list[Any]] = defaultdict(list)
+    while messages := lease(conn):
+        for message in messages:
+            seen[str(message.group_key)].append(message.body)
+            finish(conn, message)
+    return dict(seen)
 
 
 def test_one_message_of_a_group_is_leased_at_a_time_in_the_order_of_publishing(conn: Connection, queue: Queue) -> None:
@@ -219,6 +230,96 @@ def test_eight_consumers_see_each_group_in_order_and_one_at_a_time(connect: Conn
         list(pool.map(consume, range(8)))
     assert dict(seen) == {group: list(range(30)) for group in "abcdefgh"}
     assert crowded == []
+
+
+def test_publishers_of_a_group_that_has_messages_do_not_wait_for_each_other(connect: Connect, queue: Queue) -> None:
+    first, second, conn = connect(autocommit=False), connect(), connect()
+    queue("orders")
+    publish(conn, "a1", "b1")
+    second.execute("SET lock_timeout = '1s'")
+    publish(first, "a2", "b2")
+    publish(second, "b3", "a3")
+    publish(first, "b4")
+    first.commit()
+    assert in_turn(conn) == {"a": ["a1", "a2", "a3"], "b": ["b1", "b2", "b3", "b4"]}
+
+
+def test_a_batch_writes_each_message_once_whether_it_waits_or_not(connect: Connect, queue: Queue) -> None:
+    conn = connect(autocommit=False)
+    queue("orders")
+    publish(conn, "a1", "b1")
+    run(conn, verbs.publish_batch("orders", ["a2", "b2", "c1", "c2", "-1"], group_keys=["a", "b", "c", "c", None]))
+    row = conn.execute(
+        "SELECT n_tup_ins, n_tup_upd FROM pg_stat_xact_user_tables WHERE relid = 'messages.message'::regclass"
+    ).fetchone()
+    assert row == (7, 0)
+
+
+def test_publishers_and_consumers_at_once_keep_each_group_in_order_and_one_at_a_time(
+    connect: Connect, queue: Queue
+) -> None:
+    conn = connect()
+    queue("orders", max_attempts=1000)
+    published = threading.Event()
+    seen: list[tuple[str, int, int]] = []
+    flying: defaultdict[str, int] = defaultdict(int)
+    crowded: list[str] = []
+
+    def produce(number: int) -> None:
+        session, chance = connect(autocommit=False), random.Random(number)
+        last: defaultdict[str, int] = defaultdict(int)
+        for _ in range(40):
+            keys = [chance.choice("abcdef") for _ in range(chance.randint(1, 8))]
+            bodies = []
+            for key in keys:
+                last[key] += 1
+                bodies.append([number, last[key]])
+            if chance.random() < 0.3:
+                # Calls in any other order may deadlock where the groups are new.
+                for key, body in sorted(zip(keys, bodies, strict=True)):
+                    run(session, verbs.publish("orders", body, group_key=key))
+            else:
+                run(session, verbs.publish_batch("orders", bodies, group_keys=keys))
+            if chance.random() < 0.1:
+                session.rollback()
+                for key in keys:
+                    last[key] -= 1
+            else:
+                session.commit()
+
+    def consume(_: int) -> None:
+        session = connect()
+        while True:
+            done = published.is_set()
+            messages = lease(session, max_messages=5)
+            for message in messages:
+                group = str(message.group_key)
+                flying[group] += 1
+                if flying[group] > 1:
+                    crowded.append(group)
+                seen.append((group, *message.body))
+                flying[group] -= 1
+                finish(session, message)
+            if not messages and done:
+                if session.execute("SELECT EXISTS (SELECT FROM messages.message)").fetchone() == (False,):
+                    return
+                session.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority")
+
+    with ThreadPoolExecutor(6) as pool:
+        consumers = [pool.submit(consume, number) for number in range(3)]
+        list(pool.map(produce, range(3)))
+        published.set()
+        for consumer in consumers:
+            consumer.result(timeout=60)
+    assert crowded == []
+    for group in "abcdef":
+        for producer in range(3):
+            places = [place for key, number, place in seen if (key, number) == (group, producer)]
+            assert places == list(range(1, len(places) + 1)), (group, producer)
+    assert len(seen) > 300
+    run(conn, verbs.upkeep())
+    assert conn.execute("SELECT count(*) FROM messages.group_head").fetchone() == (0,)
+    assert conn.execute("SELECT count(*) FROM messages.group_follower").fetchone() == (0,)
 
 
 def test_a_lease_beside_10000_groups_reads_no_more_than_it_takes(connect: Connect, queue: Queue) -> None:

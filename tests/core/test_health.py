@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import struct
 from collections.abc import Callable, Iterator
@@ -17,8 +16,7 @@ from airflow_provider_pgqueue.core import InvalidArgument, migrate, run, verbs
 from airflow_provider_pgqueue.core.installation import CRON_ROLE, install
 from airflow_provider_pgqueue.core.message import Finding
 from tests.waiting import until
-from tools import STATE
-from tools.postgres import Cluster
+from tools.postgres import Cluster, fleeting_place
 
 Connection = psycopg.Connection[Any]
 AT_ONCE = timedelta(0)
@@ -484,7 +482,7 @@ def test_an_owner_who_may_not_see_other_sessions_says_so_and_what_to_grant(
 @pytest.fixture(scope="module")
 def wide_dsn(request: pytest.FixtureRequest) -> Iterator[str]:
     """The URI of a database on a durable server with prepared transactions and logical slots."""
-    cluster = Cluster(STATE / "tests" / f"postgres-{os.getpid()}" / "wide", kind=request.config.getoption("--pg"))
+    cluster = Cluster(fleeting_place() / "wide", kind=request.config.getoption("--pg"))
     try:
         cluster.start()
         with psycopg.connect(cluster.dsn(), autocommit=True) as conn:

@@ -76,7 +76,7 @@ def test_a_queue_with_messages_is_dropped_only_by_force(conn: Connection, queue:
     assert run(conn, verbs.drop_queue("orders", force=True)) == 4
     with pytest.raises(QueueNotFound):
         run(conn, verbs.drop_queue("orders"))
-    for table in ("message", "group_member", "dedup"):
+    for table in ("message", "group_head", "group_follower", "dedup"):
         assert value(conn, f"SELECT count(*) FROM messages.{table}") == 0, table  # noqa: S608
     conn.execute("UPDATE messages.unused_sequence SET since = since - interval '61 minutes'")
     conn.execute("SELECT messages.delete_expired_records()")

@@ -169,7 +169,7 @@ class Verbs(RuleBasedStateMachine):
 
     @rule(
         queue=st.sampled_from(sorted(QUEUES)),
-        priority=st.sampled_from([0, 0, 0, 5, -5]),
+        priority=st.sampled_from([0, 0, 0, 5, -5, 3, 2, 1, -1]),  # more than 4: they become a band
         group=st.sampled_from([None, None, "g", "h"]),
         delayed=st.sampled_from([False, False, True]),
         expires=st.booleans(),

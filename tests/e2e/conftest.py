@@ -13,7 +13,7 @@ import pytest
 
 from tools import ROOT, STATE
 from tools.airflow import Stack
-from tools.postgres import Cluster
+from tools.postgres import Cluster, fleeting_place
 
 HERE = Path(__file__).parent
 _STACK = pytest.StashKey[Stack]()
@@ -22,9 +22,7 @@ _STACK = pytest.StashKey[Stack]()
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """A cluster of the Airflow alone, which writes all the time: tests of the log would wait for it."""
-    cluster = Cluster(
-        STATE / "tests" / f"postgres-{os.getpid()}" / "airflow", kind=request.config.getoption("--pg"), durable=False
-    )
+    cluster = Cluster(fleeting_place() / "airflow", kind=request.config.getoption("--pg"), durable=False)
     try:
         cluster.start()
         yield cluster

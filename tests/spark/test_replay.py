@@ -119,8 +119,9 @@ def test_groups_keep_their_order(
             archived(1, group_key=group)
     again("groups", rate=rate)
     rows = conn.execute(
-        "SELECT g.group_key, array_agg((m.headers ->> 'replay_of')::bigint ORDER BY g.place)"
-        " FROM messages.group_member g JOIN messages.message m USING (id) GROUP BY 1"
+        "SELECT g.group_key, array_agg((m.headers ->> 'replay_of')::bigint ORDER BY g.id)"
+        " FROM (TABLE messages.group_head UNION ALL TABLE messages.group_follower) g JOIN messages.message m USING (id)"
+        " GROUP BY 1"
     ).fetchall()
     assert len(rows) == 3
     assert [len(ids) for _, ids in rows] == [40] * 3

@@ -16,8 +16,7 @@ BEGIN
     -- A dead head that blocks its group stays the head until it is requeued or dismissed.
     IF NEW.group_key IS NOT NULL AND (NEW.result = 'success' OR EXISTS (
             SELECT FROM messages.queue q WHERE q.queue_name = NEW.queue_name AND q.on_dead_head = 'skip')) THEN
-        DELETE FROM messages.group_member g WHERE g.id = NEW.id;
-        PERFORM messages.make_next_of_group_ready(NEW.queue_name, NEW.group_key);
+        PERFORM messages.make_next_of_group_ready(NEW.queue_name, NEW.group_key, NEW.id);
     END IF;
     RETURN NULL;
 END $$;

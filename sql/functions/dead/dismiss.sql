@@ -22,8 +22,7 @@ BEGIN
     RETURNING a.id, a.queue_name, a.group_key
     LOOP
         IF dismissed.group_key IS NOT NULL THEN                    -- it no longer blocks its group
-            DELETE FROM messages.group_member g WHERE g.id = dismissed.id;
-            PERFORM messages.make_next_of_group_ready(dismissed.queue_name, dismissed.group_key);
+            PERFORM messages.make_next_of_group_ready(dismissed.queue_name, dismissed.group_key, dismissed.id);
         END IF;
         RETURN NEXT dismissed.id;
     END LOOP;

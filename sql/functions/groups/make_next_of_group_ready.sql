@@ -1,40 +1,57 @@
-CREATE OR REPLACE FUNCTION messages.make_next_of_group_ready(queue_name text, group_key text) RETURNS boolean
+CREATE OR REPLACE FUNCTION messages.make_next_of_group_ready(queue_name text, group_key text, finished bigint) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_column
 DECLARE
     moment timestamptz := clock_timestamp();
-    first  record;
+    first  bigint;
     next   record;
+    alone  boolean := false;
 BEGIN
+    -- Whoever holds the row does the rest. A head that was just finished is nobody else's business.
+    IF finished IS NULL THEN
+        PERFORM FROM messages.group_head h
+          WHERE h.queue_name = make_next_of_group_ready.queue_name AND h.group_key = make_next_of_group_ready.group_key AND h.id IS NULL
+            FOR UPDATE SKIP LOCKED;
+    ELSE
+        PERFORM FROM messages.group_head h
+          WHERE h.queue_name = make_next_of_group_ready.queue_name AND h.group_key = make_next_of_group_ready.group_key AND h.id = finished
+            FOR UPDATE;
+    END IF;
+    IF NOT FOUND THEN
+        RETURN false;
+    END IF;
     LOOP
-        -- Whoever holds the lock may be publishing to the group, and whoever holds the message may be replacing it: do not
-        -- wait, but leave it to the next sweep.
-        IF NOT pg_try_advisory_xact_lock(messages.group_lock_key(make_next_of_group_ready.queue_name, make_next_of_group_ready.group_key)) THEN
-            EXIT;
+        SELECT f.id INTO first FROM messages.group_follower f
+         WHERE f.queue_name = make_next_of_group_ready.queue_name AND f.group_key = make_next_of_group_ready.group_key ORDER BY f.id LIMIT 1;
+        IF NOT FOUND THEN
+            IF alone THEN
+                DELETE FROM messages.group_head h
+                 WHERE h.queue_name = make_next_of_group_ready.queue_name AND h.group_key = make_next_of_group_ready.group_key;
+                RETURN false;
+            END IF;
+            -- Somebody may be publishing to the group, unseen: do not wait, but leave it to the next sweep. Once nobody is,
+            -- look again for what was committed meanwhile.
+            alone := pg_try_advisory_xact_lock(messages.group_lock_key(make_next_of_group_ready.queue_name, make_next_of_group_ready.group_key));
+            EXIT WHEN NOT alone;
+            CONTINUE;
         END IF;
-        SELECT g.id, g.waits INTO first FROM messages.group_member g
-         WHERE g.queue_name = make_next_of_group_ready.queue_name AND g.group_key = make_next_of_group_ready.group_key ORDER BY g.place LIMIT 1;
-        IF first.waits IS NOT TRUE THEN                            -- the group is empty or has its head
-            DELETE FROM messages.group_without_head g
-             WHERE g.queue_name = make_next_of_group_ready.queue_name AND g.group_key = make_next_of_group_ready.group_key;
-            RETURN false;
-        END IF;
-        -- It has waited long enough to be the oldest, so it enters where leases look now.
+        -- It has waited long enough to be the oldest, so it enters where leases look now. Whoever holds the message may be
+        -- replacing it.
         UPDATE messages.message m
            SET visible_at = greatest(m.due_at, least(messages.stored_moment(p.low_water), moment)), due_at = NULL
           FROM messages.queue_priority p, messages.queue q
-         WHERE m.id = (SELECT w.id FROM messages.message w WHERE w.id = first.id FOR UPDATE SKIP LOCKED)
+         WHERE m.id = (SELECT w.id FROM messages.message w WHERE w.id = first FOR UPDATE SKIP LOCKED)
            AND p.queue_name = m.queue_name AND p.priority = m.priority AND q.queue_name = m.queue_name
         RETURNING m.id, m.visible_at, p.low_water, q.notify INTO next;
         IF next.id IS NULL THEN
-            EXIT WHEN EXISTS (SELECT FROM messages.message m WHERE m.id = first.id);
-            DELETE FROM messages.group_member g WHERE g.id = first.id;    -- purged just now
-            CONTINUE;
+            EXIT WHEN EXISTS (SELECT FROM messages.message m WHERE m.id = first);
         END IF;
-        UPDATE messages.group_member g SET waits = false WHERE g.id = first.id;
-        DELETE FROM messages.group_without_head g
-         WHERE g.queue_name = make_next_of_group_ready.queue_name AND g.group_key = make_next_of_group_ready.group_key;
+        DELETE FROM messages.group_follower f
+         WHERE f.queue_name = make_next_of_group_ready.queue_name AND f.group_key = make_next_of_group_ready.group_key AND f.id = first;
+        CONTINUE WHEN next.id IS NULL;                             -- purged just now
+        UPDATE messages.group_head h SET id = next.id
+         WHERE h.queue_name = make_next_of_group_ready.queue_name AND h.group_key = make_next_of_group_ready.group_key;
         IF next.visible_at < messages.stored_moment(next.low_water) THEN
             PERFORM messages.store_moment(next.low_water, next.visible_at);
         END IF;
@@ -46,11 +63,11 @@ BEGIN
         END IF;
         RETURN true;
     END LOOP;
+    UPDATE messages.group_head h SET id = NULL
+     WHERE h.queue_name = make_next_of_group_ready.queue_name AND h.group_key = make_next_of_group_ready.group_key AND h.id IS NOT NULL;
     INSERT INTO messages.group_without_head (queue_name, group_key)
-    SELECT make_next_of_group_ready.queue_name, make_next_of_group_ready.group_key
-     WHERE NOT EXISTS (SELECT FROM messages.group_without_head g
-                        WHERE g.queue_name = make_next_of_group_ready.queue_name AND g.group_key = make_next_of_group_ready.group_key);
+    VALUES (make_next_of_group_ready.queue_name, make_next_of_group_ready.group_key);
     RETURN false;
 END $$;
-COMMENT ON FUNCTION messages.make_next_of_group_ready(text, text) IS
-    'Makes the next message of a group ready, unless the group has a head; true if there was a next message.';
+COMMENT ON FUNCTION messages.make_next_of_group_ready(text, text, bigint) IS
+    'Makes the next message of a group ready whose head was this message, or which has none if it is NULL; true if there was a next message.';

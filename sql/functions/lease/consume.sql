@@ -13,15 +13,19 @@ DECLARE
     level   record;
     from_at timestamptz;
     swept   boolean;
+    band    smallint[];
+    chosen  smallint;
+    levels  integer     := 0;
+    idle    smallint[];
     known   boolean := false;
 BEGIN
     -- As in lease: docs/decisions/0005-hot-statements.md
     FOR level IN
-        SELECT q.paused, q.max_attempts, p.priority, p.low_water AS low_water_mark,
+        SELECT q.paused, q.max_attempts, p.priority, p.band, p.low_water AS low_water_mark,
                'epoch'::timestamptz + pg_sequence_last_value(p.low_water) * interval '1 us' AS low_water,
                'epoch'::timestamptz + pg_sequence_last_value(p.sweep_due) * interval '1 us' AS sweep_due
           FROM messages.queue q JOIN messages.queue_priority p ON p.queue_name = q.queue_name
-         WHERE q.queue_name = consume.queue_name ORDER BY p.priority DESC
+         WHERE q.queue_name = consume.queue_name AND NOT p.follows ORDER BY p.priority DESC
     LOOP
         IF NOT known THEN
             known := true;
@@ -29,12 +33,21 @@ BEGIN
         END IF;
         from_at := CASE WHEN level.low_water <= clock_timestamp() THEN level.low_water ELSE '-infinity' END;
         swept := false;
+        levels := levels + 1;
+        chosen := level.priority;
+        band := level.band;
         LOOP
+            -- Nearly always all of a band are empty: one look along the index, in whose order the highest comes first.
+            IF band IS NOT NULL THEN
+                chosen := (SELECT m.priority FROM messages.message m
+                            WHERE m.queue_name = consume.queue_name AND m.priority = ANY (band)
+                              AND m.visible_at >= from_at AND m.visible_at <= moment AND m.lock_expires_at IS NULL LIMIT 1);
+            END IF;
             RETURN QUERY
             WITH ready AS MATERIALIZED (
                 SELECT m.ctid AS place, m.visible_at
                   FROM messages.message m
-                 WHERE m.queue_name = consume.queue_name AND m.priority = level.priority
+                 WHERE m.queue_name = consume.queue_name AND m.priority = chosen
                    AND m.visible_at >= from_at AND m.visible_at <= moment
                    AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > moment)
                  ORDER BY m.visible_at LIMIT wanted FOR UPDATE SKIP LOCKED),
@@ -52,20 +65,35 @@ BEGIN
              WHERE (SELECT CASE WHEN min(visible_at) > from_at + interval '0.2 ms' AND moment > from_at + interval '5.2 ms'
                                 THEN setval(level.low_water_mark, (extract(epoch FROM greatest(least(min(visible_at), moment - interval '5 ms'), 'epoch'::timestamptz + interval '1 us')) * 1000000)::bigint)
                                 ELSE 0 END
-                      FROM ready WHERE NOT swept) IS NOT NULL;
+                      FROM ready WHERE NOT swept AND level.band IS NULL) IS NOT NULL;
             GET DIAGNOSTICS taken = ROW_COUNT;
             wanted := wanted - taken;
+            IF band IS NOT NULL AND chosen IS NOT NULL AND wanted > 0 THEN
+                band := ARRAY(SELECT b.priority FROM unnest(band) AS b (priority) WHERE b.priority < chosen);
+                CONTINUE;
+            END IF;
             EXIT WHEN swept OR (moment < level.sweep_due + CASE WHEN wanted > 0 THEN interval '0' ELSE interval '1 s' END
                                  AND level.sweep_due < moment + interval '1 s')
                    OR (wanted = 0 AND level.low_water IS NULL);
             swept := true;
-            from_at := messages.sweep_priority(consume.queue_name, level.priority,
-                                               CASE WHEN wanted > 0 THEN 'infinity' ELSE from_at END,
-                                               level.max_attempts, greatest(consume.max_messages, 100));
+            IF level.band IS NULL THEN
+                from_at := messages.sweep_priority(consume.queue_name, level.priority,
+                                                   CASE WHEN wanted > 0 THEN 'infinity' ELSE from_at END,
+                                                   level.max_attempts, greatest(consume.max_messages, 100));
+                IF from_at IS NULL THEN
+                    idle := idle || level.priority;
+                END IF;
+            ELSE
+                from_at := messages.sweep_band(consume.queue_name, level.max_attempts, greatest(consume.max_messages, 100));
+                band := level.band;
+            END IF;
             EXIT WHEN from_at IS NULL OR wanted = 0;
         END LOOP;
         EXIT WHEN wanted <= 0;
     END LOOP;
+    IF levels > 4 AND idle IS NOT NULL THEN
+        PERFORM messages.arrange_bands(consume.queue_name, joining => idle);
+    END IF;
     IF NOT known THEN
         PERFORM messages.raise_unknown_queue(consume.queue_name);
     END IF;

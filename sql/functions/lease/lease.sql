@@ -24,13 +24,17 @@ DECLARE
     until    timestamptz;
     from_at  timestamptz;
     swept    boolean;
+    band     smallint[];
+    chosen   smallint;
+    levels   integer     := 0;
+    idle     smallint[];
 BEGIN
     FOR level IN
-        SELECT q.paused, q.max_attempts, q.lease_for, q.max_leased, p.priority, p.low_water AS low_water_mark, p.sweep_due AS sweep_due_mark,
+        SELECT q.paused, q.max_attempts, q.lease_for, q.max_leased, p.priority, p.band, p.low_water AS low_water_mark, p.sweep_due AS sweep_due_mark,
                'epoch'::timestamptz + pg_sequence_last_value(p.low_water) * interval '1 us' AS low_water,
                'epoch'::timestamptz + pg_sequence_last_value(p.sweep_due) * interval '1 us' AS sweep_due
           FROM messages.queue q JOIN messages.queue_priority p ON p.queue_name = q.queue_name
-         WHERE q.queue_name = lease.queue_name ORDER BY p.priority DESC
+         WHERE q.queue_name = lease.queue_name AND NOT p.follows ORDER BY p.priority DESC
     LOOP
         IF until IS NULL THEN
             IF level.paused OR wanted IS NULL OR wanted < 1 OR wanted > 10000 OR lease.lease_for IS NOT NULL
@@ -47,12 +51,21 @@ BEGIN
         END IF;
         from_at := CASE WHEN level.low_water <= clock_timestamp() THEN level.low_water ELSE '-infinity' END;
         swept := false;
+        levels := levels + 1;
+        chosen := level.priority;
+        band := level.band;
         LOOP
+            -- Nearly always all of a band are empty: one look along the index, in whose order the highest comes first.
+            IF band IS NOT NULL THEN
+                chosen := (SELECT m.priority FROM messages.message m
+                            WHERE m.queue_name = lease.queue_name AND m.priority = ANY (band)
+                              AND m.visible_at >= from_at AND m.visible_at <= moment AND m.lock_expires_at IS NULL LIMIT 1);
+            END IF;
             RETURN QUERY
             WITH ready AS MATERIALIZED (
                 SELECT m.ctid AS place, m.visible_at
                   FROM messages.message m
-                 WHERE m.queue_name = lease.queue_name AND m.priority = level.priority
+                 WHERE m.queue_name = lease.queue_name AND m.priority = chosen
                    AND m.visible_at >= from_at AND m.visible_at <= moment
                    AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > moment)
                    AND (pattern IS NULL OR '.' || m.topic ~ pattern)
@@ -71,12 +84,16 @@ BEGIN
              WHERE (SELECT CASE WHEN min(visible_at) > from_at + interval '0.2 ms' AND moment > from_at + interval '5.2 ms'
                                 THEN setval(level.low_water_mark, (extract(epoch FROM greatest(least(min(visible_at), moment - interval '5 ms'), 'epoch'::timestamptz + interval '1 us')) * 1000000)::bigint)
                                 ELSE 0 END
-                      FROM ready WHERE NOT swept AND pattern IS NULL AND lease.headers IS NULL) IS NOT NULL;
+                      FROM ready WHERE NOT swept AND level.band IS NULL AND pattern IS NULL AND lease.headers IS NULL) IS NOT NULL;
             GET DIAGNOSTICS taken = ROW_COUNT;
             wanted := wanted - taken;
             -- The sweep that is due next has to find this lease as well.
             IF taken > 0 AND until < moment + interval '1 s' AND until < messages.stored_moment(level.sweep_due_mark) THEN
                 PERFORM messages.store_moment(level.sweep_due_mark, until);
+            END IF;
+            IF band IS NOT NULL AND chosen IS NOT NULL AND wanted > 0 THEN
+                band := ARRAY(SELECT b.priority FROM unnest(band) AS b (priority) WHERE b.priority < chosen);
+                CONTINUE;
             END IF;
             -- A sweep when it is due, and once a second while there is enough without it. A mark beyond now counts as none:
             -- the clock went back.
@@ -86,13 +103,24 @@ BEGIN
             swept := true;
             -- A call that still wants more has seen all that is ready, so what the sweep frees may lie anywhere. As of the
             -- moment, so that it cannot free what this call leased for a millisecond.
-            from_at := messages.sweep_priority(lease.queue_name, level.priority,
-                                               CASE WHEN wanted > 0 THEN 'infinity' ELSE from_at END,
-                                               level.max_attempts, greatest(lease.max_messages, 100), moment);
+            IF level.band IS NULL THEN
+                from_at := messages.sweep_priority(lease.queue_name, level.priority,
+                                                   CASE WHEN wanted > 0 THEN 'infinity' ELSE from_at END,
+                                                   level.max_attempts, greatest(lease.max_messages, 100), moment);
+                IF from_at IS NULL THEN
+                    idle := idle || level.priority;
+                END IF;
+            ELSE
+                from_at := messages.sweep_band(lease.queue_name, level.max_attempts, greatest(lease.max_messages, 100), moment);
+                band := level.band;
+            END IF;
             EXIT WHEN from_at IS NULL OR wanted = 0;
         END LOOP;
         EXIT WHEN wanted <= 0;
     END LOOP;
+    IF levels > 4 AND idle IS NOT NULL THEN
+        PERFORM messages.arrange_bands(lease.queue_name, joining => idle);
+    END IF;
     IF until IS NULL THEN
         PERFORM messages.raise_unknown_queue(lease.queue_name);
     END IF;

@@ -7,6 +7,7 @@ DECLARE
     started boolean := false;
     mixed   boolean;
     grouped boolean;
+    waits   boolean[];
 BEGIN
     -- Nearly every statement inserts into one queue with one priority: that costs half of what grouping costs.
     SELECT min(a.queue_name) AS queue_name, min(a.priority) AS priority, min(a.id) AS first_id, count(*) AS number,
@@ -55,9 +56,15 @@ BEGIN
         EXIT WHEN NOT mixed;
     END LOOP;
     IF grouped THEN
-        PERFORM messages.queue_up_in_groups(g.queue_name, array_agg(g.id ORDER BY g.id), array_agg(g.group_key ORDER BY g.id),
-                                 array_agg(g.requeued_from ORDER BY g.id))
-           FROM arrived g WHERE g.group_key IS NOT NULL GROUP BY g.queue_name ORDER BY g.queue_name;
+        FOR arrival IN
+            SELECT g.queue_name, array_agg(g.id) AS ids, array_agg(g.group_key) AS group_keys, array_agg(g.requeued_from) AS requeued_from
+              FROM (SELECT a.* FROM arrived a WHERE a.group_key IS NOT NULL ORDER BY a.queue_name, a.id) g
+             GROUP BY g.queue_name ORDER BY g.queue_name
+        LOOP
+            waits := messages.enter_groups(arrival.queue_name, arrival.ids, arrival.group_keys, arrival.requeued_from);
+            UPDATE messages.message m SET due_at = m.visible_at, visible_at = 'infinity'
+             WHERE m.id = ANY (ARRAY(SELECT w.id FROM unnest(arrival.ids, waits) AS w (id, waits) WHERE w.waits));
+        END LOOP;
     END IF;
     RETURN NULL;
 END $$;

@@ -15,7 +15,8 @@ BEGIN
     END IF;
     -- All or none, without waiting for anybody.
     PERFORM FROM messages.dead_message d WHERE d.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
-    PERFORM FROM messages.group_member g WHERE g.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
+    PERFORM FROM messages.group_head g WHERE g.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
+    PERFORM FROM messages.group_follower g WHERE g.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
     PERFORM FROM messages.group_without_head g WHERE g.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
     PERFORM FROM messages.counted_lease c WHERE c.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
     PERFORM FROM messages.schedule s WHERE s.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
@@ -26,7 +27,8 @@ BEGIN
     DELETE FROM messages.message m WHERE m.queue_name = delete_queue.queue_name;
     GET DIAGNOSTICS deleted = ROW_COUNT;
     DELETE FROM messages.dead_message d WHERE d.queue_name = delete_queue.queue_name;
-    DELETE FROM messages.group_member g WHERE g.queue_name = delete_queue.queue_name;
+    DELETE FROM messages.group_head g WHERE g.queue_name = delete_queue.queue_name;
+    DELETE FROM messages.group_follower g WHERE g.queue_name = delete_queue.queue_name;
     DELETE FROM messages.group_without_head g WHERE g.queue_name = delete_queue.queue_name;
     DELETE FROM messages.counted_lease c WHERE c.queue_name = delete_queue.queue_name;
     DELETE FROM messages.schedule s WHERE s.queue_name = delete_queue.queue_name;
@@ -34,10 +36,11 @@ BEGIN
     DELETE FROM messages.dedup d WHERE d.queue_name = delete_queue.queue_name;
     -- A session that read the queue a moment ago still reads and sets its marks.
     INSERT INTO messages.unused_sequence (sequence)
-    SELECT unnest(ARRAY[p.low_water, p.sweep_due]) FROM messages.queue_priority p WHERE p.queue_name = delete_queue.queue_name
+    SELECT unnest(ARRAY[p.own_low_water, p.own_sweep_due]) FROM messages.queue_priority p WHERE p.queue_name = delete_queue.queue_name
     UNION ALL
-    SELECT unnest(ARRAY[q.depth_left, q.depth_recount_at]) FROM messages.queue q
-     WHERE q.queue_name = delete_queue.queue_name AND q.depth_left IS NOT NULL;
+    SELECT s.sequence FROM messages.queue q
+     CROSS JOIN LATERAL unnest(ARRAY[q.depth_left, q.depth_recount_at, q.shared_low_water, q.shared_sweep_due]) AS s (sequence)
+     WHERE q.queue_name = delete_queue.queue_name AND s.sequence IS NOT NULL;
     DELETE FROM messages.queue q WHERE q.queue_name = delete_queue.queue_name;
     RETURN deleted;
 END $$;

@@ -1,19 +1,17 @@
 CREATE OR REPLACE FUNCTION messages.create_priority_sequences(queue_name text, priority smallint) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET default_tablespace = '' SET default_table_access_method = 'heap'
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    number   integer := nextval('messages.priority_sequence_number');
-    low      text := format('messages.low_water_%s', number);
-    due      text := format('messages.sweep_due_%s', number);
+    marks record;
 BEGIN
-    EXECUTE format('CREATE SEQUENCE %s AS bigint', low);
-    EXECUTE format('CREATE SEQUENCE %s AS bigint', due);
-    INSERT INTO messages.queue_priority (queue_name, priority, low_water, sweep_due)
-    VALUES (create_priority_sequences.queue_name, create_priority_sequences.priority, low::regclass, due::regclass)
+    SELECT * INTO marks FROM messages.create_marks();
+    INSERT INTO messages.queue_priority (queue_name, priority, low_water, sweep_due, own_low_water, own_sweep_due)
+    VALUES (create_priority_sequences.queue_name, create_priority_sequences.priority,
+            marks.low_water, marks.sweep_due, marks.low_water, marks.sweep_due)
     ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN                      -- another session was first
-        EXECUTE format('DROP SEQUENCE %s, %s', low, due);
+        EXECUTE format('DROP SEQUENCE %s, %s', marks.low_water, marks.sweep_due);
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.create_priority_sequences(text, smallint) IS

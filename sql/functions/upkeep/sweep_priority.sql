@@ -14,8 +14,6 @@ DECLARE
     lowest timestamptz;
     level  messages.queue_priority;
     ends   timestamptz;
-    took   interval;
-    due    timestamptz;
 BEGIN
     SELECT * INTO level FROM messages.queue_priority p WHERE p.queue_name = sweep_priority.queue_name AND p.priority = sweep_priority.priority;
     SELECT s.lowest INTO lowest
@@ -29,14 +27,7 @@ BEGIN
       FROM (SELECT m.lock_expires_at FROM messages.message m
              WHERE m.queue_name = sweep_priority.queue_name AND m.priority = sweep_priority.priority AND m.visible_at <= began
              ORDER BY m.visible_at LIMIT 1000) m;
-    -- Sweeps take at most 2 % of the time, but the next is due within a second. Where one costs next to nothing, it is due
-    -- when the first of the leases ends.
-    took := clock_timestamp() - began;
-    due := clock_timestamp() + least(50 * took, interval '0.9 s');
-    IF took < interval '50 ms' THEN
-        due := least(due, ends);
-    END IF;
-    PERFORM messages.store_moment(level.sweep_due, due);
+    PERFORM messages.store_sweep_due(level.sweep_due, began, ends);
     RETURN lowest;
 END $$;
 COMMENT ON FUNCTION messages.sweep_priority(text, smallint, timestamptz, integer, integer, timestamptz) IS

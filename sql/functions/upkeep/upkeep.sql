@@ -30,7 +30,7 @@ BEGIN
         END IF;
     END LOOP;
     SELECT coalesce(sum(messages.repair_stuck_groups(q.queue_name)), 0) INTO healed
-      FROM messages.queue q WHERE EXISTS (SELECT FROM messages.group_member g WHERE g.queue_name = q.queue_name);
+      FROM messages.queue q WHERE EXISTS (SELECT FROM messages.group_head g WHERE g.queue_name = q.queue_name);
     IF pg_notification_queue_usage() <= 0.5 THEN
         SELECT coalesce(sum(messages.ring(q.queue_name, 100)), 0) INTO rung
           FROM messages.queue q WHERE q.notify <> 'off' AND NOT q.paused;
