@@ -28,13 +28,8 @@ DECLARE
         ['admin', 'grant_queue revoke_queue queue_grants partition_archive apply_retention adopt_archive_default take_over'],
         -- What these do may change with any version.
         ['internal', 'check_publish new_message ring check_max_depth create_depth_sequences check_topic topic_regex'],
-<<<<<<< HEAD
         ['internal', 'reopen_dispatch check_lease count_leasable record_counted_leases lease_taken_over check_outcomes message_archived'],
-        ['internal', 'check_dead_lease check_remedied_by group_lock_key queue_up_in_groups make_next_of_group_ready'],
-=======
-        ['internal', 'check_lease count_leasable record_counted_leases lease_taken_over check_outcomes message_archived'],
         ['internal', 'check_dead_lease check_remedied_by group_lock_key enter_groups make_next_of_group_ready'],
->>>>>>> main
         ['internal', 'make_next_of_missed_groups_ready repair_stuck_groups'],
         ['internal', 'check_policy check_queue check_queue_name raise_unknown_queue delete_queue'],
         ['internal', 'run_schedules_at check_schedule raise_unknown_schedule next_cron_tick cron_ticks parse_cron parse_cron_field'],
