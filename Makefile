@@ -17,6 +17,8 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
 # The walk through all settings takes minutes, and goes with all tests.
 OF_THE_DATABASE := tests/test_contract.py tests/test_seeds.py tests/core --ignore=tests/core/test_settings.py \
 	--ignore=tests/core/test_testing_plugin.py --ignore=tests/core/test_wheel.py
+# What Java knows of Spark when it starts, with which a Spark that lives for seconds needs half the CPU.
+CLASSES := .run/spark-classes.jsa
 OF_TIME := tests/test_contract.py tests/test_seeds.py tests/core/test_archive.py tests/core/test_groups.py \
 	tests/core/test_health.py tests/core/test_outcomes.py tests/core/test_policy.py tests/core/test_publish.py \
 	tests/core/test_runs.py tests/core/test_schedules.py tests/core/test_traffic.py tests/spark/test_export.py \
@@ -46,9 +48,12 @@ down: setup ## Stop what `make up` or an interrupted demo left running
 	@$(BIN)/python -m tools.airflow stop
 	@$(BIN)/python -m tools.postgres stop
 
-test: setup ## Run all tests, then those of the database on the embedded PostgreSQL too (TESTS=… for some)
+test: setup $(if $(TESTS),,$(CLASSES)) ## Run all tests, then those of the database on the embedded PostgreSQL too (TESTS=… for some)
 	@$(PYTEST) $(or $(TESTS),tests)
 	@$(if $(TESTS)$(PG),,$(PYTEST) --pg=embedded $(OF_THE_DATABASE))
+
+$(CLASSES): requirements.lock tools/java.py | setup
+	@$(BIN)/python -m tools.java
 
 test-fast: setup ## Run the tests of the contract and of core/, in about two minutes
 	@$(PYTEST) $(OF_THE_DATABASE)

@@ -31,7 +31,7 @@ DECLARE
         ['internal', 'reopen_dispatch check_lease count_leasable record_counted_leases lease_taken_over check_outcomes message_archived'],
         ['internal', 'check_dead_lease check_remedied_by group_lock_key enter_groups make_next_of_group_ready'],
         ['internal', 'make_next_of_missed_groups_ready repair_stuck_groups'],
-        ['internal', 'check_policy check_queue check_queue_name raise_unknown_queue delete_queue'],
+        ['internal', 'check_policy check_queue check_queue_name raise_unknown_queue delete_queue sample_messages estimate_messages'],
         ['internal', 'run_schedules_at check_schedule raise_unknown_schedule next_cron_tick cron_ticks parse_cron parse_cron_field'],
         ['internal', 'find_role reads_all_bodies check_access sweep_all sweep_priority sweep sweep_band arrange_bands store_sweep_due create_marks create_priority_sequences stored_moment store_moment'],
         ['internal', 'delete_expired_records drop_unused_sequences suspend_futile_autovacuum notify_queue_is_filling purge_cron_history'],

@@ -14,7 +14,7 @@ from psycopg import sql
 
 from tests.groups import Groups, rank
 from tests.spark.fault_table import Fault, lines
-from tools import STATE, SetupError, mutants, pgbouncer
+from tools import STATE, SetupError, java, mutants, pgbouncer
 from tools.binaries import KINDS, find
 from tools.postgres import Cluster, fleeting_clusters, fleeting_place
 
@@ -22,9 +22,8 @@ from tools.postgres import Cluster, fleeting_clusters, fleeting_place
 os.environ["AIRFLOW_HOME"] = str(STATE / "tests" / f"airflow-home-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
 
-# For every Spark that a test starts: it lives for seconds, and takes 11 s of CPU instead of 21 s without the optimiser.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-os.environ["SPARK_SUBMIT_OPTS"] = JAVA_OPTIONS
+# For every Spark that a test starts.
+os.environ["SPARK_SUBMIT_OPTS"] = java.options()
 
 TEMPLATE = "template_messages"
 CRON_DATABASE = "messages_cron"

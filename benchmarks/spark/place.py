@@ -17,11 +17,11 @@ from pyspark.sql import SparkSession
 from benchmarks.measure import in_turns
 from benchmarks.peers.pgqueue import PGQUEUE
 from benchmarks.server import Server
+from benchmarks.spark.jdbc import jdbc_driver
 from benchmarks.spark.usage import Usage, measured
-from tools import STATE, SetupError
+from tools import STATE
 
 HOME: Final = STATE / "bench" / "spark"
-JDBC: Final = Path("/usr/share/java/postgresql.jar")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +90,13 @@ def postmaster(server: Server) -> int:
 @contextmanager
 def warm_session(server: Server) -> Iterator[Place]:
     """Start Spark with two cores in this process."""
-    if not JDBC.exists():
-        raise SetupError(f"{JDBC} is not there. As root: apt-get install libpostgresql-jdbc-java")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     spark = (
         SparkSession.builder.master("local[2]")
         .appName("pgqueue benchmark")
         .config("spark.driver.memory", "2g")
-        .config("spark.driver.extraClassPath", str(JDBC))
+        .config("spark.driver.extraClassPath", str(jdbc_driver()))
         .config("spark.ui.enabled", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()

@@ -619,6 +619,6 @@ CREATE TYPE messages.open_dispatch AS (
 COMMENT ON TYPE messages.open_dispatch IS 'Messages and the run that has them.';
 CREATE TYPE messages.queue_status AS (
     queue_name text, paused boolean, depth bigint, ready bigint, leased bigint, delayed bigint, oldest_age interval,
-    dead bigint, upkeep_age interval
+    dead bigint, upkeep_age interval, depth_margin bigint, dead_margin bigint
 );
 COMMENT ON TYPE messages.queue_status IS 'A queue in numbers.';

@@ -55,7 +55,8 @@ def stack(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Stack]:
         stack.start()
         stack.client.wait_for_dag("pgqueue_setup")
         run_id = stack.client.trigger("pgqueue_setup")
-        assert stack.client.wait_for_run("pgqueue_setup", run_id) == "success"
+        state = stack.client.wait_for_run("pgqueue_setup", run_id)
+        assert state == "success", stack.client.log("pgqueue_setup", run_id, "install")
         yield stack
     finally:
         stack.stop()

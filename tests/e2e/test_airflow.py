@@ -146,7 +146,7 @@ def test_a_sensor_woken_at_any_moment_after_it_started_never_fails(
 def test_all_waiting_tasks_use_one_listening_connection(stack: Stack, queue_conn: Connection, cluster: Cluster) -> None:
     create(queue_conn, "e2e_many")
     run_id = start(stack, "e2e_many")
-    wait_until_deferred(stack, "e2e_many", run_id, "wait", 100)
+    wait_until_deferred(stack, "e2e_many", run_id, "wait", 25)
     sessions = queue_conn.execute(
         "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         " AND backend_type = 'client backend'"

@@ -13,11 +13,14 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
@@ -37,9 +40,10 @@ from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark import export
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.export import exporter, partition
+from airflow_provider_pgqueue.spark.jobs.export.checksum import checksum_of_file
 from airflow_provider_pgqueue.spark.jobs.export.export import _Export
 from airflow_provider_pgqueue.spark.jobs.export.exporter import Exporter
-from airflow_provider_pgqueue.spark.jobs.exported.manifest import File, staging_folder
+from airflow_provider_pgqueue.spark.jobs.exported.manifest import File, Manifest, staging_folder
 from airflow_provider_pgqueue.spark.jobs.exported.read_export import export_files, read_export
 from airflow_provider_pgqueue.spark.jobs.exported.target import open_target, remove_file, shown
 from tests.test_docs import of_page
@@ -120,6 +124,13 @@ def files(target: Path) -> list[str]:
 
 def manifest_of(target: Path, name: str) -> str:
     return (target / "_manifests" / f"{name}.json").read_text()
+
+
+def read_back(target: Path, name: str) -> str:
+    """Return the manifest with the md5 of what each file has now."""
+    folder = open_target(str(target))
+    manifest = Manifest.from_json(manifest_of(target, name))
+    return manifest.with_checksums([checksum_of_file(folder, file.path) for file in manifest.files])
 
 
 def drop(conn: Connection, name: str, manifest: str) -> int:
@@ -413,7 +424,7 @@ def test_a_path_that_leads_out_of_the_target_is_refused(tmp_path: Path, path: st
     assert kept.exists()
     named = {"chunk": 0, "path": path, "queue_name": "orders", "result": "success", "date": "2026-01-01"}
     with pytest.raises(ValueError, match="leads out of the target"):
-        File.from_json(named | {"rows": 1, "bytes": 1, "md5": ""})
+        File.from_json(named | {"rows": 1, "bytes": 1})
 
 
 @pytest.mark.parametrize("partition", [".", "..", "../..", "/"])
@@ -440,21 +451,65 @@ def test_a_compared_partition_is_dropped_and_the_archive_goes_on(
     assert rows_in_export(session, target) == expected
 
 
+def damage(file: Path) -> None:
+    """Change a byte of the ids in a file."""
+    ids = pq.ParquetFile(file).metadata.row_group(0).column(0)
+    content = bytearray(file.read_bytes())
+    content[ids.data_page_offset + ids.total_compressed_size // 2] ^= 0xFF
+    file.write_bytes(content)
+
+
 def test_a_partition_of_an_earlier_export_is_read_back_before_it_is_dropped(
     conn: Connection, session: SparkSession, target: Path, do: Export
 ) -> None:
     name = make_partition(conn, 40, 300)
     expected = rows_in_archive(conn, name)
     do()
-    file = next(target.rglob("*.parquet"))
-    ids = pq.ParquetFile(file).metadata.row_group(0).column(0)
-    content = bytearray(file.read_bytes())
-    content[ids.data_page_offset + ids.total_compressed_size // 2] ^= 0xFF
-    file.write_bytes(content)
+    damage(next(target.rglob("*.parquet")))
     assert do()["skipped"] == [name]
     done = do(drop=True)
     assert (done["exported"], done["dropped"]) == ([name], [name])
     assert rows_in_export(session, target) == expected
+
+
+def test_files_that_have_other_rows_than_the_partition_do_not_pass_for_its_export(
+    conn: Connection, session: SparkSession, target: Path, do: Export
+) -> None:
+    name = make_partition(conn, 40, 300)
+    expected = rows_in_archive(conn, name)
+    do()
+    manifest = Manifest.from_json(manifest_of(target, name))
+    file = manifest.files[0]
+    path = target / file.path
+    table = pq.read_table(path)
+    ids = pc.add(table["id"], pa.scalar(1, table["id"].type))
+    pq.write_table(table.set_column(0, "id", ids), path)
+    replaced = replace(file, bytes=path.stat().st_size)
+    replace(manifest, files=(replaced, *manifest.files[1:])).save(open_target(str(target)))
+    with pytest.raises(ExportDiffers, match="differs from its manifest"):
+        drop(conn, name, read_back(target, name))
+    assert do()["skipped"] == [name]
+    done = do(drop=True)
+    assert (done["exported"], done["dropped"]) == ([name], [name])
+    assert rows_in_export(session, target) == expected
+
+
+def test_a_manifest_without_the_content_of_its_files_drops_nothing(conn: Connection, target: Path, do: Export) -> None:
+    name = make_partition(conn, 40, 10)
+    do()
+    with pytest.raises(InvalidArgument, match=r"does not say what its files have. Nothing was dropped"):
+        drop(conn, name, manifest_of(target, name))
+
+
+def test_a_partition_whose_export_cannot_be_read_back_twice_is_kept(
+    conn: Connection, target: Path, do: Export, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = make_partition(conn, 40, 300)
+    after(monkeypatch, Exporter, "ensure", lambda: damage(next(target.rglob("*.parquet"))))
+    kept = do(drop=True)["kept"][name]
+    assert "cannot be read back" in kept
+    monkeypatch.undo()
+    assert do(drop=True)["dropped"] == [name]
 
 
 def test_a_dead_message_without_a_remedy_keeps_the_partition(
@@ -467,7 +522,7 @@ def test_a_dead_message_without_a_remedy_keeps_the_partition(
     assert (done["exported"], done["dropped"]) == ([name], [])
     assert "Requeue or dismiss them" in done["kept"][name]
     with pytest.raises(UnremediedMessages, match="dead messages without a remedy"):
-        drop(conn, name, manifest_of(target, name))
+        drop(conn, name, read_back(target, name))
     (leased,) = run(conn, verbs.lease_dead("orders"))
     run(conn, verbs.dismiss(leased.lock_token, [dead], "known"))
     done = do(drop=True)
@@ -490,7 +545,7 @@ def test_a_partition_that_changed_after_the_export_is_not_dropped(
     do()
     change(conn, name, statement)
     with pytest.raises(ExportDiffers, match="Export the partition again"):
-        drop(conn, name, manifest_of(target, name))
+        drop(conn, name, read_back(target, name))
     assert exists(conn, name)
     expected = sorted(rows_in_archive(conn, name), key=str)
     done = do(drop=True)
@@ -501,7 +556,7 @@ def test_a_partition_that_changed_after_the_export_is_not_dropped(
 def test_a_manifest_that_leaves_pages_out_drops_nothing(conn: Connection, target: Path, do: Export) -> None:
     name = make_partition(conn, 40, 2000)
     do()
-    whole = json.loads(manifest_of(target, name))
+    whole = json.loads(read_back(target, name))
     assert len(whole["chunks"]) > 2
     for chunks in (whole["chunks"][1:], whole["chunks"][:-1], whole["chunks"][:1] + whole["chunks"][2:], []):
         with pytest.raises(ExportDiffers, match="does not cover page"):
@@ -521,10 +576,10 @@ def test_a_writer_is_waited_for_shortly_and_what_it_wrote_is_noticed(
     do()
     change(writer, name, "UPDATE {} SET details = 'late'")
     with pytest.raises(ConnectionFailed, match="lock timeout"):
-        drop(conn, name, manifest_of(target, name))
+        drop(conn, name, read_back(target, name))
     writer.commit()
     with pytest.raises(ExportDiffers):
-        drop(conn, name, manifest_of(target, name))
+        drop(conn, name, read_back(target, name))
 
 
 def test_a_change_while_the_partition_is_compared_is_noticed(connect: Connect, target: Path, do: Export) -> None:
@@ -534,7 +589,7 @@ def test_a_change_while_the_partition_is_compared_is_noticed(connect: Connect, t
     change(writer, name, "UPDATE {} SET details = 'late'")
     waits = "SELECT FROM pg_locks WHERE pid = %s AND mode = 'ShareRowExclusiveLock' AND NOT granted"
     with ThreadPoolExecutor(1) as pool:
-        dropped = pool.submit(drop, dropper, name, manifest_of(target, name))
+        dropped = pool.submit(drop, dropper, name, read_back(target, name))
         while not dropped.done() and conn.execute(waits, [dropper.info.backend_pid]).rowcount == 0:
             pass
         writer.commit()
@@ -557,11 +612,11 @@ def test_a_default_isolation_does_not_hide_a_change_while_the_partition_is_compa
     name = make_partition(conn, 40, 100)
     do()
     with pytest.raises(InvalidArgument, match=r"isolation level .* is (repeatable|serializable).*READ COMMITTED"):
-        drop(conn, name, manifest_of(target, name))
+        drop(conn, name, read_back(target, name))
     change(writer, name, "INSERT INTO {} SELECT * FROM {} WHERE result = 'success' LIMIT 1")
     waits = "SELECT FROM pg_locks WHERE pid = %s AND mode = 'ShareRowExclusiveLock' AND NOT granted"
     with Database(dsn).connect() as dropper, ThreadPoolExecutor(1) as pool:
-        dropped = pool.submit(drop, dropper, name, manifest_of(target, name))
+        dropped = pool.submit(drop, dropper, name, read_back(target, name))
         while not dropped.done() and conn.execute(waits, [dropper.info.backend_pid]).rowcount == 0:
             pass
         writer.commit()
@@ -581,15 +636,15 @@ def test_a_partition_of_another_owner_is_kept_and_the_others_are_dropped(
     assert "belongs to role postgres. Nothing was dropped. Its owner can drop it" in done["kept"][foreign]
     assert exists(conn, foreign)
     with pytest.raises(ForeignPartition, match=f"ALTER TABLE messages.{foreign} OWNER TO messages_owner"):
-        drop(conn, foreign, manifest_of(target, foreign))
+        drop(conn, foreign, read_back(target, foreign))
 
 
 def after(monkeypatch: pytest.MonkeyPatch, doer: type, step: str, act: Callable[[], None]) -> None:
     """Act after each time that an export has done a step."""
     method = getattr(doer, step)
 
-    def step_and_act(*arguments: Any) -> Any:
-        done = method(*arguments)
+    def step_and_act(*arguments: Any, **named: Any) -> Any:
+        done = method(*arguments, **named)
         act()
         return done
 
@@ -777,9 +832,12 @@ def test_an_export_whose_session_broke_makes_nothing_valid(
     assert len(ids_in_data(target)) == 100
 
 
-@pytest.mark.parametrize("meanwhile", ["another manifest", "a file less"])
+@pytest.mark.parametrize(
+    ("meanwhile", "why"),
+    [("another manifest", "somebody else changed its export meanwhile"), ("a file less", "cannot be read back")],
+)
 def test_a_partition_is_kept_if_its_export_was_changed_before_the_drop(
-    conn: Connection, target: Path, do: Export, monkeypatch: pytest.MonkeyPatch, meanwhile: str
+    conn: Connection, target: Path, do: Export, monkeypatch: pytest.MonkeyPatch, meanwhile: str, why: str
 ) -> None:
     name = make_partition(conn, 40, 100)
     do()
@@ -788,8 +846,8 @@ def test_a_partition_is_kept_if_its_export_was_changed_before_the_drop(
     change(conn, name, "UPDATE {} SET details = 'changed'")
     ensure = Exporter.ensure
 
-    def change_afterwards(*arguments: Any) -> Any:
-        done = ensure(*arguments)
+    def change_afterwards(*arguments: Any, **named: Any) -> Any:
+        done = ensure(*arguments, **named)
         if meanwhile == "a file less":
             next(target.rglob("*.parquet")).unlink()
         else:
@@ -797,7 +855,7 @@ def test_a_partition_is_kept_if_its_export_was_changed_before_the_drop(
         return done
 
     monkeypatch.setattr(Exporter, "ensure", change_afterwards)
-    assert do(drop=True)["kept"] == {name: "somebody else changed its export meanwhile"}
+    assert why in do(drop=True)["kept"][name]
     monkeypatch.undo()
     done = do(drop=True)
     assert (done["exported"], done["dropped"]) == ([name], [name])

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pyarrow as pa
 import pytest
+from psycopg import sql
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import run, verbs
-from airflow_provider_pgqueue.spark import drain
+from airflow_provider_pgqueue.spark import drain, export, register
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.publish.staging import Stage
+from airflow_provider_pgqueue.spark.source.rows import rows
+from tests.spark.test_export import make_partition, rows_in_archive, rows_in_export
 
 Connection = psycopg.Connection[Any]
 
@@ -34,11 +38,46 @@ def test_a_drain_archives_each_message(
 def test_slots_go_with_the_transaction(pooled_dsn: str, conn: Connection, queue: Callable[..., str]) -> None:
     stage = Stage(Database(pooled_dsn), "job", slots=2)
     stage.open(queue_name=queue("orders"), run_id="nightly")
-    rows = pa.RecordBatch.from_pydict({"message": ["1"] * 100})
+    batch = pa.RecordBatch.from_pydict({"message": ["1"] * 100})
     with ThreadPoolExecutor(6) as pool:
-        winners = list(pool.map(lambda number: stage.put(number, iter([rows])), range(20)))
+        winners = list(pool.map(lambda number: stage.put(number, iter([batch])), range(20)))
     assert conn.execute("SELECT FROM pg_locks WHERE locktype = 'advisory'").rowcount == 0
     assert stage.publish(winners, run_id="nightly", queue_name="orders")["published"] == 2000
+
+
+def test_reads_share_the_sessions_of_the_pooler(pooled_dsn: str) -> None:
+    database, schema = Database(pooled_dsn), pa.schema([("number", pa.int64())])
+
+    def read(number: int) -> set[int]:
+        with database.arrow() as reader:
+            query = sql.SQL("SELECT {}::bigint AS number FROM generate_series(1, 1000)").format(number).as_string(None)
+            found = [set(batch["number"].to_pylist()) for _ in range(5) for batch in rows(reader, query, schema)]
+        return set().union(*found)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(read, range(80))) == [{number} for number in range(80)]
+
+
+def test_the_queue_is_read_as_a_dataframe(
+    session: SparkSession, pooled_dsn: str, conn: Connection, queue: Callable[..., str]
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(500))))
+    register(session, pooled_dsn)
+    assert session.read.format("pgqueue").option("table", "queue").load().count() == 500
+
+
+def test_an_export_is_alone_and_drops_what_it_exported(
+    session: SparkSession, pooled_dsn: str, dsn: str, conn: Connection, tmp_path: Path
+) -> None:
+    name = make_partition(conn, 40, 3000)
+    expected = rows_in_archive(conn, name)
+    target = str(tmp_path / "export")
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda at: export(session, target=target, dsn=at), (pooled_dsn, dsn)))
+    assert sorted(len(done["exported"]) for done in both) == [0, 1]
+    assert rows_in_export(session, tmp_path / "export") == expected
+    assert export(session, target=target, dsn=pooled_dsn, drop=True)["dropped"] == [name]
+    assert conn.execute("SELECT FROM pg_locks WHERE locktype = 'advisory'").rowcount == 0
 
 
 def test_a_connection_string_says_whether_statements_are_prepared(dsn: str) -> None:

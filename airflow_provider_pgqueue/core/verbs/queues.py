@@ -77,8 +77,12 @@ def drop_queue(queue_name: str, *, force: bool = False) -> Statement[int]:
     return Statement("drop_queue", dict(locals()), one)
 
 
-def status(queue_name: str | None = None) -> Statement[list[QueueStatus]]:
-    """Return the numbers of each queue, or of one. Counts every message, so it takes time on a long queue."""
+def status(queue_name: str | None = None, *, exact: bool = False) -> Statement[list[QueueStatus]]:
+    """Return the numbers of each queue, or of one, within milliseconds however long the queues are.
+
+    Counts up to 10,000 messages of a queue. Beyond that it estimates, and the margins of QueueStatus say how far the
+    numbers may be off. With `exact` it counts every message, which takes seconds where millions wait.
+    """
     return Statement("status", dict(locals()), list_of(QueueStatus))
 
 

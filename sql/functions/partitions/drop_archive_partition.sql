@@ -26,6 +26,10 @@ BEGIN
         RAISE EXCEPTION 'this is not the manifest of archive partition %', quote_literal(drop_archive_partition.partition)
             USING ERRCODE = 'PQ004', HINT = 'Give the manifest that its export wrote.';
     END IF;
+    IF EXISTS (SELECT FROM jsonb_array_elements(manifest -> 'files') f WHERE f -> 'md5' IS NULL) THEN
+        RAISE EXCEPTION 'the manifest of archive partition % does not say what its files have', quote_literal(drop_archive_partition.partition)
+            USING ERRCODE = 'PQ004', HINT = 'Nothing was dropped. An export with drop reads the files back and adds the md5 of each.';
+    END IF;
     -- A change of a row makes a new version of it: another place or another transaction.
     versions := format('SELECT count(*) AS rows, bit_xor(hashtidextended(a.ctid, a.xmin::text::bigint)) AS hash
                           FROM messages.message_archive a WHERE a.archived_at >= %L AND a.archived_at < %L', part.first_at, part.end_at);
@@ -68,4 +72,4 @@ BEGIN
     RETURN after.rows;
 END $$;
 COMMENT ON FUNCTION messages.drop_archive_partition(text, jsonb) IS
-    'Drops a closed archive partition if the manifest of its export covers and equals it, and returns how many messages it had. 55P03: it is in use, try again. PQ004: no such partition, not closed, not its manifest, or an isolation level other than read committed. PQ013: it differs from the manifest. PQ014: it has dead messages without a remedy. PQ015: it belongs to another role.';
+    'Drops a closed archive partition if the manifest of its export, with the md5 of what each of its files was read back to have, covers and equals it; returns how many messages it had. 55P03: it is in use, try again. PQ004: no such partition, not closed, not its manifest, or an isolation level other than read committed. PQ013: it differs from the manifest. PQ014: it has dead messages without a remedy. PQ015: it belongs to another role.';

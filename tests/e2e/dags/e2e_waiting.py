@@ -29,7 +29,7 @@ with DAG("e2e_sensor", schedule=None) as sensor:
     read(PgQueueMessageSensor(task_id="wait", queue_name="e2e_sensor").output)
 
 with DAG("e2e_many", schedule=None, max_active_tasks=300) as many:
-    PgQueueMessageSensor.partial(task_id="wait", queue_name="e2e_many").expand(min_messages=[1] * 100)
+    PgQueueMessageSensor.partial(task_id="wait", queue_name="e2e_many").expand(min_messages=[1] * 25)
 
 with DAG("e2e_race", schedule=None, max_active_tasks=30) as race:
     PgQueueMessageSensor.partial(task_id="wait", retries=0).expand(

@@ -1,4 +1,4 @@
-"""The md5 of messages in their physical order, computed from a Parquet file as PostgreSQL computes it.
+"""The md5 of messages in their physical order, computed from a Parquet file as PostgreSQL computes it from its rows.
 
 Each row is a text: numbers, times as microseconds since 1970, other values with their length before them, so that no
 two rows have the same text. What is longer than a kilobyte counts by its own md5, so that the text of many rows stays
@@ -8,7 +8,6 @@ small. `messages.archive_checksums` does the same.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import date
 from hashlib import md5
 from itertools import groupby
 from typing import Final
@@ -20,31 +19,23 @@ from pyarrow.fs import SubTreeFileSystem
 
 _LONG: Final = 1024
 
-Group = tuple[str, str, date]  # queue, result, day
 
-
-def checksum_of_file(target: SubTreeFileSystem, path: str) -> tuple[int, str]:
-    """Read a file back and return how many rows it has and the md5 of their content."""
-    rows, digest = 0, md5(usedforsecurity=False)
+def checksum_of_file(target: SubTreeFileSystem, path: str) -> str:
+    """Read a file back and return the md5 of its content; OSError or ArrowException if it is damaged."""
+    digest = md5(usedforsecurity=False)
     with target.open_input_file(path) as stream:
-        file = pq.ParquetFile(stream)
+        file = pq.ParquetFile(stream, page_checksum_verification=True)
         for group in range(file.num_row_groups):
             for batch in file.read_row_group(group).to_batches(max_chunksize=10_000):
-                rows += batch.num_rows
-                digest.update(between(texts_of(batch), 0, batch.num_rows))
-    return rows, digest.hexdigest()
+                digest.update(_texts(batch))
+    return digest.hexdigest()
 
 
-def texts_of(batch: pa.RecordBatch) -> pa.StringArray:
-    """Return the text of each row."""
-    return pc.binary_join_element_wise(*_fields(batch), "\n", "|", null_handling="replace", null_replacement="")
-
-
-def between(texts: pa.StringArray, first: int, end: int) -> memoryview:
-    """Return the texts of the rows from `first` to before `end`, one behind the other."""
-    _, offsets, characters = texts.buffers()
-    begin, stop = (memoryview(offsets).cast("i")[texts.offset + row] for row in (first, end))
-    return memoryview(characters or b"")[begin:stop]
+def _texts(batch: pa.RecordBatch) -> memoryview:
+    """Return the texts of the rows, one behind the other."""
+    texts = pc.binary_join_element_wise(*_fields(batch), "\n", "|", null_handling="replace", null_replacement="")
+    _, _, characters = texts.buffers()
+    return memoryview(characters or b"")[: pc.sum(pc.binary_length(texts)).as_py() or 0]
 
 
 def _fields(batch: pa.RecordBatch) -> Iterator[pa.Array | str]:

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from hashlib import md5
-from typing import Any, Final
+from datetime import date
+from typing import Final
 from uuid import uuid4
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from psycopg import sql
 from pyarrow.fs import SubTreeFileSystem
 
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.export.checksum import Group, between, checksum_of_file, texts_of
+from airflow_provider_pgqueue.spark.jobs.export.checksum import checksum_of_file
 from airflow_provider_pgqueue.spark.jobs.export.partition import Partition
 from airflow_provider_pgqueue.spark.jobs.exported.manifest import (
     ArchiveColumn,
@@ -28,10 +28,12 @@ from airflow_provider_pgqueue.spark.jobs.exported.manifest import (
     staging_folder,
 )
 from airflow_provider_pgqueue.spark.jobs.exported.target import sync
+from airflow_provider_pgqueue.spark.source.rows import reading
 
 log = logging.getLogger(__name__)
 
 _BUFFERED: Final = 64 * 1024 * 1024  # bytes in memory before row groups are written
+Group = tuple[str, str, date]  # queue, result, day
 _IN_FOLDERS: Final = ["queue_name", "result"]
 _OF_FEW_VALUES: Final = {"priority", "attempts", "requeues", "handled_by", "details", "topic", "fingerprint", "remedy"}
 _ARROW: Final = {
@@ -66,20 +68,19 @@ def export_chunk(
             date=group[2],
             rows=part.rows,
             bytes=target.get_file_info(part.path).size,
-            md5=part.digest.hexdigest(),
         )
         for group, part in split.parts.items()
     }
     return files, version
 
 
-def is_readable(target: SubTreeFileSystem, file: File) -> bool:
-    """Read a file back, and return whether it has the content that its manifest notes."""
+def checksum_of(target: SubTreeFileSystem, file: File) -> str | None:
+    """Read a file back and return the md5 of its rows; None if it is damaged."""
     try:
-        return checksum_of_file(target, file.path) == (file.rows, file.md5)
+        return checksum_of_file(target, file.path)
     except (OSError, pa.ArrowException) as error:
         log.warning("%s cannot be read: %s", file.path, type(error).__name__)
-        return False
+        return None
 
 
 def _read(database: Database, partition: Partition, chunk: Chunk, take: Callable[[pa.RecordBatch], None]) -> Version:
@@ -87,11 +88,10 @@ def _read(database: Database, partition: Partition, chunk: Chunk, take: Callable
 
     Columns without any value in the chunk are left out: most messages use few, and each costs as much without values.
     """
-    with database.arrow("pgqueue export") as conn, conn.cursor() as cursor:
+    with database.arrow("pgqueue export") as conn, reading(conn, "REPEATABLE READ") as cursor:
         # Parallel workers would mix the order of the rows, which is the order of the checksum.
-        cursor.execute("SET max_parallel_workers_per_gather = 0")
-        cursor.execute("SET synchronize_seqscans = off")
-        cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        cursor.execute("SET LOCAL max_parallel_workers_per_gather = 0")
+        cursor.execute("SET LOCAL synchronize_seqscans = off")
         cursor.execute(partition.select_version(chunk))
         number, hash_, *values = cursor.fetchone()
         used = [column for column, count in zip(partition.columns, values, strict=True) if count]
@@ -99,7 +99,6 @@ def _read(database: Database, partition: Partition, chunk: Chunk, take: Callable
         schema = _arrow_schema(used)
         for batch in cursor.fetch_record_batch() if number else ():
             take(batch.cast(schema))
-        cursor.execute("COMMIT")
     return Version(number, hash_)
 
 
@@ -124,7 +123,6 @@ class _Part:
     """A file that is written, with what is known of its content."""
 
     path: str
-    digest: Any = field(default_factory=lambda: md5(usedforsecurity=False))
     rows: int = 0
     buffer: list[pa.RecordBatch] = field(default_factory=list)
     writer: pq.ParquetWriter | None = None
@@ -143,11 +141,9 @@ class _Split:
     def add(self, batch: pa.RecordBatch) -> None:
         some, groups = _grouped(batch)
         rows = _with_all(some, self.schema)
-        texts = texts_of(rows)
         first = 0
         for group, number in groups:
             part = self.parts.setdefault(group, _Part(f"{self.prefix}-{len(self.parts)}.parquet"))
-            part.digest.update(between(texts, first, first + number))
             part.rows += number
             part.buffer.append(rows.slice(first, number))
             first += number
@@ -178,7 +174,12 @@ class _Split:
         if part.writer is None:
             few = [name for name in table.schema.names if name in _OF_FEW_VALUES]
             part.writer = pq.ParquetWriter(
-                part.path, table.schema, filesystem=self.target, compression="zstd", use_dictionary=few
+                part.path,
+                table.schema,
+                filesystem=self.target,
+                compression="zstd",
+                use_dictionary=few,
+                write_page_checksum=True,
             )
         part.writer.write_table(table)
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from itertools import count
+from typing import Any, Final
 
 import psycopg
 from pyspark.errors import PySparkException
@@ -17,7 +18,8 @@ from pyspark.sql import SparkSession
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import check, duration
 from airflow_provider_pgqueue.core.client import ZERO, run
-from airflow_provider_pgqueue.core.errors import ConnectionFailed, ExportError, InvalidArgument
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, ExportDiffers, ExportError, InvalidArgument
+from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.failure import raised_in_spark
 from airflow_provider_pgqueue.spark.jobs.export.exporter import Exporter, PartitionGone
@@ -36,6 +38,8 @@ from airflow_provider_pgqueue.spark.jobs.tables import tasks_at_once
 
 log = logging.getLogger(__name__)
 
+_DROPPED: Final = "dropped"
+
 
 def export(
     spark: SparkSession,
@@ -51,9 +55,10 @@ def export(
     """Write closed partitions of the archive as Parquet, verify them, drop them if wanted.
 
     A partition is exported all or not at all: it counts from when its manifest is there. After a crash run it again;
-    what is exported and unchanged is skipped. Each file was read back and is equal to what PostgreSQL has, before
-    anything is dropped. A partition that cannot be dropped now stands in `kept` of the summary with the reason; nothing
-    of it is lost. One that somebody else drops before it is exported is left out, unless it was asked for by name.
+    what is exported and unchanged is skipped. Before a partition is dropped, its files are read back, and PostgreSQL
+    compares the md5 of what they have with that of its rows; if they differ, it is exported anew, once. A partition
+    that cannot be dropped now stands in `kept` of the summary with the reason; nothing of it is lost. One that somebody
+    else drops before it is exported is left out, unless it was asked for by name.
 
     :param target: Path or URI (file, s3, gs, hdfs) of a folder that driver and executors reach.
     :param older_than: Only partitions whose time ended at least so long ago.
@@ -66,7 +71,7 @@ def export(
         raise InvalidArgument("target is empty. Give a path, or a URI of file, s3, gs or hdfs.")
     check({"older_than": older_than}, {"older_than": duration(ZERO, timedelta(days=36_500))})
     database, at_once = Database(dsn or ""), tasks_at_once(parallelism)
-    exporter = Exporter(spark, database, target, open_target(target), at_once, verify=drop)
+    exporter = Exporter(spark, database, target, open_target(target), at_once)
     work = _Export(exporter, older_than, partitions, drop)
     return once(database, "export", run_id or new_run_id("export"), work.summary)
 
@@ -93,21 +98,18 @@ class _Export:
         names = self._names()
         self._tidy({name: paths for name, paths in found.items() if name not in names})
         for name in names:
-            with self._alone(name) as conn:
-                try:
-                    what, manifest, present = self.exporter.ensure(conn, name)
-                except PartitionGone as error:
-                    if name in self.partitions:
-                        raise InvalidArgument(str(error)) from None
-                    log.info("%s", error)
-                    continue
-                done[what].append(manifest)
-                remove_others(self.exporter.target, manifest, found.get(name, ()))
-                if present and self.drop:
-                    if why := self._drop(conn, manifest):
-                        kept[name] = why
-                    else:
-                        done["dropped"].append(manifest)
+            try:
+                what, manifest, why = self._one(name, found.get(name, ()))
+            except PartitionGone as error:
+                if name in self.partitions:
+                    raise InvalidArgument(str(error)) from None
+                log.info("%s", error)
+                continue
+            done[what].append(manifest)
+            if why == _DROPPED:
+                done["dropped"].append(manifest)
+            elif why:
+                kept[name] = why
         return {
             **{what: [manifest.partition for manifest in manifests] for what, manifests in done.items()},
             "kept": kept,
@@ -116,6 +118,22 @@ class _Export:
             "files": sum(len(manifest.files) for manifest in done["exported"]),
             "seconds": round(time.monotonic() - started, 3),
         }
+
+    def _one(self, name: str, found: Sequence[str]) -> tuple[str, Manifest, str]:
+        """Export a partition, and drop it if wanted; return what was done, the manifest, and what became of it."""
+        with self._alone(name) as lock, self.exporter.database.connect("pgqueue export") as conn:
+            for anew in (False, True):
+                what, manifest, present = self.exporter.ensure(conn, lock, name, anew=anew)
+                remove_others(self.exporter.target, manifest, found)
+                if not (present and self.drop):
+                    return what, manifest, ""
+                try:
+                    why = self._drop(conn, manifest)
+                    break
+                except ExportDiffers as error:  # a row changed since, or a file was damaged or replaced
+                    why = str(error)
+                    log.warning("partition %s: %s", name, why)
+            return what, manifest, why
 
     def _names(self) -> list[str]:
         """Return the partitions to export; those that are asked for by name, also if they were dropped already."""
@@ -145,23 +163,30 @@ class _Export:
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[psycopg.Connection[Any]]:
-        """Wait until no other export works on the partition, and keep the others waiting."""
+        """Wait until no other export works on the partition, and keep the others waiting.
+
+        The lock is of a transaction that stays open and does nothing else: a pooler leaves its session to nobody else.
+        It has no number and no snapshot, so that it holds back neither the vacuum nor the log.
+        """
         with self.exporter.database.connect("pgqueue export") as conn:
-            ask = "SELECT pg_try_advisory_lock(hashtextextended('messages.export ' || %s, 0))"
-            waited = 0
-            while conn.execute(ask, [name]).fetchone() != (True,):
+            for waited in count():
+                with conn.transaction():
+                    if conn.execute(query("lock_export"), [name]).fetchone() == (True,):
+                        yield conn
+                        return
                 if waited % 10 == 0:
                     log.info("partition %s: waiting for another export of it", name)
                 time.sleep(1)  # and not in PostgreSQL, where it would hold a snapshot
-                waited += 1
-            yield conn
 
-    def _drop(self, conn: psycopg.Connection[Any], manifest: Manifest) -> str | None:
-        """Drop the partition if its export stands where it was put; return why it is kept."""
+    def _drop(self, conn: psycopg.Connection[Any], manifest: Manifest) -> str:
+        """Drop the partition if its export stands where it was put and has its rows; return what became of it."""
+        md5s = [md5 for md5 in self.exporter.checksums(manifest) if md5 is not None]
+        if len(md5s) < len(manifest.files):
+            raise ExportDiffers(f"the export of {manifest.partition!r} cannot be read back. See the log for its files.")
         if not manifest.is_in_place(self.exporter.target):
             return "somebody else changed its export meanwhile"
         try:
-            return drop_partition(conn, manifest)
+            return drop_partition(conn, manifest, md5s) or _DROPPED
         except InvalidArgument:
             if closed_partitions(conn, names=[manifest.partition]):
                 raise

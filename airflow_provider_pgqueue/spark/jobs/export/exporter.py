@@ -7,7 +7,6 @@ killed in between leaves files that no manifest names.
 
 from __future__ import annotations
 
-import errno
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from pyspark.sql import SparkSession
 from airflow_provider_pgqueue.core.errors import ExportDamaged, ExportDiffers, PgQueueError
 from airflow_provider_pgqueue.core.quantity import quantity, rate
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.export.chunk import export_chunk, is_readable
+from airflow_provider_pgqueue.spark.jobs.export.chunk import checksum_of, export_chunk
 from airflow_provider_pgqueue.spark.jobs.export.partition import Partition, closed_partitions
 from airflow_provider_pgqueue.spark.jobs.exported.manifest import (
     File,
@@ -52,17 +51,22 @@ class PartitionGone(PgQueueError):
 
 @dataclass(frozen=True, slots=True)
 class Exporter:
-    """Exports partitions to a target, on the driver; with `verify` each file is read back."""
+    """Exports partitions to a target, on the driver."""
 
     spark: SparkSession
     database: Database
     uri: str
     target: SubTreeFileSystem
     at_once: int
-    verify: bool
 
-    def ensure(self, conn: psycopg.Connection[Any], name: str) -> tuple[str, Manifest, bool]:
-        """Return what was done, the manifest that is valid now, and whether the partition is there."""
+    def ensure(
+        self, conn: psycopg.Connection[Any], lock: psycopg.Connection[Any], name: str, *, anew: bool = False
+    ) -> tuple[str, Manifest, bool]:
+        """Return what was done, the manifest that is valid now, and whether the partition is there.
+
+        :param lock: the session that keeps other exports of the partition waiting.
+        :param anew: export it though there is an export that seems to be current.
+        """
         remove_folder(self.target, staging_folder(name))
         try:
             manifest = read_manifest(self.target, name)
@@ -75,7 +79,7 @@ class Exporter:
                 raise PartitionGone(name)
             return "skipped", manifest, False
         (partition,) = found
-        if manifest is not None and self._is_current(conn, partition, manifest):
+        if manifest is not None and not anew and self._is_current(conn, partition, manifest):
             log.info("partition %s: exported already, with %s", name, quantity(manifest.rows))
             return "skipped", manifest, True
         if manifest is not None and manifest.oid != partition.oid:
@@ -83,31 +87,28 @@ class Exporter:
                 f"{shown(self.uri)} has an export of another partition {name!r} with other messages. "
                 f"Give another target, or move that export away: {manifest_path(name)} and its files."
             )
-        older, manifest = manifest, self._export(conn, partition)
+        older, manifest = manifest, self._export(conn, lock, partition)
         if older is not None:
             remove_others(self.target, manifest, [file.path for file in older.files])
-        if self.verify and not self._is_readable(manifest):
-            raise OSError(errno.EIO, "what was written cannot be read back")
         return "exported", manifest, True
 
     def _is_current(self, conn: psycopg.Connection[Any], partition: Partition, manifest: Manifest) -> bool:
-        """Return whether the partition is as it was exported, and the files of that are there and undamaged."""
+        """Return whether the partition is as it was exported, and the files of that are there in their full size."""
         covered = sum(chunk.end_page - chunk.first_page for chunk in manifest.chunks)
         return (
             (manifest.oid, manifest.columns) == (partition.oid, partition.columns)
             and covered >= partition.pages
             and manifest.has_all_files(self.target)
             and partition.version(conn) == manifest.version
-            and not (self.verify and not self._is_readable(manifest))
         )
 
-    def _is_readable(self, manifest: Manifest) -> bool:
-        """Read all files back, on the executors, and return whether they have what the manifest notes."""
+    def checksums(self, manifest: Manifest) -> list[str | None]:
+        """Read all files back, on the executors, and return the md5 of the rows of each; None for a damaged one."""
         target = self.target
         with watching_tasks(self.spark, f"partition {manifest.partition}, reading back"):
-            return all(self._for_each(manifest.files, lambda file: is_readable(target, file)))
+            return self._for_each(manifest.files, lambda file: checksum_of(target, file))
 
-    def _export(self, conn: psycopg.Connection[Any], partition: Partition) -> Manifest:
+    def _export(self, conn: psycopg.Connection[Any], lock: psycopg.Connection[Any], partition: Partition) -> Manifest:
         started = time.monotonic()
         log.info("partition %s: exporting %d pages", partition.name, partition.pages)
         try:
@@ -115,8 +116,8 @@ class Exporter:
             for path, file in staged.items():
                 move(self.target, path, file.path)
             sync_folders(self.target, [file.path for file in manifest.files])
-            # The lock is of the session: if that broke, another export may be at work by now.
-            conn.execute("SELECT")
+            # If the session of the lock broke, another export may be at work by now.
+            lock.execute("SELECT")
             manifest.save(self.target)
         finally:
             remove_folder(self.target, staging_folder(partition.name))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -15,7 +15,7 @@ from psycopg import sql
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import ZERO, run
-from airflow_provider_pgqueue.core.errors import ConnectionFailed, ExportDiffers, ForeignPartition, UnremediedMessages
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, ForeignPartition, UnremediedMessages
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.jobs.exported.manifest import ArchiveColumn, Chunk, Manifest, Version
 from airflow_provider_pgqueue.spark.jobs.progress import watching
@@ -86,9 +86,12 @@ def closed_partitions(
     return [Partition(**row | {"columns": tuple(ArchiveColumn(*column) for column in row["columns"])}) for row in found]
 
 
-def drop_partition(conn: psycopg.Connection[Any], manifest: Manifest) -> str | None:
-    """Let PostgreSQL compare the partition with its manifest and drop it; return why it is kept if it is."""
-    statement = verbs.drop_archive_partition(manifest.partition, manifest.to_json())
+def drop_partition(conn: psycopg.Connection[Any], manifest: Manifest, md5s: Sequence[str]) -> str | None:
+    """Let PostgreSQL compare the partition with what its files have, and drop it; return why it is kept if it is.
+
+    ExportDiffers if it is not what the files have.
+    """
+    statement = verbs.drop_archive_partition(manifest.partition, manifest.with_checksums(md5s))
     why = "it is in use"
     for attempt in range(_DROP_TRIES):
         try:
@@ -98,7 +101,7 @@ def drop_partition(conn: psycopg.Connection[Any], manifest: Manifest) -> str | N
             if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable | psycopg.errors.DeadlockDetected):
                 raise
             time.sleep(random.uniform(0.1, 0.3) * (attempt + 1))
-        except (UnremediedMessages, ExportDiffers, ForeignPartition) as error:
+        except (UnremediedMessages, ForeignPartition) as error:
             why = str(error)
             break
         else:

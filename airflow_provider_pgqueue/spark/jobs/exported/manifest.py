@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime
 from hashlib import sha256
@@ -57,7 +57,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
-    """A file with the messages of one chunk, queue, result and day; `md5` is of their content, not of the file."""
+    """A file with the messages of one chunk, queue, result and day."""
 
     chunk: int
     path: str
@@ -66,7 +66,6 @@ class File:
     date: date
     rows: int
     bytes: int
-    md5: str
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> File:
@@ -105,6 +104,11 @@ class Manifest:
         content = asdict(self) | {"format": _FORMAT, "rows": self.rows, "bytes": self.bytes}
         content = json.loads(json.dumps(content, default=lambda moment: moment.isoformat()))
         return json.dumps(content | {"checksum": _checksum(content)}, indent=1, ensure_ascii=False)
+
+    def with_checksums(self, md5s: Sequence[str]) -> str:
+        """Return what PostgreSQL compares its rows with: the manifest with the md5 of what each file has."""
+        files = [{**asdict(file), "md5": md5} for file, md5 in zip(self.files, md5s, strict=True)]
+        return json.dumps({**asdict(self), "files": files}, default=lambda moment: moment.isoformat())
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:

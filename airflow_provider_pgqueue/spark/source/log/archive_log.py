@@ -18,7 +18,7 @@ from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source import options as given
 from airflow_provider_pgqueue.spark.source.log.log_end import LogEnd, LogWatch, Offset
 from airflow_provider_pgqueue.spark.source.log.log_plan import LogPlan
-from airflow_provider_pgqueue.spark.source.rows import rows
+from airflow_provider_pgqueue.spark.source.rows import reading, rows
 from airflow_provider_pgqueue.spark.source.schema import ARCHIVE, arrow_schema
 from airflow_provider_pgqueue.spark.source.selection import compare, conditions
 from airflow_provider_pgqueue.spark.source.session import Session
@@ -115,14 +115,14 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Give the rows of one part, by a short statement for each stretch of it; it can be repeated."""
         stretches, read_at = partition.value
         schema = arrow_schema(self._columns)
-        with self._database.arrow(_NAME) as conn, conn.cursor() as cursor:
+        with self._database.arrow(_NAME) as conn:
             # Another server than the driver's, if several are in the connection string, may not have it yet.
-            _require(cursor, stretches[-1].end)
+            horizon, _, _ = _end(conn)
+            _require(horizon, stretches[-1].end)
             for stretch in stretches:
-                yield from rows(cursor, self._query(stretch.start, stretch.end), schema)
+                yield from rows(conn, self._query(stretch.start, stretch.end), schema)
             if self._fail_on_data_loss:
-                cursor.execute("SELECT begins_at, gone_before_xid FROM messages.archive_log_end()")
-                begins_at, gone_before_xid = cursor.fetchone()
+                _, begins_at, gone_before_xid = _end(conn)
                 if stretches[0].start < gone_before_xid and read_at < begins_at:
                     raise _loss(read_at, begins_at)
 
@@ -161,9 +161,14 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 log.warning("%s", _loss(read_at, end.begins_at))
 
 
-def _require(cursor: Any, end: int) -> None:
-    cursor.execute("SELECT horizon FROM messages.archive_log_end()")
-    if (horizon := cursor.fetchone()[0]) < end:
+def _end(conn: Any) -> Any:
+    with reading(conn) as cursor:
+        cursor.execute("SELECT horizon, begins_at, gone_before_xid FROM messages.archive_log_end()")
+        return cursor.fetchone()
+
+
+def _require(horizon: int, end: int) -> None:
+    if horizon < end:
         raise InvalidArgument(
             f"the batch goes to transaction {end}, and this server knows those before {horizon}: it is a replica "
             "that is behind. Let the executors connect to the server of the driver."

@@ -56,9 +56,9 @@ class RangeReader(DataSourceReader):
         if not statements:
             return
         schema = arrow_schema(self.selection.columns)
-        with self.database.arrow("pgqueue spark read") as conn, conn.cursor() as cursor:
+        with self.database.arrow("pgqueue spark read") as conn:
             for statement in statements:
-                yield from rows(cursor, statement, schema, has_where=self.selection.where is not None)
+                yield from rows(conn, statement, schema, has_where=self.selection.where is not None)
 
 
 def _check_where(conn: psycopg.Connection[Any], selection: Selection) -> None:
