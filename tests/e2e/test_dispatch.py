@@ -201,7 +201,8 @@ def test_a_waiting_dispatcher_keeps_to_max_open_and_survives_kill_9(stack: Stack
         stack.client.pause("e2e_dispatch_waiting")
     assert most <= 2
     assert account(queue_conn, "e2e_few") == {"success": 12}
-    assert {result for _, result in dispatches(queue_conn, "e2e_few")} == {"success"}
+    # A task that died with its scheduler fails its run, and the message goes to another.
+    assert {result for _, result in dispatches(queue_conn, "e2e_few")} <= {"success", "failed"}
 
 
 def test_the_example_packs_orders(stack: Stack, queue_conn: Connection) -> None:
