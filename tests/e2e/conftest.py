@@ -46,9 +46,8 @@ def stack(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Stack]:
             "AIRFLOW_CONN_PGQUEUE_DEFAULT": cluster.create_database("e2e_queue"),
             # Parsed once: the files do not change, and each parsing takes the machine some seconds.
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
-            # A task whose scheduler was killed counts as running for five minutes, unless told otherwise.
-            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "40",
-            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "5",
+            # A scheduler looks every five minutes for tasks of one that was killed, unless told otherwise.
+            "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
             "AIRFLOW_VAR_PGQUEUE_EXPORT_TARGET": str(directory / "export"),
             "AIRFLOW_VAR_PGQUEUE_TRIAGE_REPORT": str(directory / "triage.html"),
         },

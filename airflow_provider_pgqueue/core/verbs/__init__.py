@@ -67,6 +67,7 @@ from airflow_provider_pgqueue.core.verbs.publish import (
 from airflow_provider_pgqueue.core.verbs.queues import (
     Policy,
     alter_queue,
+    closed_queues,
     create_queue,
     drop_queue,
     lease_policy,
@@ -75,7 +76,6 @@ from airflow_provider_pgqueue.core.verbs.queues import (
     ready_queues,
     resume_queue,
     status,
-    unknown_queues,
 )
 from airflow_provider_pgqueue.core.verbs.roles import (
     grant_queue,
@@ -140,6 +140,7 @@ __all__ = [
     "bind_topic",
     "check_queues_exist",
     "closed_archive_partitions",
+    "closed_queues",
     "consume",
     "count_remedies",
     "create_queue",
@@ -208,7 +209,6 @@ __all__ = [
     "triage_causes",
     "unbind_topic",
     "uninstall_cron",
-    "unknown_queues",
     "unschedule",
     "upkeep",
     "upkeep_mode",

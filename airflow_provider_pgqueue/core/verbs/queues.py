@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any, TypedDict, Unpack
 
-from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, only_row, onlys, to_json
-from airflow_provider_pgqueue.core.message import LeasePolicy, QueueStatus, ReadyQueue
+from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, only_row, to_json
+from airflow_provider_pgqueue.core.message import ClosedQueue, LeasePolicy, QueueStatus, ReadyQueue
 
 
 class Policy(TypedDict, total=False):
@@ -106,9 +106,11 @@ def ready_queues(
     return Statement("ready_queues", arguments, list_of(ReadyQueue), {"queue_names": "text[]", "headers": "jsonb"})
 
 
-def unknown_queues(queue_names: Collection[str]) -> Statement[list[str]]:
-    """Return those of these names that no queue has, or none that the session may observe."""
-    return Statement("unknown_queues", {"queue_names": list(queue_names)}, onlys, {"queue_names": "text[]"})
+def closed_queues(queue_names: Collection[str]) -> Statement[list[ClosedQueue]]:
+    """Return those of these names for which one would wait in vain: unknown to the session, or of a paused queue."""
+    return Statement(
+        "closed_queues", {"queue_names": list(queue_names)}, list_of(ClosedQueue), {"queue_names": "text[]"}
+    )
 
 
 def lease_policy(queue_name: str) -> Statement[LeasePolicy]:
