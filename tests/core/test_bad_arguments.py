@@ -269,6 +269,7 @@ USUAL_CALLS: dict[str, dict[str, Any]] = {
     "requeue": {"lock_token": None, "ids": "{1}"},
     "lease_named": {"lease_name": "a", "queue_name": "orders"},
     "lease": {"queue_name": "orders"},
+    "dispatch_messages": {"queue_name": "orders", "dag_id": "pack"},
     "create_queue": {"queue_name": "new"},
     "alter_queue": {"queue_name": "orders"},
 }

@@ -21,6 +21,7 @@ DECLARE
 BEGIN
     PERFORM messages.check_read_committed(), messages.check_queue(dispatch_messages.queue_name, 'consume'),
             messages.check_name('dag_id', dispatch_messages.dag_id),
+            messages.check_duration('lease_for', dispatch_messages.lease_for, '1 millisecond', '12 hours', required => true),
             messages.check_number('max_open', coalesce(dispatch_messages.max_open, 0), 1, 10000),
             messages.check_number('batch_size', coalesce(dispatch_messages.batch_size, 0), 1, 10000);
     IF dispatch_messages.group_by NOT IN ('topic', 'reference') THEN
