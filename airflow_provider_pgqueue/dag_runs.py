@@ -1,7 +1,7 @@
 """What a task or a trigger can learn of DAG runs and do with them, through Airflow's task SDK.
 
 The SDK starts a run only by an exception that ends the task, that of `TriggerDagRunOperator`. So `start_run` sends the
-message that Airflow sends after that exception: docs/decisions/0022-dispatches.md.
+message that Airflow sends after that exception: docs/decisions/0023-dispatches.md.
 """
 
 from __future__ import annotations

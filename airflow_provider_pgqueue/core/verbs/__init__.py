@@ -89,6 +89,7 @@ from airflow_provider_pgqueue.core.verbs.runs import (
     replay,
     run_archived,
     run_backlog,
+    run_holder,
     run_summary,
 )
 from airflow_provider_pgqueue.core.verbs.schedules import (
@@ -195,6 +196,7 @@ __all__ = [
     "route_topic",
     "run_archived",
     "run_backlog",
+    "run_holder",
     "run_schedules",
     "run_summary",
     "schedule",
