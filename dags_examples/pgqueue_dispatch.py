@@ -6,6 +6,8 @@ time. A run that succeeds archives its message; one that fails has it delivered 
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from airflow.sdk import DAG, get_current_context, task
 
 from airflow_provider_pgqueue.dispatch import get_messages
@@ -14,6 +16,7 @@ from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator
 with DAG(
     "pgqueue_dispatch",
     schedule="@continuous",
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),  # without one, Airflow makes a single run
     max_active_runs=1,
     is_paused_upon_creation=True,
     tags=["pgqueue"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,13 @@ with DAG("e2e_dispatch_batches", schedule=None) as dispatch_batches:
         task_id="dispatch", queue_name="e2e_mapped", trigger_dag_id="e2e_handle_mapped", batch_size=3
     )
 
-with DAG("e2e_dispatch_waiting", schedule="@continuous", max_active_runs=1, is_paused_upon_creation=True) as waiting:
+with DAG(
+    "e2e_dispatch_waiting",
+    schedule="@continuous",
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    max_active_runs=1,
+    is_paused_upon_creation=True,
+) as waiting:
     PgQueueDispatchOperator(
         task_id="dispatch",
         queue_name="e2e_few",
