@@ -42,8 +42,8 @@ _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 class Statement(Generic[T]):
     """A call of one function of schema `messages`, to be run by `run` or `run_async`.
 
-    `decode` turns the rows into the result. A crash of the server may undo a call that is not `durable`:
-    docs/decisions/0015-leases-are-not-flushed.md.
+    `decode` turns the rows into the result; `columns` says what they hold. A crash of the server may undo a call that
+    is not `durable`: docs/decisions/0015-leases-are-not-flushed.md.
     """
 
     function: str
@@ -51,11 +51,12 @@ class Statement(Generic[T]):
     decode: Callable[[list[Row]], T]
     types: Mapping[str, str] = field(default_factory=dict)
     durable: bool = True
+    columns: str = "*"
 
     @property
     def sql(self) -> str:
         """The SQL text, with named arguments, so that a function may grow new ones; None leaves the default."""
-        return f"SELECT * FROM {self._call}"  # noqa: S608 names from this module only
+        return f"SELECT {self.columns} FROM {self._call}"  # noqa: S608 names from this module only
 
     @property
     def sql_alone(self) -> str:

@@ -93,12 +93,7 @@ def drain(bench: Bench) -> list[Line]:
 
 def _grouped(peer: Peer, groups: int) -> Peer:
     """Return the peer with a plain INSERT that spreads its messages over groups."""
-    empty = {"pgqueue": f"{peer.empty}, messages.group_head, messages.group_follower, messages.group_without_head"}
-    return replace(
-        peer,
-        add=_ADD[peer.name].replace(":groups", str(groups)),
-        empty=empty.get(peer.name, peer.empty),
-    )
+    return replace(peer, add=_ADD[peer.name].replace(":groups", str(groups)))
 
 
 _ADD: Final = {

@@ -274,12 +274,14 @@ COMMENT ON COLUMN messages.group_head.group_key IS 'The group.';
 COMMENT ON COLUMN messages.group_head.id IS 'Its first message, which alone can be leased; NULL if it was finished and the next sweep looks for another.';
 
 CREATE TABLE messages.group_follower (
-    queue_name text   COLLATE "C" NOT NULL,
-    group_key  text   COLLATE "C" NOT NULL,
+    group_hash bigint NOT NULL,
     id         bigint NOT NULL,
-    PRIMARY KEY (queue_name, group_key, id)
+    queue_name text   NOT NULL,
+    group_key  text   NOT NULL,
+    PRIMARY KEY (group_hash, id)
 );
 COMMENT ON TABLE messages.group_follower IS 'The messages that wait behind the head of their group: the smallest id is next.';
+COMMENT ON COLUMN messages.group_follower.group_hash IS 'Stands for queue and group in the key, because numbers are compared faster. Several groups may share one.';
 COMMENT ON COLUMN messages.group_follower.queue_name IS 'The queue.';
 COMMENT ON COLUMN messages.group_follower.group_key IS 'The group.';
 COMMENT ON COLUMN messages.group_follower.id IS 'The message.';
