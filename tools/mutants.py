@@ -232,8 +232,8 @@ MUTANTS: Final = (
     _m(
         "groups: everybody is a head",
         "enter_groups",
-        "AND NOT EXISTS (SELECT FROM head h WHERE h.id = m.id)",
-        "AND false",
+        "head.id IS NULL AND m.group_key IS NOT NULL",
+        "false",
     ),
     _m(
         "groups: a requeued head goes to the end",
