@@ -6,6 +6,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from airflow_provider_pgqueue.spark.source.data_source import PgQueueSource, dat
 from airflow_provider_pgqueue.spark.source.publish.staging import StagedRows
 from airflow_provider_pgqueue.spark.source.publish.writer import (
     Messages,
+    PartitionWriter,
     PublishOptions,
     PublishStreamWriter,
     PublishWriter,
@@ -52,6 +54,22 @@ class FaultyWriter(PublishWriter):
         super().commit(messages)
 
 
+class FaultyPartitionWriter(PartitionWriter):
+    """Publishes partition 0 alone: the task of the other one never ends."""
+
+    def __init__(self, database: Database, options: PublishOptions, home: Path) -> None:
+        super().__init__(database, options)
+        self._home = home
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
+        task: Any = TaskContext.get()
+        if task.partitionId() == 1:
+            hang(self._home / "partition 1")
+        staged = super().write(iterator)
+        (self._home / "each").touch()
+        return staged
+
+
 class FaultyStreamWriter(PublishStreamWriter):
     """Hangs when the batch is published and Spark does not know it yet."""
 
@@ -67,8 +85,10 @@ class FaultyStreamWriter(PublishStreamWriter):
 def faulty_source(home: Path) -> type[PgQueueSource]:
     """Return the data source whose fault is the name of the queue."""
 
-    def writer(self: PgQueueSource, schema: StructType, overwrite: bool) -> PublishWriter:
+    def writer(self: PgQueueSource, schema: StructType, overwrite: bool) -> FaultyWriter | FaultyPartitionWriter:
         options = PublishOptions.of(self.options, schema, overwrite=overwrite)
+        if options.commit_per == "partition":
+            return FaultyPartitionWriter(self.database, options, home)
         return FaultyWriter(self.database, options, self.options["queue"], home)
 
     def stream_writer(self: PgQueueSource, schema: StructType, overwrite: bool) -> PublishStreamWriter:
@@ -77,8 +97,8 @@ def faulty_source(home: Path) -> type[PgQueueSource]:
     return type("FaultySource", (data_source(Database()),), {"writer": writer, "streamWriter": stream_writer})
 
 
-def publish(frame: DataFrame, fault: str) -> None:
-    frame.write.format("pgqueue").mode("append").option("queue", fault).option("runId", fault).save()
+def publish(frame: DataFrame, fault: str, **options: str) -> None:
+    frame.write.format("pgqueue").mode("append").options(queue=fault, runId=fault, **options).save()
 
 
 def main(home: Path) -> None:
@@ -90,6 +110,7 @@ def main(home: Path) -> None:
     arrivals = spark.readStream.schema("message string").parquet(str(home / "in"))
     options = {"queue": "stream", "checkpointLocation": str(home / "checkpoint")}
     arrivals.writeStream.format("pgqueue").options(**options).start()
+    Thread(target=publish, args=(numbers, "each"), kwargs={"commitPer": "partition"}, daemon=True).start()
     publish(numbers, "before")
 
 
