@@ -247,7 +247,7 @@ def commands_and_environments() -> str:
     ("writer", "what"),
     [
         (SLOW_WRITER, "speculation in a write, both attempts staged"),
-        (SLOW_PARTITION_WRITER, "speculation in a write with commitPer, both attempts published"),
+        (SLOW_PARTITION_WRITER, "speculation in a write by partitions, both attempts ended"),
     ],
 )
 def test_speculation_publishes_one_of_two_attempts_of_a_task(

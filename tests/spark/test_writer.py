@@ -200,7 +200,7 @@ def test_each_row_is_published_once_whenever_a_task_or_the_driver_dies(
     for what, name, number in (
         ("kill -9 between staging and commit of a write, run again", "before", 10),
         ("a task of a write fails after staging, run again", "retry", 10),
-        ("kill -9 between two partitions of a write with commitPer, run again", "each", 10),
+        ("kill -9 between two partitions of a write, run again", "each", 10),
         ("kill -9 between the publishing sink's and the checkpoint's commit", "stream", 11),
     ):
         found = bodies(conn, name)
