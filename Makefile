@@ -24,6 +24,13 @@ OF_TIME := tests/test_contract.py tests/test_seeds.py tests/core/test_archive.py
 	tests/core/test_runs.py tests/core/test_schedules.py tests/core/test_traffic.py tests/spark/test_export.py \
 	tests/spark/test_rollup.py tests/spark/test_watch.py
 
+# One more process, which has nothing to do with the others: they wait a lot, and the last of them is alone for minutes.
+EMBEDDED := .run/tests-embedded.log
+BOTH = trap 'kill $$! 2>/dev/null' EXIT INT TERM; \
+	$(BIN)/python -m pytest -n 0 -p no:cacheprovider --pg=embedded $(OF_THE_DATABASE) >$(EMBEDDED) 2>&1 & \
+	$(PYTEST) tests && status=0 || status=$$?; \
+	wait $$! || status=$$?; cat $(EMBEDDED); exit $$status
+
 help: ## Show this help
 	@echo "Usage: make TARGET [PG=embedded|debian] [FLIGHTS=20000] [TESTS=tests/test_x.py]"
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-11s %s\n", $$1, $$2 }'
@@ -48,9 +55,8 @@ down: setup ## Stop what `make up` or an interrupted demo left running
 	@$(BIN)/python -m tools.airflow stop
 	@$(BIN)/python -m tools.postgres stop
 
-test: setup $(if $(TESTS),,$(CLASSES)) ## Run all tests, then those of the database on the embedded PostgreSQL too (TESTS=… for some)
-	@$(PYTEST) $(or $(TESTS),tests)
-	@$(if $(TESTS)$(PG),,$(PYTEST) --pg=embedded $(OF_THE_DATABASE))
+test: setup $(if $(TESTS),,$(CLASSES)) ## Run all tests, and those of the database on the embedded PostgreSQL too (TESTS=… for some)
+	@$(if $(TESTS)$(PG),$(PYTEST) $(or $(TESTS),tests),$(BOTH))
 
 $(CLASSES): requirements.lock tools/java.py | setup
 	@$(BIN)/python -m tools.java

@@ -26,6 +26,8 @@ class QueueTask(BaseOperator):
     """By the names of the arguments."""
     attributes: ClassVar[Mapping[str, str]] = {}
     """Where an argument is kept, if not under its own name, because Airflow uses that."""
+    unseen_fields: ClassVar[frozenset[str]] = frozenset({"message"})
+    """Templates that Airflow renders, but neither stores nor shows under Rendered Template: they are bodies."""
 
     def __init__(
         self,
@@ -41,6 +43,11 @@ class QueueTask(BaseOperator):
             max_retry_delay=max_retry_delay,
             **kwargs,
         )
+
+    def _do_render_template_fields(self, *args: Any, **kwargs: Any) -> None:
+        super()._do_render_template_fields(*args, **kwargs)
+        # Airflow stores what is a template field of the task that it rendered, which runs only once.
+        self.template_fields = [name for name in self.template_fields if name not in self.unseen_fields]
 
     def check_written(self) -> None:
         """Check the arguments as they were written; where a template or another task makes one, only its texts."""

@@ -32,7 +32,7 @@ def delayed(bench: Bench) -> list[Line]:
     )
 
 
-@case("leased", "10,000 leased messages in the queue; lease and archive 10, 4 clients")
+@case("leased", "10,000 leased messages in the queue; lease and archive 10, 4 clients", quick=False)
 def leased(bench: Bench) -> list[Line]:
     def before(peer: Peer, conn: Connection) -> None:
         peer.publish(conn, 10_000)
@@ -41,9 +41,9 @@ def leased(bench: Bench) -> list[Line]:
     return _beside_an_empty_one(bench, "10,000 leased", before)
 
 
-@case("waiting", "1,000,000 waiting messages in the queue; lease and archive 10, 4 clients")
+@case("waiting", "1,000,000 waiting messages in the queue; lease and archive 10, 4 clients", quick=False)
 def waiting(bench: Bench) -> list[Line]:
-    messages = 300_000 if bench.quick else 1_000_000
+    messages = 1_000_000
     return _beside_an_empty_one(bench, f"{messages:,} waiting", lambda peer, conn: peer.publish(conn, messages))
 
 

@@ -77,7 +77,7 @@ def lease_archive_100(bench: Bench) -> list[Line]:
     return lines
 
 
-@case("lease-archive-1000", "lease and archive 1,000 at a time, 8 clients")
+@case("lease-archive-1000", "lease and archive 1,000 at a time, 8 clients", quick=False)
 def lease_archive_1000(bench: Bench) -> list[Line]:
     samples = bench.consume(contestants("lease_archive", PGQUEUE, PGMQ, batch=1000, clients=8))
     return _lease_archive("lease-archive-1000", samples, 1.7)
@@ -120,7 +120,7 @@ def publish_1(bench: Bench) -> list[Line]:
     ]
 
 
-@case("publish-1-gated-sync", "publish one at a time, notify gated, 8 clients, synchronous_commit on")
+@case("publish-1-gated-sync", "publish one at a time, notify gated, 8 clients, synchronous_commit on", quick=False)
 def publish_1_gated_sync(bench: Bench) -> list[Line]:
     load = Load(PGQUEUE.script("publish"), clients=8, synchronous=True)
     samples = bench.publish(

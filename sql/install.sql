@@ -41,6 +41,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/topics/topic_regex.sql
 
 -- Lease, renew, finish, give back
+\ir functions/lease/first_of_band.sql
 \ir functions/lease/lease.sql
 \ir functions/lease/extend.sql
 \ir functions/lease/archive.sql
@@ -92,9 +93,11 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/queues/drop_queue.sql
 \ir functions/queues/delete_queue.sql
 \ir functions/queues/status.sql
+\ir functions/queues/estimate_messages.sql
+\ir functions/queues/sample_messages.sql
 \ir functions/queues/ready_queues.sql
 \ir functions/queues/lease_policy.sql
-\ir functions/queues/unknown_queues.sql
+\ir functions/queues/closed_queues.sql
 \ir functions/queues/check_policy.sql
 \ir functions/queues/check_queue.sql
 \ir functions/queues/check_queue_name.sql

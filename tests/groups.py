@@ -5,7 +5,17 @@ from __future__ import annotations
 from xdist.scheduler import LoadScopeScheduling
 
 # The longest first, so that no process is alone with one at the end. What is not named comes after them.
-ORDER = ("tests/e2e/", "tests/spark/test_faults.py", "tests/spark/")
+ORDER = (
+    "tests/e2e/",
+    "tests/spark/test_faults.py",
+    "tests/spark/",
+    "tests/core/test_settings.py",
+    "tests/chaos/",
+    "tests/core/test_roles.py",
+    "tests/core/test_wheel.py",
+    "tests/core/test_state_machine.py",
+    "tests/core/test_breaker.py",
+)
 
 
 class Groups(LoadScopeScheduling):

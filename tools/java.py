@@ -3,7 +3,7 @@
     .venv/bin/python -m tools.java
 
 A Spark of the tests needs 7 s of CPU to its first results with this archive of class data, and 14 s without it. The
-archive fits one Java and one set of jars: a Java that it does not fit ignores it.
+archive fits one Java and one set of jars: a Java that it does not match ignores it.
 """
 
 from __future__ import annotations

@@ -29,12 +29,18 @@ LONGEST: Final = 300.0  # seconds: tests that hang have noticed, and statement_t
 MODEL: Final = "tests/core/test_state_machine.py"
 CONTRACT: Final = "tests/test_contract.py"
 SEEDS: Final = "tests/test_seeds.py"
+SWEEP: Final = "tests/core/test_sweep.py"
+PUBLISH: Final = "tests/core/test_publish.py"
 GROUPS: Final = "tests/core/test_groups.py"
+BANDS: Final = "tests/core/test_bands.py"
 POLICY: Final = "tests/core/test_policy.py"
 ROLES: Final = "tests/core/test_roles.py"
 SCHEDULES: Final = "tests/core/test_schedules.py"
 OUTCOMES: Final = "tests/core/test_outcomes.py"
 BAD_INPUT: Final = "tests/core/test_bad_input.py"
+OTHERS_DEAD: Final = "tests/core/test_dead.py::test_the_token_of_another_lease_changes_no_dead_message"
+ENDED_DEAD: Final = "tests/core/test_dead.py::test_a_lease_that_ended_changes_no_dead_message"
+STALE: Final = f"{CONTRACT}::test_a_stale_token_is_refused_and_changes_nothing"
 WAITED: Final = f"{CONTRACT}::test_a_call_that_waited_for_a_row_lock_past_its_lease_is_refused"
 
 
@@ -45,7 +51,7 @@ class Mutant:
     name: str
     function: str
     changes: tuple[tuple[str, str], ...]
-    tests: tuple[str, ...] = (MODEL,)
+    tests: tuple[str, ...]
 
     def apply(self, conn: psycopg.Connection[Any]) -> None:
         """Replace the function in the database by one with the mistake."""
@@ -65,7 +71,15 @@ class Mutant:
 
 
 def _m(name: str, function: str, old: str, new: str, *tests: str) -> Mutant:
-    return Mutant(name, function, ((old, new),), tests or (MODEL,))
+    return Mutant(name, function, ((old, new),), tests or _tests_of(name))
+
+
+def _tests_of(name: str) -> tuple[str, ...]:
+    """Return what notices a mistake of this kind, the quickest first: the model takes half a minute, and finds most."""
+    subject = name.partition(":")[0]
+    return {"sweep": (SWEEP, MODEL), "groups": (GROUPS, MODEL), "publish": (PUBLISH, MODEL)}.get(
+        subject, (CONTRACT, MODEL)
+    )
 
 
 def _check_apart(verb: str) -> Mutant:
@@ -83,15 +97,16 @@ def _check_apart(verb: str) -> Mutant:
 
 def _fences() -> Iterator[Mutant]:
     for verb in ("archive", "extend", "release"):
-        yield _m(f"{verb}: no token", verb, f" AND m.lock_token = {verb}.lock_token", "")
+        yield _m(f"{verb}: no token", verb, f" AND m.lock_token = {verb}.lock_token", "", f"{STALE}[{verb}]")
         ended = (" AND m.lock_expires_at > clock_timestamp()", "")
         yield _m(f"{verb}: a lease that ended", verb, *ended, f"{WAITED}[{verb}]")
         now = (" AND m.lock_expires_at > clock_timestamp()", " AND m.lock_expires_at > now()")
         yield _m(f"{verb}: the time of the transaction", verb, *now, f"{WAITED}[{verb}]")
         yield _check_apart(verb)
-    for verb in ("requeue", "dismiss", "release_dead"):
-        yield _m(f"{verb}: no token", verb, f" AND d.lock_token = {verb}.lock_token", "")
-        yield _m(f"{verb}: a lease that ended", verb, " AND d.lock_expires_at > clock_timestamp()", "")
+    for verb in ("requeue", "dismiss", "release_dead", "extend_dead"):
+        yield _m(f"{verb}: no token", verb, f" AND d.lock_token = {verb}.lock_token", "", f"{OTHERS_DEAD}[{verb}]")
+        ended = (" AND d.lock_expires_at > clock_timestamp()", "")
+        yield _m(f"{verb}: a lease that ended", verb, *ended, f"{ENDED_DEAD}[{verb}]")
 
 
 OPEN_LEASE: Final = f"{CONTRACT}::test_a_lease_in_an_open_transaction_holds_up_nobody"
@@ -118,6 +133,13 @@ MUTANTS: Final = (
     _m("lease: any headers", "lease", "AND (lease.headers IS NULL OR m.headers @> lease.headers)", ""),
     _m("lease: never sweeps", "lease", "EXIT WHEN swept OR", "EXIT WHEN true OR"),
     _m("lease: stops after the first priority", "lease", "EXIT WHEN wanted <= 0", "EXIT WHEN true"),
+    _m("lease: only the highest of a band", "lease", "b.priority < chosen", "false", BANDS),
+    _m("band: not divided by a backlog", "arrange_bands", "FILTER (WHERE NOT m.shares)", "FILTER (WHERE false)", BANDS),
+    _m("band: what is leased joins", "arrange_bands", "m.visible_at <= moment))", "m.lock_expires_at IS NULL))", BANDS),
+    _m("band: waits for who arranges it", "arrange_bands", "FOR UPDATE SKIP LOCKED", "FOR UPDATE", BANDS),
+    _m("band: its mark hides what is ready", "sweep_band", "least(lowest, below)", "moment", BANDS),
+    _m("band: no backlog leaves", "sweep_band", "IF cardinality(leaving) > 0", "IF false", BANDS),
+    _m("band: its expired leases stay", "sweep_band", "swept.lowest);", "lowest);", BANDS),
     _m("lease: max_leased does not count", "count_leasable", "RETURN greatest(0, ", "RETURN 1000000 + greatest(0, "),
     _m("lease: a pause is none", "check_lease", "IF paused THEN", "IF false THEN"),
     _m("lease: any number", "check_lease", "max_messages NOT BETWEEN 1 AND 10000", "false", BAD_INPUT),
@@ -136,6 +158,7 @@ MUTANTS: Final = (
         "archive: does not delete",
         "archive",
         (("DELETE FROM messages.message m", "SELECT m.* FROM messages.message m"), ("RETURNING m.*)", ")")),
+        (CONTRACT, MODEL),
     ),
     _m("archive: no outcomes", "archive", "coalesce(o.outcome ->> 'result', archive.result)", "archive.result"),
     _m("archive: no dead message", "message_archived", "IF NEW.result <> 'success' THEN", "IF false THEN"),

@@ -94,7 +94,7 @@ class Standalone:
                 said = _APPLICATION.search((process / "cmdline").read_bytes())
                 if said and os.getpgid(int(process.name)) in ours:
                     found.setdefault(said[1].decode(), []).append(int(process.name))
-        return found[max(found)]
+        return found[max(found)] if found else []
 
     def stop(self) -> None:
         """End everything, executors and their Python processes too."""
@@ -104,6 +104,11 @@ class Standalone:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(10)
             self.kill(process)
+
+    def forget(self, process: subprocess.Popen[bytes]) -> None:
+        """Forget what was submitted and has ended, with whatever it left."""
+        self.kill(process)
+        self._processes.remove(process)
 
     @staticmethod
     def kill(process: subprocess.Popen[bytes]) -> None:

@@ -29,9 +29,15 @@ from airflow_provider_pgqueue.core.quantity import quantity, rate
     show_default=True,
     help="Connections that consume at the same time.",
 )
-@click.option("--batch-size", type=click.IntRange(1), default=100, show_default=True, help="Messages in each call.")
 @click.option(
-    "--body-bytes", type=click.IntRange(2), default=200, show_default=True, help="Size of each body in bytes."
+    "--batch-size", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages in each call."
+)
+@click.option(
+    "--body-bytes",
+    type=click.IntRange(2, 1_000_000),
+    default=200,
+    show_default=True,
+    help="Size of each body in bytes.",
 )
 @shared_options
 @pass_settings

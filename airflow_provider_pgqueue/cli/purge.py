@@ -10,7 +10,7 @@ from airflow_provider_pgqueue.cli.output import show
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.quantity import estimate, quantity
 
 
 @click.command()
@@ -25,6 +25,7 @@ def purge(settings: Settings, queue: str, yes: bool) -> None:
     """
     with connected(settings) as conn:
         (found,) = run(conn, verbs.status(queue))
-        confirm(f"Delete {quantity(found.ready + found.delayed)} of queue {queue} for good?", yes=yes)
+        waiting = estimate(found.ready + found.delayed, found.depth_margin)
+        confirm(f"Delete {quantity(waiting)} of queue {queue} for good?", yes=yes)
         deleted = run(conn, verbs.purge_queue(queue))
     show(settings, {"queue_name": queue, "messages_deleted": deleted}, f"deleted {quantity(deleted)} of {queue}.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -17,11 +17,13 @@ from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, share
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
+from airflow_provider_pgqueue.core.quantity import estimate
 from airflow_provider_pgqueue.core.query import query
 
 
 @click.command()
 @click.argument("queue", required=False)
+@click.option("--exact", is_flag=True, help="Count every message, which takes seconds where millions wait.")
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option(
     "--interval", type=duration, default="2s", show_default=True, help="Time between two refreshes of --watch."
@@ -33,38 +35,53 @@ from airflow_provider_pgqueue.core.query import query
 @shared_options
 @pass_settings
 def stats(
-    settings: Settings, queue: str | None, watch: bool, interval: timedelta, window: timedelta, refreshes: int | None
+    settings: Settings,
+    queue: str | None,
+    exact: bool,
+    watch: bool,
+    interval: timedelta,
+    window: timedelta,
+    refreshes: int | None,
 ) -> None:
     """Show depth, ages and rates of each queue, once or live.
 
     success_rate counts messages per second that were archived as success, dead_rate those with any other result.
+    Numbers with ~ are estimates, of queues with more than 10,000 messages; with --json the margins tell how exact.
     """
     with connected_for_long(settings) as lasting:
         if not watch:
-            show_rows(settings, "queues", _numbers(lasting.conn, queue, window))
+            rows = _numbers(lasting.conn, queue, window, exact=exact)
+            show_rows(settings, "queues", rows, _columns(rows))
             return
-        _watch(settings, _repeated(lasting, queue, window, interval, refreshes))
+        _watch(settings, _repeated(lasting, queue, window, interval, refreshes, exact=exact))
 
 
-def _numbers(conn: Connection, queue: str | None, window: timedelta) -> list[Row]:
+def _numbers(conn: Connection, queue: str | None, window: timedelta, *, exact: bool) -> list[Row]:
     seconds = max(window.total_seconds(), 0.001)
     counted = conn.execute(query("finished_by_queue"), [window]).fetchall()
     finished = {name: (done, dead) for name, done, dead in counted}
     rows: list[Row] = []
-    numbers = run(conn, verbs.status(queue))
+    numbers = run(conn, verbs.status(queue, exact=exact))
     for row in records(numbers):
         done, dead = finished.get(row["queue_name"], (0, 0))
-        rows.append({**row, "success_rate": done / seconds, "dead_rate": dead / seconds})
+        depths = {name: estimate(row[name], row["depth_margin"]) for name in ("depth", "ready", "leased", "delayed")}
+        rates = {"success_rate": done / seconds, "dead_rate": dead / seconds}
+        rows.append({**row, **depths, "dead": estimate(row["dead"], row["dead_margin"]), **rates})
     return rows
 
 
+def _columns(rows: Sequence[Row]) -> list[str]:
+    """Return what people see: the margins show in ~."""
+    return [name for name in (rows[0] if rows else ()) if not name.endswith("_margin")]
+
+
 def _repeated(
-    lasting: Lasting, queue: str | None, window: timedelta, interval: timedelta, refreshes: int | None
+    lasting: Lasting, queue: str | None, window: timedelta, interval: timedelta, refreshes: int | None, *, exact: bool
 ) -> Iterator[list[Row]]:
     done = 0
     while True:
         try:
-            numbers = _numbers(lasting.conn, queue, window)
+            numbers = _numbers(lasting.conn, queue, window, exact=exact)
         except (psycopg.Error, ConnectionFailed) as error:
             lasting.reopen(error)
             continue
@@ -85,5 +102,5 @@ def _watch(settings: Settings, numbers: Iterator[list[Row]]) -> None:
 
     with Live(console=console(), auto_refresh=False) as live:
         for rows in numbers:
-            shown: Any = table(rows) if rows else "no queues"
+            shown: Any = table(rows, _columns(rows)) if rows else "no queues"
             live.update(shown, refresh=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -41,8 +42,8 @@ _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 class Statement(Generic[T]):
     """A call of one function of schema `messages`, to be run by `run` or `run_async`.
 
-    `decode` turns the rows into the result. A crash of the server may undo a call that is not `durable`:
-    docs/decisions/0015-leases-are-not-flushed.md.
+    `decode` turns the rows into the result; `columns` says what they hold. A crash of the server may undo a call that
+    is not `durable`: docs/decisions/0015-leases-are-not-flushed.md.
     """
 
     function: str
@@ -50,11 +51,12 @@ class Statement(Generic[T]):
     decode: Callable[[list[Row]], T]
     types: Mapping[str, str] = field(default_factory=dict)
     durable: bool = True
+    columns: str = "*"
 
     @property
     def sql(self) -> str:
         """The SQL text, with named arguments, so that a function may grow new ones; None leaves the default."""
-        return f"SELECT * FROM {self._call}"  # noqa: S608 names from this module only
+        return f"SELECT {self.columns} FROM {self._call}"  # noqa: S608 names from this module only
 
     @property
     def sql_alone(self) -> str:
@@ -100,7 +102,7 @@ def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
     Raises a PgQueueError. LeaseLost is raised after the call took effect for the messages that were not lost.
     """
     try:
-        with conn.cursor(row_factory=dict_row, binary=True) as cursor:
+        with own_transaction(conn), conn.cursor(row_factory=dict_row, binary=True) as cursor:
             rows = cursor.execute(_text(conn, statement), statement.given).fetchall()
     except psycopg.Error as error:
         raise translate(error) from error
@@ -110,7 +112,9 @@ def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
 async def run_async(conn: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T:
     """Run a verb on an async connection and return its result, as `run` does."""
     try:
-        async with conn.cursor(row_factory=dict_row, binary=True) as cursor:
+        alone = conn.isolation_level is not None and is_alone(conn)
+        own = conn.transaction() if alone else nullcontext()
+        async with own, conn.cursor(row_factory=dict_row, binary=True) as cursor:
             await cursor.execute(_text(conn, statement), statement.given)
             rows = await cursor.fetchall()
     except psycopg.Error as error:
@@ -119,11 +123,20 @@ async def run_async(conn: psycopg.AsyncConnection[Any], statement: Statement[T])
 
 
 def _text(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], statement: Statement[Any]) -> str:
-    # Not in the caller's transaction, nor in a pipeline, where statements may share one: the setting lasts to its end
-    # and would make the commit of the other statements less durable.
+    # The setting lasts to the end of the transaction, and would make the commit of other statements less durable.
+    return statement.sql_alone if is_alone(conn) else statement.sql
+
+
+def own_transaction(conn: psycopg.Connection[Any]) -> AbstractContextManager[object]:
+    """Return the transaction that a single statement needs: one behind a pooler whose role is not READ COMMITTED."""
+    return conn.transaction() if conn.isolation_level is not None and is_alone(conn) else nullcontext()
+
+
+def is_alone(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
+    """Return whether the next statement is a transaction of its own: not the caller's, nor part of a pipeline."""
     pgconn = conn.pgconn
     alone = conn.autocommit and pgconn.transaction_status == TransactionStatus.IDLE
-    return statement.sql_alone if alone and pgconn.pipeline_status == PipelineStatus.OFF else statement.sql
+    return alone and pgconn.pipeline_status == PipelineStatus.OFF
 
 
 class JsonText(str):

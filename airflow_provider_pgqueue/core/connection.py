@@ -6,7 +6,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import psycopg
@@ -30,6 +30,8 @@ from airflow_provider_pgqueue.core.query import query
 
 _JSONB: Final = 3802  # its OID
 _UNDEFINED: Final = ("3F000", "42883", "42P01")  # schema, function, table
+_VERSION: Final = b"\1"  # that the driver expects before the text of a jsonb in binary
+_AT_ONCE: Final = 1_000_000  # characters of JSON that are read together: a second copy in memory
 _PORT: Final = re.compile(r"[\d, ]*")
 # A cut link is noticed after about idle + count * interval seconds; the default of the system is two hours.
 DEFAULTS: Final[dict[str, Any]] = {
@@ -49,8 +51,8 @@ def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
     """Return a new autocommit connection; ConnectionFailed if it cannot be opened.
 
     Its transactions are READ COMMITTED, and texts, moments and durations arrive as they were sent, whatever the role,
-    database or server sets; behind a pooler that holds for the verbs, and the role's isolation level remains. JSON that
-    Python cannot read arrives as `Unreadable`. A dead network is noticed after about 25 seconds. `arguments` are
+    database or server sets; behind a pooler that holds for the verbs, and for what is inside `conn.transaction()`. JSON
+    that Python cannot read arrives as `Unreadable`. A dead network is noticed after about 25 seconds. `arguments` are
     parameters of libpq and psycopg.
 
     Statements are prepared, unless a pooler such as PgBouncer stands in between, where the next transaction may have
@@ -68,7 +70,7 @@ def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
             raise
     except psycopg.Error as error:
         raise translate(error) from error
-    _mind_pooler(conn, row, given)
+    conn.isolation_level = _mind_pooler(conn, row, given)
     read_any_json(conn)
     return conn
 
@@ -86,7 +88,7 @@ async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncCo
             raise
     except psycopg.Error as error:
         raise translate(error) from error
-    _mind_pooler(conn, row, given)
+    await conn.set_isolation_level(_mind_pooler(conn, row, given))
     read_any_json(conn)
     return conn
 
@@ -108,10 +110,18 @@ def _number_or_none(given: Any) -> int | None:
 
 def _mind_pooler(
     conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], row: Any, given: Mapping[str, Any]
-) -> None:
+) -> psycopg.IsolationLevel | None:
+    """Prepare nothing behind a pooler, and return the isolation level to begin transactions with, if it matters."""
+    pid, isolation, _ = row
     # A pooler makes up the process id that it gives to a client.
-    if "prepare_threshold" not in given and row[0] != conn.info.backend_pid:
+    if pid == conn.info.backend_pid:
+        return None
+    if "prepare_threshold" not in given:
         conn.prepare_threshold = None
+    if isolation not in ("read committed", "read uncommitted"):
+        # For each transaction, as no setting of the session outlives one; `run` then gives a verb one of its own.
+        return psycopg.IsolationLevel.READ_COMMITTED
+    return None
 
 
 def read_any_json(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
@@ -121,6 +131,25 @@ def read_any_json(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) 
     """
     if conn.adapters.get_loader(_JSONB, Format.BINARY) is JsonbBinaryLoader:
         set_json_loads(_read_json, conn)
+
+
+def json_reader(conn: psycopg.Connection[Any]) -> Callable[[list[str]], list[Any]]:
+    """Return what reads JSON texts as this connection reads JSON, of a whole batch in one call if that is our way."""
+    loader = conn.adapters.get_loader(_JSONB, Format.BINARY)
+    if loader is None or getattr(loader, "_loads", None) is _read_json:
+        return _read_all_json
+    load = loader(_JSONB, conn).load
+    return lambda texts: [load(_VERSION + text.encode()) for text in texts]
+
+
+def _read_all_json(texts: list[str]) -> list[Any]:
+    if len(texts) > 1 and sum(map(len, texts)) <= _AT_ONCE:
+        try:
+            found: list[Any] = json.loads(f"[{','.join(texts)}]")
+            return found
+        except (ValueError, RecursionError):
+            pass  # one of them: which one, only reading each can say
+    return [_read_json(text) for text in texts]
 
 
 def _read_json(text: str | bytes) -> Any:

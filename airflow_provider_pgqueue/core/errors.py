@@ -213,6 +213,7 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "54000": InvalidMessage,  # program_limit_exceeded: too large for jsonb
     "54001": InvalidMessage,  # statement_too_complex: nested too deep
     "23514": InvalidArgument,  # check_violation: a result in outcomes
+    "22007": InvalidArgument,  # invalid_datetime_format: a text for a duration or moment
     "22008": InvalidArgument,  # datetime_field_overflow
     "22015": InvalidArgument,  # interval_field_overflow
     "22003": InvalidArgument,  # numeric_value_out_of_range
@@ -255,7 +256,7 @@ def translate(error: psycopg.Error) -> Exception:
         own = error.sqlstate.startswith("PQ") or kind is PermissionDenied
         cure = (error.diag.message_hint if own else None) or _CURES.get(kind)
         return kind(text, cure)
-    if isinstance(error, psycopg.DataError) and error.sqlstate is None:
+    if error.sqlstate is None and (isinstance(error, psycopg.DataError) or str(error).startswith("cannot adapt")):
         # The driver refused it before it was sent.
         return InvalidArgument(
             f"an argument cannot be sent: {error}", "Give text without NUL and numbers in their range."

@@ -16,15 +16,23 @@ from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, LeaseLost, PgQueueError
+from airflow_provider_pgqueue.core.errors import (
+    InvalidArgument,
+    InvalidMessage,
+    LeaseLost,
+    PgQueueError,
+)
+from airflow_provider_pgqueue.core.intake import Intake
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import (
+    PLAIN,
     Failed,
     Outcome,
     Rejected,
     Retry,
     Success,
     describe,
+    is_plain,
     text_of,
 )
 from airflow_provider_pgqueue.core.quantity import quantity
@@ -93,6 +101,14 @@ class Lease(Sequence[Message]):
     def held(self) -> list[Message]:
         """The messages that are neither settled nor known to be lost."""
         return [message for message in self._messages if message.id in self._held]
+
+    def holds(self, message: Message) -> bool:
+        """Return whether a message is neither settled nor known to be lost."""
+        return message.id in self._held
+
+    def holds_just(self, ids: Collection[int]) -> bool:
+        """Return whether these are the only messages that are neither settled nor known to be lost."""
+        return self._held == set(ids)
 
     def __enter__(self) -> Self:
         # In a transaction of the caller a renewal would take effect at its commit only: too late for a long handler.
@@ -200,7 +216,8 @@ class Lease(Sequence[Message]):
         with self._calling:
             if self._token is None:
                 return
-            handled = {id_: outcome for id_, outcome in self.handled.items() if id_ in self._held}
+            # A copy, because the handler may return meanwhile.
+            handled = {id_: outcome for id_, outcome in self.handled.copy().items() if id_ in self._held}
             unstarted = self._held - self.in_hand - set(handled)
             self._held -= set(handled) | unstarted
             calls = list(settlement(self._token, handled, handled_by=self._handled_by))
@@ -231,6 +248,31 @@ class Lease(Sequence[Message]):
         self._settle({message.id: outcome for message, outcome in outcomes.items()}, lost)
         if lost:
             raise LeaseLost(lost)
+
+    def exchange(
+        self, outcomes: Mapping[int, Outcome | None], intake: Intake, max_messages: int
+    ) -> list[Message] | None:
+        """Settle the last messages of this lease and lease others in one call; return them, or None if that cannot be.
+
+        Then nothing has happened. `lost` has the ids of those that were lost; the others are archived.
+        """
+        finals = {id_: outcome for id_, outcome in outcomes.items() if not isinstance(outcome, Retry)}
+        if len(finals) < len(outcomes) or self._token is None or not intake.can_exchange:
+            return None
+        with self._calling:
+            # Again: somebody beside the handler may have settled them.
+            if not self.holds_just(finals):
+                return None
+            try:
+                lost, messages = intake.exchange(self._token, finals, max_messages)
+            except PgQueueError:
+                if self._conn.closed:
+                    raise
+                # What refused it, such as an outcome or a queue that is paused now, shows in a call of its own.
+                return None
+            self.lost |= lost
+            self._held.clear()
+        return messages
 
     def _settle(self, outcomes: Mapping[int, Outcome | None], lost: set[int]) -> None:
         try:
@@ -304,9 +346,9 @@ def settlement(
             # By its text, because the failure in it is a dict, which has no hash.
             retries.setdefault(repr(outcome), (outcome, []))[1].append(id_)
         else:
-            finals[id_] = outcome or Success()
+            finals[id_] = outcome or PLAIN
     if finals:
-        special = {id_: outcome for id_, outcome in finals.items() if outcome != Success()}
+        special = {id_: outcome for id_, outcome in finals.items() if not is_plain(outcome)}
         yield list(finals), verbs.archive(lock_token, list(finals), outcomes=special, handled_by=handled_by)
     for retry, ids in retries.values():
         yield (

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 CHANNELS: Final = ("new_message", "dead_message")
 AsyncConnection = psycopg.AsyncConnection[Any]
 _TRAILING_LOOK = 0.25  # seconds: in notify mode `gated` the last publisher of a burst may not have rung
+_AFTER_RING = 0.02  # seconds until the look, where the one who was rung for looks at once
 _PERMANENT = (
     "28",
     "3D",
@@ -49,6 +50,8 @@ class Listener:
     :param poll_interval: seconds between looks when nothing rings, each shortened at random by up to a tenth.
     :param deadline: seconds that connecting or one look may take.
     :param min_gap: least seconds between two looks; all that rings in between leads to one look.
+    :param on_ring: called at once for each NOTIFY, by a consumer that then looks for work itself. The look comes a
+        little later, for all that rang meanwhile, and does not compete with it.
     :param name: who listens, for the log.
     """
 
@@ -60,6 +63,7 @@ class Listener:
         poll_interval: float = 30.0,
         deadline: float = 10.0,
         min_gap: float = 0.0,
+        on_ring: Callable[[], None] | None = None,
         name: str = "listener",
     ) -> None:
         self._connect = connect
@@ -67,6 +71,7 @@ class Listener:
         self._poll_interval = poll_interval
         self._deadline = deadline
         self._min_gap = min_gap
+        self._on_ring = on_ring
         self._name = name
         self._nudged = asyncio.Event()
         self._warned_of_pooler = False
@@ -140,13 +145,27 @@ class Listener:
         if gap > 0:
             await asyncio.sleep(gap)
         if rung:
-            await self._look_in_time(conn)
-            await self._rings(conn, hears, min(_TRAILING_LOOK, pause))
+            if self._on_ring is not None:
+                await self._rings_for(conn, _AFTER_RING)
+            next_in = await self._look_in_time(conn)
+            soon = _TRAILING_LOOK if next_in is None else max(next_in.total_seconds(), 0.001)
+            trailing = min(_TRAILING_LOOK, soon)
+            if self._on_ring is not None:
+                await self._rings_for(conn, trailing)
+            else:
+                await self._rings(conn, hears, trailing)
+
+    async def _rings_for(self, conn: AsyncConnection, pause: float) -> None:
+        """Pass on what rings until the end of the pause."""
+        clock = asyncio.get_running_loop().time
+        end = clock() + pause
+        while (left := end - clock()) > 0:
+            await self._rings(conn, True, left)
 
     async def _rings(self, conn: AsyncConnection, hears: bool, pause: float) -> bool:
         """Wait for a NOTIFY, a nudge or the end of the pause; return whether a NOTIFY came."""
         waits: set[asyncio.Task[Any]] = {asyncio.create_task(self._nudged.wait())}
-        bell = asyncio.create_task(_bell(conn, pause)) if hears else None
+        bell = asyncio.create_task(self._bell(conn, pause)) if hears else None
         if bell is not None:
             waits.add(bell)
         try:
@@ -163,13 +182,14 @@ class Listener:
             return False
         return bell.result()
 
-
-async def _bell(conn: AsyncConnection, pause: float) -> bool:
-    # The payload is never read: anybody may send anything on a channel.
-    async with contextlib.aclosing(conn.notifies(timeout=pause, stop_after=1)) as notifications:
-        async for _ in notifications:
-            return True
-    return False
+    async def _bell(self, conn: AsyncConnection, pause: float) -> bool:
+        # The payload is never read: anybody may send anything on a channel.
+        async with contextlib.aclosing(conn.notifies(timeout=pause, stop_after=1)) as notifications:
+            async for _ in notifications:
+                if self._on_ring is not None:
+                    self._on_ring()
+                return True
+        return False
 
 
 def _is_permanent(error: Exception) -> bool:

@@ -60,8 +60,30 @@ class Retry:
 Outcome = Success | Rejected | Failed | Retry
 
 
+PLAIN: Final = Success()  # what most handlers mean, made once
+
+
+def is_plain(outcome: Outcome | None) -> bool:
+    """Return whether it is a success without details and output."""
+    # Not by ==, which an output may answer in its own way.
+    return outcome is None or (isinstance(outcome, Success) and outcome.details is None and outcome.output is None)
+
+
 class RejectMessage(Exception):
     """A handler raises this to reject a message as invalid; the text becomes the reason."""
+
+
+def outcome_of(
+    error: BaseException, *, delay: timedelta | None = None, failure: dict[str, str] | None = None
+) -> Rejected | Retry:
+    """Return the outcome of a message whose handler raised: Rejected for RejectMessage, else Retry after `delay`.
+
+    `failure` describes the error, if it was described before.
+    """
+    if isinstance(error, RejectMessage):
+        return Rejected(storable(text_of(error)))
+    text = storable(f"{type(error).__name__}: {text_of(error)}"[:4000])
+    return Retry(delay, text, failure=failure or describe(error))
 
 
 def describe(error: BaseException) -> dict[str, str]:

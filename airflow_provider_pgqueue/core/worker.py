@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 
@@ -26,6 +26,8 @@ from airflow_provider_pgqueue.core.listener import AsyncConnection, Listener
 from airflow_provider_pgqueue.core.pause import pause_after
 
 log = logging.getLogger(__name__)
+
+_AFTER_NOTHING: Final = 0.01  # seconds until the next look of a worker that found nothing
 
 
 @dataclass(kw_only=True)
@@ -83,19 +85,25 @@ class Worker:
         return self.counts
 
     def _serve(self, conn: psycopg.Connection[Any], until_empty: bool, breaker: Breaker) -> None:
+        intake = self.consumer.intake(conn)
         while not self._stopping.is_set():
             # Before the work: what rings meanwhile must lead to another look.
             self._wake.clear()
+            counts: Counter[str] = Counter()
             try:
-                self.counts.update(
-                    self.consumer.drain(conn, stop=self._stopping.is_set, breaker=breaker, on_batch=self._note_success)
+                counts = self.consumer.drain(
+                    conn, stop=self._stopping.is_set, breaker=breaker, on_batch=self._note_success, intake=intake
                 )
+                self.counts.update(counts)
             except QueuePaused as error:
                 # A worker outlives a pause: resume_queue rings.
                 log.info("%s", error)
             self._failures = 0
             if until_empty:
                 return
+            if not counts:
+                # A queue that rings a thousand times a second costs the consumers of others a hundred leases.
+                self._stopping.wait(_AFTER_NOTHING)
             self._wake.wait(self.poll_interval)
 
     def _note_success(self, counts: Counter[str]) -> None:
@@ -133,7 +141,11 @@ class Worker:
             loop.close()
 
     async def _listen(self) -> None:
-        await Listener(self._connect_listener, self._look, poll_interval=self.poll_interval).run()
+        # What rings may be for another queue. But to ask first would cost a round trip more than to lease at once.
+        listener = Listener(
+            self._connect_listener, self._look, poll_interval=self.poll_interval, on_ring=self._wake.set
+        )
+        await listener.run()
 
     async def _connect_listener(self) -> AsyncConnection:
         return await connect_async(self.conninfo, application_name="pgqueue listener")

@@ -234,6 +234,7 @@ class PgQueueConsumeOperator(QueueTask):
             poll_interval=self.poll_interval,
             topic=self.topic,
             headers=self.headers,
+            for_task=True,
             ring_after=min(SAFE_TO_RESUME * 2 ** min(fruitless, 10), longest),
         )
 

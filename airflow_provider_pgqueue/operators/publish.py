@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final
@@ -29,7 +29,7 @@ from airflow_provider_pgqueue.core.argument import (
 )
 from airflow_provider_pgqueue.core.argument import parameters as some_parameters
 from airflow_provider_pgqueue.core.client import run, to_json
-from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, translate
 from airflow_provider_pgqueue.core.message import Duplicate
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Statement
@@ -57,8 +57,8 @@ class PgQueuePublishOperator(QueueTask):
     A datetime, date or time in a body becomes its ISO text, a UUID or Decimal its text.
 
     :param queue_name: the queue to publish to.
-    :param message: one body, any JSON value; its texts are templates, and Airflow shows the rendered body under
-        Rendered Template: what must not be seen there comes by `messages`. JSON null is `messages=[None]`.
+    :param message: one body, any JSON value; its texts are templates. What they make is not stored by Airflow and not
+        shown under Rendered Template. JSON null is `messages=[None]`.
     :param messages: bodies as a list, or the result of another task that is a list, or a function without parameters
         that returns any iterable, which is read as a stream. They are not templates.
     :param sql: a query, or the name of a file with one, which ends in `.sql` and is a template; each row is a body, as
@@ -99,7 +99,7 @@ class PgQueuePublishOperator(QueueTask):
         "pgqueue_conn_id",
         "sql_conn_id",
     )
-    template_fields_renderers = {"sql": "sql", "message": "json", "headers": "json"}  # noqa: RUF012 as Airflow has it
+    template_fields_renderers = {"sql": "sql", "headers": "json"}  # noqa: RUF012 as Airflow has it
     ui_color = "#e4f0e4"
     rules: ClassVar[Mapping[str, Rule]] = {
         "queue_name": queue_name,
@@ -120,6 +120,7 @@ class PgQueuePublishOperator(QueueTask):
         "pgqueue_conn_id": text,
     }
     attributes: ClassVar[Mapping[str, str]] = {"priority": "message_priority"}
+    _sql_name = "sql"
 
     def __init__(
         self,
@@ -176,7 +177,7 @@ class PgQueuePublishOperator(QueueTask):
     def prepare_template(self) -> None:
         """Load the query if `sql` names a file, when the DAG is parsed: a missing file is an error of the DAG."""
         if self._is_file():
-            self.sql = self._source(self.get_template_env())
+            self._sql_name, self.sql = f"sql {self.sql!r}", self._source(self.get_template_env())
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Publish, and return how many and their ids."""
@@ -184,6 +185,7 @@ class PgQueuePublishOperator(QueueTask):
         self._check_source()
         if self._is_file():
             # In a mapped task, whose arguments are known only now.
+            self._sql_name = f"sql {self.sql!r}"
             self.sql = self.render_template(self._source(self.get_template_env()), context)
         if isinstance(self.messages, XComArg):
             self._check_upstream(self.messages)
@@ -261,9 +263,37 @@ class PgQueuePublishOperator(QueueTask):
         rows_as_json = query("rows_as_json").decode().replace("%s", sql.strip().rstrip(";"))
         # A cursor of the server, so that the rows need not fit into memory; it lives in a transaction.
         with source.connect(check=False) as conn, conn.transaction(), conn.cursor("pgqueue_publish") as cursor:
-            cursor.execute(rows_as_json.encode(), self.parameters)
-            while rows := cursor.fetchmany(self.batch_size):
+            with self._query_errors():
+                cursor.execute(rows_as_json.encode(), self.parameters)
+            while rows := self._fetch(cursor):
                 yield [text for (text,) in rows]
+
+    def _fetch(self, cursor: psycopg.ServerCursor[Any]) -> list[Any]:
+        with self._query_errors():
+            return cursor.fetchmany(self.batch_size)
+
+    @contextmanager
+    def _query_errors(self) -> Iterator[None]:
+        """Raise an InvalidArgument with the SQLSTATE for what is wrong with the query, and nothing that quotes a row.
+
+        What another try may cure stays a ConnectionFailed.
+        """
+        try:
+            yield
+        except TypeError as error:
+            raise InvalidArgument(f"parameters do not match sql: {error}") from None
+        except psycopg.Error as error:
+            if isinstance(known := translate(error), ConnectionFailed):
+                raise known from error
+            state = f"{type(error).__name__}, SQLSTATE {error.sqlstate}" if error.sqlstate else type(error).__name__
+            # Of the others the text may quote a value: invalid input syntax for type integer: "…".
+            named = (error.diag.message_primary or "").splitlines() if (error.sqlstate or "").startswith("42") else []
+            text = f": {named[0]}" if named else ""
+            conn_id = self.sql_conn_id or self.pgqueue_conn_id
+            raise InvalidArgument(
+                f"{self._sql_name} failed on connection {conn_id!r} ({state}){text}",
+                "Run the query by hand to see all that the server says.",
+            ) from None
 
     def _key(self, key: str | None, number: int) -> str | None:
         """Return the dedup key of a batch: of the first one only, if all are one transaction."""

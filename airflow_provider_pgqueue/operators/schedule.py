@@ -32,8 +32,8 @@ class PgQueueScheduleOperator(QueueTask):
     :param schedule_name: the name of the schedule; the rule for queue names applies.
     :param cron: minute, hour, day of month, month, day of week; or @hourly, @daily, @weekly, @monthly, @yearly.
     :param queue_name: the queue to publish to.
-    :param message: the body of each message; its texts are templates, rendered when this task runs, not at the ticks,
-        and Airflow shows it under Rendered Template.
+    :param message: the body of each message; its texts are templates, rendered when this task runs, not at the ticks.
+        What they make is not stored by Airflow and not shown under Rendered Template.
     :param time_zone: the time zone that `cron` is read in, such as Europe/Berlin.
     :param priority: from -100 to 100; higher is leased first.
     :param headers: an object kept beside each body; `schedule` and `tick` are added.
@@ -50,7 +50,7 @@ class PgQueueScheduleOperator(QueueTask):
         "headers",
         "pgqueue_conn_id",
     )
-    template_fields_renderers = {"message": "json", "headers": "json"}  # noqa: RUF012 as Airflow has it
+    template_fields_renderers = {"headers": "json"}  # noqa: RUF012 as Airflow has it
     ui_color = "#e4f0e4"
     rules: ClassVar[Mapping[str, Rule]] = {
         "schedule_name": queue_name,

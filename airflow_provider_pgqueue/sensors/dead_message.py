@@ -35,5 +35,6 @@ class PgQueueDeadMessageSensor(DoorbellSensor):
             pgqueue_conn_id=self.pgqueue_conn_id,
             poll_interval=self.poll_interval,
             results=None if self.results is None else list(self.results),
+            for_task=True,
             **how,
         )

@@ -41,7 +41,7 @@ class DoorbellSensor(QueueTask, BaseSensorOperator):
     nothing about those. It then waits for at least eight seconds, and has one retry by default, because Airflow now and
     then fails a task that resumes sooner.
 
-    A queue that does not exist is a warning in the log: the sensor waits for it.
+    A queue that does not exist, or is paused, is a warning in the log: the sensor waits for it.
 
     :param queue_name: the queue to wait for.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
@@ -87,7 +87,7 @@ class DoorbellSensor(QueueTask, BaseSensorOperator):
     def execute(self, context: Context) -> Any:
         """Return the doorbell as JSON text if there is work, else wait for it."""
         self.check_rendered()
-        self._warn_of_unknown_queue()
+        self._warn_of_closed_queue()
         if not self.deferrable:
             return super().execute(context)
         if doorbell := self._look():
@@ -108,11 +108,9 @@ class DoorbellSensor(QueueTask, BaseSensorOperator):
         """Return whether something has to happen at the end that a triggerer does not do."""
         return bool(self.outlets or self.on_success_callback or getattr(self, "_post_execute_hook", None))
 
-    def _warn_of_unknown_queue(self) -> None:
-        if PgQueueHook(self.pgqueue_conn_id).run(verbs.unknown_queues([self.queue_name])):
-            self.log.warning(
-                "queue %s does not exist, or this login may not see it: waiting until it does", self.queue_name
-            )
+    def _warn_of_closed_queue(self) -> None:
+        for closed in PgQueueHook(self.pgqueue_conn_id).run(verbs.closed_queues([self.queue_name])):
+            self.log.warning("%s", closed)
 
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once."""

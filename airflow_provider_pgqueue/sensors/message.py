@@ -52,6 +52,7 @@ class PgQueueMessageSensor(DoorbellSensor):
             headers=self.headers,
             min_messages=self.min_messages,
             max_wait=None if self.max_wait is None else self.max_wait.total_seconds(),
+            for_task=True,
             **how,
         )
 

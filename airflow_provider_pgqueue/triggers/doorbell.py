@@ -49,6 +49,8 @@ class DoorbellTrigger(BaseEventTrigger):
     :param end_task: end the waiting task in the triggerer instead of resuming it in a worker; a watcher ignores it.
     :param with_result: False ends it without a result.
     :param ring_after: seconds that a waiting task waits in any case.
+    :param for_task: say that a task waits. A triggerer knows it without that; `dag.test()` does not, and what is
+        beyond repair has to be raised there instead of tried again.
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {
@@ -59,6 +61,7 @@ class DoorbellTrigger(BaseEventTrigger):
         "end_task": truth,
         "with_result": truth,
         "ring_after": number(0, _DAY, "seconds"),
+        "for_task": truth,
     }
 
     def __init__(
@@ -71,6 +74,7 @@ class DoorbellTrigger(BaseEventTrigger):
         end_task: bool = False,
         with_result: bool = True,
         ring_after: float = 0.0,
+        for_task: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.queue_name = queue_name
@@ -80,6 +84,7 @@ class DoorbellTrigger(BaseEventTrigger):
         self.end_task = end_task
         self.with_result = with_result
         self.ring_after = ring_after
+        self.for_task = for_task
 
     def check_arguments(self) -> None:
         """Raise an InvalidTriggerArgument for an argument that would hurt the others who wait."""
@@ -99,6 +104,7 @@ class DoorbellTrigger(BaseEventTrigger):
             "end_task": self.end_task,
             "with_result": self.with_result,
             "ring_after": self.ring_after,
+            "for_task": self.for_task,
         }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -110,7 +116,7 @@ class DoorbellTrigger(BaseEventTrigger):
         # Closed here, and not when Python collects it: that may be after the end of the loop that the connection needs.
         async with aclosing(stream) as doorbells:
             async for doorbell in doorbells:
-                yield self._end(doorbell) if for_task and self.end_task else TriggerEvent(doorbell)
+                yield self._end(doorbell) if self._can_end_task else TriggerEvent(doorbell)
                 if for_task:
                     return
 
@@ -120,7 +126,12 @@ class DoorbellTrigger(BaseEventTrigger):
     @property
     def _is_for_task(self) -> bool:
         # The triggerer sets the task instance before it starts the trigger of a deferred task.
-        return self.task_instance is not None
+        return self.for_task or self.task_instance is not None
+
+    @property
+    def _can_end_task(self) -> bool:
+        # dag.test() resumes the task with whatever it hears.
+        return self.end_task and self.task_instance is not None
 
     def shared_stream_key(self) -> Hashable | None:
         """Return the same key for equal watchers, which then share one stream; None for a task, which waits alone."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import math
 import re
 from collections import defaultdict
 from collections.abc import AsyncGenerator
@@ -29,6 +30,7 @@ from airflow_provider_pgqueue.core.errors import (
     QueueError,
 )
 from airflow_provider_pgqueue.core.listener import Listener
+from airflow_provider_pgqueue.core.message import ClosedQueue
 from airflow_provider_pgqueue.triggers.watch import Doorbell, Watch
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ _WRONG_TYPE: Final = ("42883", "42846", "42804")  # undefined function, cannot c
 _MIN_GAP: Final = 0.2  # seconds between two looks
 _LINGER: Final = 5.0  # seconds that the connection stays after the last has left, against churn
 _UNKNOWN_AGAIN: Final = 2.0  # seconds until a queue that does not exist is looked for again
-_DOUBT_AGAIN: Final = 60.0  # seconds until somebody asks whether a queue is still there
+_DOUBT_AGAIN: Final = 60.0  # seconds until somebody asks whether a queue is still there, and not paused
 
 # Each dag.test() and each test has a loop of its own, and a connection belongs to its loop.
 _HUBS: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _Hub]] = WeakKeyDictionary()
@@ -67,8 +69,9 @@ class _Waiting:
     def __init__(self, watch: Watch) -> None:
         self.watch = watch
         self.question = watch.question
-        self.queue_exists: bool | None = None
-        self.doubt_at = 0.0
+        self._closed: ClosedQueue | None = None
+        self._was_open = False
+        self._doubt_at = -math.inf
         self._doorbell: Doorbell | None = None
         self._warning: str | None = None
         self._error: BaseException | None = None
@@ -89,14 +92,22 @@ class _Waiting:
                 doorbell, self._doorbell = self._doorbell, None
                 return doorbell
 
-    def miss_queue(self) -> None:
-        """Say once that the queue does not exist, or no longer."""
-        if self.queue_exists is not False:
-            what = "no longer exists" if self.queue_exists else "does not exist"
-            name = self.watch.queue_name
-            self._warning = f"queue {name!r} {what}, or this login may not see it: waiting until it does"
+    def doubts(self, now: float) -> bool:
+        """Return whether it is time to ask for the queue: always while there is none, else now and then."""
+        return now >= self._doubt_at
+
+    def see_queue(self, closed: ClosedQueue | None, now: float) -> None:
+        """Take note that the queue can be waited for, or say once that it does not exist, or no longer, or is paused.
+
+        A dropped queue that was paused counts as one that is gone.
+        """
+        if closed is not None and closed != self._closed:
+            gone = self._was_open and not closed.paused
+            self._warning = str(closed).replace("does not exist", "no longer exists") if gone else str(closed)
             self._rung.set()
-        self.queue_exists = False
+        self._closed = closed
+        self._was_open = closed is None or closed.paused
+        self._doubt_at = now + _DOUBT_AGAIN if self._was_open else -math.inf
 
     def hear(self, rows: list[Any], now: float) -> None:
         if doorbell := self.watch.hear(rows, now):
@@ -180,7 +191,7 @@ class _Hub:
         """Tell those who ask the same what was found, and return how soon each wishes the next look."""
         try:
             rows = await run_async(conn, asked[0].watch.ask([waiting.watch for waiting in asked]))
-            unknown = await self._unknown(conn, asked)
+            unknown = await self._any_unknown(conn, asked)
         except Exception as error:
             if not _is_about_arguments(error):
                 raise
@@ -203,21 +214,17 @@ class _Hub:
                 self._fail(waiting, error)
         return wishes + ([timedelta(seconds=_UNKNOWN_AGAIN)] if unknown else [])
 
-    async def _unknown(self, conn: psycopg.AsyncConnection[Any], asked: list[_Waiting]) -> bool:
-        """Return whether somebody waits for a queue that does not exist, and tell them once."""
+    async def _any_unknown(self, conn: psycopg.AsyncConnection[Any], asked: list[_Waiting]) -> bool:
+        """Return whether somebody waits for a queue that does not exist; tell them once, and of a paused one, too."""
         now = asyncio.get_running_loop().time()
-        doubted = [waiting for waiting in asked if not waiting.queue_exists or now >= waiting.doubt_at]
+        doubted = [waiting for waiting in asked if waiting.doubts(now)]
         if not doubted:
             return False
-        ask = verbs.unknown_queues({waiting.watch.queue_name for waiting in doubted})
-        unknown = await run_async(conn, ask)
+        ask = verbs.closed_queues({waiting.watch.queue_name for waiting in doubted})
+        closed = {one.queue_name: one for one in await run_async(conn, ask)}
         for waiting in doubted:
-            if waiting.watch.queue_name in unknown:
-                waiting.miss_queue()
-            else:
-                waiting.queue_exists = True
-            waiting.doubt_at = now + _DOUBT_AGAIN
-        return bool(unknown)
+            waiting.see_queue(closed.get(waiting.watch.queue_name), now)
+        return any(not one.paused for one in closed.values())
 
     def _fail(self, waiting: _Waiting, error: BaseException) -> None:
         """End the waiting of one, and leave the others alone."""

@@ -10,7 +10,7 @@ from typing import Final
 from benchmarks.bench import Bench, Contestant, case
 from benchmarks.cases import rates, wal
 from benchmarks.curve import Curve
-from benchmarks.growth.sample import GROUP
+from benchmarks.growth.sample import GROUP, turns
 from benchmarks.measure import Load
 from benchmarks.peers.pgmq import PGMQ
 from benchmarks.peers.pgqueue import PGQUEUE
@@ -51,6 +51,7 @@ def _bodies(bench: Bench, batch: int) -> list[Line]:
                 peer.name: Contestant(peer, Load(peer.script("lease_archive", batch), batch), body=body(size))
                 for peer in (PGQUEUE, PGMQ)
             },
+            rounds=turns(bench),
             fastest=min(_SIZES[size], 45_000 if batch == 10 else _SIZES[size]),
         )
     names = {"pgqueue": "pgqueue", "PGMQ": "pgmq"}

@@ -10,7 +10,7 @@ from typing import Final
 from benchmarks.bench import Bench, Contestant, case
 from benchmarks.cases import rates
 from benchmarks.curve import Curve
-from benchmarks.growth.sample import GROUP, prepared
+from benchmarks.growth.sample import GROUP, prepared, turns
 from benchmarks.measure import Load, in_turns, run_pgbench
 from benchmarks.peer import Peer
 from benchmarks.peers.pgmq import PGMQ
@@ -40,7 +40,7 @@ def _publish(bench: Bench, name: str, *, clients: int, sizes: list[int]) -> list
         return Contestant(peer, Load(peer.script(verb, 1000).replace(":groups", str(groups)), 1000, clients))
 
     wanted = {f"{peer.name}_{size}": (peer, size) for peer in (PGQUEUE, PGMQ) for size in (_NONE, *sizes)}
-    samples = bench.publish({key: contestant(*one) for key, one in wanted.items()}, rounds=bench.rounds)
+    samples = bench.publish({key: contestant(*one) for key, one in wanted.items()}, rounds=turns(bench))
 
     def of(peer: Peer, size: int) -> list[float]:
         return rates(samples[f"{peer.name}_{size}"])
@@ -76,7 +76,7 @@ def drain(bench: Bench) -> list[Line]:
             for peer in (_grouped(PGQUEUE, size), _grouped(PGMQ, size)):
                 database, _ = stack.enter_context(prepared(bench, f"groups_{peer.name}_{size}", peer))
                 calls[peer.name, size] = partial(_drain, bench, database, peer, messages)
-        samples = in_turns(calls, bench.rounds)
+        samples = in_turns(calls, turns(bench))
     ours, theirs = ({size: samples[peer.name, size] for size in sizes} for peer in (PGQUEUE, PGMQ))
     bench.curves.append(
         Curve(
@@ -93,12 +93,7 @@ def drain(bench: Bench) -> list[Line]:
 
 def _grouped(peer: Peer, groups: int) -> Peer:
     """Return the peer with a plain INSERT that spreads its messages over groups."""
-    empty = {"pgqueue": f"{peer.empty}, messages.group_head, messages.group_follower, messages.group_without_head"}
-    return replace(
-        peer,
-        add=_ADD[peer.name].replace(":groups", str(groups)),
-        empty=empty.get(peer.name, peer.empty),
-    )
+    return replace(peer, add=_ADD[peer.name].replace(":groups", str(groups)))
 
 
 _ADD: Final = {

@@ -50,7 +50,7 @@ def _wait_until(moment: datetime) -> None:
 
 @case("growth-expired", "25,000 to 800,000 leases expire at once: the upkeep, and leases meanwhile", group=GROUP)
 def expired(bench: Bench) -> list[Line]:
-    sizes = [10_000, 50_000] if bench.quick else [25_000, 100_000, 400_000, 800_000]
+    sizes = [10_000, 30_000] if bench.quick else [25_000, 100_000, 400_000, 800_000]
     rounds = 1 if bench.quick else 3
     found: dict[int, list[Swept]] = {size: [] for size in sizes}
     with prepared(bench, "expired", PGQUEUE) as (database, conn):

@@ -9,7 +9,7 @@ from functools import partial
 from benchmarks.bench import Bench, Contestant, case
 from benchmarks.cases import contestants, rates
 from benchmarks.curve import Curve
-from benchmarks.growth.sample import GROUP, milliseconds, prepared
+from benchmarks.growth.sample import GROUP, milliseconds, prepared, turns
 from benchmarks.measure import Load, in_turns
 from benchmarks.peers.pgmq import PGMQ
 from benchmarks.peers.pgqueue import PGQUEUE
@@ -33,7 +33,7 @@ def empty_lease(bench: Bench) -> list[Line]:
             calls[number] = partial(milliseconds, bench, database, "SELECT count(*) FROM messages.lease('bench', 1);")
         database, _ = stack.enter_context(prepared(bench, "priorities_pgmq", PGMQ))
         calls[0] = partial(milliseconds, bench, database, "SELECT count(*) FROM pgmq.read('bench', 300, 1);")
-        samples = in_turns(calls, bench.rounds)
+        samples = in_turns(calls, turns(bench))
     theirs = samples.pop(0)
     bench.curves.append(
         Curve(

@@ -7,7 +7,7 @@ from typing import Final
 
 from benchmarks.bench import Bench, case
 from benchmarks.curve import Curve
-from benchmarks.growth.sample import GROUP, once, prepared
+from benchmarks.growth.sample import GROUP, once, prepared, turns
 from benchmarks.measure import in_turns
 from benchmarks.peer import scalar
 from benchmarks.peers.pgmq import PGMQ
@@ -46,7 +46,7 @@ def queues(bench: Bench) -> list[Line]:
             calls = {name: partial(once, conn, statement) for name, statement in statements.items()}
             calls["create_queue()"] = partial(_create_another, conn)
             in_turns(calls, 1)
-            for name, samples in in_turns(calls, bench.rounds).items():
+            for name, samples in in_turns(calls, turns(bench)).items():
                 series[name][size] = samples
             relations[size] = scalar(conn, _RELATIONS)
     beside = sizes[0] if bench.quick else _MOST_OF_PGMQ
@@ -90,5 +90,5 @@ def _pgmq(bench: Bench, queues: int) -> dict[str, list[float]]:
 
         return in_turns(
             {"metrics_all": partial(once, conn, "SELECT count(*) FROM pgmq.metrics_all()"), "create": create},
-            bench.rounds,
+            turns(bench),
         )

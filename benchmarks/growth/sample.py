@@ -14,6 +14,11 @@ from benchmarks.server import Connection
 GROUP = "growth"
 
 
+def turns(bench: Bench) -> int:
+    """Return how often each has its turn: there are many rows, and the quick form of all takes a minute."""
+    return min(bench.rounds, 2) if bench.quick else bench.rounds
+
+
 @contextmanager
 def prepared(bench: Bench, name: str, peer: Peer) -> Iterator[tuple[str, Connection]]:
     """A database of its own and an open session in it."""

@@ -8,7 +8,7 @@ from typing import Final
 from benchmarks.bench import Bench, Contestant, case
 from benchmarks.cases import rates
 from benchmarks.curve import Curve
-from benchmarks.growth.sample import GROUP
+from benchmarks.growth.sample import GROUP, turns
 from benchmarks.measure import Load
 from benchmarks.peers.pgmq import PGMQ
 from benchmarks.peers.pgqueue import PGQUEUE
@@ -17,7 +17,7 @@ from benchmarks.report import Line, Row
 _FEW: Final = 4
 
 
-@case("growth-sessions-1", "lease and archive one at a time with 4, 64, 200 clients", group=GROUP)
+@case("growth-sessions-1", "lease and archive one at a time with 4, 64, 200 clients", quick=False, group=GROUP)
 def one_at_a_time(bench: Bench) -> list[Line]:
     return _sessions(bench, 1)
 
@@ -35,8 +35,8 @@ def _sessions(bench: Bench, batch: int) -> list[Line]:
         for peer in (PGQUEUE, PGMQ)
     }
     # Two hundred sessions take longer to begin than a short slice lasts.
-    longer = replace(bench, seconds=max(bench.seconds, 4))
-    samples = {key: rates(slices) for key, slices in longer.consume(measured).items()}
+    longer = replace(bench, seconds=max(bench.seconds, 3))
+    samples = {key: rates(slices) for key, slices in longer.consume(measured, rounds=turns(bench)).items()}
     ours, theirs = ({size: samples[f"{name}_{size}"] for size in sizes} for name in ("pgqueue", "pgmq"))
     bench.curves.append(
         Curve(f"growth-sessions-{batch}", "sessions", "messages per second", {"pgqueue": ours, "PGMQ": theirs})

@@ -17,7 +17,8 @@ def _install(conn: Connection) -> None:
 PGQUEUE: Final = Peer(
     name="pgqueue",
     install=_install,
-    empty="TRUNCATE messages.message, messages.message_archive",
+    empty="TRUNCATE messages.message, messages.message_archive,"
+    " messages.group_head, messages.group_follower, messages.group_without_head",
     add="INSERT INTO messages.message (queue_name, message)"
     " SELECT 'bench', %(body)s::jsonb FROM generate_series(1, %(count)s)",
     tables=["messages.message"],

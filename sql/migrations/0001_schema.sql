@@ -274,12 +274,14 @@ COMMENT ON COLUMN messages.group_head.group_key IS 'The group.';
 COMMENT ON COLUMN messages.group_head.id IS 'Its first message, which alone can be leased; NULL if it was finished and the next sweep looks for another.';
 
 CREATE TABLE messages.group_follower (
-    queue_name text   COLLATE "C" NOT NULL,
-    group_key  text   COLLATE "C" NOT NULL,
+    group_hash bigint NOT NULL,
     id         bigint NOT NULL,
-    PRIMARY KEY (queue_name, group_key, id)
+    queue_name text   NOT NULL,
+    group_key  text   NOT NULL,
+    PRIMARY KEY (group_hash, id)
 );
 COMMENT ON TABLE messages.group_follower IS 'The messages that wait behind the head of their group: the smallest id is next.';
+COMMENT ON COLUMN messages.group_follower.group_hash IS 'Stands for queue and group in the key, because numbers are compared faster. Several groups may share one.';
 COMMENT ON COLUMN messages.group_follower.queue_name IS 'The queue.';
 COMMENT ON COLUMN messages.group_follower.group_key IS 'The group.';
 COMMENT ON COLUMN messages.group_follower.id IS 'The message.';
@@ -593,6 +595,6 @@ CREATE TYPE messages.leased_dead_message AS (
 COMMENT ON TYPE messages.leased_dead_message IS 'A dead message as lease_dead returns it.';
 CREATE TYPE messages.queue_status AS (
     queue_name text, paused boolean, depth bigint, ready bigint, leased bigint, delayed bigint, oldest_age interval,
-    dead bigint, upkeep_age interval
+    dead bigint, upkeep_age interval, depth_margin bigint, dead_margin bigint
 );
 COMMENT ON TYPE messages.queue_status IS 'A queue in numbers.';

@@ -34,6 +34,11 @@ def has_looked(conn: Connection) -> bool:
     return any(conn.execute(f"{LISTENERS} AND state = 'idle' AND query LIKE '%queues(%'"))
 
 
+async def another_statement(conn: Connection) -> None:
+    before = listeners(conn)
+    await async_until(lambda: listeners(conn) != before)
+
+
 def within(seconds: float, work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(asyncio.wait_for(work, seconds))
 
@@ -82,6 +87,35 @@ def test_a_queue_that_is_dropped_while_somebody_waits_is_said_once(
         return await waiting
 
     assert within(60, wait())["ready"] == 1
+
+
+def test_a_queue_that_is_paused_is_said_once_to_each_who_waits_and_again_after_it_was_resumed(
+    conn_id: str,
+    queue: Callable[..., str],
+    conn: Connection,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hub, "_DOUBT_AGAIN", 0.0)
+    PgQueueHook(conn_id).publish(queue("orders", paused=True), 1)
+
+    def said() -> int:
+        return caplog.text.count("queue 'orders' is paused")
+
+    async def wait() -> list[Doorbell]:
+        waiting = [asyncio.create_task(first(conn_id, "orders", poll_interval=0.2, min_messages=2)) for _ in range(2)]
+        await async_until(lambda: said() == 2)
+        assert await async_until_still(said, 1.0) == 2
+        conn.execute("SELECT messages.resume_queue('orders')")
+        for _ in range(4):  # a look is two statements
+            await another_statement(conn)
+        conn.execute("SELECT messages.pause_queue('orders')")
+        await async_until(lambda: said() == 4)
+        conn.execute("SELECT messages.resume_queue('orders')")
+        PgQueueHook(conn_id).publish("orders", 1, conn=conn)
+        return await asyncio.gather(*waiting)
+
+    assert [doorbell["ready"] for doorbell in within(60, wait())] == [2, 2]
 
 
 def test_work_that_is_there_rings_at_once_and_work_that_comes_later_by_its_notification(

@@ -6,10 +6,12 @@ import logging
 import os
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +22,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from airflow_provider_pgqueue.core import (
     KEEP,
+    ConnectionFailed,
     DeadMessage,
     Dismiss,
     Failed,
@@ -42,6 +45,7 @@ from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
 from airflow_provider_pgqueue.operators.repair import PgQueueRepairOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
+from airflow_provider_pgqueue.operators.schedule import PgQueueScheduleOperator
 from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
 
@@ -158,6 +162,38 @@ def test_the_query_may_run_on_another_connection(
     airflow_connection(empty_dsn, "source", "postgres")
     run(publish(sql="SELECT current_database() AS message", sql_conn_id="source"))
     assert bodies(conn) == [empty_dsn.rsplit("/", 1)[1]]
+
+
+@pytest.mark.parametrize(
+    ("query", "parameters", "state", "said"),
+    [
+        ("SELECT no_such", None, "UndefinedColumn, SQLSTATE 42703", 'column "no_such" does not exist'),
+        ("SELECT 'SECRET'::integer", None, "InvalidTextRepresentation, SQLSTATE 22P02", ""),
+        ("SELECT %s::integer", ["SECRET"], "InvalidTextRepresentation, SQLSTATE 22P02", ""),
+        ("SELECT (1 / (3 - n))::text || 'SECRET' FROM generate_series(1, 3) AS n", None, "SQLSTATE 22012", ""),
+        ("SELECT 1; SELECT 'SECRET'", None, "SyntaxError, SQLSTATE 42601", ""),
+        ("SELECT %s", None, "SyntaxError, SQLSTATE 42601", ""),
+        ("SELECT %(a)s", ["SECRET"], "", "named placeholders"),
+        ("SELECT %s", [], "ProgrammingError", ""),
+        ("SELECT 'open", None, "SyntaxError, SQLSTATE 42601", ""),
+    ],
+)
+def test_a_query_that_fails_is_named_with_its_sqlstate_and_quotes_no_row(
+    conn_id: str, queue: Queue, run: Run, conn: Connection, query: str, parameters: Any, state: str, said: str
+) -> None:
+    queue("orders")
+    failed = rf"^sql failed on connection 'pgqueue_default' \(.*{state}\)|^parameters do not match sql"
+    with pytest.raises(InvalidArgument, match=failed) as error:
+        run(publish(sql=query, parameters=parameters, batch_size=1))
+    assert said in str(error.value)
+    assert "SECRET" not in "".join(traceback.format_exception(error.value, chain=True))
+    assert bodies(conn) == []
+
+
+def test_a_query_whose_connection_breaks_is_tried_again(conn_id: str, queue: Queue, run: Run) -> None:
+    queue("orders")
+    with pytest.raises(ConnectionFailed):
+        run(publish(sql="SELECT pg_terminate_backend(pg_backend_pid())"))
 
 
 def test_a_publish_that_fails_in_the_middle_has_published_nothing(
@@ -342,6 +378,38 @@ def test_the_author_of_a_dag_may_use_templates(
     operator.render_template_fields(context)
     run(operator)
     assert bodies(conn) == [{"run": "manual__1"}]
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_airflow_stores_and_shows_nothing_of_a_rendered_body(
+    conn_id: str, queue: Queue, run: Run, context: Any, conn: Connection, mapped: bool
+) -> None:
+    from airflow.sdk.execution_time.task_runner import _serialize_rendered_fields
+
+    queue("orders")
+    with DAG("d", schedule=None) as dag:
+        if mapped:
+            task: Any = PgQueuePublishOperator.partial(task_id="publish", queue_name="orders").expand(
+                message=[{"run": "{{ ti.run_id }}"}]
+            )
+        else:
+            task = publish(message={"run": "{{ ti.run_id }}"})
+        declare = PgQueueScheduleOperator(
+            task_id="s", schedule_name="s", cron="@daily", queue_name="orders", message="{{ ti.run_id }}"
+        )
+    if mapped:
+        context["ti"].map_index = 0
+        context |= {"dag": dag, "dag_run": SimpleNamespace(conf={})}
+    for one in (task, declare):
+        context["task"] = context["ti"].task = one
+        one.render_template_fields(context)
+        rendered = context["ti"].task if mapped and one is task else one
+        stored = _serialize_rendered_fields(rendered)
+        assert "manual__1" not in str(stored)
+        assert stored["queue_name"] == "orders"
+        run(rendered)
+    assert bodies(conn) == [{"run": "manual__1"}]
+    assert conn.execute("SELECT message FROM messages.schedule").fetchone() == ("manual__1",)
 
 
 def test_a_retried_publish_publishes_once_though_airflow_never_heard_of_the_first(

@@ -14,8 +14,9 @@ import pytest
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowSensorTimeout, TaskDeferralTimeout, TaskDeferred
 
-from airflow_provider_pgqueue.core import Rejected, verbs
+from airflow_provider_pgqueue.core import ConnectionFailed, Rejected, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
@@ -38,7 +39,7 @@ def test_a_sensor_defers_to_a_trigger_that_ends_the_task(conn_id: str, queue: Qu
     )
     with pytest.raises(TaskDeferred) as deferred:
         run(sensor)
-    expected = PgQueueMessageTrigger(queue_name="orders", min_messages=3, max_wait=60.0, end_task=True)
+    expected = PgQueueMessageTrigger(queue_name="orders", min_messages=3, max_wait=60.0, end_task=True, for_task=True)
     assert deferred.value.trigger.serialize() == expected.serialize()
     assert deferred.value.timeout == timedelta(seconds=60)
 
@@ -130,6 +131,45 @@ def test_a_sensor_that_pushes_no_result_pushes_none_in_the_triggerer_either(
 
     event = asyncio.run(asyncio.wait_for(end(), 20))
     assert (event.xcoms is not None) == push
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        PgQueueMessageSensor(task_id="wait", queue_name="orders"),
+        PgQueueDeadMessageSensor(task_id="wait", queue_name="orders"),
+        PgQueueMessageSensor(task_id="wait", queue_name="orders", outlets=[Asset("orders_arrived")]),
+        PgQueueConsumeOperator(task_id="wait", queue_name="orders", apply_function=print, wait_for_messages=True),
+    ],
+    ids=["message", "dead message", "with outlets", "consume"],
+)
+def test_in_dag_test_what_is_beyond_repair_is_raised_and_a_doorbell_resumes_the_task(
+    dsn: str, airflow_connection: Callable[..., str], queue: Queue, run: Run, task: Any
+) -> None:
+    """There nobody tells the trigger that it is for a task, and nothing stops one that tries again for ever."""
+    conn_id = airflow_connection(dsn)
+    queue("orders")
+    with pytest.raises(TaskDeferred) as deferred:
+        run(task)
+    _, arguments = deferred.value.trigger.serialize()
+    arguments["ring_after"] = 0.0
+
+    def in_line() -> Any:
+        async def first() -> Any:
+            async with aclosing(type(deferred.value.trigger)(**arguments).run()) as events:
+                return await asyncio.wait_for(anext(events), 20)
+
+        return asyncio.run(first())
+
+    airflow_connection(dsn, login="no_such_role")
+    with pytest.raises(ConnectionFailed, match="no_such_role"):
+        in_line()
+    airflow_connection(dsn)
+    hook = PgQueueHook(conn_id)
+    hook.publish_batch("orders", [1, 2])
+    with hook.lease("orders") as lease:
+        lease.reject(lease[0], "it is dead")
+    assert in_line().payload["queue_name"] == "orders"
 
 
 def test_a_sensor_waits_for_what_its_filter_would_lease(conn_id: str, queue: Queue, run: Run) -> None:

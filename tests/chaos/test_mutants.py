@@ -23,7 +23,7 @@ def test_every_mutant_is_a_change_of_what_is_installed(conn: psycopg.Connection[
 
 def test_a_mutant_whose_text_is_gone_says_so(conn: psycopg.Connection[tuple[object, ...]]) -> None:
     with pytest.raises(SetupError, match=r"messages.extend has no 'never' any more"):
-        Mutant("wrong", "extend", (("never", ""),)).apply(conn)
+        Mutant("wrong", "extend", (("never", ""),), ()).apply(conn)
 
 
 @pytest.mark.parametrize("name", HANDFUL)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import InvalidArgument, run, verbs
+from airflow_provider_pgqueue.core import InvalidArgument, LeaseLost, run, verbs
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -22,11 +23,47 @@ def die(conn: Connection, number: int) -> list[int]:
     return run(conn, verbs.archive(taken[0].lock_token, [message.id for message in taken], result="failed"))
 
 
+def dead(conn: Connection) -> dict[int, UUID | None]:
+    """Return the tokens of the dead messages that have no remedy yet."""
+    return dict(conn.execute("SELECT id, lock_token FROM messages.dead_message").fetchall())
+
+
 def die_again(conn: Connection) -> None:
     """Requeue all dead messages, and let them fail once more."""
     number = len(run(conn, verbs.requeue_dead("orders")))
     taken = run(conn, verbs.lease("orders", max_messages=number))
     run(conn, verbs.archive(taken[0].lock_token, [message.id for message in taken], result="failed"))
+
+
+FENCED = {
+    "requeue": lambda token, ids: verbs.requeue(token, ids),
+    "dismiss": lambda token, ids: verbs.dismiss(token, ids, "why"),
+    "release_dead": lambda token, ids: verbs.release_dead(token, ids),
+    "extend_dead": lambda token, ids: verbs.extend_dead(token, ids, lease_for=timedelta(hours=1)),
+}
+
+
+@pytest.mark.parametrize("verb", FENCED)
+def test_the_token_of_another_lease_changes_no_dead_message(conn: Connection, queue: Queue, verb: str) -> None:
+    queue("orders")
+    ids = die(conn, 2)
+    mine, other = (run(conn, verbs.lease_dead("orders", max_messages=1))[0] for _ in ids)
+    with pytest.raises(LeaseLost) as lost:
+        run(conn, FENCED[verb](mine.lock_token, [mine.id, other.id]))
+    assert lost.value.ids == (other.id,)
+    assert dead(conn)[other.id] == other.lock_token
+
+
+@pytest.mark.parametrize("verb", FENCED)
+def test_a_lease_that_ended_changes_no_dead_message(conn: Connection, queue: Queue, verb: str) -> None:
+    queue("orders")
+    ids = die(conn, 1)
+    (message,) = run(conn, verbs.lease_dead("orders"))
+    conn.execute("UPDATE messages.dead_message SET lock_expires_at = clock_timestamp()")
+    with pytest.raises(LeaseLost) as lost:
+        run(conn, FENCED[verb](message.lock_token, ids))
+    assert lost.value.ids == tuple(ids)
+    assert [found.id for found in run(conn, verbs.lease_dead("orders"))] == ids
 
 
 def test_requeue_gets_past_those_that_were_requeued_often_enough(conn: Connection, queue: Queue) -> None:

@@ -129,3 +129,24 @@ def test_the_first_lease_on_a_queue_of_20000_reads_no_more_than_it_takes(conn: C
     assert row is not None
     assert row[0] == 0
     assert row[1] < 300
+
+
+@pytest.mark.parametrize("verb", ["lease", "consume"])
+@pytest.mark.parametrize("analysed", [False, True])
+def test_the_look_at_a_band_descends_to_its_mark_in_each_priority(
+    conn: Connection, queue: Queue, plans: Callable[[str], list[str]], verb: str, analysed: bool
+) -> None:
+    """A range over all priorities walked what was finished in each: 3.7 ms instead of 0.2 under a held snapshot."""
+    queue("orders")
+    for priority in range(6):
+        conn.execute("SELECT messages.publish('orders', '1', %s)", [priority])
+    conn.execute("SELECT messages.consume('orders', 10)")
+    conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority")
+    conn.execute("SELECT messages.lease('orders')")
+    fill(conn, "orders")
+    if analysed:
+        conn.execute("ANALYZE messages.message")
+    look = only(plans(f"SELECT messages.{verb}('orders')"), "m.priority = ANY (first_of_band.band)")
+    assert re.search(r"Index Cond: .*priority = ANY .* AND \(visible_at >= ", look)
+    assert "Index Scan using message_order_idx" in look
+    assert not re.search(r"Sort|Seq Scan|Bitmap|Hash", look)

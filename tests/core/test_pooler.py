@@ -141,6 +141,39 @@ def test_a_prepared_statement_that_got_lost_is_transient_and_names_the_cure(
     assert run(conn, verbs.status("orders"))[0].depth == 2
 
 
+def test_behind_a_pooler_a_role_that_is_serializable_consumes_as_others_do(
+    pooled_dsn: str, conn: Connection, queue: Queue
+) -> None:
+    """A verb that waited for a lock has to see what the others did meanwhile, and two that lease must not collide."""
+    conn.execute(f"ALTER DATABASE {conn.info.dbname} SET default_transaction_isolation = 'serializable'".encode())
+    queue("orders")
+    levels: list[str] = []
+
+    def consume(number: int) -> int:
+        done = 0
+        with connect(pooled_dsn) as own:
+            with own.transaction():
+                row = own.execute("SELECT current_setting('transaction_isolation')").fetchone()
+                levels.append(row[0] if row else "")
+            run(own, verbs.publish_batch("orders", range(50), dedup_keys=[f"{n}" for n in range(50)]))
+            if number % 2:
+                return Consumer(queue_name="orders", handle=lambda message: None, batch_size=3).drain(own)["success"]
+            while messages := run(own, verbs.lease("orders", max_messages=3)):
+                assert messages[0].lock_token
+                done += len(run(own, verbs.archive(messages[0].lock_token, [message.id for message in messages])))
+        return done
+
+    async def level() -> str:
+        async with await connect_async(pooled_dsn) as own, own.transaction():
+            row = await (await own.execute("SELECT current_setting('transaction_isolation')")).fetchone()
+            assert await run_async(own, verbs.status("orders"))
+            return str(row and row[0])
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(consume, range(4))) == 50
+    assert {*levels, asyncio.run(level())} == {"read committed"}
+
+
 def test_what_a_database_sets_changes_no_message_and_we_change_no_session(
     pooled_dsn: str, conn: Connection, queue: Queue
 ) -> None:

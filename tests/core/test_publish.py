@@ -222,3 +222,40 @@ def test_a_topic_that_reaches_no_queue_is_an_error(conn: Connection) -> None:
         run(conn, verbs.bind_topic("nowhere", "#"))
     with pytest.raises(QueueNotFound):
         run(conn, verbs.publish("nowhere", 1, dedup_key="k"))
+
+
+@pytest.mark.parametrize(("notify", "rung"), [("always", ["first", "second"]), ("gated", ["first"])])
+def test_a_gated_queue_may_miss_a_ring_and_one_that_always_rings_does_not(
+    connect: Connect, queue: Queue, notify: str, rung: list[str]
+) -> None:
+    listener, first, second = connect(), connect(autocommit=False), connect(autocommit=False)
+    queue("orders", notify=notify)
+    listener.execute("LISTEN new_message")
+    ids = {"first": run(first, verbs.publish("orders", 1)), "second": run(second, verbs.publish("orders", 2))}
+    first.commit()
+    assert lease(listener) == [1]  # what it was rung for, and nothing else is there yet
+    second.commit()
+    first.execute("SELECT pg_notify('new_message', 'the end')")
+    first.commit()
+    heard = []
+    for notification in listener.notifies(timeout=20):
+        if notification.payload == "the end":
+            break
+        heard.append(int(notification.payload))
+    assert heard == [ids[name] for name in rung]
+
+
+@pytest.mark.parametrize("bodies", [[1], [1, None, "three"]])
+def test_a_batch_returns_its_ids_in_order_and_rings_once(connect: Connect, queue: Queue, bodies: list[Any]) -> None:
+    conn, listener = connect(), connect()
+    queue("orders")
+    listener.execute("LISTEN new_message")
+    ids = run(conn, verbs.publish_batch("orders", bodies))
+    assert conn.execute("SELECT array_agg(id ORDER BY visible_at) FROM messages.message").fetchone() == (ids,)
+    conn.execute("SELECT pg_notify('new_message', 'the end')")
+    heard = []
+    for notification in listener.notifies(timeout=20):
+        heard.append(notification.payload)
+        if notification.payload == "the end":
+            break
+    assert heard == [str(ids[0]), "the end"]

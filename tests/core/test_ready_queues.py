@@ -80,6 +80,23 @@ def test_a_bad_pattern_is_an_error(conn: Connection, queue: Queue) -> None:
         ready(conn, topic="a..b")
 
 
-def test_a_name_that_no_queue_has_is_unknown(conn: Connection, queue: Queue) -> None:
-    assert run(conn, verbs.unknown_queues([queue("orders"), "mail", "Orders", ""])) == ["mail", "Orders", ""]
-    assert run(conn, verbs.unknown_queues([])) == []
+def test_a_name_that_no_queue_has_and_a_paused_queue_are_closed(conn: Connection, queue: Queue) -> None:
+    closed = run(conn, verbs.closed_queues([queue("orders"), "mail", "Orders", queue("bills", paused=True), ""]))
+    assert [(one.queue_name, one.paused) for one in closed] == [
+        ("mail", False), ("Orders", False), ("bills", True), ("", False)
+    ]  # fmt: skip
+    assert run(conn, verbs.closed_queues([])) == []
+
+
+def test_marks_and_pattern_are_read_once_and_not_for_each_message(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(200)), topics=["a.b"] * 200))
+    conn.execute("SET track_functions = 'all'")
+    calls = """SELECT sum(coalesce(pg_stat_get_xact_function_calls(p.oid), 0)) FROM pg_proc p
+                WHERE p.pronamespace = 'messages'::regnamespace AND p.proname IN ('stored_moment', 'topic_regex')"""
+    with conn.transaction():
+        ((before,),) = conn.execute(calls).fetchall()
+        found = ready(conn, topic="a.*")
+        ((after,),) = conn.execute(calls).fetchall()
+    assert found is not None
+    assert found.ready == 200
+    assert 1 <= after - before <= 10

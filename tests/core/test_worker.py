@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -29,6 +30,8 @@ from airflow_provider_pgqueue.core import (
     run,
     verbs,
 )
+from airflow_provider_pgqueue.core.connection import connect_async
+from airflow_provider_pgqueue.core.listener import Listener
 from tests.waiting import until, until_past, until_waiting
 
 Connection = psycopg.Connection[Any]
@@ -100,6 +103,26 @@ def test_a_notify_wakes_a_worker_long_before_its_next_poll(dsn: str, conn: Conne
         until(lambda: count(conn, "message_archive") == 1, timeout=30)
         run(conn, verbs.publish("orders", 2, delay=timedelta(milliseconds=300)))
         until(lambda: count(conn, "message_archive") == 2, timeout=30)
+
+
+def test_who_is_rung_for_hears_it_before_anything_is_asked(dsn: str, conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    seen: list[str] = []
+
+    async def look(listening: psycopg.AsyncConnection[Any]) -> None:
+        seen.append("look")
+
+    async def listen() -> None:
+        listener = Listener(lambda: connect_async(dsn), look, poll_interval=60, on_ring=lambda: seen.append("ring"))
+        listening = asyncio.create_task(listener.run())
+        await asyncio.to_thread(until, lambda: seen)
+        await asyncio.to_thread(run, conn, verbs.publish("orders", 1))
+        await asyncio.to_thread(until, lambda: "ring" in seen and seen[-1] == "look")
+        listening.cancel()
+        await asyncio.wait([listening])
+
+    asyncio.run(listen())
+    assert seen[:3] == ["look", "ring", "look"]
 
 
 def test_a_worker_whose_connections_are_cut_works_on(dsn: str, conn: Connection, queue: Queue) -> None:

@@ -12,6 +12,18 @@ import psycopg
 
 from tools.chaos.stage import MANY
 
+# By the beginning of `handled_by`.
+KINDS = {
+    "raw.": "raw SQL",
+    "a.effects": "consume",
+    "chaos_watched/": "Airflow, watcher",
+    "chaos_waited/": "Airflow, sensor",
+    "chaos_deferred/": "Airflow, deferred consumer",
+    "spark ": "Spark drain",
+} | {f"{team}.{kind}": kind for team in "abc" for kind in ("functions", "worker")}
+OF_OTHERS = frozenset({"Airflow, watcher", "Airflow, sensor", "Airflow, deferred consumer", "Spark drain"})
+OURS = frozenset(KINDS.values()) - OF_OTHERS
+
 # Two clocks of one lease: when the call began, and when the row before it was written.
 TOLERANCE = 0.5  # seconds
 ROWS = """
@@ -48,6 +60,7 @@ class Account:
     figures: dict[str, int] = field(default_factory=dict)
     wrong: dict[str, list[str]] = field(default_factory=dict)
     results: Counter[tuple[str, str]] = field(default_factory=Counter)
+    consumers: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
 
@@ -57,8 +70,13 @@ class Account:
         return not any(self.wrong.values())
 
 
-def account(conn: psycopg.Connection[Any], entries: Iterable[dict[str, Any]]) -> Account:
-    """Account for every message of a run that has come to rest."""
+def account(
+    conn: psycopg.Connection[Any], entries: Iterable[dict[str, Any]], *, consumers: Iterable[str] = ()
+) -> Account:
+    """Account for every message of a run that has come to rest.
+
+    :param consumers: the kinds of consumers that must have archived something.
+    """
     rows = [Row(*values) for values in conn.execute(ROWS.encode()).fetchall()]
     effects = Counter(key for (key,) in conn.execute("SELECT k FROM public.effect"))
     ticks = Counter(
@@ -74,6 +92,9 @@ def account(conn: psycopg.Connection[Any], entries: Iterable[dict[str, Any]]) ->
     _published(result, told, by_key)
     _finished(result, told, by_key)
     _effects(result, rows, effects)
+    _drained(result, told)
+    result.consumers = Counter(_consumer(row) for row in rows if row.result is not None)
+    result.wrong["idle consumer"] = sorted(set(consumers) - result.consumers.keys())
     unsure = _keys(told["invoke"]) - _keys(told["ok"])
     result.wrong["out of order"] = list(_out_of_order(rows, unsure))
     result.wrong["blocked"] = [f"{row.queue}: {row.key}" for row in rows if row.result is None]
@@ -150,3 +171,22 @@ def _out_of_order(rows: Iterable[Row], unsure: set[str]) -> Iterable[str]:
         for before, after in pairwise(group):
             if (after.leased_at or 0.0) < (before.archived_at or 0.0) - TOLERANCE:
                 yield after.key
+
+
+def _drained(result: Account, told: Mapping[str, list[dict[str, Any]]]) -> None:
+    drains = told["drained"]
+    result.wrong["more than a drain was to take"] = [each["run"] for each in drains if each["archived"] > each["most"]]
+    if drains or told["drain failed"]:
+        result.figures |= {
+            "Spark drains that ended": sum(each["archived"] > 0 for each in drains),
+            "Spark drains tried again": len(told["drain failed"]),
+        }
+
+
+def _consumer(row: Row) -> str:
+    """Return the kind of consumer that archived a row, by the name that it gave itself."""
+    name = row.handled_by or "nobody"
+    for beginning, kind in KINDS.items():
+        if name.startswith(beginning):
+            return kind
+    return name.partition("@")[0]

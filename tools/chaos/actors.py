@@ -43,8 +43,11 @@ LEASE = timedelta(seconds=1.5)
 QUEUES = {
     "team_a": ["a_orders", "a_orders", "a_short", "a_groups", "a_groups", "a_effects"],
     "team_b": ["b_orders", "b_orders", "b_dedup"],
-    "anybody": ["default", "volatile", "c_drained"],
+    "anybody": ["default", "volatile", "c_orders"],
+    "airflow": ["d_watched", "d_waited", "d_deferred"],
+    "slices": ["d_slices"],
 }
+PACE = {"airflow": 5.0, "slices": 10.0}  # calls a second, where they are not 40
 GROUPS_EACH = 5
 
 
@@ -132,7 +135,7 @@ class Publisher(Actor):
             self.history.write("ok", q=queue, keys=keys)
         if self.team == "team_a" and self.random.random() < 0.02:
             self.trespass(conn)
-        self.stopping.wait(self.random.expovariate(40))
+        self.stopping.wait(self.random.expovariate(PACE.get(self.team, 40.0)))
 
     def trespass(self, conn: Connection) -> None:
         """Try what another team alone may do."""
@@ -150,7 +153,7 @@ class Publisher(Actor):
 class Functions(Actor):
     """Leases, extends, archives and releases through the functions, and dawdles past its lease now and then."""
 
-    queues = ("a_orders", "a_short", "b_orders", "b_dedup", "c_drained", "volatile")
+    queues = ("a_orders", "a_short", "b_orders", "b_dedup", "c_orders", "volatile")
 
     def start(self) -> None:
         self.serve(self.turn)
@@ -288,10 +291,6 @@ class Upkeep(Actor):
 KINDS = {
     "publisher": Publisher, "functions": Functions, "worker": Workers, "raw": Raw, "effects": Effects, "upkeep": Upkeep,
 }  # fmt: skip
-
-
-def drained(table: Any) -> None:
-    """Handle a table of a Spark drain: all succeeded."""
 
 
 def main() -> None:

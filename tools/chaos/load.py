@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import threading
@@ -31,6 +30,8 @@ ACTORS = (
     ("effects", "a.effects", "chaos_a"),
     ("upkeep", "upkeep", "chaos_any"),
 )
+# What Airflow and Spark consume.
+FOR_OTHERS = (("publisher", "airflow.1", "chaos_any"), ("publisher", "slices.1", "chaos_any"))
 
 
 @dataclass
@@ -39,11 +40,9 @@ class Load:
 
     stage: Stage
     seed: int
-    with_spark: bool = False
     stopping: threading.Event = field(default_factory=threading.Event)
     publishing: bool = True
     restarts: int = 0
-    drains: int = 0
     _processes: dict[str, subprocess.Popen[Any]] = field(default_factory=dict)
 
     def pids(self) -> list[int]:
@@ -59,16 +58,20 @@ class Load:
                     self.restarts += process is not None
                     self.seed += 1
                     self._processes[name] = self._start(kind, name, user)
-            if self.with_spark:
-                self._keep_draining()
+            if self.stage.slices:
+                self.restarts += self.stage.slices.keep_draining(self.stage.through_proxy("chaos_any"))
+
+    @property
+    def actors(self) -> tuple[tuple[str, str, str], ...]:
+        return (*ACTORS, *FOR_OTHERS) if self.stage.slices else ACTORS
 
     def wanted(self) -> list[tuple[str, str, str]]:
-        return [actor for actor in ACTORS if self.publishing or actor[0] != "publisher"]
+        return [actor for actor in self.actors if self.publishing or actor[0] != "publisher"]
 
     def stop_publishing(self) -> None:
         """End the publishers, and let the consumers go on."""
         self.publishing = False
-        for kind, name, _ in ACTORS:
+        for kind, name, _ in self.actors:
             if kind == "publisher" and (process := self._processes.get(name)):
                 end(process)
 
@@ -79,25 +82,12 @@ class Load:
             end(process)
 
     def history(self, name: str) -> Path:
-        return self.stage.directory / "history" / f"{name}.jsonl"
+        return self.stage.history / f"{name}.jsonl"
 
     def _start(self, kind: str, name: str, user: str) -> subprocess.Popen[Any]:
         arguments = [kind, name, self.stage.through_proxy(user), str(self.history(name)), str(self.seed)]
         with self.history(name).with_suffix(".log").open("a") as log:
             return subprocess.Popen([sys.executable, "-m", "tools.chaos.actors", *arguments], cwd=ROOT, stderr=log)
-
-    def _keep_draining(self) -> None:
-        process = self._processes.get("spark")
-        if process is not None and process.poll() is None:
-            return
-        self.drains += process is not None and process.returncode == 0
-        command = [sys.executable, "-m", "airflow_provider_pgqueue.spark", "--master", "local[1]"]
-        command += ["drain", "--queue", "c_drained", "--function", "tools.chaos.actors:drained", "--lease-for", "5s"]
-        environment = os.environ | {"PGQUEUE_DSN": self.stage.through_proxy("chaos_any"), "PYTHONPATH": str(ROOT)}
-        with self.history("spark").with_suffix(".log").open("a") as log:
-            self._processes["spark"] = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=log
-            )
 
 
 def end(process: subprocess.Popen[Any]) -> None:

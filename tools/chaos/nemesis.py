@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
@@ -43,7 +44,14 @@ POLICIES = (
     "backoff_first => '0'",
     "dedup_window => '1 hour'",
 )
-RESTART_EVERY = 6.0  # seconds: a server that is always down tests nothing
+# Seconds at least between two: what is always down tests nothing, and these start slowly.
+SELDOM = {
+    "restart the server at once": 6.0,
+    "kill the triggerer": 40.0,
+    "kill the scheduler": 60.0,
+    "kill an executor": 20.0,
+    "kill the driver": 90.0,
+}
 
 
 @dataclass
@@ -56,7 +64,7 @@ class Nemesis:
     random: random.Random
     stopping: threading.Event = field(default_factory=threading.Event)
     counts: dict[str, int] = field(default_factory=dict)
-    _restarted: float = 0.0
+    _last: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> None:
         """Cause faults until `stop`, then mend what is broken."""
@@ -65,7 +73,7 @@ class Nemesis:
             faults = faults or self.random.sample(self.faults, len(self.faults))
             fault = faults.pop()
             name = fault.__name__.replace("_", " ")
-            if name == "restart the server at once" and time.monotonic() - self._restarted < RESTART_EVERY:
+            if time.monotonic() - self._last.get(name, -math.inf) < SELDOM.get(name, 0.0):
                 continue
             self.history.write("fault", what=name)
             try:
@@ -75,6 +83,7 @@ class Nemesis:
                 self.history.write("fault failed", what=name, text=f"{type(error).__name__}: {error}"[:200])
             else:
                 self.counts[name] = self.counts.get(name, 0) + 1
+                self._last[name] = time.monotonic()
 
     @property
     def faults(self) -> list[Callable[[], None]]:
@@ -85,7 +94,13 @@ class Nemesis:
             self.pause_a_queue, self.upgrade, self.drop_a_queue, self.purge_a_queue, self.hold_a_snapshot,
             self.four_upkeeps_at_once,
         ]  # fmt: skip
-        return [*possible, self.fill_the_disk] if self.stage.small_disk else possible
+        if self.stage.small_disk:
+            possible.append(self.fill_the_disk)
+        if self.stage.airflow:
+            possible += [self.kill_the_triggerer, self.kill_the_scheduler, *[self.kill_a_task] * 3]
+        if self.stage.slices:
+            possible += [self.kill_an_executor, self.kill_the_driver]
+        return possible
 
     def admin(self) -> psycopg.Connection[Any]:
         """A session beside the proxy."""
@@ -109,6 +124,29 @@ class Nemesis:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
+    def kill_the_triggerer(self) -> None:
+        assert self.stage.airflow
+        self.stage.airflow.kill("triggerer")
+
+    def kill_the_scheduler(self) -> None:
+        assert self.stage.airflow
+        self.stage.airflow.kill("scheduler")
+
+    def kill_a_task(self) -> None:
+        assert self.stage.airflow
+        if not self.stage.airflow.kill_a_task(self.random):
+            raise OSError("no task runs")
+
+    def kill_an_executor(self) -> None:
+        assert self.stage.slices
+        if not self.stage.slices.kill_an_executor(self.random):
+            raise OSError("no executor runs")
+
+    def kill_the_driver(self) -> None:
+        assert self.stage.slices
+        if not self.stage.slices.kill_the_driver():
+            raise OSError("no driver runs")
+
     def end_sessions(self) -> None:
         with self.admin() as conn:
             conn.execute(
@@ -117,7 +155,6 @@ class Nemesis:
             )
 
     def restart_the_server_at_once(self) -> None:
-        self._restarted = time.monotonic()
         self.stage.cluster.restart(mode="immediate")
 
     def cut_sockets(self) -> None:

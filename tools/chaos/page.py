@@ -17,6 +17,7 @@ def lines(account: Account) -> list[str]:
     """Return the table of a run."""
     text = [f"{number:>9,}  {name}" for name, number in account.figures.items()]
     text += ["", *(f"{len(keys):>9,}  {kind} (should be 0)" for kind, keys in account.wrong.items())]
+    text += ["", "archived by:", *(f"{number:>9,}  {who}" for who, number in account.consumers.most_common())]
     text += ["", "faults:", *(f"{number:>9,}  {what}" for what, number in account.faults.most_common())]
     text += [
         "",

@@ -11,7 +11,9 @@ import psycopg
 
 from airflow_provider_pgqueue.core import migrate, run, verbs
 from airflow_provider_pgqueue.core.errors import QueueNotFound
+from tools.chaos.airflow import Airflow
 from tools.chaos.proxy import Proxy
+from tools.chaos.slices import Slices
 from tools.postgres import Cluster
 
 DATABASE: Final = "chaos"
@@ -26,7 +28,11 @@ QUEUES: Final = {
     "b_dedup": f"max_attempts => {MANY}",
     "default": f"max_attempts => {MANY}",
     "volatile": f"max_attempts => {MANY}",
-    "c_drained": f"max_attempts => {MANY}",
+    "c_orders": f"max_attempts => {MANY}",
+    "d_slices": f"max_attempts => {MANY}",
+    "d_watched": f"max_attempts => {MANY}",
+    "d_waited": f"max_attempts => {MANY}",
+    "d_deferred": f"max_attempts => {MANY}",
     "ticks": "",
 }
 GRANTS: Final = {
@@ -41,13 +47,18 @@ class Stage:
     :param directory: where data, histories and the page go.
     :param megabytes: the size of the disk of the database, which is filled now and then.
     :param kind: which PostgreSQL, as for Cluster.
+    :param with_others: also a real Airflow and a Spark cluster.
     """
 
-    def __init__(self, directory: Path, *, megabytes: int = 256, kind: str | None = None) -> None:
+    def __init__(
+        self, directory: Path, *, megabytes: int = 256, kind: str | None = None, with_others: bool = False
+    ) -> None:
         self.directory, self.megabytes = directory, megabytes
         self.cluster = Cluster(directory / "postgres", kind=kind, durable=False)
         self.small_disk: Path | None = None
         self.proxy = Proxy(0)
+        self.airflow = Airflow(directory / "airflow", kind=kind) if with_others else None
+        self.slices = Slices(directory / "spark", self.history) if with_others else None
 
     def __enter__(self) -> Stage:
         self._remove()  # what a killed run left
@@ -65,9 +76,17 @@ class Stage:
         self.create_queues()
         self.proxy.target = self.cluster.port
         self.proxy.start()
+        if self.slices:
+            self.slices.start()
+        if self.airflow:
+            self.airflow.start(self.through_proxy("chaos_any"), self.history)
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self.airflow:
+            self.airflow.stop()
+        if self.slices:
+            self.slices.stop()
         self.proxy.stop()
         self._remove()
 
@@ -76,6 +95,11 @@ class Stage:
         if self._disk.is_mount():
             subprocess.run(["umount", "-l", str(self._disk)], check=False)
         self.cluster.destroy()
+
+    @property
+    def history(self) -> Path:
+        """The folder of the histories."""
+        return self.directory / "history"
 
     @property
     def dsn(self) -> str:

@@ -59,6 +59,7 @@ from airflow_provider_pgqueue.core.verbs.publish import (
 from airflow_provider_pgqueue.core.verbs.queues import (
     Policy,
     alter_queue,
+    closed_queues,
     create_queue,
     drop_queue,
     lease_policy,
@@ -67,7 +68,6 @@ from airflow_provider_pgqueue.core.verbs.queues import (
     ready_queues,
     resume_queue,
     status,
-    unknown_queues,
 )
 from airflow_provider_pgqueue.core.verbs.roles import (
     grant_queue,
@@ -136,6 +136,7 @@ __all__ = [
     "bind_topic",
     "check_queues_exist",
     "closed_archive_partitions",
+    "closed_queues",
     "consume",
     "count_remedies",
     "create_queue",
@@ -200,7 +201,6 @@ __all__ = [
     "triage_causes",
     "unbind_topic",
     "uninstall_cron",
-    "unknown_queues",
     "unschedule",
     "upkeep",
     "upkeep_mode",

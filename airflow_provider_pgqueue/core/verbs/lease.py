@@ -66,12 +66,17 @@ def archive(
         "result": result,
         "details": _text(details),
         "handled_by": handled_by,
-        "outcomes": _object({str(id_): _as_result(outcome) for id_, outcome in outcomes.items()}) if outcomes else None,
+        "outcomes": outcomes_as_json(outcomes) if outcomes else None,
         "output": None if output is None else to_json(output),
         "failure": None if failure is None else to_json(failure),
     }
     types = {"ids": "bigint[]", "outcomes": "jsonb", "output": "jsonb", "failure": "jsonb"}
     return Statement("archive", arguments, unless_lost(ids), types)
+
+
+def outcomes_as_json(outcomes: Mapping[int, Success | Rejected | Failed]) -> JsonText:
+    """Return outcomes by message id as the SQL functions take them."""
+    return _object({str(id_): _as_result(outcome) for id_, outcome in dict(outcomes).items()})
 
 
 def _as_result(outcome: Success | Rejected | Failed) -> JsonText:

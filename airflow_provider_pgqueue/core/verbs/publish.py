@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, TypedDict, Unpack, cast
 
 from airflow_provider_pgqueue.core import argument
-from airflow_provider_pgqueue.core.client import Statement, ids_of, one, to_json
+from airflow_provider_pgqueue.core.client import Statement, one, to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Duplicate, Row
 
@@ -118,7 +118,8 @@ def publish_texts(queue_name: str, texts: Sequence[str], **options: Unpack[Batch
             arguments[name] = list(values) if isinstance(values, Iterable) and not isinstance(values, str) else values
     argument.check(arguments, _RULES)
     if arguments.get("dedup_keys") is None:
-        return Statement("publish_batch", arguments, ids_of, _BATCH_TYPES)
+        # One row with all ids: a row for each costs the driver as much as sending the bodies.
+        return Statement("publish_batch", arguments, one, _BATCH_TYPES, columns="pg_catalog.array_agg(publish_batch)")
     return Statement("publish_deduplicated", arguments, _ids_or_duplicates, _BATCH_TYPES)
 
 

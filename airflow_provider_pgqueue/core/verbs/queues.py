@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any, TypedDict, Unpack
 
-from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, only_row, onlys, to_json
-from airflow_provider_pgqueue.core.message import LeasePolicy, QueueStatus, ReadyQueue
+from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, only_row, to_json
+from airflow_provider_pgqueue.core.message import ClosedQueue, LeasePolicy, QueueStatus, ReadyQueue
 
 
 class Policy(TypedDict, total=False):
@@ -77,8 +77,12 @@ def drop_queue(queue_name: str, *, force: bool = False) -> Statement[int]:
     return Statement("drop_queue", dict(locals()), one)
 
 
-def status(queue_name: str | None = None) -> Statement[list[QueueStatus]]:
-    """Return the numbers of each queue, or of one. Counts every message, so it takes time on a long queue."""
+def status(queue_name: str | None = None, *, exact: bool = False) -> Statement[list[QueueStatus]]:
+    """Return the numbers of each queue, or of one, within milliseconds however long the queues are.
+
+    Counts up to 10,000 messages of a queue. Beyond that it estimates, and the margins of QueueStatus say how far the
+    numbers may be off. With `exact` it counts every message, which takes seconds where millions wait.
+    """
     return Statement("status", dict(locals()), list_of(QueueStatus))
 
 
@@ -102,9 +106,11 @@ def ready_queues(
     return Statement("ready_queues", arguments, list_of(ReadyQueue), {"queue_names": "text[]", "headers": "jsonb"})
 
 
-def unknown_queues(queue_names: Collection[str]) -> Statement[list[str]]:
-    """Return those of these names that no queue has, or none that the session may observe."""
-    return Statement("unknown_queues", {"queue_names": list(queue_names)}, onlys, {"queue_names": "text[]"})
+def closed_queues(queue_names: Collection[str]) -> Statement[list[ClosedQueue]]:
+    """Return those of these names for which one would wait in vain: unknown to the session, or of a paused queue."""
+    return Statement(
+        "closed_queues", {"queue_names": list(queue_names)}, list_of(ClosedQueue), {"queue_names": "text[]"}
+    )
 
 
 def lease_policy(queue_name: str) -> Statement[LeasePolicy]:

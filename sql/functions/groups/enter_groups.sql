@@ -18,21 +18,21 @@ BEGIN
          WHERE h.queue_name = enter_groups.queue_name AND h.group_key = again.group_key AND h.id = again.requeued_from;
     END IF;
     -- In one order, so that two publishers of new groups cannot deadlock.
-    WITH member AS MATERIALIZED (
-        SELECT m.id, m.group_key, m.place FROM unnest(ids, group_keys) WITH ORDINALITY AS m (id, group_key, place)),
-    head AS (
+    WITH head AS (
         INSERT INTO messages.group_head AS h (queue_name, group_key, id)
-        SELECT enter_groups.queue_name, m.group_key, min(m.id) FROM member m WHERE m.group_key IS NOT NULL
-         GROUP BY m.group_key ORDER BY m.group_key COLLATE "C"
+        SELECT enter_groups.queue_name, m.group_key, min(m.id) FROM unnest(ids, group_keys) AS m (id, group_key)
+         WHERE m.group_key IS NOT NULL GROUP BY m.group_key ORDER BY m.group_key COLLATE "C"
         ON CONFLICT DO NOTHING RETURNING h.id),
+    member AS MATERIALIZED (
+        SELECT m.id, m.group_key, m.place,
+               head.id IS NULL AND m.group_key IS NOT NULL AND (requeued_from IS NULL OR NOT EXISTS (
+                   SELECT FROM messages.group_head h
+                    WHERE h.queue_name = enter_groups.queue_name AND h.group_key = m.group_key AND h.id = m.id)) AS waits
+          FROM unnest(ids, group_keys) WITH ORDINALITY AS m (id, group_key, place) LEFT JOIN head ON head.id = m.id),
     follower AS (
-        INSERT INTO messages.group_follower AS f (queue_name, group_key, id)
-        SELECT enter_groups.queue_name, m.group_key, m.id FROM member m
-         WHERE m.group_key IS NOT NULL AND NOT EXISTS (SELECT FROM head h WHERE h.id = m.id)
-           AND (requeued_from IS NULL OR NOT EXISTS (
-                SELECT FROM messages.group_head h WHERE h.queue_name = enter_groups.queue_name AND h.group_key = m.group_key AND h.id = m.id))
-        RETURNING f.id)
-    SELECT array_agg(f.id IS NOT NULL ORDER BY m.place) INTO waits FROM member m LEFT JOIN follower f ON f.id = m.id;
+        INSERT INTO messages.group_follower (group_hash, queue_name, group_key, id)
+        SELECT hashtextextended(m.group_key, hashtextextended(enter_groups.queue_name, 0)), enter_groups.queue_name, m.group_key, m.id FROM member m WHERE m.waits)
+    SELECT array_agg(m.waits ORDER BY m.place) INTO waits FROM member m;
     RETURN waits;
 END $$;
 COMMENT ON FUNCTION messages.enter_groups(text, bigint[], text[], bigint[]) IS

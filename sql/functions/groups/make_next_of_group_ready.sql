@@ -7,6 +7,7 @@ DECLARE
     first  bigint;
     next   record;
     alone  boolean := false;
+    hash   bigint  := hashtextextended(make_next_of_group_ready.group_key, hashtextextended(make_next_of_group_ready.queue_name, 0));
 BEGIN
     -- Whoever holds the row does the rest. A head that was just finished is nobody else's business.
     IF finished IS NULL THEN
@@ -23,7 +24,7 @@ BEGIN
     END IF;
     LOOP
         SELECT f.id INTO first FROM messages.group_follower f
-         WHERE f.queue_name = make_next_of_group_ready.queue_name AND f.group_key = make_next_of_group_ready.group_key ORDER BY f.id LIMIT 1;
+         WHERE f.group_hash = hash AND f.queue_name = make_next_of_group_ready.queue_name AND f.group_key = make_next_of_group_ready.group_key ORDER BY f.id LIMIT 1;
         IF NOT FOUND THEN
             IF alone THEN
                 DELETE FROM messages.group_head h
@@ -48,7 +49,7 @@ BEGIN
             EXIT WHEN EXISTS (SELECT FROM messages.message m WHERE m.id = first);
         END IF;
         DELETE FROM messages.group_follower f
-         WHERE f.queue_name = make_next_of_group_ready.queue_name AND f.group_key = make_next_of_group_ready.group_key AND f.id = first;
+         WHERE f.group_hash = hash AND f.id = first;
         CONTINUE WHEN next.id IS NULL;                             -- purged just now
         UPDATE messages.group_head h SET id = next.id
          WHERE h.queue_name = make_next_of_group_ready.queue_name AND h.group_key = make_next_of_group_ready.group_key;

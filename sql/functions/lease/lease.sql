@@ -55,11 +55,9 @@ BEGIN
         chosen := level.priority;
         band := level.band;
         LOOP
-            -- Nearly always all of a band are empty: one look along the index, in whose order the highest comes first.
+            -- Nearly always all of a band are empty: one look for all of them.
             IF band IS NOT NULL THEN
-                chosen := (SELECT m.priority FROM messages.message m
-                            WHERE m.queue_name = lease.queue_name AND m.priority = ANY (band)
-                              AND m.visible_at >= from_at AND m.visible_at <= moment AND m.lock_expires_at IS NULL LIMIT 1);
+                chosen := messages.first_of_band(lease.queue_name, band, from_at, moment);
             END IF;
             RETURN QUERY
             WITH ready AS MATERIALIZED (

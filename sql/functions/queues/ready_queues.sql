@@ -18,12 +18,15 @@ AS $$
                    CASE WHEN ready_queues.topic IS NOT NULL THEN messages.topic_regex(ready_queues.topic) END AS pattern) asked
      CROSS JOIN messages.queue q
       JOIN messages.queue_priority p ON p.queue_name = q.queue_name
+     -- Here it is read once and bounds the walk; in the condition below, being volatile, it would filter each message.
+     CROSS JOIN LATERAL (
+        SELECT CASE WHEN messages.stored_moment(p.sweep_due, moment + interval '1 s') <= moment
+                    THEN '-infinity' ELSE messages.stored_moment(p.low_water, moment) END AS from_at) mark
      CROSS JOIN LATERAL (
         SELECT count(*) AS ready, min(oldest.visible_at) AS oldest FROM (
             SELECT m.visible_at FROM messages.message m
-             WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at <= moment
-               AND m.visible_at >= CASE WHEN messages.stored_moment(p.sweep_due, moment + interval '1 s') <= moment
-                                        THEN '-infinity' ELSE messages.stored_moment(p.low_water, moment) END
+             WHERE m.queue_name = p.queue_name AND m.priority = p.priority
+               AND m.visible_at >= mark.from_at AND m.visible_at <= moment
                AND (m.lock_expires_at IS NULL OR m.lock_expires_at <= moment)
                AND (m.expires_at IS NULL OR m.expires_at > moment)
                AND (pattern IS NULL OR '.' || m.topic ~ pattern)

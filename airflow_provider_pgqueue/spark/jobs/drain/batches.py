@@ -9,10 +9,9 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 
-from airflow_provider_pgqueue.core.consumer import outcome_of
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Message
-from airflow_provider_pgqueue.core.outcome import Outcome, Retry
+from airflow_provider_pgqueue.core.outcome import Outcome, Retry, outcome_of
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.source.outcomes import COLUMNS, RESULTS, parse_outcomes
 
@@ -71,7 +70,7 @@ class Batches:
 
     def _without_neighbours(self, messages: Sequence[Message], error: Exception) -> Mapping[int, Outcome | None]:
         if len(messages) == 1:
-            return {messages[0].id: outcome_of(messages[0], error)}
+            return {messages[0].id: outcome_of(error)}
         log.debug("the function raised %s on %s: halving them", type(error).__name__, quantity(len(messages)))
         middle = len(messages) // 2
         return {**self(messages[:middle]), **self(messages[middle:])}

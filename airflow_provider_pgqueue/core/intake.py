@@ -1,0 +1,115 @@
+"""Where a consumer gets its messages: a batch leased by itself, or in the round trip that archives the one before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+from uuid import UUID
+
+import psycopg
+from psycopg.rows import tuple_row
+
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import is_alone, own_transaction, run, to_json
+from airflow_provider_pgqueue.core.connection import json_reader, read_any_json
+from airflow_provider_pgqueue.core.errors import translate
+from airflow_provider_pgqueue.core.message import LeasePolicy, Message, messages_from
+from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success, is_plain
+from airflow_provider_pgqueue.core.query import query
+from airflow_provider_pgqueue.core.verbs.lease import outcomes_as_json
+
+_POLICY_LASTS: Final = 10.0  # seconds until a changed policy of the queue is noticed
+
+
+class Intake:
+    """The messages of one queue, as one consumer takes them over one connection.
+
+    It sends two statements again and again, with one cursor, and reads their rows by position: for ten messages a call
+    of `run` takes longer in Python than in the server (docs/decisions/0025-one-round-trip-per-batch.md).
+    """
+
+    def __init__(
+        self,
+        conn: psycopg.Connection[Any],
+        queue_name: str,
+        *,
+        lease_for: timedelta | None = None,
+        handler_timeout: timedelta | None = None,
+        handled_by: str | None = None,
+        topic: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+    ) -> None:
+        read_any_json(conn)
+        self.conn = conn
+        self._queue_name = queue_name
+        self._handled_by = handled_by
+        self._lease_for = lease_for
+        self._handler_timeout = handler_timeout
+        self._chosen = (topic, None if headers is None else to_json(headers))
+        self._read_json = json_reader(conn)
+        self._cursor = psycopg.RawCursor(conn, row_factory=tuple_row)
+        self._policy: LeasePolicy | None = None
+        self._policy_ends = 0.0
+
+    @property
+    def policy(self) -> LeasePolicy:
+        """The policy of the queue, at most ten seconds old, with what this consumer says otherwise."""
+        now = time.monotonic()
+        if self._policy is None or now >= self._policy_ends:
+            policy = run(self.conn, verbs.lease_policy(self._queue_name))
+            self._policy, self._policy_ends = (
+                replace(
+                    policy,
+                    lease_for=self._lease_for or policy.lease_for,
+                    handler_timeout=self._handler_timeout or policy.handler_timeout,
+                ),
+                now + _POLICY_LASTS,
+            )
+        return self._policy
+
+    @property
+    def can_exchange(self) -> bool:
+        """Whether `exchange` is possible, and hinders nobody.
+
+        An error in the caller's transaction would undo it. With a max_leased nobody else leases until the commit, which
+        had better not wait for the disk.
+        """
+        return is_alone(self.conn) and not self.policy.counts_leases
+
+    def lease(self, max_messages: int) -> list[Message]:
+        """Lease up to so many messages, as `verbs.lease` does."""
+        rows = self._fetch("lease_batch", max_messages, is_alone(self.conn))
+        return messages_from(rows, self._read_json)
+
+    def exchange(
+        self, lock_token: UUID, outcomes: Mapping[int, Success | Rejected | Failed | None], max_messages: int
+    ) -> tuple[set[int], list[Message]]:
+        """Archive messages and lease others; return which of the ids were lost, and the messages.
+
+        Both take effect, or after an error neither does. An outcome of None is success.
+        """
+        ids = list(outcomes)
+        special = {id_: outcome for id_, outcome in outcomes.items() if outcome and not is_plain(outcome)}
+        said = outcomes_as_json(special) if special else None
+        rows = self._fetch("archive_and_lease_batch", max_messages, lock_token, _array(ids), said)
+        archived = rows[0][-1]
+        lost = set[int]() if archived is None else set(ids).difference(archived)
+        found = [row[:-1] for row in rows if row[0] is not None]
+        return lost, messages_from(found, self._read_json)
+
+    def _fetch(self, name: str, max_messages: int, *more: Any) -> list[tuple[Any, ...]]:
+        arguments = (self._queue_name, max_messages, self._lease_for, self._handled_by, *self._chosen, *more)
+        try:
+            # Binary, because the texts of moments and durations depend on settings.
+            with own_transaction(self.conn):
+                return self._cursor.execute(query(name), arguments, binary=True).fetchall()
+        except psycopg.Error as error:
+            raise translate(error) from error
+
+
+def _array(ids: Sequence[int]) -> str:
+    # Ten times as fast as the driver, which looks at each number for the smallest type that holds all.
+    return "{" + ",".join(map(str, ids)) + "}"
