@@ -16,7 +16,11 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
 # Without what starts servers and programs of its own, the same in both runs (docs/how-to/testing.md).
 # The walk through all settings takes minutes, and goes with all tests.
 OF_THE_DATABASE := tests/test_contract.py tests/test_seeds.py tests/core --ignore=tests/core/test_settings.py \
-	--ignore=tests/core/test_testing_plugin.py --ignore=tests/core/test_wheel.py
+	--ignore=tests/core/test_testing_plugin.py --ignore=tests/core/test_wheel.py --ignore=tests/core/cli/test_docs.py
+# On the second server also without what is about handlers and processes of ours, whatever the server.
+OF_THE_SERVER = $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli/test_completion.py cli/test_program.py cli/test_worker.py \
+	test_bad_outcomes.py test_breaker.py test_guides.py test_hanging_handler.py \
+	test_names.py test_quantity.py test_worker.py)
 # What Java knows of Spark when it starts, with which a Spark that lives for seconds needs half the CPU.
 CLASSES := .run/spark-classes.jsa
 OF_TIME := tests/test_contract.py tests/test_seeds.py tests/core/test_archive.py tests/core/test_groups.py \
@@ -27,7 +31,7 @@ OF_TIME := tests/test_contract.py tests/test_seeds.py tests/core/test_archive.py
 # One more process, which has nothing to do with the others: they wait a lot, and the last of them is alone for minutes.
 EMBEDDED := .run/tests-embedded.log
 BOTH = trap 'kill $$! 2>/dev/null' EXIT INT TERM; \
-	$(BIN)/python -m pytest -n 0 -p no:cacheprovider --pg=embedded $(OF_THE_DATABASE) >$(EMBEDDED) 2>&1 & \
+	$(BIN)/python -m pytest -n 0 -p no:cacheprovider --pg=embedded $(OF_THE_SERVER) >$(EMBEDDED) 2>&1 & \
 	$(PYTEST) tests && status=0 || status=$$?; \
 	wait $$! || status=$$?; cat $(EMBEDDED); exit $$status
 

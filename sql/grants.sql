@@ -17,7 +17,7 @@ DECLARE
         -- messages_pipeline is a member of messages_reader.
         ['observer reader', 'archive_partitions'],
         ['reader', 'archive_log_end split_archive_log'],
-        ['pipeline', 'begin_run finish_run run_summary run_backlog run_archived replay check_queues_exist'],
+        ['pipeline', 'begin_run finish_run run_summary run_holder run_backlog run_archived replay check_queues_exist'],
         ['pipeline', 'closed_archive_partitions archive_checksums drop_archive_partition fingerprint'],
         ['pipeline', 'record_triage_causes record_traffic traffic_windows'],
         ['publisher consumer observer upkeep', 'session_is_limited granted_queues'],

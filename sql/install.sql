@@ -185,6 +185,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/runs/begin_run.sql
 \ir functions/runs/finish_run.sql
 \ir functions/runs/run_summary.sql
+\ir functions/runs/run_holder.sql
 \ir functions/runs/run_backlog.sql
 \ir functions/runs/run_archived.sql
 \ir functions/runs/lock_publish_run.sql

@@ -66,12 +66,23 @@ def test_what_is_as_it_was_told_is_clean(stage: Connection) -> None:
         (told("finish", "1", holder="holder", result="success"), {"finished twice": ["1"]}),
         (told("finish", "3", holder="holder", result="success"), {"stale": ["3"]}),
         ({"kind": "trespass", "at": 0.0, "what": "lease"}, {"of another team": ["lease"]}),
+        (
+            {"kind": "drained", "at": 0.0, "run": "slice-1", "archived": 3, "most": 2},
+            {"more than a drain was to take": ["slice-1"]},
+        ),
     ],
 )
 def test_an_entry_that_the_database_contradicts_is_found(
     stage: Connection, entry: dict[str, Any], found: dict[str, list[str]]
 ) -> None:
     assert wrong(stage, entry) == found
+
+
+def test_a_kind_of_consumer_that_archived_nothing_is_found(stage: Connection) -> None:
+    run(stage, verbs.publish("a_orders", {"k": "3"}))
+    run(stage, verbs.consume("a_orders", handled_by="raw.1"))
+    entries = [*CLEAN, told("ok", "3"), told("invoke", "3")]
+    assert account(stage, entries, consumers={"raw SQL", "Spark drain"}).wrong["idle consumer"] == ["Spark drain"]
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,7 @@ VERBS = {
     "begin_run": ("SELECT messages.begin_run('nightly', 'export')", "pipeline admin"),
     "finish_run": ("SELECT messages.finish_run('nightly', '{}')", "pipeline admin"),
     "run_summary": ("SELECT messages.run_summary('nightly', 'export')", "pipeline admin"),
+    "run_holder": ("SELECT messages.run_holder('nightly')", "pipeline admin"),
     "run_backlog": ("SELECT messages.run_backlog('spark nightly ', 'orders')", "pipeline admin"),
     "run_archived": (
         "SELECT messages.begin_run('nightly', 'drain'), messages.run_archived('nightly')",

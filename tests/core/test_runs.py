@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -44,6 +44,23 @@ def test_each_login_has_runs_of_its_own(login: Login) -> None:
     assert finish(mine, "nightly") == summary_of(mine, "nightly") == {"rows": 1}
     assert begin(theirs, "nightly") == {"rows": 2}
     assert begin(theirs, "weekly", "drain") is begin(mine, "weekly", "export") is None
+
+
+def test_what_a_run_holds_and_archived_is_not_that_of_another_login_under_the_same_name(
+    conn: Connection, login: Login, queue: Callable[..., str]
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), range(5)))
+    mine, theirs = (login(name, "messages_pipeline", "messages_consumer") for name in ("mine", "theirs"))
+    for session, leased in ((mine, 2), (theirs, 3)):
+        begin(session, "nightly", "drain")
+        holder = run(session, verbs.run_holder("nightly")) + "0.0:1@host"
+        messages = run(session, verbs.lease("orders", max_messages=leased, locked_by=holder))
+        assert messages[0].lock_token
+        run(session, verbs.archive(messages[0].lock_token, [messages[0].id], handled_by=holder))
+    for session, held in ((mine, 1), (theirs, 2)):
+        backlog = run(session, verbs.run_backlog(run(session, verbs.run_holder("nightly")), "orders"))
+        assert backlog == {"ready": 0, "held": held, "waiting": 3 - held}
+        assert run(session, verbs.run_archived("nightly"))["success"] == 1
 
 
 def test_a_run_that_this_login_did_not_begin_cannot_be_finished(login: Login) -> None:

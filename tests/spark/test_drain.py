@@ -285,7 +285,7 @@ def test_what_a_killed_try_of_the_run_held_comes_back_to_it_and_what_others_hold
 ) -> None:
     queue("orders")
     publish(conn, "ours", "theirs")
-    for holder in ("spark nightly 0.0:1@gone", "spark nightly 2 0.0:1@busy"):
+    for holder in ("spark nightly postgres 0.0:1@gone", "spark nightly 2 postgres 0.0:1@busy"):
         lease_for = timedelta(seconds=2) if "gone" in holder else timedelta(minutes=5)
         assert run(conn, verbs.lease("orders", lease_for=lease_for, locked_by=holder))
     summary = draining(lambda messages: None)
@@ -331,7 +331,7 @@ def test_what_a_dying_try_of_the_run_archives_yet_is_not_taken_again(
 ) -> None:
     queue("orders")
     publish(conn, *range(20))
-    holder = "spark nightly 0.0:1@dying"
+    holder = "spark nightly postgres 0.0:1@dying"
     held = run(conn, verbs.lease("orders", max_messages=6, locked_by=holder))
 
     def archive_late() -> None:

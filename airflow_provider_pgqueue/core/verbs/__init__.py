@@ -81,6 +81,7 @@ from airflow_provider_pgqueue.core.verbs.runs import (
     replay,
     run_archived,
     run_backlog,
+    run_holder,
     run_summary,
 )
 from airflow_provider_pgqueue.core.verbs.schedules import (
@@ -188,6 +189,7 @@ __all__ = [
     "route_topic",
     "run_archived",
     "run_backlog",
+    "run_holder",
     "run_schedules",
     "run_summary",
     "schedule",

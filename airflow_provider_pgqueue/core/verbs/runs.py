@@ -24,6 +24,11 @@ def run_summary(run_id: str, pipeline: str) -> Statement[dict[str, Any] | None]:
     return Statement("run_summary", dict(locals()), one)
 
 
+def run_holder(run_id: str) -> Statement[str]:
+    """Return how `locked_by` and `handled_by` begin for what this login's run leases."""
+    return Statement("run_holder", dict(locals()), one)
+
+
 def run_backlog(holder: str, queue_name: str, *, topic: str | None = None) -> Statement[Row]:
     """Count what is left for a run: `ready`, `held` by its own leases, `waiting` (delayed, or held by others)."""
     return Statement("run_backlog", dict(locals()), only_row)

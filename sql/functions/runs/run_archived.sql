@@ -11,7 +11,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     began  timestamptz;
-    holder text := 'spark ' || run_archived.run_id || ' ';
+    holder text := messages.run_holder(run_archived.run_id);
 BEGIN
     SELECT r.started_at INTO began FROM messages.pipeline_run r WHERE r.started_by = session_user AND r.run_id = run_archived.run_id;
     IF began IS NULL THEN

@@ -28,4 +28,4 @@ BEGIN
     waiting := waiting - ready - held;
 END $$;
 COMMENT ON FUNCTION messages.run_backlog(text, text, text) IS
-    'What is left for a run of a pipeline: ready to lease now, held by leases of this holder (''spark RUN '', or ''spark RUN PART.''), and waiting: delayed, behind others of a group, or held by others. Counts every message of the queue. PQ001: unknown queue.';
+    'What is left for a run of a pipeline: ready to lease now, held by leases of this holder (what run_holder returns, or that and ''PART.''), and waiting: delayed, behind others of a group, or held by others. Counts every message of the queue. PQ001: unknown queue.';

@@ -90,8 +90,9 @@ def drain(
     if as_ not in ("arrow", "pandas"):
         raise InvalidArgument(f"as_ is {as_!r}. Give arrow or pandas.")
     run_id = run_id or new_run_id("drain", queue)
+    database = Database(dsn or "")
     share = Share(
-        database=Database(dsn or ""),
+        database=database,
         queue=queue,
         function=function,
         form=as_,
@@ -101,7 +102,7 @@ def drain(
         topic=topic,
         max_messages=max_messages,
         give_up_after=give_up_after,
-        holder=f"spark {run_id} ",
+        holder=database.run(verbs.run_holder(run_id), "pgqueue drain"),
         stop_key=secrets.randbits(63),
     )
     return once(share.database, "drain", run_id, lambda: _Drain(spark, run_id, share).summary())
