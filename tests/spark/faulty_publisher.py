@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pyarrow as pa
@@ -101,18 +100,19 @@ def publish(frame: DataFrame, fault: str, **options: str) -> None:
     frame.write.format("pgqueue").mode("append").options(queue=fault, runId=fault, **options).save()
 
 
-def main(home: Path) -> None:
+def main(home: Path, only: str = "") -> None:
     spark = SparkSession.builder.master("local[2,3]").config("spark.ui.enabled", "false").getOrCreate()
     spark.dataSource.register(faulty_source(home))
     numbers = spark.range(0, 10, 1, 2).selectExpr("cast(id AS string) AS message")
+    if only == "each":
+        publish(numbers, "each", commitPer="partition")
     publish(numbers, "retry")
     numbers.write.parquet(str(home / "in"))
     arrivals = spark.readStream.schema("message string").parquet(str(home / "in"))
     options = {"queue": "stream", "checkpointLocation": str(home / "checkpoint")}
     arrivals.writeStream.format("pgqueue").options(**options).start()
-    Thread(target=publish, args=(numbers, "each"), kwargs={"commitPer": "partition"}, daemon=True).start()
     publish(numbers, "before")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

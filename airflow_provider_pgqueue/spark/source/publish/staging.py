@@ -122,7 +122,7 @@ class Stage:
         statement = verbs.publish_staged(
             self.stage_id, run_id, given, queue_name=queue_name, dedup_window=dedup_window, batch=batch
         )
-        return self._until_answered(statement)
+        return self._repeatedly(statement)
 
     def finish_partitions(self, run_id: str, published: Sequence[StagedRows]) -> dict[str, Any]:
         """Finish a run whose partitions were published one by one; return the numbers as `publish` does.
@@ -130,7 +130,7 @@ class Stage:
         InvalidArgument if the run has published other partitions than these.
         """
         rows = {one.partition: one.rows for one in published}
-        return self._until_answered(verbs.finish_partitions(run_id, json.dumps(rows)))
+        return self._repeatedly(verbs.finish_partitions(run_id, json.dumps(rows)))
 
     def drop(self) -> None:
         """Drop the stage; what a task that still runs keeps from being dropped is left to the upkeep."""
@@ -142,7 +142,7 @@ class Stage:
             for slot in range(1, self.slots + 1):
                 run(conn, verbs.drop_stage(self._of_slot(slot).stage_id))
 
-    def _until_answered(self, statement: Statement[dict[str, Any]]) -> dict[str, Any]:
+    def _repeatedly(self, statement: Statement[dict[str, Any]]) -> dict[str, Any]:
         """Run what can be repeated, again if the connection breaks."""
         for pause in (1, 2):
             try:
