@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from airflow_provider_pgqueue.core.client import has_nul, to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
+from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Retry
 
 Rule = Callable[[Any], str | None]
 """Returns how to cure a bad value, and None for a good one."""
@@ -139,6 +140,27 @@ def parameters(value: Any) -> str | None:
     if isinstance(value, Mapping | Sequence) and not isinstance(value, str | bytes):
         return only_texts(value)
     return "Give a list, or an object with the parameters by name."
+
+
+def error_rules(value: Any) -> str | None:
+    """Judge what says, by class of exception, what becomes of a message."""
+    if isinstance(value, Mapping) and all(
+        isinstance(kind, type)
+        and issubclass(kind, BaseException)
+        and (rule is Rejected or rule is Failed or isinstance(rule, Retry))
+        for kind, rule in value.items()
+    ):
+        return None
+    return "Give a dict from classes of exceptions to Rejected, Failed or Retry(…)."
+
+
+def share_or_number(value: Any) -> str | None:
+    """Judge a share of messages, which is a float, or a number of them."""
+    if isinstance(value, float) and 0 < value <= 1:
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return None
+    return "Give a share such as 0.1, up to 1.0, or a whole number of messages from 1, or None for never."
 
 
 def truth(value: Any) -> str | None:

@@ -18,6 +18,7 @@ from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import (
     PLAIN,
+    ErrorRules,
     Failed,
     Outcome,
     Rejected,
@@ -52,6 +53,7 @@ class Batch:
         caller: Caller,
         limit: timedelta | None,
         retry_delay: Callable[[int], timedelta] | None,
+        on_error: ErrorRules | None,
         breaker: Breaker,
         counts: Counter[str],
     ) -> None:
@@ -59,6 +61,7 @@ class Batch:
         self._caller = caller
         self._limit = limit
         self._retry_delay = retry_delay
+        self._on_error = on_error
         self._breaker = breaker
         self._counts = counts
         self._gathered: dict[Message, Outcome] = {}
@@ -168,6 +171,8 @@ class Batch:
         """Stop renewing the messages of a call that hangs; HandlerBroken if too many calls hang."""
         self._lease.let_expire(messages)
         self._counts["timed_out"] += len(messages)
+        self._breaker.handled += len(messages)
+        self._breaker.failed += len(messages)
         queue_name = messages[0].queue_name
         log.warning(
             "the handler of queue %s exceeded its time of %s on %s: the lease is no longer renewed, and the call goes "
@@ -184,7 +189,7 @@ class Batch:
 
     def _outcome(self, message: Message, error: BaseException, failure: dict[str, str] | None = None) -> Outcome:
         delay = self._retry_delay(message.attempts) if self._retry_delay else None
-        return outcome_of(error, delay=delay, failure=failure)
+        return outcome_of(error, rules=self._on_error, delay=delay, failure=failure)
 
     def _note(self, message: Message, outcome: Outcome) -> None:
         self._gather(message, outcome)

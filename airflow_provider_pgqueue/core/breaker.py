@@ -42,6 +42,9 @@ class Breaker:
     delivered, and a batch whose handler raised is one call, of which it takes three: so a few bad messages, or the one
     message of a small queue, stop nothing. What a handler returns without a `failure` is its will and no failure.
 
+    `handled` and `failed` count all that it was told of, also with a `give_up_after` of 0; what a handler calls failed
+    counts here too.
+
     A failure is logged at once, and others with its fingerprint once a minute with their number.
     """
 
@@ -56,6 +59,8 @@ class Breaker:
         self._calls = 0
         self._last: Mapping[str, Any] | None = None
         self._begins = self._first > 0
+        self.handled = 0
+        self.failed = 0
 
     @property
     def suspects(self) -> bool:
@@ -64,7 +69,9 @@ class Breaker:
 
     def note(self, message: Message, outcome: Outcome) -> None:
         """Count an outcome, and log a failure; HandlerBroken if it is one too many."""
+        self.handled += 1
         failure = failure_of(outcome)
+        self.failed += failure is not None or isinstance(outcome, Failed)
         mark = None if failure is None else fingerprint(failure)
         if failure is not None:
             # Without its text, which may quote the body.
@@ -94,6 +101,7 @@ class Breaker:
 
     def note_unkept(self, message: Message) -> None:
         """Count a message whose outcome could not be kept; HandlerBroken if it is one too many."""
+        self.handled -= 1  # as what its handler returned it was counted before
         self.note(message, Failed("", failure={"error": _UNKEPT}))
 
     def _replace(self, id_: int, mark: Fingerprint | None) -> None:

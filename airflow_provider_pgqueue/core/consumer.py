@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 
+from airflow_provider_pgqueue.core.argument import check, error_rules, optional
 from airflow_provider_pgqueue.core.batch import Batch, BatchHandler, Handler
 from airflow_provider_pgqueue.core.breaker import Breaker
 from airflow_provider_pgqueue.core.caller import Caller
@@ -20,6 +21,7 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.intake import Intake
 from airflow_provider_pgqueue.core.lease import Lease, Renewal
 from airflow_provider_pgqueue.core.message import Message
+from airflow_provider_pgqueue.core.outcome import ErrorRules
 from airflow_provider_pgqueue.core.quantity import quantity
 
 log = logging.getLogger(__name__)
@@ -37,8 +39,15 @@ class Consumer:
 
     A handler that raises RejectMessage rejects the message. After any other exception the message is delivered again,
     after `retry_delay(attempts)` or by default the back-off of the queue; after its last attempt it is archived as
-    failed, with the traceback. An exception of `handle_batch` concerns the whole batch. An outcome that cannot be kept,
-    such as an output of more than 64 kB, makes its own message failed and no other.
+    failed, with the traceback. `on_error` says otherwise for classes of exceptions and what inherits from them, the
+    nearest first: `{ValidationError: Rejected, KeyError: Failed, HTTPError: Retry(timedelta(minutes=5))}`. An exception
+    of `handle_batch` concerns the whole batch. An outcome that cannot be kept, such as an output of more than 64 kB,
+    makes its own message failed and no other.
+
+    What ends the process or the task while a handler runs, such as SystemExit, AirflowTaskTimeout or TaskDeferred,
+    costs the message in hand an attempt, so that one that kills its consumer is not delivered for ever; the others go
+    back without one. A rule of `on_error` may say otherwise: `{AirflowTaskTimeout: Retry(count_attempt=False)}`.
+    KeyboardInterrupt costs no attempt.
 
     A handler that returns something else has a bug that no delivery cures: `drain` settles what was handled before,
     gives the rest back without counting an attempt, and raises InvalidOutcome.
@@ -65,6 +74,7 @@ class Consumer:
     handler_timeout: timedelta | None = None
     give_up_after: int | None = 20
     retry_delay: Callable[[int], timedelta] | None = None
+    on_error: ErrorRules | None = None
     handled_by: str | None = None
     topic: str | None = None
     headers: Mapping[str, Any] | None = None
@@ -74,6 +84,7 @@ class Consumer:
             raise InvalidArgument("give exactly one of handle and handle_batch")
         if self.handler_timeout is not None and self.handler_timeout <= timedelta(0):
             raise InvalidArgument(f"handler_timeout is {self.handler_timeout}. Give a duration above zero.")
+        check({"on_error": self.on_error}, {"on_error": optional(error_rules)})
         self.breaker()
 
     def breaker(self) -> Breaker:
@@ -135,6 +146,7 @@ class Consumer:
                     caller=caller,
                     limit=policy.handler_timeout,
                     retry_delay=self.retry_delay,
+                    on_error=self.on_error,
                     breaker=breaker,
                     counts=counts,
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
@@ -73,17 +73,32 @@ class RejectMessage(Exception):
     """A handler raises this to reject a message as invalid; the text becomes the reason."""
 
 
-def outcome_of(
-    error: BaseException, *, delay: timedelta | None = None, failure: dict[str, str] | None = None
-) -> Rejected | Retry:
-    """Return the outcome of a message whose handler raised: Rejected for RejectMessage, else Retry after `delay`.
+ErrorRules = Mapping[type[BaseException], "type[Rejected] | type[Failed] | Retry"]
+"""What becomes of a message whose handler raises an error of a class, or of one that inherits from it."""
 
-    `failure` describes the error, if it was described before.
+
+def outcome_of(
+    error: BaseException,
+    *,
+    rules: ErrorRules | None = None,
+    delay: timedelta | None = None,
+    failure: dict[str, str] | None = None,
+) -> Rejected | Failed | Retry:
+    """Return the outcome of a message whose handler raised, as the rule for the nearest class of the error says.
+
+    Without a rule that is Rejected for RejectMessage, else Retry after `delay`. `failure` describes the error, if it
+    was described before.
     """
-    if isinstance(error, RejectMessage):
+    rule = next((rules[kind] for kind in type(error).__mro__ if kind in rules), None) if rules else None
+    if rule is None and isinstance(error, RejectMessage):
         return Rejected(storable(text_of(error)))
     text = storable(f"{type(error).__name__}: {text_of(error)}"[:4000])
-    return Retry(delay, text, failure=failure or describe(error))
+    if rule is Rejected:
+        return Rejected(text)
+    failure = failure or describe(error)
+    if isinstance(rule, Retry):
+        return replace(rule, details=rule.details or text, failure=rule.failure or failure)
+    return Retry(delay, text, failure=failure) if rule is None else Failed(text, failure)
 
 
 def describe(error: BaseException) -> dict[str, str]:

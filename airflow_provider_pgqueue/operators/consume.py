@@ -14,11 +14,13 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import (
     Rule,
     duration,
+    error_rules,
     function,
     json_object,
     number,
     optional,
     queue_name,
+    share_or_number,
     text,
     topic_pattern,
     truth,
@@ -30,7 +32,7 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.message import Message
-from airflow_provider_pgqueue.core.outcome import Outcome
+from airflow_provider_pgqueue.core.outcome import ErrorRules, Outcome
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, name_of, task_of
 from airflow_provider_pgqueue.task import QueueTask
@@ -82,6 +84,11 @@ class PgQueueConsumeOperator(QueueTask):
     :param give_up_after: fail with HandlerBroken when the function fails with one error on each of the first so many
         messages, or on 95 % of the last 50 times as many; what is not finished is given back without counting an
         attempt. 0 or None never gives up.
+    :param on_error: what becomes of a message whose function raises, by class of the exception; `Rejected`, `Failed` or
+        `Retry(…)`, as for `core.Consumer`. Without a rule the message is delivered again after the queue's back-off.
+    :param fail_on_failed: fail the task, after all is settled, when so many messages failed, or if it is a float such
+        a share of what was handled: whose function raised, returned Failed or exceeded its time, whether they are
+        delivered again or not. By default 1.0, so a task all of whose messages failed is not green. None never fails.
     :param wait_for_messages: when nothing can be leased, wait in the triggerer, without a worker slot.
     :param wait_timeout: fail the task when a wait takes longer.
     :param poll_interval: seconds between looks while waiting when no notification arrives.
@@ -101,6 +108,8 @@ class PgQueueConsumeOperator(QueueTask):
         "lease_for": optional(duration(timedelta(milliseconds=1), timedelta(hours=12))),
         "handler_timeout": optional(duration(timedelta(milliseconds=1), timedelta(days=30))),
         "give_up_after": optional(whole(0, 10**6)),
+        "on_error": optional(error_rules),
+        "fail_on_failed": optional(share_or_number),
         "wait_for_messages": truth,
         "wait_timeout": optional(duration(timedelta(milliseconds=1), timedelta(days=3660))),
         "poll_interval": number(0.01, 86_400.0, "seconds"),
@@ -122,6 +131,8 @@ class PgQueueConsumeOperator(QueueTask):
         lease_for: timedelta | None = None,
         handler_timeout: timedelta | None = None,
         give_up_after: int | None = 20,
+        on_error: ErrorRules | None = None,
+        fail_on_failed: float | None = 1.0,
         wait_for_messages: bool = False,
         wait_timeout: timedelta | None = None,
         poll_interval: float = 30.0,
@@ -140,6 +151,8 @@ class PgQueueConsumeOperator(QueueTask):
         self.lease_for = lease_for
         self.handler_timeout = handler_timeout
         self.give_up_after = give_up_after
+        self.on_error = on_error
+        self.fail_on_failed = fail_on_failed
         self.wait_for_messages = wait_for_messages
         self.wait_timeout = wait_timeout
         self.poll_interval = poll_interval
@@ -172,16 +185,22 @@ class PgQueueConsumeOperator(QueueTask):
             lease_for=self.lease_for,
             handler_timeout=self.handler_timeout,
             give_up_after=self.give_up_after,
+            on_error=self.on_error,
             handled_by=name_of(context),
             topic=self.topic,
             headers=self.headers,
         )
         self._hook = PgQueueHook(self.pgqueue_conn_id)
+        breaker = consumer.breaker()
         try:
             with self._hook.connect() as conn:
                 self._take_over(context, conn)
                 counts = consumer.drain(
-                    conn, max_messages=self.max_messages, stop=self._stopping.is_set, on_lease=self._hold
+                    conn,
+                    max_messages=self.max_messages,
+                    stop=self._stopping.is_set,
+                    on_lease=self._hold,
+                    breaker=breaker,
                 )
         finally:
             self._finished.set()
@@ -195,7 +214,18 @@ class PgQueueConsumeOperator(QueueTask):
                 timeout=self.wait_timeout,
             )
         self.log.info("consumed queue %s: %s", self.queue_name, dict(counts))
+        self._fail_on_failed(breaker.failed, breaker.handled)
         return dict(counts)
+
+    def _fail_on_failed(self, failed: int, handled: int) -> None:
+        if not failed or self.fail_on_failed is None:
+            return
+        limit = self.fail_on_failed * handled if isinstance(self.fail_on_failed, float) else self.fail_on_failed
+        if failed >= limit:
+            raise AirflowException(
+                f"{failed:,} of {quantity(handled)} of queue {self.queue_name} failed, and fail_on_failed is "
+                f"{self.fail_on_failed}. All are settled; the log and the causes of dead messages say why."
+            )
 
     def on_kill(self) -> None:
         """Finish the current message and release the others; also while the function is inside a long call."""

@@ -35,7 +35,7 @@ def _sessions(bench: Bench, batch: int) -> list[Line]:
         for peer in (PGQUEUE, PGMQ)
     }
     # Two hundred sessions take longer to begin than a short slice lasts.
-    longer = replace(bench, seconds=max(bench.seconds, 3))
+    longer = replace(bench, seconds=max(bench.seconds, 5))
     samples = {key: rates(slices) for key, slices in longer.consume(measured, rounds=turns(bench)).items()}
     ours, theirs = ({size: samples[f"{name}_{size}"] for size in sizes} for name in ("pgqueue", "pgmq"))
     bench.curves.append(

@@ -323,4 +323,4 @@ def test_a_sensor_of_a_queue_that_does_not_exist_says_so_in_its_own_log(
 
     with pytest.raises(TaskDeferred):
         run(PgQueueMessageSensor(task_id="wait", queue_name="nowhere"))
-    assert "queue nowhere does not exist" in caplog.text + capsys.readouterr().out
+    assert "queue 'nowhere' does not exist" in caplog.text + capsys.readouterr().out

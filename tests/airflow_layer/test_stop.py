@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
 
-from airflow_provider_pgqueue.core import InvalidArgument, LeaseLost, verbs
+from airflow_provider_pgqueue.core import InvalidArgument, LeaseLost, Rejected, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, task_of
 from airflow_provider_pgqueue.operators import consume
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
@@ -158,3 +158,44 @@ def test_an_earlier_try_that_still_works_has_lost_its_messages(conn_id: str, que
     assert message.lock_token is not None
     with pytest.raises(LeaseLost):
         hook.archive(message.lock_token, [message.id])
+
+
+@pytest.mark.parametrize(
+    ("limit", "bad", "fails"),
+    [(1.0, 4, True), (1.0, 3, False), (0.5, 2, True), (0.5, 1, False), (2, 2, True), (2, 1, False), (None, 4, False)],
+)
+def test_a_task_fails_when_as_many_messages_failed_as_its_limit_says(
+    conn_id: str, queue: Queue, run: Run, conn: Connection, limit: float | None, bad: int, fails: bool
+) -> None:
+    PgQueueHook(conn_id).publish_batch(queue("orders"), list(range(4)))
+
+    def handle(message: Any) -> None:
+        if message.body < bad:
+            raise KeyError("no")
+
+    operator = task(apply_function=handle, fail_on_failed=limit)
+    if fails:
+        with pytest.raises(AirflowException, match=f"{bad} of 4 messages of queue orders failed"):
+            run(operator)
+    else:
+        assert run(operator)["retried"] == bad
+    # Each is settled all the same: no message is held, and what failed has had its attempt.
+    assert leased(conn) == []
+    assert attempts(conn) == dict.fromkeys(range(bad), 1)
+
+
+def test_a_task_with_nothing_to_do_and_one_that_rejects_do_not_fail(conn_id: str, queue: Queue, run: Run) -> None:
+    queue("orders")
+    assert run(task(apply_function=print)) == {}
+    PgQueueHook(conn_id).publish("orders", 1)
+
+    def handle(message: Any) -> None:
+        raise KeyError("no")
+
+    assert run(task(apply_function=handle, on_error={KeyError: Rejected})) == {"rejected": 1}
+
+
+@pytest.mark.parametrize("limit", [0, -1, 0.0, 1.5, True, "1"])
+def test_a_limit_that_is_none_is_refused_when_the_dag_is_parsed(limit: Any) -> None:
+    with pytest.raises(InvalidArgument, match="fail_on_failed"):
+        task(apply_function=print, fail_on_failed=limit)

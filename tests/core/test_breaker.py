@@ -161,3 +161,12 @@ def test_a_failure_is_logged_once_a_minute(conn: Connection, queue: Queue, caplo
     Consumer(queue_name="orders", handle=handle).drain(conn)
     assert len(caplog.records) == 2
     assert "secret" not in caplog.text
+
+
+def test_a_message_that_python_cannot_read_does_not_speak_for_the_handler(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    conn.execute("SELECT messages.publish('orders', %s::jsonb)", ["9" * 5000])
+    run(conn, verbs.publish_batch("orders", list(range(30))))
+    with pytest.raises(HandlerBroken, match="20 of the first 20"):
+        Consumer(queue_name="orders", handle=raises).drain(conn)
+    assert attempts(conn) == {0: 30}

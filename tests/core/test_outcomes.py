@@ -17,6 +17,7 @@ from airflow_provider_pgqueue.core import (
     InvalidArgument,
     Message,
     Outcome,
+    Rejected,
     Retry,
     Success,
     connect,
@@ -254,3 +255,48 @@ def test_json_that_python_cannot_read_is_rejected_alone(
     ended = conn.execute("SELECT result, attempts, details FROM messages.message_archive ORDER BY id").fetchall()
     assert [row[:2] for row in ended] == [("success", 1), ("rejected", 1), ("rejected", 1), ("success", 1)]
     assert all("Python cannot read its JSON" in row[2] for row in ended[1:3])
+
+
+@pytest.mark.parametrize(
+    ("rules", "counts"),
+    [
+        ({LookupError: Rejected}, {"rejected": 1}),
+        ({LookupError: Failed}, {"failed": 1}),
+        ({LookupError: Retry(timedelta(hours=1))}, {"retried": 1}),
+        ({LookupError: Failed, KeyError: Rejected}, {"rejected": 1}),
+        ({ValueError: Failed}, {"retried": 1}),
+        ({}, {"retried": 1}),
+    ],
+)
+def test_a_rule_for_the_nearest_class_says_what_becomes_of_a_message(
+    conn: Connection, queue: Queue, rules: Any, counts: dict[str, int]
+) -> None:
+    def handle(message: Message) -> Outcome | None:
+        raise KeyError(message.body)
+
+    run(conn, verbs.publish(queue("orders"), "no such key"))
+    consumer = Consumer(queue_name="orders", handle=handle, on_error=rules)
+    assert consumer.drain(conn, max_messages=1) == counts
+    for kept in archived(conn):
+        assert kept.details == "KeyError: 'no such key'"
+        assert (kept.result == "failed") == (kept.failure is not None)
+
+
+def test_a_rule_for_what_ends_the_process_may_spare_the_attempt(conn: Connection, queue: Queue) -> None:
+    def handle(message: Message) -> Outcome | None:
+        raise SystemExit(3)
+
+    def attempts() -> list[int]:
+        return [number for (number,) in conn.execute("SELECT attempts FROM messages.message ORDER BY id")]
+
+    run(conn, verbs.publish_batch(queue("orders", backoff_first="0"), [1, 2]))
+    for rules, counted in (({}, [1, 0]), ({SystemExit: Retry(timedelta(0), count_attempt=False)}, [1, 0])):
+        with pytest.raises(SystemExit):
+            Consumer(queue_name="orders", handle=handle, on_error=rules).drain(conn)
+        assert attempts() == counted
+
+
+@pytest.mark.parametrize("rules", [{"KeyError": Rejected}, {KeyError: Success}, {KeyError: "failed"}, {int: Failed}, 3])
+def test_rules_that_are_none_are_refused(rules: Any) -> None:
+    with pytest.raises(InvalidArgument, match="on_error"):
+        Consumer(queue_name="orders", handle=print, on_error=rules)

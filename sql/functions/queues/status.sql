@@ -20,10 +20,26 @@ BEGIN
     IF status.queue_name IS NOT NULL AND cardinality(names) = 0 THEN
         PERFORM messages.raise_unknown_queue(status.queue_name);
     END IF;
-    -- A hundred thousand messages in all, but between 100 and 10,000 of each queue.
-    IF status.exact IS NOT TRUE THEN
-        count_up_to := greatest(100, least(10000, 100000 / greatest(1, cardinality(names))));
+    IF status.exact THEN
+        -- This reads the whole table, and there the planner knows best.
+        PERFORM set_config(name, 'on', true) FROM unnest(ARRAY['enable_sort', 'enable_bitmapscan', 'enable_seqscan']) AS name;
+        RETURN QUERY
+        SELECT q.queue_name, q.paused, coalesce(m.depth, 0), coalesce(m.depth - m.leased - m.delayed, 0), coalesce(m.leased, 0),
+               coalesce(m.delayed, 0), moment - m.oldest,
+               (SELECT count(*) FROM messages.dead_message d WHERE d.queue_name = q.queue_name),
+               (SELECT moment - u.finished_at FROM messages.upkeep_run u), 0::bigint, 0::bigint
+          FROM messages.queue q
+          LEFT JOIN (
+            SELECT m.queue_name, count(*) AS depth, count(*) FILTER (WHERE m.lock_expires_at > moment) AS leased,
+                   count(*) FILTER (WHERE m.visible_at > moment AND coalesce(m.lock_expires_at <= moment, true)) AS delayed,
+                   min(m.visible_at) FILTER (WHERE m.visible_at <= moment AND coalesce(m.lock_expires_at <= moment, true)) AS oldest
+              FROM messages.message m WHERE m.queue_name = ANY (names) GROUP BY m.queue_name) m ON m.queue_name = q.queue_name
+         WHERE q.queue_name = ANY (names)
+         ORDER BY q.queue_name;
+        RETURN;
     END IF;
+    -- A hundred thousand messages in all, but between 100 and 10,000 of each queue.
+    count_up_to := greatest(100, least(10000, 100000 / greatest(1, cardinality(names))));
     RETURN QUERY
     WITH counted AS MATERIALIZED (
         SELECT q.queue_name, q.paused, m.*, d.*
