@@ -18,7 +18,6 @@ from airflow_provider_pgqueue.spark.source.data_source import PgQueueSource, dat
 from airflow_provider_pgqueue.spark.source.publish.staging import StagedRows
 from airflow_provider_pgqueue.spark.source.publish.writer import (
     Messages,
-    PartitionWriter,
     PublishOptions,
     PublishStreamWriter,
     PublishWriter,
@@ -53,22 +52,6 @@ class FaultyWriter(PublishWriter):
         super().commit(messages)
 
 
-class FaultyPartitionWriter(PartitionWriter):
-    """Publishes partition 0 alone: the task of the other one never ends."""
-
-    def __init__(self, database: Database, options: PublishOptions, home: Path) -> None:
-        super().__init__(database, options)
-        self._home = home
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
-        task: Any = TaskContext.get()
-        if task.partitionId() == 1:
-            hang(self._home / "partition 1")
-        staged = super().write(iterator)
-        (self._home / "each").touch()
-        return staged
-
-
 class FaultyStreamWriter(PublishStreamWriter):
     """Hangs when the batch is published and Spark does not know it yet."""
 
@@ -84,10 +67,8 @@ class FaultyStreamWriter(PublishStreamWriter):
 def faulty_source(home: Path) -> type[PgQueueSource]:
     """Return the data source whose fault is the name of the queue."""
 
-    def writer(self: PgQueueSource, schema: StructType, overwrite: bool) -> FaultyWriter | FaultyPartitionWriter:
+    def writer(self: PgQueueSource, schema: StructType, overwrite: bool) -> PublishWriter:
         options = PublishOptions.of(self.options, schema, overwrite=overwrite)
-        if options.commit_per == "partition":
-            return FaultyPartitionWriter(self.database, options, home)
         return FaultyWriter(self.database, options, self.options["queue"], home)
 
     def stream_writer(self: PgQueueSource, schema: StructType, overwrite: bool) -> PublishStreamWriter:
@@ -96,16 +77,14 @@ def faulty_source(home: Path) -> type[PgQueueSource]:
     return type("FaultySource", (data_source(Database()),), {"writer": writer, "streamWriter": stream_writer})
 
 
-def publish(frame: DataFrame, fault: str, **options: str) -> None:
-    frame.write.format("pgqueue").mode("append").options(queue=fault, runId=fault, **options).save()
+def publish(frame: DataFrame, fault: str) -> None:
+    frame.write.format("pgqueue").mode("append").option("queue", fault).option("runId", fault).save()
 
 
-def main(home: Path, only: str = "") -> None:
+def main(home: Path) -> None:
     spark = SparkSession.builder.master("local[2,3]").config("spark.ui.enabled", "false").getOrCreate()
     spark.dataSource.register(faulty_source(home))
     numbers = spark.range(0, 10, 1, 2).selectExpr("cast(id AS string) AS message")
-    if only == "each":
-        publish(numbers, "each", commitPer="partition")
     publish(numbers, "retry")
     numbers.write.parquet(str(home / "in"))
     arrivals = spark.readStream.schema("message string").parquet(str(home / "in"))
@@ -115,4 +94,4 @@ def main(home: Path, only: str = "") -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    main(Path(sys.argv[1]))

@@ -152,11 +152,11 @@ def test_overwrite_and_an_unknown_queue_fail_before_any_task(
 
 
 @contextmanager
-def driver(dsn: str, home: Path, faults: tuple[str, ...], *only: str) -> Iterator[None]:
+def driver(dsn: str, home: Path, faults: tuple[str, ...]) -> Iterator[None]:
     """Run a driver until it has met all faults; then kill it."""
     environment = os.environ | {"PGQUEUE_DSN": dsn, "PYTHONPATH": str(PUBLISHER.parents[2])}
     with (home / "log").open("w") as log:
-        command = [sys.executable, PUBLISHER, home, *only]
+        command = [sys.executable, PUBLISHER, home]
         process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
         try:
             until(
@@ -201,17 +201,6 @@ def test_each_row_is_published_once_whenever_a_task_or_the_driver_dies(
     ):
         found = bodies(conn, name)
         fault(what, where="local[2]", times=1, published=range(number), found=found, place="queue")
-
-
-def test_a_driver_that_dies_between_two_partitions_publishes_the_other_one_when_it_runs_again(
-    spark: SparkSession, dsn: str, conn: Connection, queue: Queue, tmp_path: Path, fault: Callable[..., None]
-) -> None:
-    queue("each")
-    with driver(dsn, tmp_path, ("each", "partition 1"), "each"):
-        assert bodies(conn, "each") == list(range(5))
-    publish(numbers(spark), queue="each", runId="each", commitPer="partition")
-    what = "kill -9 between two partitions of a write, run again"
-    fault(what, where="local[2]", times=1, published=range(10), found=bodies(conn, "each"), place="queue")
 
 
 # Stages ---------------------------------------------------------------------------------------------------------------
@@ -602,6 +591,36 @@ def test_of_many_attempts_of_a_partition_one_publishes(
     assert stages(conn) == 2
     stage(slots=2).drop_slots()
     assert stages(conn) == 0
+
+
+KILLED_TASK = """
+import signal, sys
+import pyarrow as pa
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.source.publish import staging
+
+def copy_and_hang(*arguments):
+    copy(*arguments)
+    print("staged", flush=True)
+    signal.pause()
+
+copy, staging.copy = staging.copy, copy_and_hang
+rows = pa.record_batch({"message": pa.array(["1", "2"])})
+staging.Stage(Database(sys.argv[1]), "job").publish_partition(0, iter([rows]), run_id="nightly", queue_name="orders")
+"""
+
+
+def test_a_task_that_is_killed_before_its_commit_publishes_nothing_and_another_attempt_all(
+    dsn: str, conn: Connection, nightly: Callable[..., StagedRows], fault: Callable[..., None]
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", KILLED_TASK, dsn], stdout=subprocess.PIPE) as task:
+        assert task.stdout
+        assert task.stdout.readline() == b"staged\n"
+        task.kill()
+    assert bodies(conn) == []
+    nightly(0, 1, 2)
+    what = "kill -9 of a task of a write by partitions"
+    fault(what, where="local[2]", times=1, published=[1, 2], found=bodies(conn), place="queue")
 
 
 def test_an_attempt_waits_for_the_other_one_and_publishes_if_that_fails(
