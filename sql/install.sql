@@ -136,6 +136,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/upkeep/sweep_band.sql
 \ir functions/upkeep/arrange_bands.sql
 \ir functions/upkeep/store_sweep_due.sql
+\ir functions/upkeep/begin_sweep.sql
 \ir functions/upkeep/create_marks.sql
 \ir functions/upkeep/sweep.sql
 \ir functions/upkeep/create_priority_sequences.sql

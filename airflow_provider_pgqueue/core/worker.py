@@ -85,7 +85,7 @@ class Worker:
         return self.counts
 
     def _serve(self, conn: psycopg.Connection[Any], until_empty: bool, breaker: Breaker) -> None:
-        intake = self.consumer.intake(conn)
+        intake, fruitless = self.consumer.intake(conn), 0
         while not self._stopping.is_set():
             # Before the work: what rings meanwhile must lead to another look.
             self._wake.clear()
@@ -101,8 +101,10 @@ class Worker:
             self._failures = 0
             if until_empty:
                 return
-            if not counts:
-                # A queue that rings a thousand times a second costs the consumers of others a hundred leases.
+            fruitless = 0 if counts else fruitless + 1
+            if fruitless > 1:
+                # A queue that rings a thousand times a second costs the consumers of others a hundred leases. Not after
+                # the first: that ring may have been for what the drain before it took already.
                 self._stopping.wait(_AFTER_NOTHING)
             self._wake.wait(self.poll_interval)
 

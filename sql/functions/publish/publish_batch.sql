@@ -18,7 +18,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     moment    timestamptz := clock_timestamp();
-    due       timestamptz := greatest(publish_batch.visible_at, moment, moment + publish_batch.delay);
+    due       timestamptz;
     ids       bigint[];
     admitted  text;
     published integer;
@@ -35,6 +35,7 @@ BEGIN
                                  publish_batch.topics, publish_batch.group_keys, NULL);
     PERFORM messages.check_publish(publish_batch.priority, publish_batch.delay, publish_batch.expires_in,
                                    publish_batch.visible_at, publish_batch.headers);
+    due := greatest(publish_batch.visible_at, moment, moment + publish_batch.delay);
     ids := ARRAY(SELECT nextval('messages.message_id_seq') FROM generate_series(1, jsonb_array_length(publish_batch.messages)));
     -- The short way, as in publish(): it does what the trigger would, and enters the messages of a group where they belong,
     -- ready or not, instead of updating them. Everything unusual goes the long way below.

@@ -17,6 +17,7 @@ from airflow_provider_pgqueue.core import InvalidArgument
 from airflow_provider_pgqueue.core.connection import parameters
 from airflow_provider_pgqueue.core.duration import parse_duration
 from tests.core.cli.conftest import Pgqueue, Program
+from tests.waiting import PATIENCE
 from tools import ROOT
 
 UNREACHABLE = "postgresql://shop:geheim@127.0.0.1:1/shop"
@@ -85,7 +86,7 @@ def test_wrong_usage_is_status_2_with_one_line_of_error(run_pgqueue: Pgqueue, ar
         (["consume", "orders"], "'worker'"),
         (["queues", "cretae", "orders"], "'create'"),
         (["publish", "orders", "--mesage", "1"], "'--message'"),
-        (["stats", "--wath"], "'--watch'"),
+        (["stats", "--watchh"], "'--watch'"),
     ],
     ids=" ".join,
 )
@@ -196,7 +197,7 @@ def test_ctrl_c_is_status_130(program: Program, dsn: str) -> None:
         assert process.stdout
         process.stdout.readline()
         process.send_signal(2)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, err.strip()) == (130, "")
 
 
@@ -206,7 +207,7 @@ def test_a_reader_that_goes_away_is_no_traceback(program: Program, dsn: str) -> 
         assert process.stderr
         process.stdout.readline()
         process.stdout.close()
-        assert process.wait(20) == 1
+        assert process.wait(PATIENCE) == 1
         assert process.stderr.read() == ""
 
 
