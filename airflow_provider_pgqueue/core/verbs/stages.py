@@ -31,7 +31,7 @@ def publish_staged(
 
 
 def begin_partitions(run_id: str, *, queue_name: str | None = None) -> Statement[dict[str, int] | None]:
-    """Begin a run that publishes its partitions one by one, or go on with it; return the rows of those that it has.
+    """Begin a run that publishes its partitions one by one, or continue it; return the rows of those that it has.
 
     None if the run has finished.
     """

@@ -13,4 +13,4 @@ BEGIN
     RETURN messages.published_partitions(begin_partitions.run_id);
 END $$;
 COMMENT ON FUNCTION messages.begin_partitions(text, text) IS
-    'Begins a run whose partitions are published one by one, or goes on with it: returns {partition: rows} of those that are published already, or NULL if the run has finished. PQ001: unknown queue; PQ004: bad name, or another pipeline''s run.';
+    'Begins or continues a run whose partitions are published one by one: returns {partition: rows} of those that are published already, or NULL if the run has finished. PQ001: unknown queue; PQ004: bad name, or another pipeline''s run.';

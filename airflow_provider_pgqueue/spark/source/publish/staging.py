@@ -179,7 +179,7 @@ class Stage:
 
         Not with the session, which behind a pooler is somebody else's next and would keep the slot.
 
-        :param before: asked before the transaction: the others would wait for one that made the stage and goes on to
+        :param before: asked before the transaction: the others would wait for one that made the stage and continues to
             copy. Its result is given beside the connection, and then the number of the slot.
         """
         give_up = time.monotonic() + _PATIENCE
