@@ -5,7 +5,7 @@ DECLARE
     listed CONSTANT text[] := ARRAY[
         -- every: each group role, and whoever was granted anything by hand. messages_admin may call all but the internal ones.
         ['publisher', 'publish publish_batch publish_deduplicated publish_topic route_topic'],
-        ['publisher', 'stage_publish publish_staged drop_stage'],
+        ['publisher', 'stage_publish publish_staged drop_stage begin_partitions publish_partition finish_partitions'],
         ['consumer', 'lease lease_policy extend release release_held_by consume once lease_named end_named_leases archive'],
         ['consumer', 'dispatch_messages open_dispatches start_dispatch extend_dispatches end_dispatch dispatched_messages'],
         ['consumer', 'lease_dead extend_dead release_dead requeue dismiss requeue_dead dead_ids'],
@@ -36,7 +36,7 @@ DECLARE
         ['internal', 'find_role reads_all_bodies check_access sweep_all sweep_priority sweep sweep_band first_of_band arrange_bands begin_sweep store_sweep_due create_marks create_priority_sequences stored_moment store_moment'],
         ['internal', 'delete_expired_records drop_unused_sequences suspend_futile_autovacuum notify_queue_is_filling purge_cron_history'],
         ['internal', 'make_archive_partitions drop_and_record_partition set_archive_begin record_archive_removal'],
-        ['internal', 'closed_archive_partition lock_publish_run check_run_begun drop_or_empty_stage traffic_kept_since'],
+        ['internal', 'closed_archive_partition lock_publish_run check_run_begun drop_or_empty_stage insert_staged published_partitions raise_other_partitions traffic_kept_since'],
         ['internal', 'health_archive_partitions health_cron_history health_cron_jobs health_dead_messages health_dead_tuples'],
         ['internal', 'health_held_snapshot health_history health_index_bloat health_limited_roles health_notify_queue health_prepared_transaction'],
         ['internal', 'health_replication health_schedules health_settings health_upkeep_lag health_waiting_messages health_wraparound'],

@@ -157,6 +157,8 @@ USUAL: dict[str, list[Any]] = {
     "time_zone": ["UTC"],
     "run_id": ["run", "replayed"],
     "winners": ["[]"],
+    "winner": ['{"partition": 0, "attempt": 1, "rows": 0}'],
+    "partitions": ["{}"],
     "rows": ['[{"id": 1, "message": 1}]'],
 }
 PUBLISHING = [
@@ -169,6 +171,9 @@ PUBLISHING = [
     "unbind_topic",
     "stage_publish",
     "publish_staged",
+    "begin_partitions",
+    "publish_partition",
+    "finish_partitions",
     "drop_stage",
     "schedule",
     "replay",
@@ -224,6 +229,7 @@ def market(conn: Connection, queue: Queue) -> Connection:
     run(conn, verbs.bind_topic("orders", "shop.*"))
     run(conn, verbs.stage_publish("job"))
     run(conn, verbs.begin_run("replayed", "replay"))
+    run(conn, verbs.begin_partitions("run"))
     return conn
 
 

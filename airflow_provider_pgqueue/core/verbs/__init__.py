@@ -101,7 +101,10 @@ from airflow_provider_pgqueue.core.verbs.schedules import (
     unschedule,
 )
 from airflow_provider_pgqueue.core.verbs.stages import (
+    begin_partitions,
     drop_stage,
+    finish_partitions,
+    publish_partition,
     publish_staged,
     stage_publish,
 )
@@ -137,6 +140,7 @@ __all__ = [
     "archive_checksums",
     "archive_log_end",
     "archive_partitions",
+    "begin_partitions",
     "begin_run",
     "bind_topic",
     "check_queues_exist",
@@ -159,6 +163,7 @@ __all__ = [
     "extend",
     "extend_dead",
     "extend_dispatches",
+    "finish_partitions",
     "finish_run",
     "grant_queue",
     "health",
@@ -174,6 +179,7 @@ __all__ = [
     "pause_schedule",
     "publish",
     "publish_batch",
+    "publish_partition",
     "publish_staged",
     "publish_texts",
     "publish_topic",
