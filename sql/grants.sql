@@ -5,8 +5,9 @@ DECLARE
     listed CONSTANT text[] := ARRAY[
         -- every: each group role, and whoever was granted anything by hand. messages_admin may call all but the internal ones.
         ['publisher', 'publish publish_batch publish_deduplicated publish_topic route_topic'],
-        ['publisher', 'stage_publish publish_staged drop_stage'],
+        ['publisher', 'stage_publish publish_staged drop_stage begin_partitions publish_partition finish_partitions'],
         ['consumer', 'lease lease_policy extend release release_held_by consume once lease_named end_named_leases archive'],
+        ['consumer', 'dispatch_messages open_dispatches start_dispatch extend_dispatches end_dispatch dispatched_messages'],
         ['consumer', 'lease_dead extend_dead release_dead requeue dismiss requeue_dead dead_ids'],
         ['consumer', 'remedies count_remedies requeued_results'],
         ['consumer observer', 'status ready_queues closed_queues dead_queues dead_causes'],
@@ -27,15 +28,15 @@ DECLARE
         ['admin', 'grant_queue revoke_queue queue_grants partition_archive apply_retention adopt_archive_default take_over'],
         -- What these do may change with any version.
         ['internal', 'check_publish new_message ring check_max_depth create_depth_sequences check_topic topic_regex'],
-        ['internal', 'check_lease count_leasable record_counted_leases lease_taken_over check_outcomes message_archived'],
+        ['internal', 'reopen_dispatch check_lease count_leasable record_counted_leases lease_taken_over check_outcomes message_archived'],
         ['internal', 'check_dead_lease check_remedied_by group_lock_key enter_groups make_next_of_group_ready'],
         ['internal', 'make_next_of_missed_groups_ready repair_stuck_groups'],
         ['internal', 'check_policy check_queue check_queue_name raise_unknown_queue delete_queue sample_messages estimate_messages'],
         ['internal', 'run_schedules_at check_schedule raise_unknown_schedule next_cron_tick cron_ticks parse_cron parse_cron_field'],
-        ['internal', 'find_role reads_all_bodies check_access sweep_all sweep_priority sweep sweep_band first_of_band arrange_bands store_sweep_due create_marks create_priority_sequences stored_moment store_moment'],
+        ['internal', 'find_role reads_all_bodies check_access sweep_all sweep_priority sweep sweep_band first_of_band arrange_bands begin_sweep store_sweep_due create_marks create_priority_sequences stored_moment store_moment'],
         ['internal', 'delete_expired_records drop_unused_sequences suspend_futile_autovacuum notify_queue_is_filling purge_cron_history'],
         ['internal', 'make_archive_partitions drop_and_record_partition set_archive_begin record_archive_removal'],
-        ['internal', 'closed_archive_partition lock_publish_run check_run_begun drop_or_empty_stage traffic_kept_since'],
+        ['internal', 'closed_archive_partition lock_publish_run check_run_begun drop_or_empty_stage insert_staged published_partitions raise_other_partitions traffic_kept_since'],
         ['internal', 'health_archive_partitions health_cron_history health_cron_jobs health_dead_messages health_dead_tuples'],
         ['internal', 'health_held_snapshot health_history health_index_bloat health_limited_roles health_notify_queue health_prepared_transaction'],
         ['internal', 'health_replication health_schedules health_settings health_upkeep_lag health_waiting_messages health_wraparound'],
@@ -91,7 +92,7 @@ BEGIN
           FROM (VALUES
             -- messages_limited can do nothing by itself, but it must not be dropped while a database relies on it.
             ('USAGE ON SCHEMA messages', groups),
-            ('SELECT ON messages.archive_overview, messages.message_overview, messages.result_count', '{observer,admin}'),
+            ('SELECT ON messages.archive_overview, messages.message_overview, messages.dispatch_overview, messages.result_count', '{observer,admin}'),
             -- Whole tables, bodies too, by ranges of pages.
             ('SELECT ON messages.message, messages.message_archive', '{reader}'),
             -- The conventions for plain SQL: sql/README.md

@@ -57,6 +57,15 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lease/record_counted_leases.sql
 \ir functions/lease/lease_taken_over.sql
 
+-- Hand over to DAG runs
+\ir functions/dispatch/dispatch_messages.sql
+\ir functions/dispatch/open_dispatches.sql
+\ir functions/dispatch/start_dispatch.sql
+\ir functions/dispatch/extend_dispatches.sql
+\ir functions/dispatch/end_dispatch.sql
+\ir functions/dispatch/dispatched_messages.sql
+\ir functions/dispatch/reopen_dispatch.sql
+
 -- Archive
 \ir functions/archive/message_archived.sql
 \ir functions/archive/fingerprint.sql
@@ -136,6 +145,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/upkeep/sweep_band.sql
 \ir functions/upkeep/arrange_bands.sql
 \ir functions/upkeep/store_sweep_due.sql
+\ir functions/upkeep/begin_sweep.sql
 \ir functions/upkeep/create_marks.sql
 \ir functions/upkeep/sweep.sql
 \ir functions/upkeep/create_priority_sequences.sql
@@ -196,6 +206,12 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 -- Staged publishing
 \ir functions/stages/stage_publish.sql
 \ir functions/stages/publish_staged.sql
+\ir functions/stages/begin_partitions.sql
+\ir functions/stages/publish_partition.sql
+\ir functions/stages/finish_partitions.sql
+\ir functions/stages/insert_staged.sql
+\ir functions/stages/published_partitions.sql
+\ir functions/stages/raise_other_partitions.sql
 \ir functions/stages/check_winners.sql
 \ir functions/stages/drop_stage.sql
 \ir functions/stages/drop_or_empty_stage.sql
@@ -251,6 +267,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 -- Views, and the function that returns rows of one
 \ir views/session_reach.sql
 \ir views/message_overview.sql
+\ir views/dispatch_overview.sql
 \ir views/archive_overview.sql
 \ir views/result_count.sql
 \ir functions/archive/search_archive.sql

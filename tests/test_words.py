@@ -156,3 +156,7 @@ def test_the_page_bans_words_and_explains_only_those() -> None:
     words = {**banned(2), **banned(3)}
     assert len(words) > 20
     assert {word for row in table("## Where") for word in _CODE.findall(row[0])} <= set(words)
+
+
+def test_no_merge_left_its_marks() -> None:
+    assert [str(path) for path in FILES if re.search(r"^(<{7}|>{7}) ", path.read_text(), re.MULTILINE)] == []

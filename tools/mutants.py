@@ -29,10 +29,10 @@ LONGEST: Final = 300.0  # seconds: tests that hang have noticed, and statement_t
 MODEL: Final = "tests/core/test_state_machine.py"
 CONTRACT: Final = "tests/test_contract.py"
 SEEDS: Final = "tests/test_seeds.py"
-SWEEP: Final = "tests/core/test_sweep.py"
 PUBLISH: Final = "tests/core/test_publish.py"
 GROUPS: Final = "tests/core/test_groups.py"
 BANDS: Final = "tests/core/test_bands.py"
+SWEEP: Final = "tests/core/test_sweep.py"
 POLICY: Final = "tests/core/test_policy.py"
 ROLES: Final = "tests/core/test_roles.py"
 SCHEDULES: Final = "tests/core/test_schedules.py"
@@ -143,6 +143,8 @@ MUTANTS: Final = (
     _m("band: its mark hides what is ready", "sweep_band", "least(lowest, below)", "moment", BANDS),
     _m("band: no backlog leaves", "sweep_band", "IF cardinality(leaving) > 0", "IF false", BANDS),
     _m("band: its expired leases stay", "sweep_band", "swept.lowest);", "lowest);", BANDS),
+    _m("sweep: all who see that it is due", "begin_sweep", "RETURN false;", "RETURN true;", SWEEP),
+    _m("lease: moves the mark back", "lease", "BETWEEN min(visible_at) AND moment", "BETWEEN moment AND moment", SWEEP),
     _m("lease: max_leased does not count", "count_leasable", "RETURN greatest(0, ", "RETURN 1000000 + greatest(0, "),
     _m("lease: a pause is none", "check_lease", "IF paused THEN", "IF false THEN"),
     _m("lease: any number", "check_lease", "max_messages NOT BETWEEN 1 AND 10000", "false", BAD_INPUT),

@@ -129,6 +129,10 @@ class MessageTooLarge(InvalidMessage):
     """A body is larger than the queue allows, or the headers than 64 kB."""
 
 
+class DispatchNotFound(PgQueueError):
+    """No messages were dispatched to the run, or another run has them now."""
+
+
 class StageIncomplete(PgQueueError):
     """Rows that tasks had staged are gone: nothing was published."""
 
@@ -205,6 +209,7 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "PQ014": UnremediedMessages,
     "PQ015": ForeignPartition,
     "PQ016": InUse,
+    "PQ017": DispatchNotFound,
     "42501": PermissionDenied,  # insufficient_privilege
     "3F000": SchemaMissing,  # invalid_schema_name
     "22P02": InvalidMessage,  # invalid_text_representation: not JSON

@@ -174,6 +174,20 @@ class LeasePolicy:
     counts_leases: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatch:
+    """Messages `ids` of a queue and the DAG run that has them; `started_at` is None until the run is known to exist."""
+
+    dispatch_id: int
+    queue_name: str
+    dag_id: str
+    run_id: str
+    ids: list[int]
+    opened_at: datetime
+    started_at: datetime | None
+    seen_at: datetime | None
+
+
 @dataclass(frozen=True, slots=True)
 class Requeued:
     """A dead message `id` that was published again as `new_id`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 import psycopg
 from pyspark.sql import functions as f
@@ -82,6 +83,7 @@ def publish_beside_jdbc(place: Place, rows: int, rounds: int) -> list[Line]:
         samples = place.in_turns(
             {
                 "ours": _publish(place, dsn, source),
+                "each": _publish(place, dsn, source, commitPer="partition"),
                 "jdbc": _jdbc_append(place, dsn, source, rewrite=False),
                 "rewritten": _jdbc_append(place, dsn, source, rewrite=True),
             },
@@ -92,12 +94,21 @@ def publish_beside_jdbc(place: Place, rows: int, rounds: int) -> list[Line]:
     return [
         *_beside(name, "JDBC append", rows, ours, samples["jdbc"], cpu=1.2),
         *_beside(name, "JDBC append, reWriteBatchedInserts", rows, ours, samples["rewritten"]),
+        *_beside(
+            f"{name} by partitions",
+            "JDBC append, reWriteBatchedInserts",
+            rows,
+            samples["each"],
+            samples["rewritten"],
+            wall=1.05,
+        ),
     ]
 
 
-def _publish(place: Place, dsn: str, source: Path) -> Contestant:
+def _publish(place: Place, dsn: str, source: Path, **given: str) -> Contestant:
     def work() -> None:
-        place.spark.read.parquet(str(source)).write.format("pgqueue").mode("append").option("queue", "bench").save()
+        options = given | {"queue": "bench", "runId": uuid4().hex}
+        place.spark.read.parquet(str(source)).write.format("pgqueue").mode("append").options(**options).save()
 
     def prepare() -> None:
         register(place.spark, dsn)

@@ -328,6 +328,44 @@ COMMENT ON COLUMN messages.named_lease.lock_token IS 'The token of the lease; NU
 COMMENT ON COLUMN messages.named_lease.ids IS 'The messages that it leased.';
 COMMENT ON COLUMN messages.named_lease.expires_at IS 'When its lease ends.';
 
+CREATE TABLE messages.dispatch (
+    dispatch_id   bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    queue_name    text        NOT NULL,
+    dag_id        text        NOT NULL,
+    run_id        text        NOT NULL,
+    on_failure    text        NOT NULL,
+    lease_for     interval    NOT NULL,
+    dispatched_by text,
+    lock_token    uuid        NOT NULL,
+    ids           bigint[]    NOT NULL,
+    opened_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    started_at    timestamptz,
+    seen_at       timestamptz,
+    ended_at      timestamptz,
+    result        text,
+    details       text,
+    UNIQUE (dag_id, run_id)
+);
+CREATE INDEX dispatch_open_idx ON messages.dispatch (queue_name, dag_id) WHERE ended_at IS NULL;
+CREATE INDEX dispatch_ended_at_idx ON messages.dispatch (ended_at) WHERE ended_at IS NOT NULL;
+CREATE INDEX dispatch_ids_idx ON messages.dispatch USING gin (ids);
+COMMENT ON TABLE messages.dispatch IS 'Messages that were handed to a DAG run, which finishes them. Deleted 30 days after the run ended.';
+COMMENT ON COLUMN messages.dispatch.dispatch_id IS 'Numbers the dispatches.';
+COMMENT ON COLUMN messages.dispatch.queue_name IS 'The queue.';
+COMMENT ON COLUMN messages.dispatch.dag_id IS 'The DAG.';
+COMMENT ON COLUMN messages.dispatch.run_id IS 'The run: queue, first message and its attempt.';
+COMMENT ON COLUMN messages.dispatch.on_failure IS 'What a failed run does to the messages: retry or fail.';
+COMMENT ON COLUMN messages.dispatch.lease_for IS 'How long the messages stay leased after somebody last saw the run alive.';
+COMMENT ON COLUMN messages.dispatch.dispatched_by IS 'The dispatcher.';
+COMMENT ON COLUMN messages.dispatch.lock_token IS 'The token of the lease.';
+COMMENT ON COLUMN messages.dispatch.ids IS 'The messages.';
+COMMENT ON COLUMN messages.dispatch.opened_at IS 'When they were leased for the run.';
+COMMENT ON COLUMN messages.dispatch.started_at IS 'When the run was known to exist.';
+COMMENT ON COLUMN messages.dispatch.seen_at IS 'When the run was last known to be queued or running, or to have ended.';
+COMMENT ON COLUMN messages.dispatch.ended_at IS 'When the messages were finished or given back; NULL while the dispatch is open.';
+COMMENT ON COLUMN messages.dispatch.result IS 'success, failed, lost (the run was deleted), refused (the run was never made).';
+COMMENT ON COLUMN messages.dispatch.details IS 'Why it ended so.';
+
 CREATE TABLE messages.dedup (
     queue_name text        NOT NULL,
     dedup_key  text        NOT NULL,
@@ -448,6 +486,23 @@ COMMENT ON COLUMN messages.publish_stage.number IS 'Names the table.';
 COMMENT ON COLUMN messages.publish_stage.stage_id IS 'The name that its job gave it.';
 COMMENT ON COLUMN messages.publish_stage.made_by IS 'The login of the job, which alone may stage and publish here.';
 COMMENT ON COLUMN messages.publish_stage.expires_at IS 'The upkeep drops it then: a day after the last task began to stage.';
+
+CREATE TABLE messages.published_partition (
+    started_by text    NOT NULL DEFAULT session_user,
+    run_id     text    NOT NULL,
+    partition  integer NOT NULL CHECK (partition >= 0),
+    rows       bigint  NOT NULL CHECK (rows >= 0),
+    published  bigint  NOT NULL DEFAULT 0,
+    PRIMARY KEY (started_by, run_id, partition),
+    FOREIGN KEY (started_by, run_id) REFERENCES messages.pipeline_run ON DELETE CASCADE,
+    CONSTRAINT published_partition_has_its_rows CHECK (published BETWEEN 0 AND rows)
+);
+COMMENT ON TABLE messages.published_partition IS 'What is published of runs that publish each partition by itself, until they have finished.';
+COMMENT ON COLUMN messages.published_partition.started_by IS 'The login of the run.';
+COMMENT ON COLUMN messages.published_partition.run_id IS 'The run.';
+COMMENT ON COLUMN messages.published_partition.partition IS 'The number of the partition, as Spark counts them.';
+COMMENT ON COLUMN messages.published_partition.rows IS 'How many rows it has: an attempt that has another number is of other data.';
+COMMENT ON COLUMN messages.published_partition.published IS 'How many of them were published; the others were duplicates.';
 
 CREATE TABLE messages.triage_run (
     run_id      text        NOT NULL CHECK (run_id <> '' AND length(run_id) <= 250),
@@ -576,6 +631,11 @@ CREATE TYPE messages.leased_dead_message AS (
     handled_by text, lock_token uuid, lock_expires_at timestamptz
 );
 COMMENT ON TYPE messages.leased_dead_message IS 'A dead message as lease_dead returns it.';
+CREATE TYPE messages.open_dispatch AS (
+    dispatch_id bigint, queue_name text, dag_id text, run_id text, ids bigint[], opened_at timestamptz, started_at timestamptz,
+    seen_at timestamptz
+);
+COMMENT ON TYPE messages.open_dispatch IS 'Messages and the run that has them.';
 CREATE TYPE messages.queue_status AS (
     queue_name text, paused boolean, depth bigint, ready bigint, leased bigint, delayed bigint, oldest_age interval,
     dead bigint, upkeep_age interval, depth_margin bigint, dead_margin bigint

@@ -20,6 +20,7 @@ from airflow_provider_pgqueue.core import InvalidArgument
 from airflow_provider_pgqueue.core.argument import check, json_object
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
+from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator, PgQueueReconcileOperator
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
 from airflow_provider_pgqueue.operators.repair import PgQueueRepairOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
@@ -68,6 +69,8 @@ GOOD: dict[type[QueueTask], dict[str, Any]] = {
     PgQueueMessageSensor: {"queue_name": "orders"},
     PgQueueDeadMessageSensor: {"queue_name": "orders"},
     PgQueueConsumeOperator: {"queue_name": "orders", "apply_function": print},
+    PgQueueDispatchOperator: {"queue_name": "orders", "trigger_dag_id": "pack"},
+    PgQueueReconcileOperator: {},
     PgQueuePublishOperator: {"queue_name": "orders", "message": 1},
     PgQueueRepairOperator: {"queue_name": "orders", "function": print},
     PgQueueRequeueOperator: {"queue_name": "orders"},
@@ -80,6 +83,13 @@ BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
     PgQueueMessageSensor: WAITING + MESSAGES + TIMEOUTS,
     PgQueueDeadMessageSensor: [*WAITING, {"results": ["no"]}, {"results": "failed"}],
     PgQueueConsumeOperator: WAITING + CONSUME,
+    PgQueueDispatchOperator: [
+        *WAITING,
+        *({"max_open": value} for value in (0, 10_001, "5")),
+        *({"batch_size": 0}, {"trigger_dag_id": 5}, {"group_by": "colour"}, {"on_failure": "weep"}),
+        *({"conf": [1]}, {"conf": {"a": "x\0y"}}, {"lease_for": timedelta(hours=13)}, {"lease_for": 300}),
+    ],
+    PgQueueReconcileOperator: [{"queue_name": "No Queue"}, {"trigger_dag_id": 5}],
     PgQueuePublishOperator: [
         *({"queue_name": name} for name in NAMES),
         {"message": None},

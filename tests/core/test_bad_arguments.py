@@ -157,6 +157,8 @@ USUAL: dict[str, list[Any]] = {
     "time_zone": ["UTC"],
     "run_id": ["run", "replayed"],
     "winners": ["[]"],
+    "winner": ['{"partition": 0, "attempt": 1, "rows": 0}'],
+    "partitions": ["{}"],
     "rows": ['[{"id": 1, "message": 1}]'],
 }
 PUBLISHING = [
@@ -169,6 +171,9 @@ PUBLISHING = [
     "unbind_topic",
     "stage_publish",
     "publish_staged",
+    "begin_partitions",
+    "publish_partition",
+    "finish_partitions",
     "drop_stage",
     "schedule",
     "replay",
@@ -224,6 +229,7 @@ def market(conn: Connection, queue: Queue) -> Connection:
     run(conn, verbs.bind_topic("orders", "shop.*"))
     run(conn, verbs.stage_publish("job"))
     run(conn, verbs.begin_run("replayed", "replay"))
+    run(conn, verbs.begin_partitions("run"))
     return conn
 
 
@@ -269,6 +275,7 @@ USUAL_CALLS: dict[str, dict[str, Any]] = {
     "requeue": {"lock_token": None, "ids": "{1}"},
     "lease_named": {"lease_name": "a", "queue_name": "orders"},
     "lease": {"queue_name": "orders"},
+    "dispatch_messages": {"queue_name": "orders", "dag_id": "pack"},
     "create_queue": {"queue_name": "new"},
     "alter_queue": {"queue_name": "orders"},
 }

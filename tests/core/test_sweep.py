@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
-from tests.waiting import until, until_leases_expire
+from tests.waiting import until, until_leases_expire, until_waiting
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -145,3 +146,35 @@ def test_marks_ahead_of_a_clock_that_went_back_hide_nothing(connect: Connect, qu
     conn.execute(MARKS.format("interval '5 s'"))  # below the mark and only a sweep finds it
     conn.execute("UPDATE messages.message SET lock_expires_at = clock_timestamp()")
     assert len(run(conn, verbs.lease("orders", max_messages=10))) == 2
+
+
+def test_of_all_who_see_that_a_sweep_is_due_one_sweeps(connect: Connect, queue: Queue) -> None:
+    conn = connect()
+    queue("orders")
+    waiting(conn, 1)
+    assert len(run(conn, verbs.lease("orders"))) == 1
+    end_all(conn)
+    conn.execute("SELECT messages.store_moment(sweep_due, '2020-01-01') FROM messages.queue_priority")
+    sweep = "SELECT messages.sweep_priority('orders', 0::smallint, 'infinity', 5, 100, %s) IS NOT NULL"
+    for seen, swept in (("2019-01-01", False), ("2020-01-01", True), ("2020-01-01", False)):
+        assert conn.execute(sweep, [seen]).fetchone() == (swept,), seen
+
+
+def test_a_mark_that_others_moved_on_is_not_moved_back(connect: Connect, queue: Queue) -> None:
+    conn, other, late_one = connect(), connect(autocommit=False), connect()
+    queue("orders", max_leased=10)
+    waiting(conn, 3)
+    conn.execute("UPDATE messages.message SET visible_at = now() - interval '1 min' + id * interval '1 s'")
+    conn.execute(MARKS.format("interval '-2 min'"))
+    conn.execute("SELECT messages.store_moment(sweep_due, clock_timestamp() + '0.9 s') FROM messages.queue_priority")
+    # It has read the mark when it comes to the count of leases.
+    other.execute("SELECT pg_advisory_xact_lock(hashtextextended('messages.counted_lease.orders', 0))")
+    with ThreadPoolExecutor(1) as pool:
+        leased = pool.submit(run, late_one, verbs.lease("orders"))
+        until_waiting(conn)
+        conn.execute("SELECT messages.store_moment(low_water, now() - interval '10 s') FROM messages.queue_priority")
+        other.rollback()
+        assert len(leased.result()) == 1
+    ahead = """SELECT messages.stored_moment(low_water) > now() - interval '40 s' FROM messages.queue_priority
+                WHERE queue_name = 'orders'"""
+    assert conn.execute(ahead).fetchone() == (True,)

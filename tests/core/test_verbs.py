@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from types import NoneType, UnionType
-from typing import Any, Union, Unpack, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, Unpack, get_args, get_origin, get_type_hints
 from uuid import UUID, uuid4
 
 import psycopg
@@ -65,6 +65,8 @@ def sample(name: str, kind: Any) -> Any:
         kind = next(one for one in get_args(kind) if one is not NoneType)
     if kind in SAMPLES:
         return SAMPLES[kind]
+    if get_origin(kind) is Literal:
+        return get_args(kind)[0]
     if issubclass(get_origin(kind), Mapping):
         return {1: 1}
     assert issubclass(get_origin(kind), Collection) or name == "bodies", (name, kind)

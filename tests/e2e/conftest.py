@@ -46,6 +46,8 @@ def stack(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Stack]:
             "AIRFLOW_CONN_PGQUEUE_DEFAULT": cluster.create_database("e2e_queue"),
             # Parsed once: the files do not change, and each parsing takes the machine some seconds.
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
+            # A scheduler looks every five minutes for tasks of one that was killed, unless told otherwise.
+            "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
             "AIRFLOW_VAR_PGQUEUE_EXPORT_TARGET": str(directory / "export"),
             "AIRFLOW_VAR_PGQUEUE_TRIAGE_REPORT": str(directory / "triage.html"),
         },
@@ -55,7 +57,8 @@ def stack(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Stack]:
         stack.start()
         stack.client.wait_for_dag("pgqueue_setup")
         run_id = stack.client.trigger("pgqueue_setup")
-        assert stack.client.wait_for_run("pgqueue_setup", run_id) == "success"
+        state = stack.client.wait_for_run("pgqueue_setup", run_id)
+        assert state == "success", stack.client.log("pgqueue_setup", run_id, "install")
         yield stack
     finally:
         stack.stop()

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,13 @@ from airflow_provider_pgqueue.core import (
     PgQueueError,
     QueueFull,
     QueueNotFound,
+    run,
+    verbs,
 )
 from airflow_provider_pgqueue.core.errors import MessageTooLarge, StageIncomplete
 from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.source.publish.staging import Stage
+from airflow_provider_pgqueue.spark.source.publish.staging import Stage, StagedRows
 from airflow_provider_pgqueue.spark.source.publish.writer import PublishOptions, PublishStreamWriter, PublishWriter
 from tests.core.test_roles import logins
 from tests.waiting import until, until_waiting
@@ -558,6 +561,196 @@ def test_teams_share_neither_stages_nor_runs(dsn: str, conn: Connection, team: C
     orders.publish([staged], run_id="nightly", queue_name="orders")
     theirs = bills.put(0, rows(2))
     assert bills.publish([theirs], run_id="nightly", queue_name="bills") == {"rows": 1, "published": 1, "duplicates": 0}
+
+
+# Each partition by itself ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def nightly(conn: Connection, queue: Queue, stage: Callable[..., Stage]) -> Callable[..., StagedRows]:
+    """Publish a partition of the run `nightly`, as a task does: `nightly(0, 1, 2, 3)`."""
+    run(conn, verbs.begin_partitions("nightly", queue_name=queue("orders")))
+    job = stage(slots=2)
+    return lambda partition, *values: job.publish_partition(
+        partition, rows(*values), run_id="nightly", queue_name="orders"
+    )
+
+
+def test_of_many_attempts_of_a_partition_one_publishes(
+    conn: Connection, stage: Callable[..., Stage], nightly: Callable[..., StagedRows]
+) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        partitions = {number: range(number * 100, number * 100 + 100) for number in range(5)}
+        tried = pool.map(lambda attempt: nightly(attempt % 5, *partitions[attempt % 5]), range(20))
+        staged = {one.partition: one for one in tried}.values()
+    assert sorted(bodies(conn)) == list(range(500))
+    done = stage(slots=2).finish_partitions("nightly", list(staged))
+    assert done == {"rows": 500, "published": 500, "duplicates": 0}
+    assert stage().finish_partitions("nightly", list(staged)) == done | {"repeated": True}
+    assert conn.execute("SELECT FROM messages.published_partition").rowcount == 0
+    assert stages(conn) == 2
+    stage(slots=2).drop_slots()
+    assert stages(conn) == 0
+
+
+KILLED_TASK = """
+import signal, sys
+import pyarrow as pa
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.source.publish import staging
+
+def copy_and_hang(*arguments):
+    copy(*arguments)
+    print("staged", flush=True)
+    signal.pause()
+
+copy, staging.copy = staging.copy, copy_and_hang
+rows = pa.record_batch({"message": pa.array(["1", "2"])})
+staging.Stage(Database(sys.argv[1]), "job").publish_partition(0, iter([rows]), run_id="nightly", queue_name="orders")
+"""
+
+
+def test_a_task_that_is_killed_before_its_commit_publishes_nothing_and_another_attempt_all(
+    dsn: str, conn: Connection, nightly: Callable[..., StagedRows], fault: Callable[..., None]
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", KILLED_TASK, dsn], stdout=subprocess.PIPE) as task:
+        assert task.stdout
+        assert task.stdout.readline() == b"staged\n"
+        task.kill()
+    assert bodies(conn) == []
+    nightly(0, 1, 2)
+    what = "kill -9 of a task of a write by partitions"
+    fault(what, where="local[2]", times=1, published=[1, 2], found=bodies(conn), place="queue")
+
+
+def test_an_attempt_waits_for_the_other_one_and_publishes_if_that_fails(
+    conn: Connection, connect: Callable[..., Connection], nightly: Callable[..., StagedRows]
+) -> None:
+    for ends in ("rollback", "commit"):
+        first = connect(autocommit=False)
+        first.execute("SELECT messages.stage_publish('other')")
+        winner = '{"partition": 0, "attempt": 1, "rows": 0}'
+        first.execute("SELECT messages.publish_partition('other', 'nightly', %s)", [winner])
+        with ThreadPoolExecutor() as pool:
+            second = pool.submit(nightly, 0, *([] if ends == "commit" else [7]))
+            until_waiting(conn, "wait_event_type = 'Lock'")
+            getattr(first, ends)()
+            second.result()
+        assert bodies(conn) == [7]
+        conn.execute("DELETE FROM messages.published_partition")
+        first.rollback()
+
+
+def test_an_attempt_that_outlives_its_run_publishes_nothing(
+    conn: Connection, stage: Callable[..., Stage], nightly: Callable[..., StagedRows]
+) -> None:
+    staged = nightly(0, 1, 2)
+    stage().finish_partitions("nightly", [staged])
+    for late in (0, 1):
+        nightly(late, 1, 2)
+    assert sorted(bodies(conn)) == [1, 2]
+
+
+def test_an_attempt_that_begins_while_its_run_is_finished_publishes_nothing(
+    conn: Connection, connect: Callable[..., Connection], nightly: Callable[..., StagedRows]
+) -> None:
+    finisher = connect(autocommit=False)
+    finisher.execute("SELECT messages.finish_partitions('nightly', '{}')")
+    with ThreadPoolExecutor() as pool:
+        late = pool.submit(nightly, 0, 1, 2)
+        until_waiting(conn, "wait_event_type = 'Lock'")
+        finisher.commit()
+        late.result()
+    assert bodies(conn) == []
+
+
+def test_a_run_is_not_finished_before_a_partition_that_is_being_published(
+    conn: Connection,
+    connect: Callable[..., Connection],
+    stage: Callable[..., Stage],
+    nightly: Callable[..., StagedRows],
+) -> None:
+    late = connect(autocommit=False)
+    late.execute("SELECT messages.stage_publish('late')")
+    winner = '{"partition": 0, "attempt": 1, "rows": 0}'
+    late.execute("SELECT messages.publish_partition('late', 'nightly', %s)", [winner])
+    with ThreadPoolExecutor() as pool:
+        finished = pool.submit(stage().finish_partitions, "nightly", [])
+        until_waiting(conn, "wait_event_type = 'Lock'")
+        late.commit()
+        with pytest.raises(InvalidArgument, match="1 of them, and now 0; the first that differs is partition 0"):
+            finished.result()
+
+
+def test_other_rows_under_the_name_of_a_run_are_refused(
+    conn: Connection, stage: Callable[..., Stage], nightly: Callable[..., StagedRows]
+) -> None:
+    first, second = nightly(0, 1, 2, 3), nightly(1, 4)
+    with pytest.raises(InvalidArgument, match="partition 0 had 3 rows when it was published, and has 2 now"):
+        nightly(0, 1, 2)
+    for others in ([first], [first, replace(second, rows=2)], [first, second, replace(first, partition=2)]):
+        with pytest.raises(InvalidArgument, match="run 'nightly' has published other partitions: 2 of them, and now"):
+            stage().finish_partitions("nightly", others)
+    assert stage().finish_partitions("nightly", [second, first])["published"] == 4
+    assert sorted(bodies(conn)) == [1, 2, 3, 4]
+
+
+def test_a_partition_with_a_bad_row_publishes_nothing_and_leaves_its_slot_empty(
+    conn: Connection, nightly: Callable[..., StagedRows]
+) -> None:
+    with pytest.raises(InvalidMessage, match="row 2 of partition 0 cannot be published"):
+        nightly(0, 1, "{", 3)
+    nightly(0, 4)
+    assert bodies(conn) == [4]
+    assert conn.execute("SELECT partition, rows, published FROM messages.published_partition").fetchall() == [(0, 1, 1)]
+
+
+def test_a_dedup_key_counts_across_partitions(conn: Connection, queue: Queue, stage: Callable[..., Stage]) -> None:
+    run(conn, verbs.begin_partitions("nightly", queue_name=queue("orders")))
+    staged = [
+        stage().publish_partition(
+            number, rows(number, 9, dedup_key=[f"key-{number}", "shared"]), run_id="nightly", queue_name="orders"
+        )
+        for number in (0, 1)
+    ]
+    assert stage().finish_partitions("nightly", staged) == {"rows": 4, "published": 3, "duplicates": 1}
+
+
+def test_a_dataframe_is_published_by_partitions(spark: SparkSession, conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    for _ in range(2):
+        publish(numbers(spark), queue="orders", runId="nightly", commitPer="partition")
+        assert sorted(bodies(conn)) == list(range(10))
+    assert conn.execute("SELECT summary -> 'published' FROM messages.pipeline_run").fetchall() == [(10,)]
+    assert stages(conn) == 0
+    with pytest.raises(Exception, match="commitPer is partition, without runId"):
+        publish(numbers(spark), queue="orders", commitPer="partition")
+    with pytest.raises(Exception, match=r"option commitPer is 'row'\. Give one of run, partition"):
+        publish(numbers(spark), queue="orders", commitPer="row")
+
+
+def test_the_documented_write_by_partitions_publishes(
+    spark: SparkSession, conn: Connection, queue: Queue, tmp_path: Path
+) -> None:
+    queue("orders")
+    numbers(spark).write.parquet(f"file://{tmp_path}/arrivals-to-publish")
+    page = (PUBLISHER.parents[2] / "docs" / "reference" / "spark-source.md").read_text()
+    (example,) = [code for code in re.findall(r"```py\n(.*?)```", page, re.S) if "commitPer" in code]
+    example = example.replace("arrivals-to-publish", f"file://{tmp_path}/arrivals-to-publish")
+    exec(compile(example, "the documentation", "exec"), {"spark": spark})
+    assert sorted(bodies(conn)) == list(range(10))
+
+
+def test_a_failed_job_publishes_what_is_missing_when_it_runs_again(
+    spark: SparkSession, conn: Connection, queue: Queue
+) -> None:
+    queue("orders")
+    frame = "SELECT if(id = 6, '{', cast(id AS string)) AS message FROM range(0, 10, 1, 2)"
+    with pytest.raises(Exception, match="row 2 of partition 1 cannot be published"):
+        publish(spark.sql(frame), queue="orders", runId="nightly", commitPer="partition")
+    assert sorted(bodies(conn)) in ([], list(range(5)))
+    publish(numbers(spark), queue="orders", runId="nightly", commitPer="partition")
+    assert sorted(bodies(conn)) == list(range(10))
 
 
 # Connections ----------------------------------------------------------------------------------------------------------

@@ -24,6 +24,14 @@ from airflow_provider_pgqueue.core.verbs.dead import (
     requeue_dead,
     requeued_results,
 )
+from airflow_provider_pgqueue.core.verbs.dispatch import (
+    dispatch_messages,
+    dispatched_messages,
+    end_dispatch,
+    extend_dispatches,
+    open_dispatches,
+    start_dispatch,
+)
 from airflow_provider_pgqueue.core.verbs.health import (
     health,
 )
@@ -93,7 +101,10 @@ from airflow_provider_pgqueue.core.verbs.schedules import (
     unschedule,
 )
 from airflow_provider_pgqueue.core.verbs.stages import (
+    begin_partitions,
     drop_stage,
+    finish_partitions,
+    publish_partition,
     publish_staged,
     stage_publish,
 )
@@ -129,6 +140,7 @@ __all__ = [
     "archive_checksums",
     "archive_log_end",
     "archive_partitions",
+    "begin_partitions",
     "begin_run",
     "bind_topic",
     "check_queues_exist",
@@ -141,12 +153,17 @@ __all__ = [
     "dead_ids",
     "dead_queues",
     "dismiss",
+    "dispatch_messages",
+    "dispatched_messages",
     "drop_archive_partition",
     "drop_queue",
     "drop_stage",
+    "end_dispatch",
     "end_named_leases",
     "extend",
     "extend_dead",
+    "extend_dispatches",
+    "finish_partitions",
     "finish_run",
     "grant_queue",
     "health",
@@ -156,11 +173,13 @@ __all__ = [
     "lease_named",
     "lease_policy",
     "once",
+    "open_dispatches",
     "partition_archive",
     "pause_queue",
     "pause_schedule",
     "publish",
     "publish_batch",
+    "publish_partition",
     "publish_staged",
     "publish_texts",
     "publish_topic",
@@ -191,6 +210,7 @@ __all__ = [
     "search_archive",
     "split_archive_log",
     "stage_publish",
+    "start_dispatch",
     "status",
     "traffic_report",
     "traffic_windows",

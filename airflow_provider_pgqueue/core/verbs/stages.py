@@ -30,6 +30,34 @@ def publish_staged(
     return Statement("publish_staged", dict(locals()), one, {"winners": "jsonb", "dedup_window": "interval"})
 
 
+def begin_partitions(run_id: str, *, queue_name: str | None = None) -> Statement[dict[str, int] | None]:
+    """Begin a run that publishes its partitions one by one, or continue it; return the rows of those that it has.
+
+    None if the run has finished.
+    """
+    return Statement("begin_partitions", dict(locals()), one)
+
+
+def publish_partition(
+    stage_id: str, run_id: str, winner: str, *, queue_name: str | None = None, dedup_window: str | None = None
+) -> Statement[dict[str, Any]]:
+    """Publish one staged partition of a run and note it with the run; nothing, and `repeated`, if that was done before.
+
+    `winner` is a JSON object with `partition`, `attempt` and `rows`. Raises InvalidArgument if the partition had
+    another number of rows before, StageIncomplete if rows are gone; then nothing is published.
+    """
+    return Statement("publish_partition", dict(locals()), one, {"winner": "jsonb", "dedup_window": "interval"})
+
+
+def finish_partitions(run_id: str, partitions: str) -> Statement[dict[str, Any]]:
+    """Finish a run whose partitions were published one by one, and return how many rows they had.
+
+    `partitions` is a JSON object: the number of rows by the number of the partition. InvalidArgument if others were
+    published.
+    """
+    return Statement("finish_partitions", dict(locals()), one, {"partitions": "jsonb"})
+
+
 def drop_stage(stage_id: str) -> Statement[bool]:
     """Drop the staging table of a job that will not publish. False means that the upkeep will drop it."""
     return Statement("drop_stage", dict(locals()), one)

@@ -51,10 +51,11 @@ class PgQueueSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what publishes the rows of a DataFrame."""
-        from airflow_provider_pgqueue.spark.source.publish.writer import PublishOptions, PublishWriter
+        from airflow_provider_pgqueue.spark.source.publish.writer import PartitionWriter, PublishOptions, PublishWriter
 
         choice(self.options, "table", ("queue",), default="queue")
-        return PublishWriter(self.database, PublishOptions.of(self.options, schema, overwrite=overwrite))
+        options = PublishOptions.of(self.options, schema, overwrite=overwrite)
+        return (PartitionWriter if options.commit_per == "partition" else PublishWriter)(self.database, options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return what follows the archive, or leases."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Final
 
@@ -45,9 +45,9 @@ _ADVICE: Final = {
     "lowerBound": _RANGES,
     "upperBound": _RANGES,
     "fetchsize": _SIZE,
-    "batchsize": "Rows are published in one transaction of any size; maxConnections is how many tasks write at once.",
+    "batchsize": "Rows are published in transactions of any size; maxConnections is how many tasks write at once.",
     "numPartitions": "Use maxConnections, which is how many tasks write at once.",
-    "isolationLevel": "Rows are published in one transaction, or none.",
+    "isolationLevel": "Rows are published in one transaction, or with commitPer one for each partition.",
     "truncate": "A queue cannot be overwritten.",
     "sessionInitStatement": _CONNECTION,
     "path": "Call load() and save() without a path.",
@@ -106,6 +106,19 @@ def number(options: Mapping[str, str], name: str, default: int, *, at_most: int 
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= at_most):
         raise InvalidArgument(f"option {name} is {text[:50]!r}. Give a whole number from 1 to {at_most}.")
     return int(text)
+
+
+def moment(name: str, text: str, *, others: str = "") -> datetime:
+    """Return the moment in an option, ISO 8601 with its time zone; an error names `others`, which it may be too."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise InvalidArgument(
+            f"option {name} is {text[:50]!r}. Give {others}a moment with its time zone, such as 2026-01-31T00:00:00Z."
+        )
+    return found
 
 
 def names(options: Mapping[str, str], name: str) -> list[str]:

@@ -28,7 +28,7 @@ class Span:
     @classmethod
     def of_options(cls, options: Mapping[str, str]) -> Span:
         """Return the span between the options `from` and `to`, ISO 8601 moments with time zone."""
-        span = cls(_moment(options, "from"), _moment(options, "to"))
+        span = cls(*(given.moment(name, options[name]) if name in options else None for name in ("from", "to")))
         if span.begin and span.end and span.begin > span.end:
             raise InvalidArgument(f"option from ({options['from']}) is after option to ({options['to']}). Swap them.")
         return span
@@ -138,18 +138,3 @@ def _topic_regex(pattern: str) -> str:
     if cure := topic_pattern(pattern):
         raise InvalidArgument(f"option topic is {pattern[:50]!r}", cure)
     return "^" + "".join(_IN_A_PATTERN.get(word, rf"\.{word}") for word in pattern.split(".")) + "$"
-
-
-def _moment(options: Mapping[str, str], name: str) -> datetime | None:
-    text = options.get(name)
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise InvalidArgument(
-            f"option {name} is {text[:50]!r}, not a moment with time zone. Give ISO 8601, such as 2026-11-01T00:00:00Z."
-        )
-    return moment

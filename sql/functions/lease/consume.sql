@@ -31,7 +31,9 @@ BEGIN
             known := true;
             PERFORM messages.check_lease(consume.queue_name, level.paused, wanted, NULL);
         END IF;
-        from_at := CASE WHEN level.low_water <= clock_timestamp() THEN level.low_water ELSE '-infinity' END;
+        -- A sweep of an upper part of the band may have moved the mark of this one.
+        from_at := CASE WHEN level.band IS NOT NULL THEN messages.stored_moment(level.low_water_mark, clock_timestamp())
+                        WHEN level.low_water <= clock_timestamp() THEN level.low_water ELSE '-infinity' END;
         swept := false;
         levels := levels + 1;
         chosen := level.priority;
@@ -61,6 +63,9 @@ BEGIN
                    (g.attempts + 1)::smallint, level.max_attempts, g.requeues, g.created_at, NULL::uuid, NULL::timestamptz
               FROM gone g
              WHERE (SELECT CASE WHEN min(visible_at) > from_at + interval '0.2 ms' AND moment > from_at + interval '5.2 ms'
+                                     -- Not back to where others have looked while this call waited for a processor.
+                                     AND ('epoch'::timestamptz + pg_sequence_last_value(level.low_water_mark) * interval '1 us'
+                                          BETWEEN min(visible_at) AND moment) IS NOT TRUE
                                 THEN setval(level.low_water_mark, (extract(epoch FROM greatest(least(min(visible_at), moment - interval '5 ms'), 'epoch'::timestamptz + interval '1 us')) * 1000000)::bigint)
                                 ELSE 0 END
                       FROM ready WHERE NOT swept AND level.band IS NULL) IS NOT NULL;
@@ -77,12 +82,12 @@ BEGIN
             IF level.band IS NULL THEN
                 from_at := messages.sweep_priority(consume.queue_name, level.priority,
                                                    CASE WHEN wanted > 0 THEN 'infinity' ELSE from_at END,
-                                                   level.max_attempts, greatest(consume.max_messages, 100));
+                                                   level.max_attempts, greatest(consume.max_messages, 100), level.sweep_due);
                 IF from_at IS NULL THEN
                     idle := idle || level.priority;
                 END IF;
             ELSE
-                from_at := messages.sweep_band(consume.queue_name, level.max_attempts, greatest(consume.max_messages, 100));
+                from_at := messages.sweep_band(consume.queue_name, level.max_attempts, greatest(consume.max_messages, 100), level.sweep_due);
                 band := level.band;
             END IF;
             EXIT WHEN from_at IS NULL OR wanted = 0;

@@ -49,7 +49,9 @@ BEGIN
                 room := wanted;
             END IF;
         END IF;
-        from_at := CASE WHEN level.low_water <= clock_timestamp() THEN level.low_water ELSE '-infinity' END;
+        -- A sweep of an upper part of the band may have moved the mark of this one.
+        from_at := CASE WHEN level.band IS NOT NULL THEN messages.stored_moment(level.low_water_mark, clock_timestamp())
+                        WHEN level.low_water <= clock_timestamp() THEN level.low_water ELSE '-infinity' END;
         swept := false;
         levels := levels + 1;
         chosen := level.priority;
@@ -80,6 +82,9 @@ BEGIN
               FROM leased l
              -- Evaluated once: what lies before the first of these is finished, so the next lease need not look there.
              WHERE (SELECT CASE WHEN min(visible_at) > from_at + interval '0.2 ms' AND moment > from_at + interval '5.2 ms'
+                                     -- Not back to where others have looked while this call waited for a processor.
+                                     AND ('epoch'::timestamptz + pg_sequence_last_value(level.low_water_mark) * interval '1 us'
+                                          BETWEEN min(visible_at) AND moment) IS NOT TRUE
                                 THEN setval(level.low_water_mark, (extract(epoch FROM greatest(least(min(visible_at), moment - interval '5 ms'), 'epoch'::timestamptz + interval '1 us')) * 1000000)::bigint)
                                 ELSE 0 END
                       FROM ready WHERE NOT swept AND level.band IS NULL AND pattern IS NULL AND lease.headers IS NULL) IS NOT NULL;
@@ -104,12 +109,12 @@ BEGIN
             IF level.band IS NULL THEN
                 from_at := messages.sweep_priority(lease.queue_name, level.priority,
                                                    CASE WHEN wanted > 0 THEN 'infinity' ELSE from_at END,
-                                                   level.max_attempts, greatest(lease.max_messages, 100), moment);
+                                                   level.max_attempts, greatest(lease.max_messages, 100), level.sweep_due, moment);
                 IF from_at IS NULL THEN
                     idle := idle || level.priority;
                 END IF;
             ELSE
-                from_at := messages.sweep_band(lease.queue_name, level.max_attempts, greatest(lease.max_messages, 100), moment);
+                from_at := messages.sweep_band(lease.queue_name, level.max_attempts, greatest(lease.max_messages, 100), level.sweep_due, moment);
                 band := level.band;
             END IF;
             EXIT WHEN from_at IS NULL OR wanted = 0;

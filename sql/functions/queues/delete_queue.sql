@@ -20,6 +20,7 @@ BEGIN
     PERFORM FROM messages.group_without_head g WHERE g.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
     PERFORM FROM messages.counted_lease c WHERE c.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
     PERFORM FROM messages.schedule s WHERE s.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
+    PERFORM FROM messages.dispatch d WHERE d.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
     PERFORM FROM messages.dedup d WHERE d.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
     PERFORM FROM messages.topic_binding b WHERE b.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
     PERFORM FROM messages.queue_grant g WHERE g.queue_name = delete_queue.queue_name FOR UPDATE NOWAIT;
@@ -31,6 +32,7 @@ BEGIN
     DELETE FROM messages.group_without_head g WHERE g.queue_name = delete_queue.queue_name;
     DELETE FROM messages.counted_lease c WHERE c.queue_name = delete_queue.queue_name;
     DELETE FROM messages.schedule s WHERE s.queue_name = delete_queue.queue_name;
+    DELETE FROM messages.dispatch d WHERE d.queue_name = delete_queue.queue_name;
     DELETE FROM messages.dedup d WHERE d.queue_name = delete_queue.queue_name;
     -- A session that read the queue a moment ago still reads and sets its marks.
     INSERT INTO messages.unused_sequence (sequence)

@@ -11,6 +11,9 @@ BEGIN
     DELETE FROM messages.inbox WHERE ctid = ANY (ARRAY(
         SELECT i.ctid FROM messages.inbox i WHERE i.handled_at <= clock_timestamp() - interval '30 days'
          ORDER BY i.handled_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
+    DELETE FROM messages.dispatch WHERE ctid = ANY (ARRAY(
+        SELECT d.ctid FROM messages.dispatch d WHERE d.ended_at <= clock_timestamp() - interval '30 days'
+         ORDER BY d.ended_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
     DELETE FROM messages.pipeline_run WHERE run_id = ANY (ARRAY(
         SELECT r.run_id FROM messages.pipeline_run r WHERE r.started_at <= clock_timestamp() - interval '90 days' FOR UPDATE SKIP LOCKED));
     DELETE FROM messages.traffic WHERE ctid = ANY (ARRAY(
@@ -33,4 +36,4 @@ BEGIN
         EXECUTE format('DROP FUNCTION %s', old);
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox after 30 days, runs of pipelines after 90, named leases a day after they end; drops stages whose job died a day ago, and, after an hour, the sequences of dropped queues and functions that an upgrade superseded.';
+COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox and ended dispatches after 30 days, runs of pipelines after 90, named leases a day after they end; drops stages whose job died a day ago, and, after an hour, the sequences of dropped queues and functions that an upgrade superseded.';

@@ -2,6 +2,7 @@ CREATE OR REPLACE FUNCTION messages.sweep_band(
     queue_name   text,
     max_attempts integer,
     max_messages integer,
+    seen_due     timestamptz,
     moment       timestamptz DEFAULT clock_timestamp()
 ) RETURNS timestamptz
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
@@ -21,6 +22,9 @@ DECLARE
 BEGIN
     SELECT q.shared_low_water AS low_water, q.shared_sweep_due AS sweep_due INTO shared
       FROM messages.queue q WHERE q.queue_name = sweep_band.queue_name;
+    IF NOT messages.begin_sweep(shared.sweep_due, sweep_band.seen_due) THEN
+        RETURN NULL;
+    END IF;
     FOR member IN
         SELECT p.priority, p.own_low_water, p.own_sweep_due FROM messages.queue_priority p
          WHERE p.queue_name = sweep_band.queue_name AND (p.follows OR p.band IS NOT NULL)
@@ -51,5 +55,5 @@ BEGIN
     END IF;
     RETURN lowest;
 END $$;
-COMMENT ON FUNCTION messages.sweep_band(text, integer, integer, timestamptz) IS
+COMMENT ON FUNCTION messages.sweep_band(text, integer, integer, timestamptz, timestamptz) IS
     'As sweep_priority, for all priorities of a queue that share their marks; those with a backlog get their own.';

@@ -4,6 +4,7 @@ CREATE OR REPLACE FUNCTION messages.sweep_priority(
     below        timestamptz,
     max_attempts integer,
     max_messages integer,
+    seen_due     timestamptz,
     moment       timestamptz DEFAULT clock_timestamp()
 ) RETURNS timestamptz
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
@@ -16,6 +17,9 @@ DECLARE
     ends   timestamptz;
 BEGIN
     SELECT * INTO level FROM messages.queue_priority p WHERE p.queue_name = sweep_priority.queue_name AND p.priority = sweep_priority.priority;
+    IF NOT messages.begin_sweep(level.sweep_due, sweep_priority.seen_due) THEN
+        RETURN NULL;
+    END IF;
     SELECT s.lowest INTO lowest
       FROM messages.sweep(sweep_priority.queue_name, sweep_priority.priority, '-infinity',
                           sweep_priority.below, sweep_priority.max_attempts, sweep_priority.max_messages, sweep_priority.moment) s;
@@ -30,5 +34,5 @@ BEGIN
     PERFORM messages.store_sweep_due(level.sweep_due, began, ends);
     RETURN lowest;
 END $$;
-COMMENT ON FUNCTION messages.sweep_priority(text, smallint, timestamptz, integer, integer, timestamptz) IS
-    'A sweep that a lease pays for: moves both marks and returns where the ready messages begin, NULL if there are none.';
+COMMENT ON FUNCTION messages.sweep_priority(text, smallint, timestamptz, integer, integer, timestamptz, timestamptz) IS
+    'A sweep that a lease pays for: moves both marks and returns where the ready messages begin, NULL if there are none, or if another session began one since this lease saw when it was due.';

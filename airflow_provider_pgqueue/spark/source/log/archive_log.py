@@ -14,6 +14,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from airflow_provider_pgqueue.core.errors import BeforeArchive, InvalidArgument
+from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source import options as given
 from airflow_provider_pgqueue.spark.source.log.log_end import LogEnd, LogWatch, Offset
@@ -135,7 +136,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return end.offset()
         if self._starting == "earliest":
             return Offset(system=end.system, xid=0, at=end.begins_at)
-        moment = _moment(self._starting)
+        moment = given.moment("startingOffsets", self._starting, others="earliest, latest, or ")
         if moment < end.begins_at and self._fail_on_data_loss:
             raise BeforeArchive(
                 f"the archive begins at {end.begins_at}, after startingOffsets {self._starting}. "
@@ -146,8 +147,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _xid_of(self, moment: datetime, end: LogEnd) -> int:
         """Return the number of the first transaction that archived at a moment or later, or may yet."""
         with self._database.connect(_NAME) as conn:
-            query = "SELECT min(xid) FROM messages.message_archive WHERE archived_at >= %s"
-            ((xid,),) = conn.execute(query, [moment]).fetchall()
+            ((xid,),) = conn.execute(query("first_xid_since"), [moment]).fetchall()
         return end.horizon if xid is None else min(xid, end.horizon)
 
     def _check(self, here: Offset, end: LogEnd) -> None:
@@ -180,16 +180,3 @@ def _loss(read_at: datetime, begins_at: datetime) -> BeforeArchive:
         f"the query had read what was archived until {read_at}, and retention has removed what is older than "
         f"{begins_at}: what was archived between is lost to it. To go on with the rest, set failOnDataLoss to false."
     )
-
-
-def _moment(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
-        raise InvalidArgument(
-            f"option startingOffsets is {text[:50]!r}. Give earliest, latest, or a moment with its zone such as "
-            "2026-01-31T00:00:00+00:00."
-        )
-    return moment

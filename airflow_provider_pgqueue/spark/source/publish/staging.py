@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import psycopg
 import pyarrow as pa
@@ -19,21 +19,13 @@ from pyspark.sql.datasource import WriterCommitMessage
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
+from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.publish.copy import copy, lines
 
 _IN_MEMORY: Final = 16 * 1024 * 1024
 _PATIENCE: Final = 60.0
-# A host that vanishes must not keep its slot for the two hours of the system's default.
-_SLOT: Final = """
-SELECT set_config('tcp_keepalives_idle', '10', true), set_config('tcp_keepalives_interval', '5', true),
-       set_config('tcp_keepalives_count', '3', true), set_config('application_name', 'pgqueue spark publish', true)
-  FROM generate_series(1, %(slots)s) AS slot
- WHERE pg_try_advisory_xact_lock(
-           hashtextextended(concat_ws('.', 'messages.publish_stage', session_user, %(stage_id)s::text, slot), 0))
- LIMIT 1
-"""
 
 
 @dataclass(frozen=True)
@@ -44,6 +36,10 @@ class StagedRows(WriterCommitMessage):
     partition: int
     attempt: int
     rows: int
+
+    def winner(self) -> dict[str, int]:
+        """Return what PostgreSQL has to know to publish them."""
+        return {"partition": self.partition, "attempt": self.attempt, "rows": self.rows}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +70,37 @@ class Stage:
 
         Raises InvalidMessage or InvalidArgument with the number of the row, never with its content.
         """
-        staged = StagedRows(self.stage_id, partition, secrets.randbits(62), 0)
-        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
-            columns: Sequence[str] = ()
-            for batch in batches:
-                columns = batch.schema.names
-                file.write(lines(batch, attempt=staged.attempt, after=staged.rows))
-                staged = replace(staged, rows=staged.rows + batch.num_rows)
+        with self._collected(partition, batches) as (staged, columns, file):
             if staged.rows:
-                file.seek(0)
-                with self._slot() as (conn, table):
+                with self._slot(self._found()) as (conn, table, _):
                     copy(conn, table, columns, file, partition)
+        return staged
+
+    def publish_partition(
+        self,
+        partition: int,
+        batches: Iterator[pa.RecordBatch],
+        *,
+        run_id: str,
+        queue_name: str | None = None,
+        dedup_window: str | None = None,
+    ) -> StagedRows:
+        """Stage the rows of a partition and publish them in one transaction, which notes them with the run.
+
+        Of several attempts one publishes, also if they run at once or after the run has finished. Each slot has a stage
+        of its own, so that no attempt reads what another one wrote. Raises InvalidMessage or InvalidArgument with the
+        number of the row, never with its content; InvalidArgument if the partition had another number of rows before.
+        """
+        with self._collected(partition, batches) as (staged, columns, file), self._slot() as (conn, _, slot):
+            own = self._of_slot(slot)
+            table = run(conn, own._found())
+            if staged.rows:
+                copy(conn, table, columns, file, partition)
+            winner = json.dumps(staged.winner())
+            statement = verbs.publish_partition(
+                own.stage_id, run_id, winner, queue_name=queue_name, dedup_window=dedup_window
+            )
+            run(conn, statement)
         return staged
 
     def publish(
@@ -102,12 +118,32 @@ class Stage:
         whose reply was lost is repeated. Raises StageIncomplete if rows are gone, or an error of publishing: then
         nothing was published.
         """
-        given = json.dumps(
-            [{"partition": w.partition, "attempt": w.attempt, "rows": w.rows} for w in winners if w.rows]
-        )
+        given = json.dumps([winner.winner() for winner in winners if winner.rows])
         statement = verbs.publish_staged(
             self.stage_id, run_id, given, queue_name=queue_name, dedup_window=dedup_window, batch=batch
         )
+        return self._repeatedly(statement)
+
+    def finish_partitions(self, run_id: str, published: Sequence[StagedRows]) -> dict[str, Any]:
+        """Finish a run whose partitions were published one by one; return the numbers as `publish` does.
+
+        InvalidArgument if the run has published other partitions than these.
+        """
+        rows = {one.partition: one.rows for one in published}
+        return self._repeatedly(verbs.finish_partitions(run_id, json.dumps(rows)))
+
+    def drop(self) -> None:
+        """Drop the stage; what a task that still runs keeps from being dropped is left to the upkeep."""
+        self.database.run(verbs.drop_stage(self.stage_id))
+
+    def drop_slots(self) -> None:
+        """Drop the stages of all slots, as `drop` does."""
+        with self.database.connect() as conn:
+            for slot in range(1, self.slots + 1):
+                run(conn, verbs.drop_stage(self._of_slot(slot).stage_id))
+
+    def _repeatedly(self, statement: Statement[dict[str, Any]]) -> dict[str, Any]:
+        """Run what can be repeated, again if the connection breaks."""
         for pause in (1, 2):
             try:
                 return self.database.run(statement)
@@ -115,18 +151,36 @@ class Stage:
                 time.sleep(pause)
         return self.database.run(statement)
 
-    def drop(self) -> None:
-        """Drop the stage; what a task that still runs keeps from being dropped is left to the upkeep."""
-        self.database.run(verbs.drop_stage(self.stage_id))
+    def _of_slot(self, slot: int) -> Stage:
+        return replace(self, stage_id=f"{self.stage_id}/{slot}")
+
+    @contextmanager
+    def _collected(
+        self, partition: int, batches: Iterator[pa.RecordBatch]
+    ) -> Iterator[tuple[StagedRows, Sequence[str], IO[bytes]]]:
+        """Collect the rows of an attempt as lines of COPY, under a number of its own; with their columns."""
+        staged, columns = StagedRows(self.stage_id, partition, secrets.randbits(62), 0), list[str]()
+        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
+            for batch in batches:
+                columns = batch.schema.names
+                file.write(lines(batch, attempt=staged.attempt, after=staged.rows))
+                staged = replace(staged, rows=staged.rows + batch.num_rows)
+            file.seek(0)
+            yield staged, columns, file
 
     def _found(self, **arguments: str | None) -> Statement[str | None]:
         return verbs.stage_publish(self.stage_id, **arguments)
 
     @contextmanager
-    def _slot(self) -> Iterator[tuple[psycopg.Connection[Any], str | None]]:
-        """Give a transaction with one of the slots, and the table of the stage; the slot goes with it, however it ends.
+    def _slot(
+        self, before: Statement[str | None] | None = None
+    ) -> Iterator[tuple[psycopg.Connection[Any], str | None, int]]:
+        """Give a transaction with one of the slots; the slot goes with it, however it ends.
 
         Not with the session, which behind a pooler is somebody else's next and would keep the slot.
+
+        :param before: asked before the transaction: the others would wait for one that made the stage and continues to
+            copy. Its result is given beside the connection, and then the number of the slot.
         """
         give_up = time.monotonic() + _PATIENCE
         pause = 0.05
@@ -138,12 +192,12 @@ class Stage:
                     raise
             else:
                 with conn:
-                    # Before the transaction: the others would wait for one that made the stage and goes on to copy.
-                    table = run(conn, self._found())
+                    table = run(conn, before) if before else None
                     give_up = time.monotonic() + _PATIENCE
                     with conn.transaction():
-                        if conn.execute(_SLOT, {"slots": self.slots, "stage_id": self.stage_id}).rowcount:
-                            yield conn, table
+                        slot = conn.execute(query("take_slot"), {"slots": self.slots, "stage_id": self.stage_id})
+                        if found := slot.fetchone():
+                            yield conn, table, found[0]
                             return
             time.sleep(pause * random.uniform(0.5, 1))
             pause = min(2 * pause, 2.0)

@@ -14,11 +14,13 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import DataType, IntegralType, StringType, StructType, TimestampType
 
+from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.connection import check_version
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.source.options import check_names, number
+from airflow_provider_pgqueue.spark.source.options import check_names, choice, number
 from airflow_provider_pgqueue.spark.source.publish.staging import Stage, StagedRows
 
 logger = logging.getLogger(__name__)
@@ -28,18 +30,22 @@ _COLUMNS: Final[dict[str, type[DataType]]] = {
     "topic": StringType, "group_key": StringType, "dedup_key": StringType, "priority": IntegralType,
     "visible_at": TimestampType, "expires_at": TimestampType,
 }  # fmt: skip
-_OPTIONS: Final = ("table", "queue", "runId", "dedupWindow", "maxConnections")
+_OPTIONS: Final = ("table", "queue", "runId", "commitPer", "dedupWindow", "maxConnections")
 Messages = Sequence[WriterCommitMessage | None]
 
 
 @dataclass(frozen=True, slots=True)
 class PublishOptions:
-    """The options of `format("pgqueue")` for publishing; a queue for all rows, or a column `queue_name`."""
+    """The options of `format("pgqueue")` for publishing; a queue for all rows, or a column `queue_name`.
+
+    :param commit_per: `run`, or `partition` to publish each partition in a transaction of its own.
+    """
 
     queue_name: str | None
     run_id: str | None
     dedup_window: str | None
     max_connections: int
+    commit_per: str = "run"
 
     @classmethod
     def of(cls, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> PublishOptions:
@@ -48,9 +54,15 @@ class PublishOptions:
             raise InvalidArgument("a queue cannot be overwritten. Write with mode('append').")
         check_names(options, _OPTIONS, "A write")
         connections = number(options, "maxConnections", 8, at_most=1000)
+        commit_per = choice(options, "commitPer", ("run", "partition"), default="run")
+        if commit_per == "partition" and not options.get("runId"):
+            raise InvalidArgument(
+                "option commitPer is partition, without runId. Give the run a name: after a failure, the same name "
+                "publishes what is missing, and a new one all rows again."
+            )
         queue_name = options.get("queue")
         _check_columns(schema, queue_name)
-        return cls(queue_name, options.get("runId"), options.get("dedupWindow"), connections)
+        return cls(queue_name, options.get("runId"), options.get("dedupWindow"), connections, commit_per)
 
 
 def _check_columns(schema: StructType, queue_name: str | None) -> None:
@@ -101,6 +113,46 @@ class PublishWriter(DataSourceArrowWriter):
         self._stage.drop()
 
 
+class PartitionWriter(DataSourceArrowWriter):
+    """Publishes each partition of a DataFrame in a transaction of its own: its rows or none, each once.
+
+    The database notes how many rows of which partition of a run are published. A task that is retried or speculated
+    publishes nothing if another attempt did, and the same run again publishes the partitions that are missing. So the
+    rows have to be the same, in the same partitions, each time: where their numbers differ, it is an InvalidArgument.
+    What is published stays, and is consumed meanwhile, also if the job fails.
+    """
+
+    def __init__(self, database: Database, options: PublishOptions) -> None:
+        if options.dedup_window is not None:
+            _check(database, options)
+        self._options = options
+        self._run_id = str(options.run_id)
+        self._stage = Stage(database, str(uuid4()), options.max_connections)
+        self._published = database.run(verbs.begin_partitions(self._run_id, queue_name=options.queue_name))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
+        """Publish a partition, unless it is published; return how many rows it has now."""
+        partition = _task().partitionId()
+        if self._published is None or str(partition) in self._published:
+            return StagedRows(self._stage.stage_id, partition, 0, sum(batch.num_rows for batch in iterator))
+        return self._stage.publish_partition(
+            partition,
+            iterator,
+            run_id=self._run_id,
+            queue_name=self._options.queue_name,
+            dedup_window=self._options.dedup_window,
+        )
+
+    def commit(self, messages: Messages) -> None:
+        """Finish the run."""
+        _log(self._run_id, self._stage.finish_partitions(self._run_id, _staged(messages)))
+        self._stage.drop_slots()
+
+    def abort(self, messages: Messages) -> None:
+        """Leave what is published, and drop the stages."""
+        self._stage.drop_slots()
+
+
 class PublishStreamWriter(DataSourceStreamArrowWriter):
     """Publishes each batch of a stream in one transaction, once, also when Spark replays it after a crash.
 
@@ -116,6 +168,8 @@ class PublishStreamWriter(DataSourceStreamArrowWriter):
         """
         if options.run_id is not None:
             raise InvalidArgument("option runId is for batch writes. A stream is known by the id in its checkpoint.")
+        if options.commit_per != "run":
+            raise InvalidArgument("option commitPer is for batch writes. A stream publishes each batch as a whole.")
         self._database = database
         self._options = options
         if (database, options) not in _checked:
@@ -163,7 +217,7 @@ def _check(database: Database, options: PublishOptions) -> None:
 
 def _is_window(conn: psycopg.Connection[Any], text: str) -> bool:
     try:
-        row = conn.execute("SELECT %s::text::interval BETWEEN '1 second' AND '366 days'", [text]).fetchone()
+        row = conn.execute(query("is_dedup_window"), [text]).fetchone()
     except psycopg.DataError:
         return False
     return row == (True,)
@@ -175,6 +229,10 @@ def _publish(
     done = stage.publish(
         winners, run_id=run_id, queue_name=options.queue_name, dedup_window=options.dedup_window, batch=batch
     )
+    _log(run_id, done)
+
+
+def _log(run_id: str, done: Mapping[str, Any]) -> None:
     if done.get("repeated"):
         logger.warning("run %s had published %s before: nothing was published", run_id, quantity(done["published"]))
     else:

@@ -13,6 +13,7 @@ import psycopg
 from psycopg import sql
 from pyspark.sql.datasource import InputPartition
 
+from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.spark.source.schema import Table
 from airflow_provider_pgqueue.spark.source.selection import Selection, Span, compare
 
@@ -23,23 +24,6 @@ _LARGEST: Final = 16384
 _PIECES: Final = 4
 _SAMPLED: Final = 32
 _SAMPLED_AT_MOST: Final = 4096
-
-# The partitions, or the table without any. An empty one has no pages, whatever its TOAST has. TOAST, with large bodies,
-# counts for the size of a piece, but a sample looks at the other pages.
-_LEAVES: Final = r"""
-    SELECT bounds[1]::timestamptz, bounds[2]::timestamptz,
-           CASE WHEN pg_relation_size(c.oid) > 0 THEN pg_table_size(c.oid) / 8192 ELSE 0 END,
-           pg_relation_size(c.oid) / 8192
-      FROM pg_class c
-      LEFT JOIN LATERAL regexp_match(pg_get_expr(c.relpartbound, c.oid),
-                                     'FROM \(''([^'']+)''\) TO \(''([^'']+)''\)') AS bounds ON true
-     WHERE c.oid = %(table)s::regclass
-        OR c.oid IN (SELECT t.relid FROM pg_partition_tree(%(table)s::regclass) t WHERE t.isleaf)
-     ORDER BY 1
-"""
-_CUTS: Final = """
-    SELECT percentile_disc(%s::float8[]) WITHIN GROUP (ORDER BY id) FROM {} TABLESAMPLE SYSTEM (%s) REPEATABLE (1)
-"""
 
 
 @dataclass(frozen=True)
@@ -82,7 +66,7 @@ def plan(conn: psycopg.Connection[Any], selection: Selection) -> list[Range]:
 
 def _extents(conn: psycopg.Connection[Any], selection: Selection) -> Iterator[_Extent]:
     """Give all of time, in its order."""
-    leaves = conn.execute(_LEAVES, {"table": selection.table.relation.as_string(conn)}).fetchall()
+    leaves = conn.execute(query("extents"), {"table": selection.table.relation.as_string(conn)}).fetchall()
     # What no other has belongs to the default partition; all of it to a table without partitions.
     others = [sizes for begin, _, *sizes in leaves if not begin]
     elsewhere = list(map(sum, zip(*others, strict=True))) or [0, 0]
@@ -128,8 +112,9 @@ def _cuts(
     if pieces < 2:
         return []
     percent = min(100.0, 100 * min(_SAMPLED * pieces, _SAMPLED_AT_MOST) / heap)
-    query = sql.SQL(_CUTS).format(table.relation) + sql.SQL(" WHERE " if within else "") + sql.SQL(" AND ").join(within)
-    row = conn.execute(query, [[number / pieces for number in range(1, pieces)], percent]).fetchone()
+    sample = sql.SQL(query("quantiles_of_ids").decode()).format(table.relation)
+    statement = sample + sql.SQL(" WHERE " if within else "") + sql.SQL(" AND ").join(within)
+    row = conn.execute(statement, [[number / pieces for number in range(1, pieces)], percent]).fetchone()
     return sorted(set(row[0])) if row and row[0] else []
 
 

@@ -1,0 +1,72 @@
+"""Handing messages over to DAG runs, which finish them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+from typing import Any, Literal
+
+from airflow_provider_pgqueue.core.client import Statement, ids_of, list_of, messages_of, one, to_json
+from airflow_provider_pgqueue.core.message import Dispatch, Message
+
+
+def dispatch_messages(
+    queue_name: str,
+    dag_id: str,
+    *,
+    max_open: int = 16,
+    batch_size: int = 1,
+    group_by: Literal["topic", "reference"] | None = None,
+    on_failure: Literal["retry", "fail"] = "retry",
+    lease_for: timedelta = timedelta(hours=6),
+    dispatched_by: str | None = None,
+    topic: str | None = None,
+    headers: Mapping[str, Any] | None = None,
+) -> Statement[list[Dispatch]]:
+    """Lease messages for runs of a DAG, record a dispatch for each run, and return those; the caller starts the runs.
+
+    At most `max_open` dispatches of a queue and DAG are open at once, whoever dispatches. Their leases last
+    `lease_for` from the last time that anybody saw the run alive. `on_failure` says what a failed run does to its
+    messages: `retry` after the back-off until their last attempt, or `fail`. Raises QueuePaused for a paused queue.
+    """
+    arguments = dict(locals()) | {"headers": None if headers is None else to_json(headers)}
+    return Statement("dispatch_messages", arguments, list_of(Dispatch), {"headers": "jsonb"})
+
+
+def open_dispatches(queue_name: str | None = None, dag_id: str | None = None) -> Statement[list[Dispatch]]:
+    """Return the dispatches whose run has not ended as far as the queue knows, oldest first."""
+    return Statement("open_dispatches", dict(locals()), list_of(Dispatch))
+
+
+def start_dispatch(dispatch_id: int) -> Statement[bool]:
+    """Record that the run of a dispatch exists, and return whether that is news."""
+    return Statement("start_dispatch", dict(locals()), one)
+
+
+def extend_dispatches(dispatch_ids: Collection[int]) -> Statement[list[int]]:
+    """Record that the runs are queued or running, renew their leases, and return the dispatches that still hold any."""
+    return Statement("extend_dispatches", {"dispatch_ids": list(dispatch_ids)}, ids_of, {"dispatch_ids": "bigint[]"})
+
+
+def end_dispatch(
+    dag_id: str,
+    run_id: str,
+    result: Literal["success", "failed", "lost", "refused"],
+    *,
+    details: str | None = None,
+) -> Statement[int | None]:
+    """End the dispatch of a run and return how many messages that finished or gave back.
+
+    0 if it had ended before, None if the run has no dispatch. `lost` is a run that was deleted, `refused` one that
+    Airflow did not make. The success of a run that was cleared finishes what still waits, and dismisses what is dead.
+    """
+    return Statement("end_dispatch", dict(locals()), one)
+
+
+def dispatched_messages(dag_id: str, run_id: str) -> Statement[list[Message]]:
+    """Return the messages of a run; what is finished comes from the archive, without a token.
+
+    After the run was cleared, this leases again what waits for its next attempt. Raises DispatchNotFound if the run has
+    no dispatch, or if another run has the messages now.
+    """
+    return Statement("dispatched_messages", dict(locals()), messages_of(Message))

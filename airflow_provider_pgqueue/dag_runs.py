@@ -1,0 +1,106 @@
+"""What a task or a trigger can learn of DAG runs and do with them, through Airflow's task SDK.
+
+The SDK starts a run only by an exception that ends the task, that of `TriggerDagRunOperator`. So `start_run` sends the
+message that Airflow sends after that exception: docs/decisions/0023-dispatches.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from airflow_provider_pgqueue.core.errors import PgQueueError
+
+RUNNING: Final = ("running", "queued")
+_STATES: Final = (*RUNNING, "success", "failed")
+_LOOKS: Final = 5
+_REFUSALS: Final = (400, 403, 404, 422)
+
+
+class RunRefused(PgQueueError):
+    """Airflow does not make the run: there is no such DAG, it has import errors, or takes no such runs."""
+
+
+def start_run(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> None:
+    """Start a run of a DAG; one that exists already is fine. Raises RunRefused if Airflow will never make it."""
+    from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
+
+    try:
+        reply = task_runner.SUPERVISOR_COMMS.send(TriggerDagRun(dag_id=dag_id, run_id=run_id, conf=dict(conf)))
+    except AirflowRuntimeError as error:
+        if status_of(error) in _REFUSALS:
+            raise RunRefused(
+                f"Airflow does not start a run of DAG {dag_id!r}: {_reason(error)}",
+                "Its messages were given back without an attempt. Mend the DAG, or trigger_dag_id.",
+            ) from error
+        raise
+    if isinstance(reply, ErrorResponse) and reply.error != ErrorType.DAGRUN_ALREADY_EXISTS:
+        raise AirflowRuntimeError(reply)
+
+
+def is_paused(dag_id: str) -> bool:
+    """Return whether a DAG is paused; False where Airflow does not say (before 3.2)."""
+    from airflow.sdk.exceptions import AirflowRuntimeError
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    if not hasattr(RuntimeTaskInstance, "get_dag"):
+        return False
+    try:
+        return bool(RuntimeTaskInstance.get_dag(dag_id).is_paused)
+    except AirflowRuntimeError as error:
+        if status_of(error) == 404:
+            raise RunRefused(f"there is no DAG {dag_id!r}", "Give trigger_dag_id the id of a DAG.") from error
+        raise
+
+
+def states_of(dag_id: str, run_ids: Sequence[str]) -> dict[str, str]:
+    """Return the states of those of the runs that exist, with a few questions if most are in the same state."""
+    found: dict[str, str] = {}
+    for _ in range(_LOOKS):
+        for state in _STATES:
+            left = [run_id for run_id in run_ids if run_id not in found]
+            found |= dict.fromkeys(_in_state(dag_id, left, state), state)
+        left = [run_id for run_id in run_ids if run_id not in found]
+        if not left or _count(dag_id, left, None) == 0:
+            return found
+        # One changed its state between two questions; it exists, so it must not count as gone.
+    exist = [run_id for run_id in run_ids if run_id not in found and _count(dag_id, [run_id], None)]
+    return found | dict.fromkeys(exist, "running")
+
+
+def failed_tasks(dag_id: str, run_id: str) -> list[str]:
+    """Return the ids of the tasks of a run that failed."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    states = RuntimeTaskInstance.get_task_states(dag_id=dag_id, run_ids=[run_id]).get(run_id, {})
+    return sorted(task_id for task_id, state in states.items() if state == "failed")
+
+
+def status_of(error: Any) -> int | None:
+    """Return the HTTP status of what the api-server answered, if it did."""
+    detail = error.error.detail
+    return detail.get("status_code") if isinstance(detail, Mapping) else None
+
+
+def _reason(error: Any) -> str:
+    detail = error.error.detail.get("detail")
+    inner = detail.get("detail", detail) if isinstance(detail, Mapping) else detail
+    return str(inner.get("message", inner) if isinstance(inner, Mapping) else inner or error)
+
+
+def _in_state(dag_id: str, run_ids: Sequence[str], state: str) -> list[str]:
+    number = _count(dag_id, run_ids, [state]) if run_ids else 0
+    if number == 0:
+        return []
+    if number == len(run_ids):
+        return list(run_ids)
+    half = len(run_ids) // 2
+    return _in_state(dag_id, run_ids[:half], state) + _in_state(dag_id, run_ids[half:], state)
+
+
+def _count(dag_id: str, run_ids: Sequence[str], states: list[str] | None) -> int:
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    return RuntimeTaskInstance.get_dr_count(dag_id=dag_id, run_ids=list(run_ids), states=states)

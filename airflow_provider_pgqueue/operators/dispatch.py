@@ -1,0 +1,249 @@
+"""Hands messages over to DAG runs, and learns what became of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+
+import psycopg
+
+from airflow_provider_pgqueue import dag_runs
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.argument import (
+    Rule,
+    duration,
+    json_object,
+    number,
+    optional,
+    queue_name,
+    text,
+    topic_pattern,
+    truth,
+    whole,
+)
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.message import Dispatch
+from airflow_provider_pgqueue.dispatch import conf_of, reconcile
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, name_of
+from airflow_provider_pgqueue.task import QueueTask
+from airflow_provider_pgqueue.triggers.dispatch import PgQueueDispatchTrigger
+from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+_LONGEST_LEASE: Final = timedelta(hours=12)
+
+
+def _one_of(*allowed: str) -> Rule:
+    return lambda value: None if value in allowed else f"Give {' or '.join(allowed)}."
+
+
+class PgQueueDispatchOperator(QueueTask):
+    """Starts a DAG run for each message, or batch of messages, which is finished when its run is.
+
+    The tasks of the run get the messages with `get_messages(context)` of `airflow_provider_pgqueue.dispatch`; the
+    run's `conf` has their ids, and no bodies. They stay leased while the run is queued or running, for hours. The run
+    succeeds: its messages are archived as success. It fails: they are delivered again after the back-off of the
+    queue, to another run, and archived as failed after their last attempt; with `on_failure="fail"` at once. It is
+    deleted: they are delivered again, and the attempt counts.
+
+    A run that is cleared finishes what still waits, and dismisses what had died; if another run, for the next attempt,
+    has the messages, its `get_messages` fails.
+
+    The id of a run is made of queue, message and attempt, and each dispatch is recorded before its run starts: whatever
+    dies, no message is lost, and none has two runs for one attempt. What became of the runs is learned from Airflow by
+    this operator, by its trigger while it waits, by `PgQueueReconcileOperator`, and at once by a listener in the
+    scheduler. If none of them sees a run alive for `lease_for`, its messages are delivered again.
+
+    The result is a number of dispatches: `started`, and by how earlier ones were found to have ended: `success`,
+    `failed`, `lost`.
+
+    :param queue_name: the queue whose messages are handed over.
+    :param trigger_dag_id: the DAG that finishes them. While it is paused it gets none (Airflow before 3.2 does not say
+        that it is paused; its runs then wait).
+    :param batch_size: the most messages for one run.
+    :param group_by: give a run messages of one `topic` or `reference` only.
+    :param max_open: the most runs under way, for this queue and DAG, whoever started them.
+    :param on_failure: `retry` or `fail`.
+    :param conf: more `conf` for the runs.
+    :param topic: only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
+    :param headers: only messages whose headers contain these.
+    :param lease_for: how long the messages stay leased after somebody last saw the run alive; at most 12 hours.
+    :param wait_for_messages: when there is nothing to start, wait in the triggerer, without a worker slot, and keep
+        the dispatches true meanwhile.
+    :param wait_timeout: fail the task when a wait takes longer.
+    :param poll_interval: seconds between looks while waiting when no notification arrives.
+    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
+    """
+
+    template_fields: Sequence[str] = ("queue_name", "trigger_dag_id", "topic", "headers", "conf", "pgqueue_conn_id")
+    ui_color = "#dce9f5"
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "queue_name": queue_name,
+        "trigger_dag_id": text,
+        "batch_size": whole(1, 10_000),
+        "group_by": optional(_one_of("topic", "reference")),
+        "max_open": whole(1, 10_000),
+        "on_failure": _one_of("retry", "fail"),
+        "conf": optional(json_object),
+        "topic": optional(topic_pattern),
+        "headers": optional(json_object),
+        "lease_for": duration(timedelta(minutes=1), _LONGEST_LEASE),
+        "wait_for_messages": truth,
+        "wait_timeout": optional(duration(timedelta(milliseconds=1), timedelta(days=3660))),
+        "poll_interval": number(0.01, 86_400.0, "seconds"),
+        "pgqueue_conn_id": text,
+    }
+
+    def __init__(
+        self,
+        *,
+        queue_name: str,
+        trigger_dag_id: str,
+        batch_size: int = 1,
+        group_by: Literal["topic", "reference"] | None = None,
+        max_open: int = 16,
+        on_failure: Literal["retry", "fail"] = "retry",
+        conf: Mapping[str, Any] | None = None,
+        topic: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        lease_for: timedelta = timedelta(hours=6),
+        wait_for_messages: bool = False,
+        wait_timeout: timedelta | None = None,
+        poll_interval: float = 30.0,
+        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
+        retries: int | None = 1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retries=retries, **kwargs)
+        self.queue_name = queue_name
+        self.trigger_dag_id = trigger_dag_id
+        self.batch_size = batch_size
+        self.group_by = group_by
+        self.max_open = max_open
+        self.on_failure = on_failure
+        self.conf = conf
+        self.topic = topic
+        self.headers = headers
+        self.lease_for = lease_for
+        self.wait_for_messages = wait_for_messages
+        self.wait_timeout = wait_timeout
+        self.poll_interval = poll_interval
+        self.pgqueue_conn_id = pgqueue_conn_id
+        self.check_written()
+
+    def execute(self, context: Context) -> dict[str, int]:
+        """Start what may be started; with `wait_for_messages` wait if there is nothing."""
+        return self._dispatch(context, fruitless=0)
+
+    def execute_complete(self, context: Context, event: Any = None, fruitless: int = 0) -> dict[str, int]:
+        """Start what the trigger saw; wait again, longer each time, if there is nothing left."""
+        return self._dispatch(context, fruitless)
+
+    def _dispatch(self, context: Context, fruitless: int) -> dict[str, int]:
+        self.check_rendered()
+        with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
+            done, unstarted = reconcile(conn, self.queue_name, self.trigger_dag_id)
+            if dag_runs.is_paused(self.trigger_dag_id):
+                self.log.warning("DAG %s is paused: it gets no messages of %s", self.trigger_dag_id, self.queue_name)
+            else:
+                # What an earlier dispatcher recorded and did not start, because it died.
+                self._start(conn, unstarted, done)
+                while opened := run(conn, self._statement(context)):
+                    self._start(conn, opened, done)
+        if not done["started"] and self.wait_for_messages:
+            self.defer(
+                trigger=self._trigger(fruitless),
+                method_name="execute_complete",
+                kwargs={"fruitless": fruitless + 1},
+                timeout=self.wait_timeout,
+            )
+        self.log.info("dispatched queue %s to DAG %s: %s", self.queue_name, self.trigger_dag_id, dict(done))
+        return dict(done)
+
+    def _start(self, conn: psycopg.Connection[Any], dispatches: Sequence[Dispatch], done: Counter[str]) -> None:
+        for place, one in enumerate(dispatches):
+            try:
+                dag_runs.start_run(one.dag_id, one.run_id, conf_of(one, self.pgqueue_conn_id, self.conf))
+            except dag_runs.RunRefused as error:
+                for refused in dispatches[place:]:
+                    run(conn, verbs.end_dispatch(refused.dag_id, refused.run_id, "refused", details=str(error)))
+                raise
+            run(conn, verbs.start_dispatch(one.dispatch_id))
+            done["started"] += 1
+
+    def _statement(self, context: Context) -> Any:
+        return verbs.dispatch_messages(
+            self.queue_name,
+            self.trigger_dag_id,
+            max_open=self.max_open,
+            batch_size=self.batch_size,
+            group_by=self.group_by,
+            on_failure=self.on_failure,
+            lease_for=self.lease_for,
+            dispatched_by=name_of(context),
+            topic=self.topic,
+            headers=self.headers,
+        )
+
+    def _trigger(self, fruitless: int) -> PgQueueDispatchTrigger:
+        longest = max(self.poll_interval, SAFE_TO_RESUME)
+        return PgQueueDispatchTrigger(
+            queue_name=self.queue_name,
+            dag_id=self.trigger_dag_id,
+            max_open=self.max_open,
+            pgqueue_conn_id=self.pgqueue_conn_id,
+            poll_interval=self.poll_interval,
+            topic=self.topic,
+            headers=self.headers,
+            ring_after=min(SAFE_TO_RESUME * 2 ** min(fruitless, 10), longest),
+        )
+
+
+class PgQueueReconcileOperator(QueueTask):
+    """Compares the open dispatches with the states of their DAG runs, and ends or renews them.
+
+    Dispatchers do this too; schedule it, for example every ten minutes, where runs take longer than the time between
+    two dispatchers, or where no dispatcher waits. Runs that were recorded and never started are started by the next
+    dispatcher.
+
+    The result is a number of dispatches: by how they ended, `success`, `failed`, `lost`, and `unstarted`.
+
+    :param queue_name: only those of this queue.
+    :param trigger_dag_id: only those of this DAG.
+    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
+    """
+
+    template_fields: Sequence[str] = ("queue_name", "trigger_dag_id", "pgqueue_conn_id")
+    ui_color = "#e4f0e4"
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "queue_name": optional(queue_name),
+        "trigger_dag_id": optional(text),
+        "pgqueue_conn_id": text,
+    }
+
+    def __init__(
+        self,
+        *,
+        queue_name: str | None = None,
+        trigger_dag_id: str | None = None,
+        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.queue_name = queue_name
+        self.trigger_dag_id = trigger_dag_id
+        self.pgqueue_conn_id = pgqueue_conn_id
+        self.check_written()
+
+    def execute(self, context: Context) -> dict[str, int]:
+        """Reconcile once."""
+        self.check_rendered()
+        with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
+            ended, unstarted = reconcile(conn, self.queue_name, self.trigger_dag_id)
+        found = dict(ended) | ({"unstarted": len(unstarted)} if unstarted else {})
+        self.log.info("dispatches that ended: %s", found)
+        return found

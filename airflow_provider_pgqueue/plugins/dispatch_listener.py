@@ -1,0 +1,84 @@
+"""Ends the dispatch of a DAG run in the moment in which the scheduler ends the run.
+
+It only makes quick what a reconciliation makes true: if the database cannot be reached, or too much ends at once, the
+next dispatcher or `PgQueueReconcileOperator` finds it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Final, NamedTuple
+
+from airflow.listeners import hookimpl
+
+log = logging.getLogger(__name__)
+_PREFIX: Final = "pgqueue__"
+_MOST: Final = 10_000
+
+
+class _Ended(NamedTuple):
+    conn_id: str
+    dag_id: str
+    run_id: str
+    result: str
+    tasks: list[str]
+
+
+_ended: queue.Queue[_Ended] = queue.Queue(_MOST)
+_starting = threading.Lock()
+_thread: threading.Thread | None = None
+
+
+@hookimpl
+def on_dag_run_success(dag_run: Any, msg: str) -> None:
+    """Archive the messages of the run."""
+    _hear(dag_run, "success")
+
+
+@hookimpl
+def on_dag_run_failed(dag_run: Any, msg: str) -> None:
+    """Give the messages of the run back, or archive them as failed."""
+    _hear(dag_run, "failed")
+
+
+def _hear(dag_run: Any, result: str) -> None:
+    named = (dag_run.conf or {}).get("pgqueue") if dag_run.run_id.startswith(_PREFIX) else None
+    if not isinstance(named, Mapping) or not isinstance(named.get("pgqueue_conn_id"), str):
+        return
+    tasks: list[str] = []
+    if result == "failed":
+        # As the run knows them: get_task_instances() commits, which breaks the locks of the scheduler.
+        with suppress(Exception):
+            tasks = sorted({ti.task_id for ti in dag_run.task_instances if ti.state == "failed"})
+    # In a thread, because the scheduler must not wait for another database.
+    with suppress(queue.Full):
+        _ended.put_nowait(_Ended(named["pgqueue_conn_id"], dag_run.dag_id, dag_run.run_id, result, tasks))
+    _run_thread()
+
+
+def _run_thread() -> None:
+    global _thread
+    with _starting:
+        if _thread is None or not _thread.is_alive():
+            _thread = threading.Thread(target=_work, name="pgqueue-dispatches", daemon=True)
+            _thread.start()
+
+
+def _work() -> None:
+    # Not before: Airflow imports its plugins in every process.
+    from airflow_provider_pgqueue.core import verbs
+    from airflow_provider_pgqueue.dispatch import why_failed
+    from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+
+    while True:
+        one = _ended.get()
+        details = why_failed(one.dag_id, one.run_id, one.tasks) if one.result == "failed" else None
+        try:
+            statement = verbs.end_dispatch(one.dag_id, one.run_id, one.result, details=details)  # type: ignore[arg-type]
+            PgQueueHook(one.conn_id).run(statement)
+        except Exception as error:
+            log.warning("run %s of DAG %s ended, which a reconciliation has to note: %s", one.run_id, one.dag_id, error)

@@ -1,0 +1,75 @@
+"""Fires when a dispatcher has something to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing
+from typing import Any, ClassVar, Final
+
+from airflow.triggers.base import TriggerEvent
+
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.argument import Rule, text, whole
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.dispatch import reconcile
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.triggers.hub import rings
+from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
+
+# Seconds between two looks at the runs; sooner while all places are taken, as the end of one lets the next begin.
+_LOOK_EVERY: Final = 30.0
+_LOOK_WHEN_FULL: Final = 5.0
+
+
+class PgQueueDispatchTrigger(PgQueueMessageTrigger):
+    """Waits for a deferred `PgQueueDispatchOperator`, and keeps its dispatches true meanwhile.
+
+    Fires when there are messages and fewer than `max_open` dispatches, or a run that was never started. Every half
+    minute it asks Airflow for the states of the runs, renews the leases of those that are alive, and ends the
+    dispatches of the others, with a connection that it holds only for that. It never leases.
+
+    :param dag_id: the DAG of the runs.
+    :param max_open: how many dispatches may be open.
+    """
+
+    rules: ClassVar[Mapping[str, Rule]] = {
+        **PgQueueMessageTrigger.rules,
+        "dag_id": text,
+        "max_open": whole(1, 10_000),
+    }
+
+    def __init__(self, *, dag_id: str, max_open: int, **kwargs: Any) -> None:
+        # Before the checks, which the base class makes.
+        self.dag_id = dag_id
+        self.max_open = max_open
+        super().__init__(**kwargs)
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class and exactly the arguments of `__init__`."""
+        classpath, arguments = super().serialize()
+        return classpath, arguments | {"dag_id": self.dag_id, "max_open": self.max_open}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Fire once."""
+        await asyncio.sleep(self.ring_after)
+        while True:
+            open_, unstarted = await asyncio.to_thread(self._look)
+            if unstarted:
+                yield TriggerEvent({"queue_name": self.queue_name, "unstarted": unstarted})
+                return
+            if open_ >= self.max_open:
+                await asyncio.sleep(_LOOK_WHEN_FULL)
+                continue
+            async with aclosing(rings(self.pgqueue_conn_id, self.watch())) as doorbells:
+                try:
+                    doorbell = await asyncio.wait_for(anext(doorbells), _LOOK_EVERY)
+                except TimeoutError:
+                    continue
+            yield TriggerEvent(doorbell)
+            return
+
+    def _look(self) -> tuple[int, int]:
+        with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
+            _, unstarted = reconcile(conn, self.queue_name, self.dag_id)
+            return len(run(conn, verbs.open_dispatches(self.queue_name, self.dag_id))), len(unstarted)

@@ -1,0 +1,79 @@
+CREATE OR REPLACE FUNCTION messages.dispatch_messages(
+    queue_name    text,
+    dag_id        text,
+    max_open      integer  DEFAULT 16,
+    batch_size    integer  DEFAULT 1,
+    group_by      text     DEFAULT NULL,
+    on_failure    text     DEFAULT 'retry',
+    lease_for     interval DEFAULT '6 hours',
+    dispatched_by text     DEFAULT NULL,
+    topic         text     DEFAULT NULL,
+    headers       jsonb    DEFAULT NULL
+) RETURNS SETOF messages.open_dispatch
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    room   integer;
+    leased messages.leased_message[];
+    batch  record;
+    opened messages.dispatch;
+BEGIN
+    PERFORM messages.check_read_committed(), messages.check_queue(dispatch_messages.queue_name, 'consume'),
+            messages.check_name('dag_id', dispatch_messages.dag_id),
+            messages.check_duration('lease_for', dispatch_messages.lease_for, '1 millisecond', '12 hours', required => true),
+            messages.check_number('max_open', coalesce(dispatch_messages.max_open, 0), 1, 10000),
+            messages.check_number('batch_size', coalesce(dispatch_messages.batch_size, 0), 1, 10000);
+    IF dispatch_messages.group_by NOT IN ('topic', 'reference') THEN
+        RAISE EXCEPTION 'group_by is %', quote_literal(left(dispatch_messages.group_by, 100))
+            USING ERRCODE = 'PQ004', HINT = 'Give topic, reference or NULL.';
+    ELSIF (dispatch_messages.on_failure IN ('retry', 'fail')) IS NOT TRUE THEN
+        RAISE EXCEPTION 'on_failure is %', coalesce(quote_literal(left(dispatch_messages.on_failure, 100)), 'NULL')
+            USING ERRCODE = 'PQ004', HINT = 'Give retry or fail.';
+    END IF;
+    -- One dispatcher counts and opens at a time, or two would exceed max_open together.
+    PERFORM pg_advisory_xact_lock(hashtextextended(format('messages.dispatch/%s/%s', dispatch_messages.queue_name, dispatch_messages.dag_id), 0));
+    SELECT dispatch_messages.max_open - count(*) INTO room FROM messages.dispatch d
+     WHERE d.queue_name = dispatch_messages.queue_name AND d.dag_id = dispatch_messages.dag_id AND d.ended_at IS NULL;
+    IF room < 1 THEN
+        RETURN;
+    END IF;
+    leased := ARRAY(
+        SELECT l::messages.leased_message FROM messages.lease(
+            dispatch_messages.queue_name, least(room::bigint * dispatch_messages.batch_size, 10000)::integer, dispatch_messages.lease_for,
+            coalesce(dispatch_messages.dispatched_by, session_user), dispatch_messages.topic, dispatch_messages.headers) l);
+    FOR batch IN
+        WITH message AS (
+            SELECT l.*, CASE dispatch_messages.group_by WHEN 'topic' THEN l.topic WHEN 'reference' THEN l.reference END AS value
+              FROM unnest(leased) l),
+        placed AS (
+            SELECT m.*, (row_number() OVER (PARTITION BY m.value ORDER BY m.priority DESC, m.id) - 1) / dispatch_messages.batch_size AS number
+              FROM message m)
+        SELECT array_agg(p.id ORDER BY p.priority DESC, p.id) AS ids, (array_agg(p.attempts ORDER BY p.priority DESC, p.id))[1] AS attempt,
+               (array_agg(p.lock_token))[1] AS lock_token
+          FROM placed p GROUP BY p.value, p.number ORDER BY max(p.priority) DESC, min(p.id)
+    LOOP
+        IF room < 1 THEN
+            -- More groups than runs: the rest comes next time.
+            PERFORM messages.release(batch.lock_token, batch.ids, count_attempt => false);
+            CONTINUE;
+        END IF;
+        room := room - 1;
+        -- A run that was refused never was, so its id is free; any other of this message and attempt is a run of its own.
+        DELETE FROM messages.dispatch d
+         WHERE d.dag_id = dispatch_messages.dag_id AND d.result = 'refused' AND d.queue_name = dispatch_messages.queue_name
+           AND d.run_id = format('pgqueue__%s__%s__%s', dispatch_messages.queue_name, batch.ids[1], batch.attempt);
+        INSERT INTO messages.dispatch (queue_name, dag_id, run_id, on_failure, lease_for, dispatched_by, lock_token, ids)
+        VALUES (dispatch_messages.queue_name, dispatch_messages.dag_id,
+                concat_ws('__', 'pgqueue', dispatch_messages.queue_name, batch.ids[1], batch.attempt,
+                          (SELECT nullif(count(*), 0) FROM messages.dispatch d
+                            WHERE d.dag_id = dispatch_messages.dag_id
+                              AND starts_with(d.run_id || '__', format('pgqueue__%s__%s__%s__', dispatch_messages.queue_name, batch.ids[1], batch.attempt)))),
+                dispatch_messages.on_failure, dispatch_messages.lease_for, dispatch_messages.dispatched_by, batch.lock_token, batch.ids)
+        RETURNING * INTO opened;
+        RETURN NEXT (opened.dispatch_id, opened.queue_name, opened.dag_id, opened.run_id, opened.ids, opened.opened_at, opened.started_at,
+                     opened.seen_at)::messages.open_dispatch;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION messages.dispatch_messages(text, text, integer, integer, text, text, interval, text, text, jsonb) IS
+    'Leases messages for runs of a DAG, at most batch_size for each, records a dispatch for each run, and returns them; the caller starts the runs. At most max_open of a queue and DAG are open at once, whoever dispatches. The lease lasts lease_for from the last time that anybody saw the run alive. group_by topic or reference gives a run messages of one only. on_failure: what a failed run does to its messages, retry after the back-off until their last attempt, or fail. PQ001: unknown queue; PQ002: paused; PQ004: bad argument.';

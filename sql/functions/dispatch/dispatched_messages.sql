@@ -1,0 +1,31 @@
+CREATE OR REPLACE FUNCTION messages.dispatched_messages(dag_id text, run_id text) RETURNS SETOF messages.leased_message
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    known messages.dispatch;
+BEGIN
+    SELECT * INTO known FROM messages.dispatch d
+     WHERE d.dag_id = dispatched_messages.dag_id AND d.run_id = dispatched_messages.run_id FOR UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'no messages were dispatched to run % of %', quote_literal(dispatched_messages.run_id), quote_literal(dispatched_messages.dag_id)
+            USING ERRCODE = 'PQ017', HINT = 'Only a run that a dispatcher started has messages; they are known for 30 days after its end.';
+    END IF;
+    PERFORM messages.check_access(known.queue_name, 'consume');
+    IF known.ended_at IS NOT NULL AND known.result <> 'success' THEN
+        known := messages.reopen_dispatch(known);
+    END IF;
+    RETURN QUERY
+    SELECT m.id, m.queue_name, m.message, m.headers, m.reference, m.topic, m.group_key, m.priority, m.attempts,
+           q.max_attempts, m.requeues, m.created_at, m.lock_token, m.lock_expires_at
+      FROM messages.message m JOIN messages.queue q USING (queue_name)
+     WHERE m.id = ANY (known.ids) AND m.lock_token = known.lock_token
+    UNION ALL
+    SELECT a.id, a.queue_name, a.message, a.headers, a.reference, a.topic, a.group_key, a.priority, a.attempts,
+           q.max_attempts, a.requeues, a.created_at, NULL, NULL
+      FROM messages.message_archive a JOIN messages.queue q USING (queue_name)
+     WHERE a.id = ANY (known.ids)
+     ORDER BY id;
+END $$;
+COMMENT ON FUNCTION messages.dispatched_messages(text, text) IS
+    'The messages of a run that a dispatcher started, for its tasks; what is finished comes from the archive, without a lease. After the run was cleared, what waits for another attempt is leased again. PQ017: the run has no dispatch, or another run has the messages.';

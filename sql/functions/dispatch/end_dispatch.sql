@@ -1,0 +1,47 @@
+CREATE OR REPLACE FUNCTION messages.end_dispatch(dag_id text, run_id text, result text, details text DEFAULT NULL) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    known    messages.dispatch;
+    run      text := left(concat_ws('/', end_dispatch.dag_id, end_dispatch.run_id), 600);
+    why      text := coalesce(left(end_dispatch.details, 4000), format('run %s ended: %s', end_dispatch.run_id, end_dispatch.result));
+    finished bigint;
+BEGIN
+    IF (end_dispatch.result IN ('success', 'failed', 'lost', 'refused')) IS NOT TRUE THEN
+        RAISE EXCEPTION 'result is %', coalesce(quote_literal(left(end_dispatch.result, 100)), 'NULL')
+            USING ERRCODE = 'PQ004', HINT = 'Give success, failed, lost or refused.';
+    END IF;
+    SELECT * INTO known FROM messages.dispatch d
+     WHERE d.dag_id = end_dispatch.dag_id AND d.run_id = end_dispatch.run_id FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    PERFORM messages.check_access(known.queue_name, 'consume');
+    IF known.ended_at IS NOT NULL AND known.result <> 'success' AND end_dispatch.result = 'success' THEN
+        -- It was cleared and ran again, and its tasks did not ask for the messages.
+        known := messages.reopen_dispatch(known);
+    END IF;
+    IF known.ended_at IS NOT NULL THEN
+        RETURN 0;
+    END IF;
+    IF end_dispatch.result = 'success' THEN
+        SELECT count(*) INTO finished FROM messages.archive(known.lock_token, known.ids, 'success', handled_by => run);
+        -- What a run had failed with, and finished when it was cleared.
+        UPDATE messages.dead_message d SET lock_token = known.lock_token, lock_expires_at = clock_timestamp() + interval '1 minute', locked_by = run
+         WHERE d.id = ANY (known.ids) AND (d.lock_expires_at IS NULL OR d.lock_expires_at <= clock_timestamp());
+        finished := finished + (SELECT count(*) FROM messages.dismiss(known.lock_token, known.ids, format('run %s succeeded after it was cleared', end_dispatch.run_id), run));
+    ELSIF end_dispatch.result = 'failed' AND known.on_failure = 'fail' THEN
+        SELECT count(*) INTO finished FROM messages.archive(known.lock_token, known.ids, 'failed', why, handled_by => run);
+    ELSE
+        -- Of a run that somebody deleted nobody knows what it did: its attempt counts.
+        SELECT count(*) INTO finished FROM messages.release(
+            known.lock_token, known.ids, count_attempt => end_dispatch.result <> 'refused', details => why,
+            back_off => end_dispatch.result = 'failed');
+    END IF;
+    UPDATE messages.dispatch d SET ended_at = clock_timestamp(), seen_at = clock_timestamp(), result = end_dispatch.result, details = why
+     WHERE d.dispatch_id = known.dispatch_id;
+    RETURN finished;
+END $$;
+COMMENT ON FUNCTION messages.end_dispatch(text, text, text, text) IS
+    'Ends the dispatch of a run and returns how many messages that finished or gave back; 0 if it had ended, NULL if the run has no dispatch. success archives its messages; failed does what on_failure of the dispatch says; lost, the run was deleted, delivers them again; refused, the run was never made, does so without an attempt. A run that was cleared and now succeeds finishes what still waits, and dismisses what is dead. PQ004: bad result.';

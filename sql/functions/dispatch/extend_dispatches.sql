@@ -1,0 +1,21 @@
+CREATE OR REPLACE FUNCTION messages.extend_dispatches(dispatch_ids bigint[]) RETURNS SETOF bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    alive messages.dispatch;
+BEGIN
+    FOR alive IN
+        SELECT * FROM messages.dispatch d WHERE d.dispatch_id = ANY (extend_dispatches.dispatch_ids) AND d.ended_at IS NULL
+         ORDER BY d.dispatch_id FOR UPDATE
+    LOOP
+        PERFORM messages.check_access(alive.queue_name, 'consume');
+        UPDATE messages.dispatch d SET seen_at = clock_timestamp(), started_at = coalesce(d.started_at, clock_timestamp())
+         WHERE d.dispatch_id = alive.dispatch_id;
+        IF EXISTS (SELECT FROM messages.extend(alive.lock_token, alive.ids, alive.lease_for)) THEN
+            RETURN NEXT alive.dispatch_id;
+        END IF;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION messages.extend_dispatches(bigint[]) IS
+    'Records that the runs of these dispatches are queued or running, and renews their leases; returns the dispatches that still hold a message.';

@@ -1,0 +1,27 @@
+CREATE OR REPLACE FUNCTION messages.reopen_dispatch(dispatch messages.dispatch) RETURNS messages.dispatch
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    token    uuid := gen_random_uuid();
+    other    text;
+    reopened messages.dispatch := dispatch;
+BEGIN
+    SELECT d.run_id INTO other FROM messages.dispatch d
+     WHERE d.ids && dispatch.ids AND d.ended_at IS NULL AND d.dispatch_id <> dispatch.dispatch_id LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'run % has the messages of run % now', quote_literal(other), quote_literal(dispatch.run_id)
+            USING ERRCODE = 'PQ017', HINT = 'Leave the work to that run: it is their next attempt.';
+    END IF;
+    UPDATE messages.message m
+       SET lock_token = token, lock_expires_at = clock_timestamp() + dispatch.lease_for, leased_at = clock_timestamp(),
+           locked_by = dispatch.dispatched_by, attempts = least(m.attempts + 1, 32767)
+     WHERE m.id = ANY (dispatch.ids) AND m.lock_expires_at IS NULL;
+    IF FOUND OR EXISTS (SELECT FROM messages.dead_message d WHERE d.id = ANY (dispatch.ids)) THEN
+        UPDATE messages.dispatch d SET lock_token = token, ended_at = NULL, seen_at = clock_timestamp()
+         WHERE d.dispatch_id = dispatch.dispatch_id RETURNING * INTO reopened;
+    END IF;
+    RETURN reopened;
+END $$;
+COMMENT ON FUNCTION messages.reopen_dispatch(messages.dispatch) IS
+    'Opens the dispatch of a run that was cleared again, if its messages wait for another attempt or are dead, and returns it. PQ017: another run has them.';

@@ -1,0 +1,12 @@
+CREATE OR REPLACE FUNCTION messages.start_dispatch(dispatch_id bigint) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM messages.check_access(d.queue_name, 'consume') FROM messages.dispatch d WHERE d.dispatch_id = start_dispatch.dispatch_id;
+    UPDATE messages.dispatch d SET started_at = clock_timestamp(), seen_at = clock_timestamp()
+     WHERE d.dispatch_id = start_dispatch.dispatch_id AND d.started_at IS NULL AND d.ended_at IS NULL;
+    RETURN FOUND;
+END $$;
+COMMENT ON FUNCTION messages.start_dispatch(bigint) IS
+    'Records that the run of a dispatch exists: if it is gone later, somebody deleted it. Returns whether that is news.';

@@ -1,0 +1,299 @@
+"""Dispatches: messages that DAG runs finish. Each message is in one open dispatch, and is archived once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import PgQueueError, run, verbs
+from airflow_provider_pgqueue.core.errors import DispatchNotFound, InvalidArgument, QueueNotFound, QueuePaused
+from airflow_provider_pgqueue.core.message import Dispatch
+
+Connection = psycopg.Connection[Any]
+Queue = Callable[..., str]
+
+
+def dispatch(conn: Connection, queue_name: str = "orders", **options: Any) -> list[Dispatch]:
+    return run(conn, verbs.dispatch_messages(queue_name, "handle", **options))
+
+
+def end(conn: Connection, one: Dispatch, result: Any) -> int | None:
+    return run(conn, verbs.end_dispatch(one.dag_id, one.run_id, result))
+
+
+def results(conn: Connection) -> dict[int, str]:
+    return dict(conn.execute("SELECT id, result FROM messages.message_archive ORDER BY id").fetchall())
+
+
+def make_ready(conn: Connection) -> None:
+    conn.execute("UPDATE messages.message SET visible_at = clock_timestamp() WHERE lock_expires_at IS NULL")
+
+
+def bodies(conn: Connection, one: Dispatch) -> list[Any]:
+    return [message.body for message in run(conn, verbs.dispatched_messages(one.dag_id, one.run_id))]
+
+
+def test_each_message_gets_a_run_of_its_own_up_to_max_open(conn: Connection, queue: Queue) -> None:
+    ids = run(conn, verbs.publish_batch(queue("orders"), range(5)))
+    opened = dispatch(conn, max_open=3)
+    assert [one.run_id for one in opened] == [f"pgqueue__orders__{id_}__1" for id_ in ids[:3]]
+    assert dispatch(conn, max_open=3) == []
+    assert end(conn, opened[0], "success") == 1
+    assert [one.ids for one in dispatch(conn, max_open=3)] == [[ids[3]]]
+    assert results(conn) == {ids[0]: "success"}
+    assert conn.execute("SELECT handled_by FROM messages.message_archive").fetchone() == (f"handle/{opened[0].run_id}",)
+
+
+def test_a_batch_goes_to_one_run_and_ends_with_it(conn: Connection, queue: Queue) -> None:
+    ids = run(conn, verbs.publish_batch(queue("orders"), range(5)))
+    opened = dispatch(conn, batch_size=2)
+    assert [one.ids for one in opened] == [ids[:2], ids[2:4], ids[4:]]
+    assert bodies(conn, opened[1]) == [2, 3]
+    assert end(conn, opened[1], "success") == 2
+
+
+def test_runs_get_messages_of_one_topic_and_the_rest_keeps_its_attempts(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    for topic in ("a", "b", "a", "c"):
+        run(conn, verbs.publish("orders", topic, topic=topic))
+    opened = dispatch(conn, batch_size=10, group_by="topic", max_open=2)
+    assert [bodies(conn, one) for one in opened] == [["a", "a"], ["b"]]
+    (left,) = run(conn, verbs.lease("orders", max_messages=10))
+    assert (left.body, left.attempts) == ("c", 1)
+
+
+def test_a_failed_run_is_delivered_again_and_dies_after_the_last_attempt(conn: Connection, queue: Queue) -> None:
+    (id_,) = run(conn, verbs.publish_batch(queue("orders", max_attempts=2), [7]))
+    (first,) = dispatch(conn)
+    assert end(conn, first, "failed") == 1
+    assert dispatch(conn) == []  # it backs off
+    make_ready(conn)
+    (second,) = dispatch(conn)
+    assert second.run_id == f"pgqueue__orders__{id_}__2"
+    assert run(conn, verbs.end_dispatch("handle", second.run_id, "failed", details="task pack failed")) == 1
+    assert results(conn) == {id_: "failed"}
+    assert conn.execute("SELECT details FROM messages.message_archive").fetchone() == ("task pack failed",)
+
+
+def test_on_failure_fail_archives_at_once(conn: Connection, queue: Queue) -> None:
+    (id_,) = run(conn, verbs.publish_batch(queue("orders"), [7]))
+    (only,) = dispatch(conn, on_failure="fail")
+    assert end(conn, only, "failed") == 1
+    assert results(conn) == {id_: "failed"}
+
+
+@pytest.mark.parametrize("result", ["success", "failed", "lost", "refused"])
+def test_a_dispatch_ends_once(conn: Connection, queue: Queue, result: Any) -> None:
+    run(conn, verbs.publish(queue("orders"), 7))
+    (only,) = dispatch(conn)
+    assert end(conn, only, result) == 1
+    assert end(conn, only, result) == 0
+    assert run(conn, verbs.open_dispatches("orders")) == []
+
+
+def test_a_run_without_a_dispatch_ends_nothing(conn: Connection) -> None:
+    assert run(conn, verbs.end_dispatch("handle", "manual__2026", "success")) is None
+    with pytest.raises(DispatchNotFound, match="no messages were dispatched"):
+        run(conn, verbs.dispatched_messages("handle", "manual__2026"))
+
+
+def test_a_deleted_run_counts_an_attempt_and_a_refused_one_does_not(conn: Connection, queue: Queue) -> None:
+    (id_,) = run(conn, verbs.publish_batch(queue("orders"), [7]))
+    (refused,) = dispatch(conn)
+    end(conn, refused, "refused")
+    (again,) = dispatch(conn)
+    assert again.run_id == refused.run_id == f"pgqueue__orders__{id_}__1"
+    end(conn, again, "lost")
+    (third,) = dispatch(conn)
+    assert third.run_id == f"pgqueue__orders__{id_}__2"
+
+
+def test_a_run_id_is_never_used_twice(conn: Connection, queue: Queue) -> None:
+    (id_,) = run(conn, verbs.publish_batch(queue("orders"), [7]))
+    (first,) = dispatch(conn)
+    end(conn, first, "lost")
+    conn.execute("UPDATE messages.message SET attempts = 0")  # as plain SQL may
+    (second,) = dispatch(conn)
+    assert second.run_id == f"pgqueue__orders__{id_}__1__1"
+
+
+def test_leases_last_from_the_last_sight_of_the_run(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish(queue("orders"), 7))
+    (only,) = dispatch(conn, lease_for=timedelta(hours=1))
+    conn.execute("UPDATE messages.message SET lock_expires_at = clock_timestamp() + '1 minute'")
+    assert run(conn, verbs.extend_dispatches([only.dispatch_id])) == [only.dispatch_id]
+    left = conn.execute("SELECT lock_expires_at - clock_timestamp() > '59 minutes' FROM messages.message").fetchone()
+    assert left == (True,)
+
+
+def test_a_lease_that_expired_goes_to_another_run_and_the_old_one_changes_nothing(
+    conn: Connection, queue: Queue
+) -> None:
+    (id_,) = run(conn, verbs.publish_batch(queue("orders"), [7]))
+    (old,) = dispatch(conn, lease_for=timedelta(milliseconds=1))
+    (new,) = dispatch(conn)
+    assert new.run_id == f"pgqueue__orders__{id_}__2"
+    assert run(conn, verbs.extend_dispatches([old.dispatch_id])) == []
+    assert end(conn, old, "success") == 0
+    assert results(conn) == {}
+    assert end(conn, new, "success") == 1
+    assert results(conn) == {id_: "success"}
+
+
+def test_a_finished_run_that_is_cleared_works_with_the_archived_copy(conn: Connection, queue: Queue) -> None:
+    (id_,) = run(conn, verbs.publish_batch(queue("orders"), [7]))
+    (only,) = dispatch(conn)
+    end(conn, only, "success")
+    assert bodies(conn, only) == [7]
+    for result in ("failed", "success"):
+        assert end(conn, only, result) == 0
+    assert results(conn) == {id_: "success"}
+
+
+def test_a_failed_run_that_is_cleared_takes_back_what_waits(conn: Connection, queue: Queue) -> None:
+    (id_,) = run(conn, verbs.publish_batch(queue("orders"), [7]))
+    (only,) = dispatch(conn)
+    end(conn, only, "failed")
+    assert bodies(conn, only) == [7]
+    make_ready(conn)
+    assert dispatch(conn) == []  # the cleared run has it
+    assert end(conn, only, "success") == 1
+    assert results(conn) == {id_: "success"}
+
+
+@pytest.mark.parametrize("reads", [True, False], ids=["reads", "does not read"])
+def test_a_failed_run_whose_message_died_dismisses_it_when_it_is_cleared_and_succeeds(
+    conn: Connection, queue: Queue, reads: bool
+) -> None:
+    (id_,) = run(conn, verbs.publish_batch(queue("orders", max_attempts=1), [7]))
+    (only,) = dispatch(conn)
+    end(conn, only, "failed")
+    if reads:
+        assert bodies(conn, only) == [7]
+    assert end(conn, only, "success") == 1
+    assert run(conn, verbs.dead_ids("orders")) == []
+    assert results(conn) == {id_: "failed"}
+    remedy = conn.execute("SELECT remedy, dismissed_for FROM messages.message_archive").fetchone()
+    assert remedy == ("dismissed", f"run {only.run_id} succeeded after it was cleared")
+
+
+def test_a_cleared_run_does_not_take_messages_from_the_run_of_the_next_attempt(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish(queue("orders"), 7))
+    (old,) = dispatch(conn)
+    end(conn, old, "failed")
+    make_ready(conn)
+    (new,) = dispatch(conn)
+    with pytest.raises(DispatchNotFound, match=new.run_id):
+        bodies(conn, old)
+    with pytest.raises(DispatchNotFound, match=new.run_id):
+        end(conn, old, "success")
+    assert end(conn, new, "success") == 1
+
+
+def test_two_dispatchers_at_once_open_no_more_than_max_open_together(dsn: str, conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), range(40)))
+    opened: list[Dispatch] = []
+
+    def work() -> None:
+        with psycopg.connect(dsn, autocommit=True) as mine:
+            for _ in range(10):
+                opened.extend(dispatch(mine, max_open=7))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(opened) == 7
+    assert len({id_ for one in opened for id_ in one.ids}) == 7
+
+
+def test_only_one_open_dispatch_counts_and_each_dag_has_its_own_room(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), range(3)))
+    dispatch(conn, max_open=1)
+    assert len(run(conn, verbs.dispatch_messages("orders", "other", max_open=1))) == 1
+    assert len(run(conn, verbs.open_dispatches("orders"))) == 2
+    assert len(run(conn, verbs.open_dispatches(dag_id="other"))) == 1
+
+
+def test_whether_a_run_started_is_recorded_once(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish(queue("orders"), 7))
+    (only,) = dispatch(conn)
+    assert only.started_at is None
+    assert run(conn, verbs.start_dispatch(only.dispatch_id)) is True
+    assert run(conn, verbs.start_dispatch(only.dispatch_id)) is False
+    assert run(conn, verbs.open_dispatches("orders"))[0].started_at is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"max_open": 0}, InvalidArgument),
+        ({"max_open": 10_001}, InvalidArgument),
+        ({"batch_size": 0}, InvalidArgument),
+        ({"group_by": "colour"}, InvalidArgument),
+        ({"on_failure": "weep"}, InvalidArgument),
+        ({"lease_for": timedelta(hours=13)}, InvalidArgument),
+        ({"lease_for": timedelta(0)}, InvalidArgument),
+        ({"queue_name": "nowhere"}, QueueNotFound),
+    ],
+)
+def test_a_bad_argument_is_named(
+    conn: Connection, queue: Queue, options: dict[str, Any], error: type[PgQueueError]
+) -> None:
+    run(conn, verbs.publish(queue("orders"), 7))
+    with pytest.raises(error):
+        dispatch(conn, **options)
+    assert len(dispatch(conn)) == 1
+
+
+def test_a_paused_queue_dispatches_nothing(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish(queue("orders"), 7))
+    run(conn, verbs.pause_queue("orders"))
+    with pytest.raises(QueuePaused):
+        dispatch(conn)
+
+
+def test_a_repeatable_read_transaction_cannot_count(dsn: str, conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    with psycopg.connect(dsn) as mine:
+        mine.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        with pytest.raises(InvalidArgument, match="isolation level"):
+            dispatch(mine)
+
+
+def test_ended_dispatches_are_kept_for_a_month(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), range(3)))
+    old, new, _still_open = dispatch(conn)
+    for one in (old, new):
+        end(conn, one, "success")
+    conn.execute(
+        "UPDATE messages.dispatch SET ended_at = ended_at - interval '31 days' WHERE run_id = %s", [old.run_id]
+    )
+    run(conn, verbs.upkeep())
+    assert conn.execute("SELECT count(*) FROM messages.dispatch").fetchone() == (2,)
+    assert bodies(conn, new) == [1]
+
+
+def test_the_overview_says_which_runs_a_message_had(conn: Connection, queue: Queue) -> None:
+    (id_,) = run(conn, verbs.publish_batch(queue("orders"), [7]))
+    for result in ("lost", "success"):
+        (only,) = dispatch(conn)
+        end(conn, only, result)
+    runs = conn.execute(
+        "SELECT run_id, result FROM messages.dispatch_overview WHERE ids @> ARRAY[%s::bigint] ORDER BY dispatch_id",
+        [id_],
+    ).fetchall()
+    assert runs == [(f"pgqueue__orders__{id_}__1", "lost"), (f"pgqueue__orders__{id_}__2", "success")]
+
+
+def test_a_dropped_queue_takes_its_dispatches_along(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish(queue("orders"), 7))
+    (only,) = dispatch(conn)
+    run(conn, verbs.drop_queue("orders", force=True))
+    assert end(conn, only, "success") is None

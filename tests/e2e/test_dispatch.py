@@ -1,0 +1,217 @@
+"""One message, one DAG run, and nothing in between can lose it: on a real Airflow."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.dispatch import conf_of
+from tests.e2e.conftest import places_of
+from tests.waiting import until
+from tools.airflow import Stack
+from tools.postgres import Cluster
+
+pytestmark = pytest.mark.airflow
+Connection = psycopg.Connection[Any]
+
+
+def create(conn: Connection, queue_name: str, bodies: list[Any], **policy: Any) -> list[int]:
+    run(conn, verbs.create_queue(queue_name, **policy))
+    return run(conn, verbs.publish_batch(queue_name, bodies))
+
+
+def dispatch(stack: Stack, queue_name: str, dag_id: str = "e2e_handle", expect: str = "success") -> Any:
+    for known in ("e2e_dispatch", dag_id):
+        stack.client.wait_for_dag(known)
+    run_id = stack.client.trigger("e2e_dispatch", conf={"queue": queue_name, "dag": dag_id})
+    assert stack.client.wait_for_run("e2e_dispatch", run_id, timeout=120) == expect
+    return stack.client.xcom("e2e_dispatch", run_id, "dispatch") if expect == "success" else run_id
+
+
+def dispatches(conn: Connection, queue_name: str) -> list[tuple[str, str | None]]:
+    return conn.execute(
+        "SELECT run_id, result FROM messages.dispatch WHERE queue_name = %s ORDER BY dispatch_id", [queue_name]
+    ).fetchall()
+
+
+def ended(conn: Connection, queue_name: str, *results: str) -> None:
+    """Wait until the dispatches of a queue have ended in this way."""
+    until(
+        lambda: [result for _, result in dispatches(conn, queue_name)] == list(results),
+        timeout=120,
+        what=f"dispatches of {queue_name} that ended {results}",
+    )
+
+
+def account(conn: Connection, queue_name: str) -> dict[str, int]:
+    """Return how many messages of a queue were archived with each result, and how many twice."""
+    rows = conn.execute(
+        "SELECT result, count(*), count(*) - count(DISTINCT id) FROM messages.message_archive"
+        " WHERE queue_name = %s GROUP BY 1",
+        [queue_name],
+    ).fetchall()
+    assert [twice for _, _, twice in rows if twice] == []
+    return {result: number for result, number, _ in rows}
+
+
+def test_each_message_is_finished_by_a_run_of_its_own(stack: Stack, queue_conn: Connection) -> None:
+    ids = create(queue_conn, "e2e_each", [{"n": n} for n in range(3)])
+    assert dispatch(stack, "e2e_each") == {"started": 3}
+    ended(queue_conn, "e2e_each", "success", "success", "success")
+    assert account(queue_conn, "e2e_each") == {"success": 3}
+    handled_by = queue_conn.execute(
+        "SELECT handled_by FROM messages.message_archive WHERE id = %s", [ids[0]]
+    ).fetchone()
+    assert handled_by == (f"e2e_handle/pgqueue__e2e_each__{ids[0]}__1",)
+    conf = stack.client.run("e2e_handle", f"pgqueue__e2e_each__{ids[0]}__1")["conf"]
+    assert conf == {"pgqueue": {"pgqueue_conn_id": "pgqueue_default", "queue_name": "e2e_each", "ids": [ids[0]]}}
+
+
+def test_mapped_tasks_of_a_run_read_their_messages(stack: Stack, queue_conn: Connection, cluster: Cluster) -> None:
+    create(queue_conn, "e2e_mapped", [{"n": n, "secret": "kiwi-in-a-body"} for n in range(3)])
+    stack.client.wait_for_dag("e2e_handle_mapped")
+    stack.client.wait_for_dag("e2e_dispatch_batches")
+    stack.client.trigger("e2e_dispatch_batches")
+    ended(queue_conn, "e2e_mapped", "success")
+    ((run_id, _),) = dispatches(queue_conn, "e2e_mapped")
+    read = [stack.client.xcom("e2e_handle_mapped", run_id, "one_of_them", map_index=place) for place in range(3)]
+    assert read == [0, 1, 2]
+    assert places_of("kiwi-in-a-body", stack, cluster) == []
+
+
+def test_a_failed_run_is_delivered_again_dies_and_is_dismissed_when_it_is_cleared(
+    stack: Stack, queue_conn: Connection, tmp_path: Path
+) -> None:
+    flag = tmp_path / "fail"
+    flag.touch()
+    (id_,) = create(queue_conn, "e2e_fails", [{"fail_while": str(flag)}], max_attempts=2)
+    assert dispatch(stack, "e2e_fails") == {"started": 1}
+    ended(queue_conn, "e2e_fails", "failed")
+    queue_conn.execute("UPDATE messages.message SET visible_at = clock_timestamp() WHERE queue_name = 'e2e_fails'")
+    assert dispatch(stack, "e2e_fails") == {"started": 1}
+    ended(queue_conn, "e2e_fails", "failed", "failed")
+    assert account(queue_conn, "e2e_fails") == {"failed": 1}
+    last = f"pgqueue__e2e_fails__{id_}__2"
+    details = queue_conn.execute("SELECT details FROM messages.message_archive WHERE id = %s", [id_]).fetchone()
+    assert details == (f"run {last} of DAG e2e_handle failed: work",)
+    flag.unlink()
+    stack.client.clear("e2e_handle", last, "work")
+    ended(queue_conn, "e2e_fails", "failed", "success")
+    assert run(queue_conn, verbs.dead_ids("e2e_fails")) == []
+
+
+def test_a_dispatcher_that_died_before_it_started_its_run_is_continued(stack: Stack, queue_conn: Connection) -> None:
+    create(queue_conn, "e2e_died", [{}, {}])
+    run(queue_conn, verbs.dispatch_messages("e2e_died", "e2e_handle", max_open=1))
+    assert dispatch(stack, "e2e_died") == {"started": 2}
+    ended(queue_conn, "e2e_died", "success", "success")
+    assert account(queue_conn, "e2e_died") == {"success": 2}
+
+
+def test_a_dispatcher_that_died_before_it_recorded_the_start_makes_no_second_run(
+    stack: Stack, queue_conn: Connection
+) -> None:
+    create(queue_conn, "e2e_unrecorded", [{}])
+    (one,) = run(queue_conn, verbs.dispatch_messages("e2e_unrecorded", "e2e_handle"))
+    stack.client.wait_for_dag("e2e_handle")
+    stack.client.trigger("e2e_handle", conf=conf_of(one, "pgqueue_default"), dag_run_id=one.run_id)
+    dispatch(stack, "e2e_unrecorded")
+    ended(queue_conn, "e2e_unrecorded", "success")
+    assert account(queue_conn, "e2e_unrecorded") == {"success": 1}
+
+
+def test_a_run_that_was_deleted_is_delivered_again(stack: Stack, queue_conn: Connection, tmp_path: Path) -> None:
+    (id_,) = create(queue_conn, "e2e_deleted", [{}])
+    (one,) = run(queue_conn, verbs.dispatch_messages("e2e_deleted", "e2e_handle"))
+    run(queue_conn, verbs.start_dispatch(one.dispatch_id))  # and Airflow knows nothing of it
+    assert dispatch(stack, "e2e_deleted") == {"lost": 1, "started": 1}
+    ended(queue_conn, "e2e_deleted", "lost", "success")
+    assert dispatches(queue_conn, "e2e_deleted")[1][0] == f"pgqueue__e2e_deleted__{id_}__2"
+
+
+def test_a_reconciliation_finds_what_the_listener_missed(stack: Stack, queue_conn: Connection) -> None:
+    create(queue_conn, "e2e_missed", [{}])
+    (one,) = run(queue_conn, verbs.dispatch_messages("e2e_missed", "e2e_handle"))
+    # Without a conf the listener does not know whose run it is, and the task of the run fails.
+    stack.client.wait_for_dag("e2e_handle")
+    stack.client.wait_for_dag("e2e_reconcile")
+    stack.client.trigger("e2e_handle", dag_run_id=one.run_id)
+    assert stack.client.wait_for_run("e2e_handle", one.run_id, timeout=120) == "failed"
+    run_id = stack.client.trigger("e2e_reconcile")
+    assert stack.client.wait_for_run("e2e_reconcile", run_id, timeout=120) == "success"
+    assert stack.client.xcom("e2e_reconcile", run_id, "reconcile")["failed"] == 1
+    ended(queue_conn, "e2e_missed", "failed")
+
+
+def test_a_paused_dag_gets_no_messages(stack: Stack, queue_conn: Connection) -> None:
+    create(queue_conn, "e2e_asleep", [{}])
+    stack.client.wait_for_dag("e2e_handle_mapped")
+    stack.client.pause("e2e_handle_mapped")
+    try:
+        assert dispatch(stack, "e2e_asleep", "e2e_handle_mapped") == {}
+        assert dispatches(queue_conn, "e2e_asleep") == []
+    finally:
+        stack.client.pause("e2e_handle_mapped", False)
+
+
+def test_a_dag_that_does_not_exist_fails_the_dispatcher_and_costs_no_attempt(
+    stack: Stack, queue_conn: Connection
+) -> None:
+    create(queue_conn, "e2e_nowhere", [{}])
+    stack.client.wait_for_dag("e2e_dispatch")
+    run_id = stack.client.trigger("e2e_dispatch", conf={"queue": "e2e_nowhere", "dag": "e2e_no_such_dag"})
+
+    def tried() -> bool:
+        tasks = stack.client.task_instances("e2e_dispatch", run_id)
+        return any(task["try_number"] > 1 or task["state"] in ("failed", "up_for_retry") for task in tasks)
+
+    until(tried, timeout=120, what="a try that failed")
+    assert "there is no DAG 'e2e_no_such_dag'" in stack.client.log("e2e_dispatch", run_id, "dispatch")
+    attempts = queue_conn.execute("SELECT attempts FROM messages.message WHERE queue_name = 'e2e_nowhere'").fetchone()
+    assert attempts == (0,)
+
+
+def test_a_waiting_dispatcher_keeps_to_max_open_and_survives_kill_9(stack: Stack, queue_conn: Connection) -> None:
+    create(queue_conn, "e2e_few", [{}] * 12)
+    stack.client.wait_for_dag("e2e_dispatch_waiting")
+    stack.client.pause("e2e_dispatch_waiting", False)
+    most = 0
+
+    def finished(number: int) -> bool:
+        nonlocal most
+        most = max(most, len(run(queue_conn, verbs.open_dispatches("e2e_few"))))
+        return account(queue_conn, "e2e_few").get("success", 0) >= number
+
+    try:
+        for number, component in enumerate(("scheduler", "triggerer", "api-server")):
+            until(lambda: run(queue_conn, verbs.open_dispatches("e2e_few")), timeout=120, what="runs under way")
+            stack.kill(component, signal.SIGKILL)
+            stack.restart(component)
+            until(
+                lambda number=number: finished(4 * number + 4),
+                timeout=240,
+                what=f"messages that were finished after {component} was killed",
+            )
+    finally:
+        stack.client.pause("e2e_dispatch_waiting")
+    assert most <= 2
+    assert account(queue_conn, "e2e_few") == {"success": 12}
+    # A task that died with its scheduler fails its run, and the message goes to another.
+    assert {result for _, result in dispatches(queue_conn, "e2e_few")} <= {"success", "failed"}
+
+
+def test_the_example_packs_orders(stack: Stack, queue_conn: Connection) -> None:
+    for dag_id in ("pgqueue_dispatch", "pgqueue_pack_order"):
+        stack.client.wait_for_dag(dag_id)
+    run(queue_conn, verbs.publish("packing", {"order_id": 7}))
+    stack.client.pause("pgqueue_dispatch", False)
+    try:
+        ended(queue_conn, "packing", "success")
+    finally:
+        stack.client.pause("pgqueue_dispatch")
+    assert account(queue_conn, "packing") == {"success": 1}
