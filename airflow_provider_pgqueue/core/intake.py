@@ -28,7 +28,7 @@ class Intake:
     """The messages of one queue, as one consumer takes them over one connection.
 
     It sends two statements again and again, with one cursor, and reads their rows by position: for ten messages a call
-    of `run` takes longer in Python than in the server (docs/decisions/0025-one-round-trip-per-batch.md).
+    of `run` takes longer in Python than in the server (docs/decisions/0024-one-round-trip-per-batch.md).
     """
 
     def __init__(

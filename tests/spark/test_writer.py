@@ -620,7 +620,7 @@ def test_a_task_that_is_killed_before_its_commit_publishes_nothing_and_another_a
     assert bodies(conn) == []
     nightly(0, 1, 2)
     what = "kill -9 of a task of a write by partitions"
-    fault(what, where="local[2]", times=1, published=[1, 2], found=bodies(conn), place="queue")
+    fault(what, where="a process", times=1, published=[1, 2], found=bodies(conn), place="queue")
 
 
 def test_an_attempt_waits_for_the_other_one_and_publishes_if_that_fails(
