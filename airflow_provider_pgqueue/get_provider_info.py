@@ -38,6 +38,9 @@ def get_provider_info() -> dict[str, Any]:
         ),
         "sensors": _modules("sensors.message", "sensors.dead_message"),
         "triggers": _modules("triggers.message", "triggers.dead_message", "triggers.dispatch"),
+        "task-decorators": [
+            {"name": "pgqueue", "class-name": f"{_PACKAGE}.decorators.pgqueue.pgqueue_task"},
+        ],
         "queues": [f"{_PACKAGE}.queues.pgqueue.PgQueueMessageQueueProvider"],
         "connection-types": [_connection_type()],
     }

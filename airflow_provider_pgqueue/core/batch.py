@@ -162,7 +162,7 @@ class Batch:
             if not isinstance(error, Exception):
                 raise
         else:
-            outcomes = _by_id(messages, returned)
+            outcomes = outcomes_by_id(messages, returned)
             for message in messages:
                 outcome = outcomes.get(message.id)
                 self._note(message, PLAIN if outcome is None else _checked(message, outcome))
@@ -265,7 +265,8 @@ def _checked(message: Message, outcome: Any) -> Outcome:
     return outcome
 
 
-def _by_id(messages: Sequence[Message], outcomes: Any) -> Mapping[int, Any]:
+def outcomes_by_id(messages: Sequence[Message], outcomes: Any) -> Mapping[int, Any]:
+    """Return by message id what a batch handler returned; InvalidOutcome if it is nothing of the kind."""
     ids = [message.id for message in messages]
     if outcomes is None:
         return {}

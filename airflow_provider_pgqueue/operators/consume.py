@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import psycopg
@@ -32,6 +34,7 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.message import Message
+from airflow_provider_pgqueue.core.model import all_with_model, each_with_model, load_model
 from airflow_provider_pgqueue.core.outcome import ErrorRules, Outcome
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, name_of, task_of
@@ -44,6 +47,31 @@ if TYPE_CHECKING:
 
 # Seconds after which the message in hand is released, too: Airflow kills the task after five.
 _LAST_MOMENT: Final = 3.5
+
+
+def _check_call(given: Callable[..., Any] | str | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raise InvalidArgument if the function cannot be called with a message and these arguments."""
+    if not callable(given) or not isinstance(args, list | tuple) or not isinstance(kwargs, Mapping):
+        return
+    try:
+        inspect.signature(given).bind(None, *args, **kwargs)
+    except TypeError as error:
+        name = getattr(given, "__name__", "the function")
+        raise InvalidArgument(
+            f"{name} cannot be called with a message, op_args and op_kwargs: {error}",
+            "Let its first parameter take the message, and give the others.",
+        ) from error
+    except ValueError:
+        # A function of C may have no signature.
+        return
+
+
+def _model(value: Any) -> str | None:
+    if isinstance(value, str) and value.endswith(".json"):
+        return None if Path(value).is_file() else "There is no such file. Give the whole path of a JSON Schema."
+    if isinstance(value, str):
+        return function(value)
+    return None if hasattr(value, "model_validate") else "Give a pydantic model, module:Class, or a .json file."
 
 
 class PgQueueConsumeOperator(QueueTask):
@@ -72,6 +100,11 @@ class PgQueueConsumeOperator(QueueTask):
     :param apply_function_batch: called with each list of messages instead; returns outcomes by message id (what it
         leaves out is a success), or one for each message in order, or None if all succeeded. After an exception the
         whole batch is delivered again.
+    :param op_args: further arguments of the function, after the message.
+    :param op_kwargs: further arguments of the function, by name.
+    :param model: a pydantic model, or its name as `module:Class`, or the path of a `.json` file with a JSON Schema. A
+        message whose body does not fit is rejected, without the function; with a pydantic model the function gets a
+        message whose body is an instance of it.
     :param topic: consume only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
     :param headers: consume only messages whose headers contain these.
     :param batch_size: messages per lease.
@@ -95,12 +128,13 @@ class PgQueueConsumeOperator(QueueTask):
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
-    template_fields: Sequence[str] = ("queue_name", "topic", "headers", "pgqueue_conn_id")
+    template_fields: Sequence[str] = ("queue_name", "op_args", "op_kwargs", "topic", "headers", "pgqueue_conn_id")
     ui_color = "#dce9f5"
     rules: ClassVar[Mapping[str, Rule]] = {
         "queue_name": queue_name,
         "apply_function": optional(function),
         "apply_function_batch": optional(function),
+        "model": optional(_model),
         "topic": optional(topic_pattern),
         "headers": optional(json_object),
         "batch_size": whole(1, 10_000),
@@ -124,6 +158,9 @@ class PgQueueConsumeOperator(QueueTask):
         queue_name: str,
         apply_function: Callable[[Message], Outcome | None] | str | None = None,
         apply_function_batch: Callable[[list[Message]], Any] | str | None = None,
+        op_args: Sequence[Any] = (),
+        op_kwargs: Mapping[str, Any] | None = None,
+        model: Any = None,
         topic: str | None = None,
         headers: Mapping[str, Any] | None = None,
         batch_size: int = 100,
@@ -144,6 +181,9 @@ class PgQueueConsumeOperator(QueueTask):
         self.queue_name = queue_name
         self.apply_function = apply_function
         self.apply_function_batch = apply_function_batch
+        self.op_args = op_args
+        self.op_kwargs = op_kwargs
+        self.model = model
         self.topic = topic
         self.headers = headers
         self.batch_size = batch_size
@@ -163,6 +203,7 @@ class PgQueueConsumeOperator(QueueTask):
                 f"{'no function' if apply_function is None else 'two functions'} given",
                 "Give exactly one of apply_function and apply_function_batch.",
             )
+        _check_call(apply_function or apply_function_batch, op_args, op_kwargs or {})
 
     def execute(self, context: Context) -> dict[str, int]:
         """Consume what is ready; with `wait_for_messages` wait if there is nothing."""
@@ -177,10 +218,15 @@ class PgQueueConsumeOperator(QueueTask):
         # Not in __init__: Airflow copies operators, and an Event cannot be copied.
         self._stopping = threading.Event()
         self._finished = threading.Event()
+        handle, handle_batch = self._handler(self.apply_function), self._handler(self.apply_function_batch)
+        if self.model is not None:
+            read = load_model(self.model)
+            handle = handle and each_with_model(handle, read)
+            handle_batch = handle_batch and all_with_model(handle_batch, read)
         consumer = Consumer(
             queue_name=self.queue_name,
-            handle=_resolve(self.apply_function),
-            handle_batch=_resolve(self.apply_function_batch),
+            handle=handle,
+            handle_batch=handle_batch,
             batch_size=self.batch_size,
             lease_for=self.lease_for,
             handler_timeout=self.handler_timeout,
@@ -235,6 +281,13 @@ class PgQueueConsumeOperator(QueueTask):
         if self._lease is not None:
             # Beside the function, which continues when this returns.
             threading.Thread(target=self._give_back, args=(self._lease,), name="pgqueue-stop", daemon=True).start()
+
+    def _handler(self, given: Callable[..., Any] | str | None) -> Callable[..., Any] | None:
+        found = _resolve(given)
+        if found is None or not (self.op_args or self.op_kwargs):
+            return found
+        args, kwargs = tuple(self.op_args), dict(self.op_kwargs or {})
+        return lambda message: found(message, *args, **kwargs)
 
     def _hold(self, lease: Lease) -> None:
         self._lease = lease

@@ -63,6 +63,7 @@ CONSUME = [
     {"max_messages": 0},
     {"lease_for": 300},
     {"wait_timeout": 60},
+    *({"model": model} for model in (5, "no_such.json", "json:no_such", dict)),
 ]
 UNSTORABLE = [{"a": "x\0y"}, {"a\0": 1}, {"a": [{"b": ("\0",)}]}, {"a": "\\\0"}, {"a": "\ud800"}]
 GOOD: dict[type[QueueTask], dict[str, Any]] = {

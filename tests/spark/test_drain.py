@@ -231,7 +231,7 @@ def test_the_heads_of_all_groups_are_shared_by_the_consumers(
             until(lambda: own.execute("SELECT FROM effect").rowcount == 20, what="the other consumer's half")
 
     draining(meet, batch_size=1000)
-    tasks = {handler.split()[2].partition(".")[0] for *_, handler in archive(conn).values()}
+    tasks = {handler.split()[-1].partition(".")[0] for *_, handler in archive(conn).values()}
     assert tasks == {"0", "1"}
 
 

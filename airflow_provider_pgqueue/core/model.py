@@ -1,0 +1,81 @@
+"""Bodies as values of a model: what does not fit is rejected before a handler sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from airflow_provider_pgqueue.core.batch import outcomes_by_id
+from airflow_provider_pgqueue.core.function import load_function
+from airflow_provider_pgqueue.core.message import Message
+from airflow_provider_pgqueue.core.outcome import Rejected, RejectMessage
+from airflow_provider_pgqueue.core.repair.validator import load_validator
+
+Reader = Callable[[Any], Any]
+"""Makes a value of a body, or raises RejectMessage with what is wrong with it, which never quotes the body."""
+_MOST_ERRORS = 10
+
+
+def load_model(given: Any) -> Reader:
+    """Return what reads bodies with a model.
+
+    :param given: a pydantic model, or its name as `module:Class`, which makes a body an instance of it; or the path of
+        a `.json` file with a JSON Schema, which leaves the body as it is.
+    """
+    if isinstance(given, str) and given.endswith(".json"):
+        return _with_schema(given)
+    return _with_pydantic(load_function(given) if isinstance(given, str) else given)
+
+
+def each_with_model(handle: Callable[[Message], Any], read: Reader) -> Callable[[Message], Any]:
+    """Return a handler that is called with what the model makes of the body."""
+    return lambda message: handle(replace(message, body=read(message.body)))
+
+
+def all_with_model(handle_batch: Callable[[list[Message]], Any], read: Reader) -> Callable[[list[Message]], Any]:
+    """Return a batch handler that gets only the messages whose body fits; the others are rejected."""
+
+    def handle(messages: list[Message]) -> Mapping[int, Any]:
+        fit: list[Message] = []
+        outcomes: dict[int, Any] = {}
+        for message in messages:
+            try:
+                fit.append(replace(message, body=read(message.body)))
+            except RejectMessage as error:
+                outcomes[message.id] = Rejected(str(error))
+        return outcomes | dict(outcomes_by_id(fit, handle_batch(fit))) if fit else outcomes
+
+    return handle
+
+
+def _with_schema(path: str) -> Reader:
+    validate = load_validator(path)
+
+    def read(body: Any) -> Any:
+        if validate and (problem := validate(body)):
+            raise RejectMessage(problem)
+        return body
+
+    return read
+
+
+def _with_pydantic(model: Any) -> Reader:
+    def read(body: Any) -> Any:
+        from pydantic import ValidationError
+
+        try:
+            return model.model_validate(body)
+        except ValidationError as error:
+            # Without the input, which is the body; a field that the model does not know is a part of it, too.
+            found = error.errors(include_input=False, include_url=False, include_context=False)
+            told = [f"{_place(one)}: {one['type']}" for one in found[:_MOST_ERRORS]]
+            raise RejectMessage(f"the body is no {model.__name__}: {'; '.join(told)}") from None
+
+    return read
+
+
+def _place(error: Mapping[str, Any]) -> str:
+    if error["type"] == "extra_forbidden":
+        return "a field too many"
+    return ".".join(str(part) for part in error["loc"]) or "the body"

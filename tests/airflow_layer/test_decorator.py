@@ -1,0 +1,158 @@
+"""@task.pgqueue: a function of a message is a task; models reject what does not fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from airflow.sdk import DAG, task
+from pydantic import BaseModel, ConfigDict
+
+from airflow_provider_pgqueue.core import InvalidArgument, Message, Rejected, verbs
+from airflow_provider_pgqueue.core import run as run_verb
+from airflow_provider_pgqueue.decorators.pgqueue import pgqueue_task
+from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
+
+Connection = psycopg.Connection[Any]
+Queue = Callable[..., str]
+Run = Callable[..., Any]
+
+
+class Order(BaseModel):
+    """What the messages are meant to hold."""
+
+    model_config = ConfigDict(extra="forbid")
+    order_id: int
+
+
+def details(conn: Connection) -> list[tuple[str, str | None]]:
+    return conn.execute("SELECT result, details FROM messages.message_archive ORDER BY id").fetchall()
+
+
+def test_a_function_of_a_message_is_a_task(conn_id: str, conn: Connection, queue: Queue, run: Run) -> None:
+    run_verb(conn, verbs.publish_batch(queue("orders"), [1, 2, 3]))
+    seen = []
+    with DAG("orders", schedule=None):
+
+        @pgqueue_task(queue_name="orders", batch_size=2)
+        def pack(message: Message, shop: str, *, fast: bool) -> Rejected | None:
+            """Pack what is not 2."""
+            seen.append((message.body, shop, fast))
+            return Rejected("no twos") if message.body == 2 else None
+
+        operator = pack("north", fast=True).operator
+    assert run(operator) == {"success": 2, "rejected": 1}
+    assert seen == [(1, "north", True), (2, "north", True), (3, "north", True)]
+    assert (operator.task_id, operator.batch_size) == ("pack", 2)
+
+
+def test_results_of_other_tasks_and_templates_are_arguments(
+    conn_id: str, conn: Connection, queue: Queue, run: Run, context: dict[str, Any]
+) -> None:
+    run_verb(conn, verbs.publish(queue("orders"), 1))
+    with DAG("orders", schedule=None):
+
+        @task
+        def shop() -> str:
+            return "north"
+
+        @pgqueue_task(queue_name="orders")
+        def pack(message: Message, shop: str, day: str) -> None:
+            seen.append((shop, day))
+
+        seen: list[tuple[str, str]] = []
+        operator = pack(shop(), "{{ day }}").operator
+    assert operator.upstream_task_ids == {"shop"}
+    operator.op_args = ("north", operator.op_args[1])
+    operator.render_template_fields(context | {"day": "Monday"})
+    run(operator)
+    assert seen == [("north", "Monday")]
+
+
+def test_with_batches_it_gets_lists(conn_id: str, conn: Connection, queue: Queue, run: Run) -> None:
+    run_verb(conn, verbs.publish_batch(queue("orders"), [1, 2, 3]))
+    with DAG("orders", schedule=None):
+
+        @pgqueue_task(queue_name="orders", batches=True)
+        def pack(messages: list[Message]) -> list[Rejected | None]:
+            return [Rejected("no twos") if message.body == 2 else None for message in messages]
+
+        operator = pack().operator
+    assert run(operator) == {"success": 2, "rejected": 1}
+
+
+def test_the_provider_brings_the_decorator() -> None:
+    from airflow_provider_pgqueue.get_provider_info import get_provider_info
+
+    (known,) = get_provider_info()["task-decorators"]
+    assert known == {"name": "pgqueue", "class-name": f"{pgqueue_task.__module__}.{pgqueue_task.__name__}"}
+    assert task.pgqueue is not None
+
+
+@pytest.mark.parametrize("arguments", [(1, 2), ()], ids=["too many", "too few"])
+def test_a_call_that_cannot_be_is_an_error_of_the_dag(arguments: tuple[int, ...]) -> None:
+    @pgqueue_task(queue_name="orders")
+    def pack(message: Message, shop: int) -> None:
+        """Never called."""
+
+    with DAG("orders", schedule=None), pytest.raises(InvalidArgument, match="pack cannot be called"):
+        pack(*arguments)
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_a_body_that_does_not_fit_the_model_is_rejected_without_being_quoted(
+    conn_id: str, conn: Connection, queue: Queue, run: Run, batches: bool
+) -> None:
+    bodies = [{"order_id": 7}, {"order_id": "SECRET"}, {"order_id": 8, "SECRET": 1}, "SECRET", None]
+    run_verb(conn, verbs.publish_batch(queue("orders"), bodies))
+    seen: list[Any] = []
+
+    def each(message: Message) -> None:
+        seen.append(message.body)
+
+    def every(messages: list[Message]) -> None:
+        seen.extend(message.body for message in messages)
+
+    function: dict[str, Any] = {"apply_function_batch": every} if batches else {"apply_function": each}
+    operator = PgQueueConsumeOperator(task_id="pack", queue_name="orders", model=Order, **function)
+    assert run(operator) == {"success": 1, "rejected": 4}
+    assert seen == [Order(order_id=7)]
+    told = [why for result, why in details(conn) if result == "rejected"]
+    assert told == [
+        "the body is no Order: order_id: int_parsing",
+        "the body is no Order: a field too many: extra_forbidden",
+        "the body is no Order: the body: model_type",
+        "the body is no Order: the body: model_type",
+    ]
+
+
+def test_a_batch_in_which_nothing_fits_does_not_reach_the_function(
+    conn_id: str, conn: Connection, queue: Queue, run: Run
+) -> None:
+    run_verb(conn, verbs.publish(queue("orders"), "SECRET"))
+    operator = PgQueueConsumeOperator(
+        task_id="pack", queue_name="orders", model=f"{__name__}:Order", apply_function_batch="builtins:exit"
+    )
+    assert run(operator) == {"rejected": 1}
+
+
+def test_a_json_schema_leaves_the_body_as_it_is(
+    conn_id: str, conn: Connection, queue: Queue, run: Run, tmp_path: Path
+) -> None:
+    schema = tmp_path / "order.json"
+    schema.write_text(json.dumps({"type": "object", "required": ["order_id"]}))
+    run_verb(conn, verbs.publish_batch(queue("orders"), [{"order_id": 7}, {"SECRET": 1}]))
+    seen: list[Any] = []
+    operator = PgQueueConsumeOperator(
+        task_id="pack",
+        queue_name="orders",
+        model=str(schema),
+        apply_function=lambda message: seen.append(message.body),
+    )
+    assert run(operator) == {"success": 1, "rejected": 1}
+    assert seen == [{"order_id": 7}]
+    assert details(conn)[1] == ("rejected", "it does not match the schema")
