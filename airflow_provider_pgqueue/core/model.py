@@ -1,4 +1,4 @@
-"""Bodies as values of a model: what does not fit is rejected before a handler sees it."""
+"""Bodies as values of a model: what does not match is rejected before a handler sees it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def each_with_model(handle: Callable[[Message], Any], read: Reader) -> Callable[
 
 
 def all_with_model(handle_batch: Callable[[list[Message]], Any], read: Reader) -> Callable[[list[Message]], Any]:
-    """Return a batch handler that gets only the messages whose body fits; the others are rejected."""
+    """Return a batch handler that gets only the messages whose body matches; the others are rejected."""
 
     def handle(messages: list[Message]) -> Mapping[int, Any]:
         fit: list[Message] = []

@@ -103,7 +103,7 @@ class PgQueueConsumeOperator(QueueTask):
     :param op_args: further arguments of the function, after the message.
     :param op_kwargs: further arguments of the function, by name.
     :param model: a pydantic model, or its name as `module:Class`, or the path of a `.json` file with a JSON Schema. A
-        message whose body does not fit is rejected, without the function; with a pydantic model the function gets a
+        message whose body does not match is rejected, without the function; with a pydantic model the function gets a
         message whose body is an instance of it.
     :param topic: consume only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
     :param headers: consume only messages whose headers contain these.

@@ -1,4 +1,4 @@
-"""@task.pgqueue: a function of a message is a task; models reject what does not fit."""
+"""@task.pgqueue: a function of a message is a task; models reject what does not match."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_call_that_cannot_be_is_an_error_of_the_dag(arguments: tuple[int, ...]
 
 
 @pytest.mark.parametrize("batches", [False, True])
-def test_a_body_that_does_not_fit_the_model_is_rejected_without_being_quoted(
+def test_a_body_that_does_not_match_the_model_is_rejected_without_being_quoted(
     conn_id: str, conn: Connection, queue: Queue, run: Run, batches: bool
 ) -> None:
     bodies = [{"order_id": 7}, {"order_id": "SECRET"}, {"order_id": 8, "SECRET": 1}, "SECRET", None]
@@ -130,7 +130,7 @@ def test_a_body_that_does_not_fit_the_model_is_rejected_without_being_quoted(
     ]
 
 
-def test_a_batch_in_which_nothing_fits_does_not_reach_the_function(
+def test_a_batch_in_which_nothing_matches_does_not_reach_the_function(
     conn_id: str, conn: Connection, queue: Queue, run: Run
 ) -> None:
     run_verb(conn, verbs.publish(queue("orders"), "SECRET"))
