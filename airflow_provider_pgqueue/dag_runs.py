@@ -21,12 +21,17 @@ class RunRefused(PgQueueError):
     """Airflow does not make the run: there is no such DAG, it has import errors, or takes no such runs."""
 
 
+class NoSupervisor(PgQueueError):
+    """Nobody can say what became of a run: this is no task and no trigger that Airflow started."""
+
+
 def start_run(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> None:
     """Start a run of a DAG; one that exists already is fine. Raises RunRefused if Airflow will never make it."""
     from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
     from airflow.sdk.execution_time import task_runner
     from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
 
+    _sdk()
     try:
         reply = task_runner.SUPERVISOR_COMMS.send(TriggerDagRun(dag_id=dag_id, run_id=run_id, conf=dict(conf)))
     except AirflowRuntimeError as error:
@@ -43,12 +48,12 @@ def start_run(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> None:
 def is_paused(dag_id: str) -> bool:
     """Return whether a DAG is paused; False where Airflow does not say (before 3.2)."""
     from airflow.sdk.exceptions import AirflowRuntimeError
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
-    if not hasattr(RuntimeTaskInstance, "get_dag"):
+    sdk = _sdk()
+    if not hasattr(sdk, "get_dag"):
         return False
     try:
-        return bool(RuntimeTaskInstance.get_dag(dag_id).is_paused)
+        return bool(sdk.get_dag(dag_id).is_paused)
     except AirflowRuntimeError as error:
         if status_of(error) == 404:
             raise RunRefused(f"there is no DAG {dag_id!r}", "Give trigger_dag_id the id of a DAG.") from error
@@ -72,9 +77,7 @@ def states_of(dag_id: str, run_ids: Sequence[str]) -> dict[str, str]:
 
 def failed_tasks(dag_id: str, run_id: str) -> list[str]:
     """Return the ids of the tasks of a run that failed."""
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-
-    states = RuntimeTaskInstance.get_task_states(dag_id=dag_id, run_ids=[run_id]).get(run_id, {})
+    states = _sdk().get_task_states(dag_id=dag_id, run_ids=[run_id]).get(run_id, {})
     return sorted(task_id for task_id, state in states.items() if state == "failed")
 
 
@@ -101,6 +104,15 @@ def _in_state(dag_id: str, run_ids: Sequence[str], state: str) -> list[str]:
 
 
 def _count(dag_id: str, run_ids: Sequence[str], states: list[str] | None) -> int:
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+    return int(_sdk().get_dr_count(dag_id=dag_id, run_ids=list(run_ids), states=states))
 
-    return RuntimeTaskInstance.get_dr_count(dag_id=dag_id, run_ids=list(run_ids), states=states)
+
+def _sdk() -> Any:
+    """Return what asks Airflow for states, in a task and in a trigger."""
+    from airflow.sdk.execution_time import task_runner
+
+    if not hasattr(task_runner, "SUPERVISOR_COMMS"):
+        raise NoSupervisor(
+            "Airflow tells of DAG runs in its tasks and triggers only. Run the DAG, or call `dag.test()`."
+        )
+    return task_runner.RuntimeTaskInstance

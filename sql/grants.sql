@@ -111,4 +111,4 @@ END $$;
 REVOKE ALL ON ALL TABLES IN SCHEMA messages FROM PUBLIC;
 REVOKE ALL ON ALL SEQUENCES IN SCHEMA messages FROM PUBLIC;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA messages FROM PUBLIC;
-REVOKE ALL ON TYPE messages.leased_message, messages.leased_dead_message, messages.queue_status FROM PUBLIC;
+REVOKE ALL ON TYPE messages.leased_message, messages.leased_dead_message, messages.open_dispatch, messages.queue_status FROM PUBLIC;

@@ -54,6 +54,12 @@ VERBS = {
     "lease_policy": ("SELECT messages.lease_policy('orders')", "consumer admin"),
     "lease_named": ("SELECT messages.lease_named('packer/0/0', 'orders')", "consumer admin"),
     "end_named_leases": ("SELECT messages.end_named_leases('packer', 'orders', 1)", "consumer admin"),
+    "dispatch_messages": ("SELECT messages.dispatch_messages('orders', 'pack')", "consumer admin"),
+    "open_dispatches": ("SELECT messages.open_dispatches('orders')", "consumer admin"),
+    "start_dispatch": ("SELECT messages.start_dispatch(1)", "consumer admin"),
+    "extend_dispatches": ("SELECT messages.extend_dispatches('{1}')", "consumer admin"),
+    "end_dispatch": ("SELECT messages.end_dispatch('pack', 'run', 'success')", "consumer admin"),
+    "dispatched_messages": ("SELECT messages.dispatched_messages('pack', 'run')", "consumer admin"),
     "lease_dead": ("SELECT messages.lease_dead('orders')", "consumer admin"),
     "dead_ids": ("SELECT messages.dead_ids('orders')", "consumer admin"),
     "extend_dead": (f"SELECT messages.extend_dead({TOKEN}, '1 minute')", "consumer admin"),
@@ -74,6 +80,7 @@ VERBS = {
     "schedules": ("SELECT messages.schedules()", "observer admin"),
     "traffic_report": ("SELECT messages.traffic_report()", "observer admin"),
     "message_overview": ("SELECT FROM messages.message_overview", "observer admin"),
+    "dispatch_overview": ("SELECT FROM messages.dispatch_overview", "observer admin"),
     "archive_overview": ("SELECT FROM messages.archive_overview", "observer admin"),
     "result_count": ("SELECT FROM messages.result_count", "observer admin"),
     "health": ("SELECT messages.health()", "observer upkeep admin"),
@@ -364,6 +371,25 @@ def test_a_team_works_with_its_queue_and_is_refused_at_another(bob: Connection, 
     if "dead" in call:
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="limited to its queues"):
             bob.execute(query.format("").replace("''", "").encode())
+
+
+def test_a_team_sees_and_ends_only_its_own_dispatches(conn: Connection, bob: Connection) -> None:
+    for queue_name in ("orders", "bills"):
+        run(conn, verbs.dispatch_messages(queue_name, "pack"))
+    for query in ("messages.open_dispatches()", "messages.open_dispatches('orders')", "messages.dispatch_overview"):
+        assert names(bob, f"SELECT queue_name FROM {query}") == {"orders"}  # noqa: S608 the texts above
+    for one in run(conn, verbs.open_dispatches("bills")):
+        for verb in (
+            verbs.start_dispatch(one.dispatch_id),
+            verbs.extend_dispatches([one.dispatch_id]),
+            verbs.end_dispatch(one.dag_id, one.run_id, "success"),
+            verbs.dispatched_messages(one.dag_id, one.run_id),
+        ):
+            with pytest.raises(PermissionDenied):
+                run(bob, verb)
+    assert len(run(conn, verbs.open_dispatches("bills"))) == 2
+    for one in run(conn, verbs.open_dispatches("orders")):
+        assert run(bob, verbs.end_dispatch(one.dag_id, one.run_id, "success")) == 1
 
 
 def test_once_does_not_name_the_queue_of_another_team(conn: Connection, bob: Connection) -> None:

@@ -120,7 +120,8 @@ def test_groups_keep_their_order(
     again("groups", rate=rate)
     rows = conn.execute(
         "SELECT g.group_key, array_agg((m.headers ->> 'replay_of')::bigint ORDER BY g.id)"
-        " FROM (TABLE messages.group_head UNION ALL TABLE messages.group_follower) g JOIN messages.message m USING (id)"
+        " FROM (SELECT group_key, id FROM messages.group_head UNION ALL"
+        "       SELECT group_key, id FROM messages.group_follower) g JOIN messages.message m USING (id)"
         " GROUP BY 1"
     ).fetchall()
     assert len(rows) == 3
