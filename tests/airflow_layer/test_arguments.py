@@ -168,7 +168,9 @@ def test_a_text_that_only_looks_like_nul_in_json_is_taken(text: str) -> None:
 
 def test_every_task_of_ours_is_tried_here() -> None:
     def leaves(kind: type[QueueTask]) -> list[type[QueueTask]]:
-        return [leaf for one in kind.__subclasses__() for leaf in (leaves(one) or [one])]
+        # What the decorator makes is a consume operator with other names for its arguments.
+        subclasses = [one for one in kind.__subclasses__() if ".decorators." not in one.__module__]
+        return [leaf for one in subclasses for leaf in (leaves(one) or [one])]
 
     ours = {kind for kind in leaves(QueueTask) if kind.__module__.startswith("airflow_provider_pgqueue")}
     assert ours == set(GOOD) == set(BAD)
