@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any, ClassVar, Final
 
+from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, text, whole
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import ConnectionFailed
 from airflow_provider_pgqueue.dispatch import reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.triggers.hub import rings
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
+log = logging.getLogger(__name__)
 # Seconds between two looks at the runs; sooner while all places are taken, as the end of one lets the next begin.
 _LOOK_EVERY: Final = 30.0
 _LOOK_WHEN_FULL: Final = 5.0
@@ -54,7 +58,13 @@ class PgQueueDispatchTrigger(PgQueueMessageTrigger):
         """Fire once."""
         await asyncio.sleep(self.ring_after)
         while True:
-            open_, unstarted = await asyncio.to_thread(self._look)
+            try:
+                open_, unstarted = await asyncio.to_thread(self._look)
+            except (ConnectionFailed, AirflowRuntimeError) as error:
+                # The database or the api-server is away: the leases last for hours, so there is time.
+                log.warning("cannot look at the dispatches of queue %s; next try soon: %s", self.queue_name, error)
+                await asyncio.sleep(_LOOK_WHEN_FULL)
+                continue
             if unstarted:
                 yield TriggerEvent({"queue_name": self.queue_name, "unstarted": unstarted})
                 return

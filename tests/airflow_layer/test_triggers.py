@@ -16,10 +16,11 @@ from airflow.sdk.serde import deserialize, serialize
 from airflow.triggers.base import BaseEventTrigger, TaskSuccessEvent, TriggerEvent
 from airflow.triggers.shared_stream import SharedStreamManager
 
-from airflow_provider_pgqueue.core import Failed, Rejected, migrate, verbs
+from airflow_provider_pgqueue.core import Failed, Rejected, migrate, run, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.triggers import doorbell, watch
+from airflow_provider_pgqueue.triggers import dispatch, doorbell, watch
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
+from airflow_provider_pgqueue.triggers.dispatch import PgQueueDispatchTrigger
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 from tests.waiting import async_until
 
@@ -30,6 +31,7 @@ TRIGGERS = [
     PgQueueMessageTrigger(queue_name="orders", pgqueue_conn_id="other", poll_interval=5),
     PgQueueDeadMessageTrigger(queue_name="orders", results=["rejected"]),
     PgQueueDeadMessageTrigger(queue_name="orders"),
+    PgQueueDispatchTrigger(queue_name="orders", dag_id="pack", max_open=3, topic="*.order"),
 ]
 
 
@@ -203,3 +205,22 @@ def test_watchers_and_tasks_of_a_triggerer_use_one_session(conn_id: str, queue: 
 def _stream(manager: SharedStreamManager, number: int, trigger: BaseEventTrigger) -> AsyncIterator[TriggerEvent]:
     stream = manager.subscribe(trigger_id=number, trigger=trigger, key=trigger.shared_stream_key())
     return trigger.filter_shared_stream(stream)
+
+
+def test_a_waiting_dispatcher_outlives_a_database_that_is_away(
+    dsn: str, conn: Connection, queue: Queue, airflow_connection: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(dispatch, "_LOOK_WHEN_FULL", 0.1)
+    run(conn, verbs.publish(queue("orders"), 1))
+    airflow_connection(dsn, port=1)
+
+    async def come_back() -> list[TriggerEvent]:
+        trigger = PgQueueDispatchTrigger(queue_name="orders", dag_id="pack", max_open=1)
+        waiting = asyncio.create_task(take(as_task(trigger)))
+        await async_until(lambda: "cannot look at the dispatches" in caplog.text)
+        airflow_connection(dsn)
+        return await waiting
+
+    (event,) = within(60, come_back())
+    assert event.payload["ready"] == 1
