@@ -61,21 +61,20 @@ def _with_schema(path: str) -> Reader:
 
 
 def _with_pydantic(model: Any) -> Reader:
+    fields = getattr(model, "model_fields", {})
+    names = {*fields, *(field.alias for field in fields.values())}
+
     def read(body: Any) -> Any:
         from pydantic import ValidationError
 
         try:
             return model.model_validate(body)
         except ValidationError as error:
-            # Without the input, which is the body; a field that the model does not know is a part of it, too.
-            found = error.errors(include_input=False, include_url=False, include_context=False)
-            told = [f"{_place(one)}: {one['type']}" for one in found[:_MOST_ERRORS]]
+            # Without the input, which is the body; of the place only a field of the model, because what is below it, or
+            # what the model does not know, may be a key of the body.
+            found = error.errors(include_input=False, include_url=False, include_context=False)[:_MOST_ERRORS]
+            places = [next((at for at in one["loc"][:1] if at in names), "the body") for one in found]
+            told = [f"{place}: {one['type']}" for place, one in zip(places, found, strict=True)]
             raise RejectMessage(f"the body is no {model.__name__}: {'; '.join(told)}") from None
 
     return read
-
-
-def _place(error: Mapping[str, Any]) -> str:
-    if error["type"] == "extra_forbidden":
-        return "a field too many"
-    return ".".join(str(part) for part in error["loc"]) or "the body"

@@ -27,6 +27,7 @@ class Order(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     order_id: int
+    prices: dict[str, int] = {}
 
 
 def details(conn: Connection) -> list[tuple[str, str | None]]:
@@ -108,6 +109,7 @@ def test_a_body_that_does_not_match_the_model_is_rejected_without_being_quoted(
     conn_id: str, conn: Connection, queue: Queue, run: Run, batches: bool
 ) -> None:
     bodies = [{"order_id": 7}, {"order_id": "SECRET"}, {"order_id": 8, "SECRET": 1}, "SECRET", None]
+    bodies.append({"order_id": 9, "prices": {"SECRET": "much"}})
     run_verb(conn, verbs.publish_batch(queue("orders"), bodies))
     seen: list[Any] = []
 
@@ -119,14 +121,15 @@ def test_a_body_that_does_not_match_the_model_is_rejected_without_being_quoted(
 
     function: dict[str, Any] = {"apply_function_batch": every} if batches else {"apply_function": each}
     operator = PgQueueConsumeOperator(task_id="pack", queue_name="orders", model=Order, **function)
-    assert run(operator) == {"success": 1, "rejected": 4}
+    assert run(operator) == {"success": 1, "rejected": 5}
     assert seen == [Order(order_id=7)]
     told = [why for result, why in details(conn) if result == "rejected"]
     assert told == [
         "the body is no Order: order_id: int_parsing",
-        "the body is no Order: a field too many: extra_forbidden",
+        "the body is no Order: the body: extra_forbidden",
         "the body is no Order: the body: model_type",
         "the body is no Order: the body: model_type",
+        "the body is no Order: prices: int_parsing",
     ]
 
 
