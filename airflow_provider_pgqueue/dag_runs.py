@@ -46,14 +46,11 @@ def start_run(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> None:
 
 
 def is_paused(dag_id: str) -> bool:
-    """Return whether a DAG is paused; False where Airflow does not say (before 3.2)."""
+    """Return whether a DAG is paused. Raises RunRefused if there is none."""
     from airflow.sdk.exceptions import AirflowRuntimeError
 
-    sdk = _sdk()
-    if not hasattr(sdk, "get_dag"):
-        return False
     try:
-        return bool(sdk.get_dag(dag_id).is_paused)
+        return bool(_sdk().get_dag(dag_id).is_paused)
     except AirflowRuntimeError as error:
         if status_of(error) == 404:
             raise RunRefused(f"there is no DAG {dag_id!r}", "Give trigger_dag_id the id of a DAG.") from error

@@ -62,8 +62,7 @@ class PgQueueDispatchOperator(QueueTask):
     `failed`, `lost`.
 
     :param queue_name: the queue whose messages are handed over.
-    :param trigger_dag_id: the DAG that finishes them. While it is paused it gets none (Airflow before 3.2 does not say
-        that it is paused; its runs then wait).
+    :param trigger_dag_id: the DAG that finishes them. While it is paused it gets none.
     :param batch_size: the most messages for one run.
     :param group_by: give a run messages of one `topic` or `reference` only.
     :param max_open: the most runs under way, for this queue and DAG, whoever started them.
