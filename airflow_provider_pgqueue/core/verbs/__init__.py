@@ -10,12 +10,18 @@ from airflow_provider_pgqueue.core.client import (
 from airflow_provider_pgqueue.core.verbs.archive import (
     search_archive,
 )
+from airflow_provider_pgqueue.core.verbs.audit import (
+    audit_log,
+    audited,
+)
 from airflow_provider_pgqueue.core.verbs.dead import (
     count_remedies,
     dead_causes,
     dead_ids,
     dead_queues,
+    dead_trend,
     dismiss,
+    dismiss_dead,
     extend_dead,
     lease_dead,
     release_dead,
@@ -35,6 +41,13 @@ from airflow_provider_pgqueue.core.verbs.dispatch import (
 from airflow_provider_pgqueue.core.verbs.health import (
     health,
 )
+from airflow_provider_pgqueue.core.verbs.history import (
+    alter_history,
+    message_life,
+    queue_history,
+    queue_rates,
+    queue_sparklines,
+)
 from airflow_provider_pgqueue.core.verbs.lease import (
     archive,
     consume,
@@ -45,6 +58,8 @@ from airflow_provider_pgqueue.core.verbs.lease import (
     once,
     release,
     release_held_by,
+    release_messages,
+    workers,
 )
 from airflow_provider_pgqueue.core.verbs.log import (
     archive_log_end,
@@ -135,11 +150,14 @@ __all__ = [
     "Policy",
     "Statement",
     "TopicOptions",
+    "alter_history",
     "alter_queue",
     "archive",
     "archive_checksums",
     "archive_log_end",
     "archive_partitions",
+    "audit_log",
+    "audited",
     "begin_partitions",
     "begin_run",
     "bind_topic",
@@ -152,7 +170,9 @@ __all__ = [
     "dead_causes",
     "dead_ids",
     "dead_queues",
+    "dead_trend",
     "dismiss",
+    "dismiss_dead",
     "dispatch_messages",
     "dispatched_messages",
     "drop_archive_partition",
@@ -172,6 +192,7 @@ __all__ = [
     "lease_dead",
     "lease_named",
     "lease_policy",
+    "message_life",
     "once",
     "open_dispatches",
     "partition_archive",
@@ -185,12 +206,16 @@ __all__ = [
     "publish_topic",
     "purge_queue",
     "queue_grants",
+    "queue_history",
+    "queue_rates",
+    "queue_sparklines",
     "ready_queues",
     "record_traffic",
     "record_triage_causes",
     "release",
     "release_dead",
     "release_held_by",
+    "release_messages",
     "remedies",
     "replay",
     "requeue",
@@ -220,4 +245,5 @@ __all__ = [
     "unschedule",
     "upkeep",
     "upkeep_mode",
+    "workers",
 ]

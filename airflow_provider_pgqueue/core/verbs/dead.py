@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -129,18 +129,56 @@ def requeue_dead(
     delay: timedelta = ZERO,
     remedied_by: str | None = None,
     fingerprint: str | None = None,
+    ids: Collection[int] | None = None,
 ) -> Statement[list[Requeued]]:
     """Requeue dead messages in one call, by default those that ended as `failed` or `lock_expired`.
 
     Messages that were requeued `max_requeues` times before stay dead.
     """
-    arguments = dict(locals()) | {"results": None if results is None else list(results)}
-    return Statement("requeue_dead", arguments, list_of(Requeued), {"results": "text[]"})
+    arguments = dict(locals()) | {
+        "results": None if results is None else list(results),
+        "ids": None if ids is None else list(ids),
+    }
+    return Statement("requeue_dead", arguments, list_of(Requeued), {"results": "text[]", "ids": "bigint[]"})
+
+
+def dismiss_dead(
+    queue_name: str | None,
+    reason: str,
+    *,
+    max_messages: int = 1000,
+    results: Collection[str] | None = None,
+    fingerprint: str | None = None,
+    ids: Collection[int] | None = None,
+    remedied_by: str | None = None,
+) -> Statement[list[int]]:
+    """Dismiss dead messages in one call, and return their ids; None stands for any queue, result, cause or id."""
+    arguments = dict(locals()) | {
+        "results": None if results is None else list(results),
+        "ids": None if ids is None else list(ids),
+    }
+    return Statement("dismiss_dead", arguments, ids_of, {"results": "text[]", "ids": "bigint[]"})
 
 
 def dead_causes(queue_name: str | None = None) -> Statement[list[DeadCause]]:
     """Return the causes of dead messages without a remedy, most frequent first."""
     return Statement("dead_causes", dict(locals()), _causes)
+
+
+def dead_trend(
+    queue_name: str | None = None,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    step: timedelta | None = None,
+    max_causes: int = 100,
+) -> Statement[list[Row]]:
+    """Return of which causes messages died, most deaths first, with their number in each step; by default of a day."""
+    return Statement("dead_trend", dict(locals()), _trends)
+
+
+def _trends(rows: list[Row]) -> list[Row]:
+    return [{"queue_name": row.pop("cause_queue"), **row} for row in rows]
 
 
 def dead_queues(

@@ -5,7 +5,8 @@ CREATE OR REPLACE FUNCTION messages.requeue_dead(
     max_requeues integer  DEFAULT NULL,
     delay        interval DEFAULT '0',
     remedied_by  text     DEFAULT NULL,
-    fingerprint  text     DEFAULT NULL
+    fingerprint  text     DEFAULT NULL,
+    ids          bigint[] DEFAULT NULL
 ) RETURNS TABLE (id bigint, new_id bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -17,8 +18,8 @@ BEGIN
     SELECT min(d.lock_token::text)::uuid, array_agg(d.id)
       INTO token, taken
       FROM messages.lease_dead(requeue_dead.queue_name, requeue_dead.max_messages, '1 minute', requeue_dead.remedied_by,
-                               requeue_dead.results, requeue_dead.fingerprint, max_requeues => requeue_dead.max_requeues) d;
+                               requeue_dead.results, requeue_dead.fingerprint, requeue_dead.ids, max_requeues => requeue_dead.max_requeues) d;
     RETURN QUERY SELECT r.id, r.new_id FROM messages.requeue(token, taken, NULL, requeue_dead.delay, requeue_dead.remedied_by) r;
 END $$;
-COMMENT ON FUNCTION messages.requeue_dead(text, integer, text[], integer, interval, text, text) IS
+COMMENT ON FUNCTION messages.requeue_dead(text, integer, text[], integer, interval, text, text, bigint[]) IS
     'Leases dead messages and requeues them in one call; leaves those that have already been requeued max_requeues times. Errors as in lease_dead.';

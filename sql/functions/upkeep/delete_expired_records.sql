@@ -21,6 +21,7 @@ BEGIN
          WHERE t.bucket_at < date_trunc(g.grain, messages.traffic_kept_since(g.grain), 'UTC') LIMIT max_rows FOR UPDATE OF t SKIP LOCKED));
     DELETE FROM messages.named_lease WHERE ctid = ANY (ARRAY(
         SELECT n.ctid FROM messages.named_lease n WHERE n.expires_at <= clock_timestamp() - interval '1 day' FOR UPDATE SKIP LOCKED));
+    PERFORM messages.delete_old_history(max_rows);
     PERFORM messages.drop_unused_sequences();
     FOR stage IN
         SELECT s.number FROM messages.publish_stage s WHERE s.expires_at <= clock_timestamp()

@@ -1,0 +1,24 @@
+CREATE OR REPLACE FUNCTION messages.dismiss_dead(
+    queue_name   text,
+    reason       text,
+    max_messages integer  DEFAULT 1000,
+    results      text[]   DEFAULT NULL,
+    fingerprint  text     DEFAULT NULL,
+    ids          bigint[] DEFAULT NULL,
+    remedied_by  text     DEFAULT NULL
+) RETURNS SETOF bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    token uuid;
+    taken bigint[];
+BEGIN
+    SELECT min(d.lock_token::text)::uuid, array_agg(d.id)
+      INTO token, taken
+      FROM messages.lease_dead(dismiss_dead.queue_name, dismiss_dead.max_messages, '1 minute', dismiss_dead.remedied_by,
+                               dismiss_dead.results, dismiss_dead.fingerprint, dismiss_dead.ids) d;
+    RETURN QUERY SELECT messages.dismiss(token, taken, dismiss_dead.reason, dismiss_dead.remedied_by);
+END $$;
+COMMENT ON FUNCTION messages.dismiss_dead(text, text, integer, text[], text, bigint[], text) IS
+    'Leases dead messages and dismisses them in one call, and returns their ids; NULL stands for any queue, result, cause or id. Errors as in lease_dead and dismiss.';
