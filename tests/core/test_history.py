@@ -277,8 +277,8 @@ def test_retention_bounds_every_table(conn: Connection, queue: Queue) -> None:
     conn.execute("SELECT messages.upkeep()")
     for table in ("history", "history_cause"):
         kept = conn.execute(
-            f"SELECT grain, count(*) FROM messages.{table}"
-            " WHERE bucket_at < now() - interval '5 days' GROUP BY 1 ORDER BY 1".encode()  # noqa: S608
+            f"SELECT grain, count(*) FROM messages.{table}"  # noqa: S608
+            " WHERE bucket_at < now() - interval '5 days' GROUP BY 1 ORDER BY 1".encode()
         ).fetchall()
         assert kept == [("day", 4), ("hour", 3), ("minute", 1)]
     assert conn.execute("SELECT min(noted_at) > now() - interval '8 days' FROM messages.history_note").fetchone() == (

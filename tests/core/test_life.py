@@ -97,7 +97,8 @@ def test_causes_have_a_trend_a_text_and_samples(conn: Connection, queue: Queue) 
     conn.execute("SELECT messages.upkeep()")
     # A fresh cause, and one that has been dying for three days.
     conn.execute(
-        "INSERT INTO messages.history_cause SELECT queue_name, grain, bucket_at - n * interval '1 hour', result, fingerprint, 5"
+        "INSERT INTO messages.history_cause"
+        " SELECT queue_name, grain, bucket_at - n * interval '1 hour', result, fingerprint, 5"
         " FROM messages.history_cause CROSS JOIN generate_series(1, 72) AS n WHERE messages = 1"
     )
     conn.execute("UPDATE messages.history_progress SET hours_until = now() - interval '4 days'")

@@ -31,6 +31,7 @@ from airflow_provider_pgqueue.core.verbs.dead import (
     requeued_results,
 )
 from airflow_provider_pgqueue.core.verbs.dispatch import (
+    dispatch_dead,
     dispatch_messages,
     dispatched_messages,
     end_dispatch,
@@ -173,6 +174,7 @@ __all__ = [
     "dead_trend",
     "dismiss",
     "dismiss_dead",
+    "dispatch_dead",
     "dispatch_messages",
     "dispatched_messages",
     "drop_archive_partition",
