@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -81,12 +81,12 @@ def note_doorbell(doorbell: Mapping[str, Any]) -> None:
             _show(name, doorbell[key], {"queue": doorbell["queue_name"]})
 
 
-def note_dispatches(queue_name: str, dag_id: str, open_: Collection[Dispatch]) -> None:
+def note_dispatches(queue_name: str, dag_id: str, open_: list[Dispatch]) -> None:
     """Show how many dispatches of a queue to a DAG are open."""
     _show("dispatches_open", len(open_), {"queue": queue_name, "dag_id": dag_id})
 
 
-def note_status(queues: Collection[QueueStatus]) -> None:
+def note_status(queues: list[QueueStatus]) -> None:
     """Show the numbers of queues."""
     for queue in queues:
         tags = {"queue": queue.queue_name}

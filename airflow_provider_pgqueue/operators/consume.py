@@ -224,7 +224,7 @@ class PgQueueConsumeOperator(QueueTask):
             read = load_model(self.model)
             handle = handle and each_with_model(handle, read)
             handle_batch = handle_batch and all_with_model(handle_batch, read)
-        metrics = ConsumerMetrics(self.queue_name)
+        metrics = self._metrics = ConsumerMetrics(self.queue_name)
         consumer = Consumer(
             queue_name=self.queue_name,
             handle=handle and metrics.timed(handle),
@@ -247,7 +247,7 @@ class PgQueueConsumeOperator(QueueTask):
                     conn,
                     max_messages=self.max_messages,
                     stop=self._stopping.is_set,
-                    on_lease=lambda lease: (self._hold(lease), metrics.note_lease(lease)),
+                    on_lease=self._hold,
                     on_batch=metrics.note_batch,
                     breaker=breaker,
                 )
@@ -294,6 +294,7 @@ class PgQueueConsumeOperator(QueueTask):
 
     def _hold(self, lease: Lease) -> None:
         self._lease = lease
+        self._metrics.note_lease(lease)
 
     def _take_over(self, context: Context, conn: psycopg.Connection[Any]) -> None:
         """Release what an earlier try of this task still holds, for example because it was killed."""

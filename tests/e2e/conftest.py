@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,37 +30,8 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
         cluster.destroy()
 
 
-class Statsd:
-    """A server of statsd, as far as `lines` has what it heard of our metrics."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._socket.bind(("127.0.0.1", 0))
-        self.port: int = self._socket.getsockname()[1]
-        threading.Thread(target=self._listen, name="statsd", daemon=True).start()
-
-    def _listen(self) -> None:
-        with suppress(OSError):  # closed
-            while datagram := self._socket.recv(65_536):
-                self.lines += [line for line in datagram.decode().splitlines() if line.startswith("airflow.pgqueue.")]
-
-    def close(self) -> None:
-        """End the thread, too."""
-        self._socket.shutdown(socket.SHUT_RDWR)
-
-
 @pytest.fixture(scope="session")
-def statsd() -> Iterator[Statsd]:
-    """The sink of the metrics of the running Airflow."""
-    server = Statsd()
-    yield server
-    with suppress(OSError):  # a socket of datagrams is not connected, but its reader wakes
-        server.close()
-
-
-@pytest.fixture(scope="session")
-def stack(request: pytest.FixtureRequest, cluster: Cluster, statsd: Statsd) -> Iterator[Stack]:
+def stack(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Stack]:
     """The running Airflow, its queue installed by the setup DAG."""
     directory = STATE / "tests" / f"airflow-{os.getpid()}"
     dags = directory / "dags"
@@ -80,9 +48,6 @@ def stack(request: pytest.FixtureRequest, cluster: Cluster, statsd: Statsd) -> I
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
             # A scheduler looks every five minutes for tasks of one that was killed, unless told otherwise.
             "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
-            "AIRFLOW__METRICS__STATSD_ON": "True",
-            "AIRFLOW__METRICS__STATSD_PORT": str(statsd.port),
-            "AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED": "True",
             "AIRFLOW_VAR_PGQUEUE_EXPORT_TARGET": str(directory / "export"),
             "AIRFLOW_VAR_PGQUEUE_TRIAGE_REPORT": str(directory / "triage.html"),
         },
