@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -99,6 +100,27 @@ def texts(value: Any) -> str | None:
     """Judge a list of texts."""
     good = isinstance(value, list | tuple) and all(text(one) is None for one in value)
     return None if good else "Give a list of texts."
+
+
+def ids(value: Any) -> str | None:
+    """Judge a list of ids of messages, which may be its JSON text, as a template makes it."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None
+    good = isinstance(value, list | tuple) and all(type(one) is int and 0 < one < 2**63 for one in value)
+    return None if good else "Give a list of ids."
+
+
+def moment_or_text(value: Any) -> str | None:
+    """Judge a moment with a time zone, or its ISO text, as a template makes it."""
+    try:
+        found = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        found = None
+    good = isinstance(found, datetime) and found.tzinfo is not None
+    return None if good else "Give a datetime with a time zone, or its ISO text."
 
 
 def results(value: Any) -> str | None:

@@ -131,7 +131,11 @@ class ClosedQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadQueue:
-    """A queue with dead messages of one result without a remedy and without a lease."""
+    """A queue with dead messages of one result without a remedy and without a lease.
+
+    `causes` has the twenty most frequent: `{"result", "fingerprint", "waiting", "first_at", "last_at", "ids"}`, with
+    times as ISO texts and the newest five ids.
+    """
 
     queue_name: str
     result: str
@@ -139,6 +143,7 @@ class DeadQueue:
     newest_id: int
     oldest_age: timedelta
     newest_age: timedelta
+    causes: list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +181,10 @@ class LeasePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatch:
-    """Messages `ids` of a queue and the DAG run that has them; `started_at` is None until the run is known to exist."""
+    """Messages `ids` of a queue and the DAG run that has them; `started_at` is None until the run is known to exist.
+
+    With a `fingerprint` they are dead messages of that cause, which the run remedies.
+    """
 
     dispatch_id: int
     queue_name: str
@@ -186,6 +194,7 @@ class Dispatch:
     opened_at: datetime
     started_at: datetime | None
     seen_at: datetime | None
+    fingerprint: str | None
 
 
 @dataclass(frozen=True, slots=True)

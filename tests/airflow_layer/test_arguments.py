@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +21,7 @@ from airflow_provider_pgqueue.core.argument import check, json_object
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator, PgQueueReconcileOperator
+from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDeadOperator
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
 from airflow_provider_pgqueue.operators.repair import PgQueueRepairOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
@@ -74,6 +75,7 @@ GOOD: dict[type[QueueTask], dict[str, Any]] = {
     PgQueueConsumeOperator: {"queue_name": "orders", "apply_function": print},
     PgQueueDispatchOperator: {"queue_name": "orders", "trigger_dag_id": "pack"},
     PgQueueReconcileOperator: {},
+    PgQueueDispatchDeadOperator: {"queue_name": "orders", "trigger_dag_id": "mend"},
     PgQueuePublishOperator: {"queue_name": "orders", "message": 1},
     PgQueueRepairOperator: {"queue_name": "orders", "function": print},
     PgQueueRequeueOperator: {"queue_name": "orders"},
@@ -95,6 +97,12 @@ BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
         *({"max_open": value} for value in (0, 10_001, "5")),
         *({"batch_size": 0}, {"trigger_dag_id": 5}, {"group_by": "colour"}, {"on_failure": "weep"}),
         *({"conf": [1]}, {"conf": {"a": "x\0y"}}, {"lease_for": timedelta(hours=13)}, {"lease_for": 300}),
+    ],
+    PgQueueDispatchDeadOperator: [
+        *({"queue_name": name} for name in NAMES),
+        *({"max_open": 0}, {"batch_size": "5"}, {"trigger_dag_id": 5}, {"results": ["success"]}, {"conf": [1]}),
+        *({"retry_after": value} for value in (60, timedelta(days=2), timedelta(seconds=-1))),
+        {"max_requeues": -1},
     ],
     PgQueueReconcileOperator: [{"queue_name": "No Queue"}, {"trigger_dag_id": 5}],
     PgQueuePublishOperator: [
@@ -123,7 +131,12 @@ BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
         {"batch_size": 0},
         {"results": ["success"]},
     ],
-    PgQueueRequeueOperator: [{"queue_name": 5}, {"max_messages": 0}, {"results": []}, {"dry_run": "yes"}],
+    PgQueueRequeueOperator: [
+        *({"queue_name": 5}, {"max_messages": 0}, {"results": []}, {"dry_run": "yes"}),
+        *({"ids": value} for value in (5, ["1"], [0], [True], "1, 2", "[1.5]", "{}")),
+        *({"since": value} for value in (5, "yesterday", "2026-01-01T00:00:00", datetime(2026, 1, 1))),
+        *({"topic": "a..b"}, {"headers": "x"}, {"reference": ""}, {"cause": 5}, {"canary": -1}),
+    ],
     PgQueueScheduleOperator: [
         *({"schedule_name": "S"}, {"queue_name": None}, {"cron": 5}, {"priority": "1"}),
         {"message": {"a": "x\0y"}},
