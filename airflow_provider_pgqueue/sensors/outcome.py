@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, BaseSensorOperator
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, BaseSensorOperator, XComArg
 
 from airflow_provider_pgqueue.completion import COMPLETION_RULES, AwaitsMessages
 from airflow_provider_pgqueue.core.argument import Rule, check, text
@@ -18,10 +18,19 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-def _message_id(value: Any) -> str | None:
+def _id_of(value: Any) -> int:
+    """Return an id; 0 for what is none."""
+    if isinstance(value, Mapping):
+        # A further try of the task that published found the message of the first.
+        value = value.get("first_id") or value.get("duplicate_of")
     # Digits, because a template makes text.
-    good = (type(value) is int or (isinstance(value, str) and value.isdecimal())) and 0 < int(value) < 2**63
-    return None if good else "Give the id of a message."
+    good = type(value) is int or (isinstance(value, str) and value.isdecimal() and value.isascii())
+    return int(value) if good else 0
+
+
+def _message_id(value: Any) -> str | None:
+    good = 0 < _id_of(value) < 2**63
+    return None if good else "Give the id of a message, or the result of a task that published one."
 
 
 class PgQueueOutcomeSensor(AwaitsMessages, BaseSensorOperator):
@@ -37,7 +46,8 @@ class PgQueueOutcomeSensor(AwaitsMessages, BaseSensorOperator):
 
     `timeout`, `soft_fail` and the other parameters are those of `BaseSensorOperator`.
 
-    :param message_id: the message, for example `publish.output["first_id"]`.
+    :param message_id: the id of the message, or the result of a `PgQueuePublishOperator` that published one, such as
+        `publish.output`.
     :param follow_requeues: wait for the message that repeats it when it dies; a dead one is waited for until it is
         requeued or dismissed.
     :param with_output: add the `output` that the handler returned to the result, and so to XCom.
@@ -53,7 +63,7 @@ class PgQueueOutcomeSensor(AwaitsMessages, BaseSensorOperator):
     def __init__(
         self,
         *,
-        message_id: int | str,
+        message_id: int | str | Mapping[str, Any] | XComArg,
         follow_requeues: bool = False,
         with_output: bool = False,
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
@@ -80,7 +90,7 @@ class PgQueueOutcomeSensor(AwaitsMessages, BaseSensorOperator):
         hooks = (self.outlets, self.on_success_callback, getattr(self, "_post_execute_hook", None))
         self._ends_in_trigger = not (self.with_output or any(hooks))
         try:
-            (outcome,) = self._outcomes([int(self.message_id)], timedelta(seconds=float(self.timeout)))
+            (outcome,) = self._outcomes([_id_of(self.message_id)], timedelta(seconds=float(self.timeout)))
         except AirflowFailException as error:
             if self.soft_fail or self.never_fail:
                 raise AirflowSkipException(str(error)) from error

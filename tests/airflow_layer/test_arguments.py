@@ -88,7 +88,7 @@ BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
     PgQueueMessageSensor: WAITING + MESSAGES + TIMEOUTS,
     PgQueueDeadMessageSensor: [*WAITING, {"results": ["no"]}, {"results": "failed"}],
     PgQueueOutcomeSensor: [
-        *({"message_id": value} for value in (0, -1, "x", None, 2**63, True, 1.5)),
+        *({"message_id": value} for value in (0, -1, "x", None, 2**63, True, 1.5, {}, "²")),
         *({"with_output": "yes"}, {"follow_requeues": 1}, {"poll_interval": 0}, {"timeout": "60"}),
     ],
     PgQueueConsumeOperator: WAITING + CONSUME,

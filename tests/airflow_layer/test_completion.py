@@ -280,6 +280,16 @@ def test_a_sensor_with_an_output_ends_in_a_worker(
     assert ended["output"] == [1, "two"]
 
 
+def test_a_sensor_takes_the_result_of_the_task_that_published(
+    conn_id: str, queue: Queue, conn: Connection, run: Run
+) -> None:
+    queue("orders")
+    results = [run(PgQueuePublishOperator(task_id="tell", queue_name="orders", message=1)) for _ in range(2)]
+    handle_all(conn, lambda message: None)
+    for result in results:
+        assert json.loads(run(PgQueueOutcomeSensor(task_id="wait", message_id=result)))["message_id"] == 1
+
+
 def test_a_success_rings_only_for_messages_that_somebody_awaits(conn: Connection, queue: Queue) -> None:
     queue("orders")
     run_verb(conn, verbs.publish_batch("orders", [1, 2]))

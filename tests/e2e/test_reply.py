@@ -28,9 +28,10 @@ def ask(stack: Stack, conn: Connection) -> str:
 
     def both_wait() -> bool:
         states = {one["task_id"]: one["state"] for one in stack.client.task_instances("e2e_ask", run_id)}
+        assert "failed" not in states.values()
         return (states.get("ask"), states.get("hear")) == ("deferred", "deferred")
 
-    until(both_wait, timeout=120, what="tasks that wait for their messages")
+    until(both_wait, timeout=240, what="tasks that wait for their messages")
     return run_id
 
 

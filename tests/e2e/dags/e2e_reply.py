@@ -18,4 +18,4 @@ with DAG("e2e_ask", schedule=None, params={"secret": "pear"}) as ask:
     tell = PgQueuePublishOperator(
         task_id="tell", queue_name="e2e_questions", message={"secret": "{{ params.secret }}"}, headers={"awaited": True}
     )
-    PgQueueOutcomeSensor(task_id="hear", message_id=tell.output["first_id"], poll_interval=600.0)
+    PgQueueOutcomeSensor(task_id="hear", message_id=tell.output, poll_interval=600.0)
