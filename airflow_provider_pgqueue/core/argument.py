@@ -185,6 +185,11 @@ def share_or_number(value: Any) -> str | None:
     return "Give a share such as 0.1, up to 1.0, or a whole number of messages from 1, or None for never."
 
 
+def one_of(*allowed: str) -> Rule:
+    """Return a rule for one of a few words."""
+    return lambda value: None if value in allowed else f"Give {' or '.join(allowed)}."
+
+
 def truth(value: Any) -> str | None:
     """Judge a boolean: the text 'false' would be true."""
     return None if isinstance(value, bool) else "Give True or False."

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -57,23 +56,6 @@ class Message:
     def __repr__(self) -> str:
         """Name the message without its body, which must not reach a log."""
         return f"<Message {self.id} of {self.queue_name}, attempt {self.attempts} of {self.max_attempts}>"
-
-
-# A frozen dataclass sets each attribute by a call. So a message is made as this, in a tenth of the time, and then told
-# what it is.
-_Unfrozen: Any = make_dataclass("_Unfrozen", [field.name for field in fields(Message)], slots=True, eq=False)
-
-
-def messages_from(rows: Iterable[tuple[Any, ...]], read_json: Callable[[list[str]], list[Any]]) -> list[Message]:
-    """Return rows with the fields of a Message in order, body and headers as JSON text, as messages."""
-    found = [_Unfrozen(*row) for row in rows]
-    bodies = read_json([message.body for message in found])
-    for message, body in zip(found, bodies, strict=True):
-        message.body = body
-        if message.headers is not None:
-            (message.headers,) = read_json([message.headers])
-        message.__class__ = Message
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

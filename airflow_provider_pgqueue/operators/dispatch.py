@@ -12,6 +12,7 @@ from airflow_provider_pgqueue.core.argument import (
     duration,
     json_object,
     number,
+    one_of,
     optional,
     queue_name,
     text,
@@ -29,10 +30,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _LONGEST_LEASE: Final = timedelta(hours=12)
-
-
-def _one_of(*allowed: str) -> Rule:
-    return lambda value: None if value in allowed else f"Give {' or '.join(allowed)}."
 
 
 class PgQueueDispatchOperator(QueueTask):
@@ -78,9 +75,9 @@ class PgQueueDispatchOperator(QueueTask):
         "queue_name": queue_name,
         "trigger_dag_id": text,
         "batch_size": whole(1, 10_000),
-        "group_by": optional(_one_of("topic", "reference")),
+        "group_by": optional(one_of("topic", "reference")),
         "max_open": whole(1, 10_000),
-        "on_failure": _one_of("retry", "fail"),
+        "on_failure": one_of("retry", "fail"),
         "conf": optional(json_object),
         "topic": optional(topic_pattern),
         "headers": optional(json_object),

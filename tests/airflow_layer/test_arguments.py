@@ -114,6 +114,7 @@ BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
         {"batch_size": 0},
         {"priority": 101},
         {"delay": 5},
+        *({"visible_at": "now"}, {"dedup_window": timedelta(0)}, {"on_conflict": "weep"}),
         {"headers": [1]},
         *({"headers": headers} for headers in UNSTORABLE),
         *({"message": [message]} for message in UNSTORABLE),
@@ -211,6 +212,14 @@ def test_what_a_template_makes_is_checked_when_the_task_begins(conn_id: str, run
         task.render_template_fields(context | {"name": "No Queue"})
         with pytest.raises(InvalidArgument, match="queue_name is 'No Queue'"):
             run(task)
+
+
+def test_a_comment_of_a_template_that_leaves_nothing_is_found_when_the_task_begins(run: Run, context: Any) -> None:
+    with DAG("templates", schedule=None):
+        task = PgQueuePublishOperator(task_id="publish", queue_name="orders", message=1, reference="{# nothing #}")
+    task.render_template_fields(context)
+    with pytest.raises(InvalidArgument, match="reference is ''"):
+        run(task)
 
 
 def test_a_bad_argument_is_an_import_error_of_its_dag_alone(tmp_path: Path) -> None:
