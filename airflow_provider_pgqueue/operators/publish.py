@@ -394,7 +394,7 @@ class PgQueuePublishOperator(AwaitsMessages):
             if value is not None:
                 options[name] = [value] * len(texts)  # type: ignore[literal-required]
         if keys:
-            options |= {"dedup_keys": keys, "dedup_window": self.dedup_window, "on_conflict": self.on_conflict}
+            options |= {"dedup_keys": list(keys), "dedup_window": self.dedup_window, "on_conflict": self.on_conflict}
         return verbs.publish_texts(self.queue_name, texts, **options)
 
 
