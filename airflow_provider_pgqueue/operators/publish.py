@@ -37,6 +37,7 @@ from airflow_provider_pgqueue.core.message import Duplicate
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, task_of
+from airflow_provider_pgqueue.metrics import note_published
 from airflow_provider_pgqueue.origin import origin_of
 
 if TYPE_CHECKING:
@@ -251,6 +252,7 @@ class PgQueuePublishOperator(AwaitsMessages):
                     said = time.monotonic()
                     self._say(published.count, "so far", said - started)
         self._say(published.count, "in all", time.monotonic() - started)
+        note_published(self.queue_name, published.count)
         if published.duplicate_of is not None:
             self.log.info("published before, from message %s on: not again", published.duplicate_of)
         if self.wait_for_completion and published.awaited:

@@ -31,6 +31,7 @@ from airflow_provider_pgqueue.core.errors import (
 )
 from airflow_provider_pgqueue.core.listener import CHANNELS, Listener
 from airflow_provider_pgqueue.core.message import ClosedQueue
+from airflow_provider_pgqueue.metrics import note_doorbell
 from airflow_provider_pgqueue.triggers.watch import Doorbell, Watch
 
 if TYPE_CHECKING:
@@ -59,7 +60,9 @@ async def rings(conn_id: str, watch: Watch) -> AsyncGenerator[Doorbell]:
     waiting = hub.join(watch)
     try:
         while True:
-            yield await waiting.next()
+            doorbell = await waiting.next()
+            note_doorbell(doorbell)
+            yield doorbell
     finally:
         hub.leave(waiting)
 
