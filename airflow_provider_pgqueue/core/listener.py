@@ -24,6 +24,7 @@ from airflow_provider_pgqueue.core.errors import (
 )
 from airflow_provider_pgqueue.core.pause import pause_after
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.query import query
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +116,7 @@ class Listener:
     async def _listen(self, conn: AsyncConnection) -> bool:
         """LISTEN before the first look; return whether notifications can arrive at all."""
         async with asyncio.timeout(self._deadline):
-            row = await (await conn.execute("SELECT pg_backend_pid()")).fetchone()
+            row = await (await conn.execute(query("backend_pid"))).fetchone()
             # A pooler in transaction mode makes up the process id that it gives to a client.
             if row is None or row[0] != conn.info.backend_pid:
                 if not self._warned_of_pooler:
