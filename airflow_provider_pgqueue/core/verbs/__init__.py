@@ -8,6 +8,7 @@ from airflow_provider_pgqueue.core.client import (
     Statement,
 )
 from airflow_provider_pgqueue.core.verbs.archive import (
+    message_outcomes,
     search_archive,
 )
 from airflow_provider_pgqueue.core.verbs.audit import (
@@ -195,6 +196,7 @@ __all__ = [
     "lease_named",
     "lease_policy",
     "message_life",
+    "message_outcomes",
     "once",
     "open_dispatches",
     "partition_archive",
