@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Final, Literal
 
 import pyarrow as pa
@@ -38,19 +37,18 @@ MESSAGES: Final = pa.schema(
 class Batches:
     """Calls a function with a table of messages, and reads what it returns.
 
-    :param limit: how long it may take for each message, on average; then TimeIsUp is raised.
+    :param caller: raises TimeIsUp when a call takes longer than its limit for each message; None sets no limit.
     """
 
     function: BatchFunction
     form: Form
-    caller: Caller
-    limit: timedelta | None
+    caller: Caller | None
 
     def outcomes(self, table: pa.Table) -> Outcomes:
         """Return the outcome of each message; InvalidArgument for something unusable, else what the function raises."""
         try:
             asked = table.to_pandas() if self.form == "pandas" else table
-            returned = self.caller.call(self.function, asked, self.limit and self.limit * len(table))
+            returned = self.caller.call(self.function, asked, len(table)) if self.caller else self.function(asked)
         except TimeIsUp:
             raise
         except Exception as error:
