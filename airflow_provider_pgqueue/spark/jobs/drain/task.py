@@ -101,7 +101,7 @@ class Share:
                 conn,
                 stack.enter_context(self.database.connect(name)) if self.transactional else None,
                 policy,
-                Batches(function, self.form, limit and stack.enter_context(Caller(limit))),
+                Batches(function, self.form, None if limit is None else stack.enter_context(Caller(limit))),
                 stack.enter_context(closing(Renewal())),
                 f"{self.holder}{part}.{attempt}:{process_name()}",
                 Breaker(self.queue, self.give_up_after),
@@ -240,8 +240,8 @@ class Consuming:
         lease.let_expire(piece.column("id").to_pylist())
         self.counts["timed_out"] += len(piece)
         log.warning(
-            "the function exceeded its time of %s on %s of queue %s: the lease is no longer renewed, and the call goes on in "
-            "a thread that nobody waits for",
+            "the function exceeded its time of %s on %s of queue %s: the lease is no longer renewed, and the call "
+            "goes on in a thread that nobody waits for",
             why.limit,
             quantity(len(piece)),
             self.share.queue,
