@@ -6,7 +6,8 @@ DECLARE
         -- every: each group role, and whoever was granted anything by hand. messages_admin may call all but the internal ones.
         ['publisher', 'publish publish_batch publish_deduplicated publish_topic route_topic'],
         ['publisher', 'stage_publish publish_staged drop_stage begin_partitions publish_partition finish_partitions'],
-        ['consumer', 'lease lease_policy extend release release_held_by release_messages consume once lease_named end_named_leases archive'],
+        ['consumer', 'lease lease_policy extend release release_held_by consume once lease_named end_named_leases archive'],
+        ['consumer', 'archive_rows lock_ready record_locked_batch free_locked_batches'],
         ['consumer', 'dispatch_messages dispatch_dead open_dispatches start_dispatch extend_dispatches end_dispatch dispatched_messages'],
         ['consumer', 'lease_dead extend_dead release_dead requeue dismiss requeue_dead dismiss_dead dead_ids'],
         ['consumer', 'remedies count_remedies requeued_results'],
@@ -14,6 +15,7 @@ DECLARE
         ['consumer observer pipeline', 'triage_causes'],
         ['consumer observer', 'queue_history queue_rates queue_sparklines dead_trend workers'],
         ['observer', 'search_archive schedules traffic_report message_life audit_log'],
+        ['consumer', 'release_messages'],
         ['publisher consumer', 'audited'],
         ['observer upkeep', 'health'],
         ['upkeep', 'upkeep run_schedules install_cron uninstall_cron'],

@@ -47,6 +47,13 @@ VERBS = {
     "lease": ("SELECT messages.lease('orders')", "consumer admin"),
     "extend": (f"SELECT messages.extend({TOKEN}, '1 minute')", "consumer admin"),
     "archive": (f"SELECT messages.archive({TOKEN})", "consumer admin"),
+    "archive_rows": (f"SELECT messages.archive_rows({TOKEN})", "consumer admin"),
+    "lock_ready": ("SELECT messages.lock_ready('orders')", "consumer admin"),
+    "record_locked_batch": (
+        "SELECT messages.record_locked_batch(gen_random_uuid(), 'orders', '{1}', 'packer')",
+        "consumer admin",
+    ),
+    "free_locked_batches": ("SELECT messages.free_locked_batches('orders')", "consumer admin"),
     "audited": ("SELECT messages.audited('ann', 'nothing')", "publisher consumer admin"),
     "release_held_by": ("SELECT messages.release_held_by('orders', 'nobody')", "consumer admin"),
     "release": (f"SELECT messages.release({TOKEN})", "consumer admin"),
