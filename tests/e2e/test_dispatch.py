@@ -148,6 +148,7 @@ def test_a_reconciliation_finds_what_the_listener_missed(stack: Stack, queue_con
     ended(queue_conn, "e2e_missed", "failed")
 
 
+@pytest.mark.airflow_since("3.2")
 def test_a_paused_dag_gets_no_messages(stack: Stack, queue_conn: Connection) -> None:
     create(queue_conn, "e2e_asleep", [{}])
     stack.client.wait_for_dag("e2e_handle_mapped")
