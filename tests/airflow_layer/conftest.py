@@ -8,21 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from packaging.version import Version
 from psycopg.conninfo import conninfo_to_dict
 
-from tests.airflow_layer.of_airflow import AIRFLOW
-
 Connect = Callable[..., str]
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what the installed version of Airflow does not have yet."""
-    since = {item: item.get_closest_marker("airflow_since") for item in items}
-    newer = [item for item, mark in since.items() if mark and Version(mark.args[0]).release > AIRFLOW]
-    if newer:
-        config.hook.pytest_deselected(items=newer)
-        items[:] = [item for item in items if item not in newer]
 
 
 @pytest.fixture
