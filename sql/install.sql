@@ -59,6 +59,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 
 -- Hand over to DAG runs
 \ir functions/dispatch/dispatch_messages.sql
+\ir functions/dispatch/dispatch_dead.sql
 \ir functions/dispatch/open_dispatches.sql
 \ir functions/dispatch/start_dispatch.sql
 \ir functions/dispatch/extend_dispatches.sql
@@ -274,6 +275,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir views/archive_overview.sql
 \ir views/result_count.sql
 \ir functions/archive/search_archive.sql
+\ir functions/archive/message_outcomes.sql
 
 -- Owner, first rows, grants
 \ir owner.sql

@@ -55,13 +55,19 @@ class PgQueueHook(PostgresHook):
 
         Raises SchemaMissing, SchemaTooOld or SchemaTooNew unless `check` is False.
         """
-        conn = connection.connect(**self.connection_arguments())
-        if check:
-            try:
-                self._check_version(conn)
-            except BaseException:
-                conn.close()
-                raise
+        conn = connection.connect(**self.connection_arguments(), check_schema=check and not self._version_checked)
+        self._version_checked = self._version_checked or check
+        return conn
+
+    def connect_to_listen(self) -> Connection:
+        """Return a connection, as `connect` does, which listens for the ends of messages.
+
+        That of `listen_conn_id` if the extra names one; through a pooler nothing is heard.
+        """
+        direct = self.connection_extra.get("listen_conn_id")
+        conn = (type(self)(direct) if direct else self).connect()
+        for channel in ("dead_message", "message_finished"):
+            conn.execute(f"LISTEN {channel}".encode())
         return conn
 
     def connection_arguments(self) -> dict[str, Any]:

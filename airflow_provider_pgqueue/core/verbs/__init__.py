@@ -8,6 +8,7 @@ from airflow_provider_pgqueue.core.client import (
     Statement,
 )
 from airflow_provider_pgqueue.core.verbs.archive import (
+    message_outcomes,
     search_archive,
 )
 from airflow_provider_pgqueue.core.verbs.dead import (
@@ -25,6 +26,7 @@ from airflow_provider_pgqueue.core.verbs.dead import (
     requeued_results,
 )
 from airflow_provider_pgqueue.core.verbs.dispatch import (
+    dispatch_dead,
     dispatch_messages,
     dispatched_messages,
     end_dispatch,
@@ -153,6 +155,7 @@ __all__ = [
     "dead_ids",
     "dead_queues",
     "dismiss",
+    "dispatch_dead",
     "dispatch_messages",
     "dispatched_messages",
     "drop_archive_partition",
@@ -172,6 +175,7 @@ __all__ = [
     "lease_dead",
     "lease_named",
     "lease_policy",
+    "message_outcomes",
     "once",
     "open_dispatches",
     "partition_archive",

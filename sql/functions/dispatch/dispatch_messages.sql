@@ -41,7 +41,7 @@ BEGIN
     leased := ARRAY(
         SELECT l::messages.leased_message FROM messages.lease(
             dispatch_messages.queue_name, least(room::bigint * dispatch_messages.batch_size, 10000)::integer, dispatch_messages.lease_for,
-            coalesce(dispatch_messages.dispatched_by, session_user), dispatch_messages.topic, dispatch_messages.headers) l);
+            coalesce(dispatch_messages.dispatched_by, session_user::text COLLATE "default"), dispatch_messages.topic, dispatch_messages.headers) l);
     FOR batch IN
         WITH message AS (
             SELECT l.*, CASE dispatch_messages.group_by WHEN 'topic' THEN l.topic WHEN 'reference' THEN l.reference END AS value
@@ -72,7 +72,7 @@ BEGIN
                 dispatch_messages.on_failure, dispatch_messages.lease_for, dispatch_messages.dispatched_by, batch.lock_token, batch.ids)
         RETURNING * INTO opened;
         RETURN NEXT (opened.dispatch_id, opened.queue_name, opened.dag_id, opened.run_id, opened.ids, opened.opened_at, opened.started_at,
-                     opened.seen_at)::messages.open_dispatch;
+                     opened.seen_at, NULL)::messages.open_dispatch;
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.dispatch_messages(text, text, integer, integer, text, text, interval, text, text, jsonb) IS
