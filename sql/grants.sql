@@ -7,12 +7,16 @@ DECLARE
         ['publisher', 'publish publish_batch publish_deduplicated publish_topic route_topic'],
         ['publisher', 'stage_publish publish_staged drop_stage begin_partitions publish_partition finish_partitions'],
         ['consumer', 'lease lease_policy extend release release_held_by consume once lease_named end_named_leases archive'],
+        ['consumer', 'archive_rows lock_ready record_locked_batch free_locked_batches'],
         ['consumer', 'dispatch_messages dispatch_dead open_dispatches start_dispatch extend_dispatches end_dispatch dispatched_messages'],
-        ['consumer', 'lease_dead extend_dead release_dead requeue dismiss requeue_dead dead_ids'],
+        ['consumer', 'lease_dead extend_dead release_dead requeue dismiss requeue_dead dismiss_dead dead_ids'],
         ['consumer', 'remedies count_remedies requeued_results'],
         ['consumer observer', 'message_outcomes status ready_queues closed_queues dead_queues dead_causes'],
         ['consumer observer pipeline', 'triage_causes'],
-        ['observer', 'search_archive schedules traffic_report'],
+        ['consumer observer', 'queue_history queue_rates queue_sparklines dead_trend workers'],
+        ['observer', 'search_archive schedules traffic_report message_life audit_log'],
+        ['consumer', 'release_messages'],
+        ['publisher consumer', 'audited'],
         ['observer upkeep', 'health'],
         ['upkeep', 'upkeep run_schedules install_cron uninstall_cron'],
         -- messages_pipeline is a member of messages_reader.
@@ -25,7 +29,7 @@ DECLARE
         ['every', 'schema_version latest_migration upkeep_mode'],
         ['admin', 'create_queue alter_queue pause_queue resume_queue purge_queue drop_queue bind_topic unbind_topic'],
         ['admin', 'schedule unschedule pause_schedule resume_schedule cron_matches'],
-        ['admin', 'grant_queue revoke_queue queue_grants partition_archive apply_retention adopt_archive_default take_over'],
+        ['admin', 'alter_history grant_queue revoke_queue queue_grants partition_archive apply_retention adopt_archive_default take_over'],
         -- What these do may change with any version.
         ['internal', 'check_publish new_message ring check_max_depth create_depth_sequences check_topic topic_regex'],
         ['internal', 'reopen_dispatch check_lease count_leasable record_counted_leases lease_taken_over check_outcomes message_archived'],
@@ -42,6 +46,8 @@ DECLARE
         ['internal', 'health_replication health_schedules health_settings health_upkeep_lag health_waiting_messages health_wraparound'],
         ['internal', 'cron_database cron_cure prepare_cron_role show_cron_jobs_to_owner check_batch check_duration check_key check_number check_read_committed'],
         ['internal', 'check_name check_winners check_given check_headers check_reference raise_body_too_large lock_briefly raise_in_use'],
+        ['internal', 'begin_history note_history history_counts history_steps history_begins roll_up_history roll_up_bucket'],
+        ['internal', 'delete_old_history add_durations duration_quantile record_audit'],
         ['internal', 'lock_all_or_none supersede release_catalog release_differences health_drift health_copy']];
     groups CONSTANT text[] := ARRAY['publisher', 'consumer', 'observer', 'upkeep', 'raw', 'reader', 'pipeline', 'admin', 'limited'];
     change text;
