@@ -33,11 +33,11 @@ DECLARE
         -- What these do may change with any version.
         ['internal', 'check_publish new_message ring check_max_depth create_depth_sequences check_topic topic_regex'],
         ['internal', 'reopen_dispatch check_lease count_leasable record_counted_leases lease_taken_over check_outcomes message_archived'],
-        ['internal', 'check_dead_lease check_remedied_by group_lock_key enter_groups make_next_of_group_ready'],
+        ['internal', 'check_dead_lease check_remedied_by group_lock_key enter_groups start_groups share_group_locks make_next_of_group_ready'],
         ['internal', 'make_next_of_missed_groups_ready repair_stuck_groups'],
         ['internal', 'check_policy check_queue check_queue_name raise_unknown_queue delete_queue sample_messages estimate_messages'],
         ['internal', 'run_schedules_at check_schedule raise_unknown_schedule next_cron_tick cron_ticks parse_cron parse_cron_field'],
-        ['internal', 'find_role reads_all_bodies check_access sweep_all sweep_priority sweep sweep_band first_of_band arrange_bands begin_sweep store_sweep_due create_marks create_priority_sequences stored_moment store_moment'],
+        ['internal', 'find_role reads_all_bodies check_access sweep_all sweep_priority sweep sweep_band first_of_band arrange_bands begin_sweep store_sweep_due create_marks renew_marks create_priority_sequences stored_moment store_moment'],
         ['internal', 'delete_expired_records drop_unused_sequences suspend_futile_autovacuum notify_queue_is_filling purge_cron_history'],
         ['internal', 'make_archive_partitions drop_and_record_partition set_archive_begin record_archive_removal'],
         ['internal', 'closed_archive_partition lock_publish_run check_run_begun drop_or_empty_stage insert_staged published_partitions raise_other_partitions traffic_kept_since'],

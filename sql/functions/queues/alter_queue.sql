@@ -31,6 +31,10 @@ BEGIN
                                   alter_queue.max_body_bytes, alter_queue.backoff_first, alter_queue.backoff_max,
                                   alter_queue.dedup_window, alter_queue.retention, alter_queue.on_dead_head,
                                   alter_queue.max_leased, alter_queue.max_depth, alter_queue.handler_timeout);
+    -- Before the row is locked, because it may take seconds.
+    IF alter_queue.max_leased > 0 AND EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = alter_queue.queue_name AND q.max_leased IS NULL) THEN
+        PERFORM messages.renew_marks(alter_queue.queue_name);
+    END IF;
     SELECT * INTO before FROM messages.queue q WHERE q.queue_name = alter_queue.queue_name FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         PERFORM messages.raise_unknown_queue(alter_queue.queue_name);
@@ -71,4 +75,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, boolean, interval, interval, interval, interval, text, integer, bigint, interval) IS
-    'Changes the policy of a queue, also for the messages already in it; NULL keeps a value; 0 lifts max_leased, max_depth, retention and handler_timeout. A lease whose transaction is still open when a max_leased is set for the first time is not counted. PQ001: unknown queue; PQ004: bad policy.';
+    'Changes the policy of a queue, also for the messages already in it; NULL keeps a value; 0 lifts max_leased, max_depth, retention and handler_timeout. The first max_leased waits some seconds for the transactions that leased from the queue, so that they count; what plain SQL leases in a transaction that is still open does not count. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that leased stayed open.';
