@@ -31,7 +31,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "purge": ("purge", "Delete the waiting messages of a queue."),
     "schedules": ("schedules", "List the schedules, which publish messages at set times."),
     "upkeep": ("upkeep", "Do one round of the upkeep, which pg_cron or Airflow does every minute."),
-    "web": ("web", "Show the queues in a browser: the page of Airflow, without Airflow."),
+    "web": ("web", "Serve the page of the queues on the loopback, until Ctrl-C."),
     "bench": ("bench", "Measure how fast this database publishes and consumes."),
 }
 
