@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from packaging.version import Version
 from psycopg import sql
 
 from tests.clones import Clones
@@ -50,7 +52,10 @@ def _left_out(config: pytest.Config) -> list[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    deselected = [item for item in items if any(map(item.get_closest_marker, _left_out(config)))]
+    airflow = Version(version("apache-airflow-core")).release
+    since = {item: item.get_closest_marker("airflow_since") for item in items}
+    deselected = [item for item, mark in since.items() if mark and Version(mark.args[0]).release > airflow]
+    deselected += [item for item in items if any(map(item.get_closest_marker, _left_out(config)))]
     if deselected:
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if item not in deselected]
