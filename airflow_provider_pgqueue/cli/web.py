@@ -38,6 +38,8 @@ def web(settings: Settings, port: int, read_only: bool) -> None:
     with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(("127.0.0.1", port))
+        # So that the address works from the moment in which it is printed.
+        listening.listen()
         address = f"http://127.0.0.1:{listening.getsockname()[1]}/enter/{token}"
         show_line(settings, {"address": address}, f"The queues are at {address}")
         # No access log: the address in it has the token.
