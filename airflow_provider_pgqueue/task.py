@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_pgqueue.core.argument import Rule, check, only_texts
+from airflow_provider_pgqueue.lineage import QueueLineage
 
 SOON = timedelta(seconds=5)
 LATEST = timedelta(minutes=5)
 
 
-class QueueTask(BaseOperator):
+class QueueTask(QueueLineage, BaseOperator):
     """A task that uses the queue.
 
     A retry comes after five seconds, and each further one after twice as long, up to five minutes: for Airflow's

@@ -130,6 +130,7 @@ class PgQueueConsumeOperator(QueueTask):
     """
 
     template_fields: Sequence[str] = ("queue_name", "op_args", "op_kwargs", "topic", "headers", "pgqueue_conn_id")
+    reads_queue = True
     ui_color = "#dce9f5"
     rules: ClassVar[Mapping[str, Rule]] = {
         "queue_name": queue_name,
