@@ -45,10 +45,14 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lease/lease.sql
 \ir functions/lease/extend.sql
 \ir functions/lease/archive.sql
+\ir functions/lease/archive_rows.sql
 \ir functions/lease/release.sql
 \ir functions/lease/release_held_by.sql
 \ir functions/lease/consume.sql
 \ir functions/lease/once.sql
+\ir functions/lease/lock_ready.sql
+\ir functions/lease/record_locked_batch.sql
+\ir functions/lease/free_locked_batches.sql
 \ir functions/lease/lease_named.sql
 \ir functions/lease/end_named_leases.sql
 \ir functions/lease/check_lease.sql
@@ -272,6 +276,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir views/archive_overview.sql
 \ir views/result_count.sql
 \ir functions/archive/search_archive.sql
+\ir functions/archive/message_outcomes.sql
 
 -- Owner, first rows, grants
 \ir owner.sql

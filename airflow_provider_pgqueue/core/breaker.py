@@ -6,7 +6,8 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from threading import Lock
 from typing import Any, Final
 
@@ -96,6 +97,20 @@ class Breaker:
                 "Mend it and start again: what it had not finished was given back without counting an attempt. "
                 "give_up_after says after how many it stops, and 0 is never.",
             )
+
+    def note_fine(self, ids: Sequence[int]) -> None:
+        """Count messages that succeeded, at the price of a few."""
+        if not self._first:
+            return
+        self._begins = self._begins and not ids
+        looks_back = self._first * _LOOKS_BACK
+        if self._numbers:
+            for id_ in ids[-looks_back:]:
+                self._replace(id_, None)
+            return
+        # No failure is remembered, so that nothing is counted back.
+        self._seen.update(dict.fromkeys(ids[-looks_back:]))
+        self._seen = dict(islice(self._seen.items(), max(0, len(self._seen) - looks_back), None))
 
     def note_unkept(self, message: Message) -> None:
         """Count a message whose outcome could not be kept; HandlerBroken if it is one too many."""

@@ -371,6 +371,20 @@ COMMENT ON COLUMN messages.dispatch.ended_at IS 'When the messages were finished
 COMMENT ON COLUMN messages.dispatch.result IS 'success, failed, lost (the run was deleted), refused (the run was never made).';
 COMMENT ON COLUMN messages.dispatch.details IS 'Why it ended so.';
 
+CREATE TABLE messages.locked_batch (
+    lock_token uuid        NOT NULL PRIMARY KEY,
+    queue_name text        NOT NULL,
+    ids        bigint[]    NOT NULL,
+    locked_by  text        NOT NULL,
+    locked_at  timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+COMMENT ON TABLE messages.locked_batch IS 'Messages that sessions have locked without a lease and work on. The record of a session that died is an attempt of each of them.';
+COMMENT ON COLUMN messages.locked_batch.lock_token IS 'Names the batch. While its transaction lasts it holds an advisory lock of this name.';
+COMMENT ON COLUMN messages.locked_batch.queue_name IS 'The queue.';
+COMMENT ON COLUMN messages.locked_batch.ids IS 'The messages.';
+COMMENT ON COLUMN messages.locked_batch.locked_by IS 'Who works on them.';
+COMMENT ON COLUMN messages.locked_batch.locked_at IS 'Since when.';
+
 CREATE TABLE messages.dedup (
     queue_name text        NOT NULL,
     dedup_key  text        NOT NULL,

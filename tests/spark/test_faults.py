@@ -111,9 +111,12 @@ def submit(standalone: Standalone, dsn: str, tmp_path: Path) -> Iterator[Callabl
     functions.write_text(f"DSN = {dsn!r}\n{FUNCTIONS}")
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(function: str, name: str, conf: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    def start(
+        function: str, name: str, conf: dict[str, str] | None = None, *, transactional: bool = False
+    ) -> subprocess.Popen[bytes]:
         arguments = ["drain", "--queue", "orders", "--function", f"functions:{function}", "--run-id", "nightly"]
         arguments += ["--parallelism", "2", "--batch-size", "10", "--lease-for", "3s"]
+        arguments += ["--transactional"] * transactional
         secret = make_conninfo(dsn, password=PASSWORD)
         started.append(standalone.submit(name, *arguments, dsn=secret, functions=functions, conf=conf))
         return started[-1]
@@ -144,18 +147,26 @@ def summary(standalone: Standalone, name: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.parametrize("transactional", [False, True])
 def test_kill_9_of_an_executor_loses_nothing(
-    standalone: Standalone, submit: Any, conn: Connection, queue: Queue, effects: Any, fault: Record
+    standalone: Standalone,
+    submit: Any,
+    conn: Connection,
+    queue: Queue,
+    effects: Any,
+    fault: Record,
+    transactional: bool,
 ) -> None:
     queue("orders")
     published = publish(conn, 200)
-    driver = submit("steady", "killed-executor")
+    name = f"killed-executor-{transactional}"
+    driver = submit("steady", name, transactional=transactional)
     (_, victim), *_ = until(lambda: len(effects()) >= 40 and effects(), SLOW)
     os.kill(victim, signal.SIGKILL)
     assert driver.wait(SLOW) == 0
     assert len({executor for _, executor in effects()}) >= 2
     fault(
-        "kill -9 of an executor in a drain",
+        f"kill -9 of an executor in a {'transactional ' * transactional}drain",
         where="cluster",
         times=1,
         published=published,
@@ -163,20 +174,27 @@ def test_kill_9_of_an_executor_loses_nothing(
         effects=handled(effects()),
         allowed=10,
     )
-    assert summary(standalone, "killed-executor")["archived"] == 200
+    assert summary(standalone, name)["archived"] == 200
 
 
+@pytest.mark.parametrize("transactional", [False, True])
 def test_speculation_does_not_repeat_a_slow_task_and_the_connection_stands_nowhere(
-    standalone: Standalone, submit: Any, conn: Connection, queue: Queue, effects: Any, fault: Record
+    standalone: Standalone,
+    submit: Any,
+    conn: Connection,
+    queue: Queue,
+    effects: Any,
+    fault: Record,
+    transactional: bool,
 ) -> None:
     queue("orders")
     published = publish(conn, 40)
-    driver = submit("one_slow", "speculation", SPECULATING)
+    driver = submit("one_slow", f"speculation-{transactional}", SPECULATING, transactional=transactional)
     until(effects, SLOW)
     assert PASSWORD not in commands_and_environments()
     assert driver.wait(SLOW) == 0
     fault(
-        "speculation in a drain",
+        f"speculation in a {'transactional ' * transactional}drain",
         where="cluster",
         times=speculated(standalone),
         published=published,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -11,10 +12,10 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Retry, Success
-from airflow_provider_pgqueue.spark.jobs.drain.batches import outcomes_of
-from airflow_provider_pgqueue.spark.source.outcomes import parse_outcomes
+from airflow_provider_pgqueue.core.outcome import Retry
+from airflow_provider_pgqueue.spark.source.outcomes import Outcomes, parse_outcomes, settle
 
 OUTPUTS = [
     "null",
@@ -33,72 +34,109 @@ REFUSED = [
     '"\\\\\\u0000"',
     '"\0"',
     '"\\ud800"',
-    "1e70000",
     "1e-20000",
     "[" * 9000,
 ]
-TOO_LARGE = [f'"{"x" * 65535}"', f"[{', '.join(['1e300'] * 217)}]", f'"{"ü" * 32768}"', "1" * 4000 + "e61537"]
+TOO_LARGE = [f'"{"x" * 65535}"', f"[{', '.join(['1e300'] * 217)}]", f'"{"ü" * 32768}"', "1e70000"]
 
 
-def parsed(*rows: Mapping[str, Any]) -> list[tuple[int, Outcome]]:
-    return list(parse_outcomes(pa.Table.from_pylist(list(rows)), giver="the function"))
+GIVER = "the function"
+Connection = psycopg.Connection[Any]
+Queue = Callable[..., str]
+
+
+def parsed(*rows: Mapping[str, Any]) -> Outcomes:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return parse_outcomes(pa.table({name: [row.get(name) for row in rows] for name in names}), giver=GIVER)
 
 
 @pytest.mark.parametrize(
     ("row", "outcome"),
     [
-        ({}, Success()),
-        ({"result": None, "details": "fine"}, Success("fine")),
-        ({"result": "success", "output": "[1.10]", "delay_seconds": 7}, Success(None, "[1.10]")),
-        ({"result": "rejected", "output": "{}"}, Rejected("rejected by the function", "{}")),
-        ({"result": "failed", "details": "a\0b"}, Failed("a\ufffdb")),
+        ({}, ("success", None, None)),
+        ({"result": None, "details": "fine"}, ("success", "fine", None)),
+        ({"result": "success", "output": "[1.10]", "delay_seconds": 7}, ("success", None, "[1.10]")),
+        ({"result": "rejected", "output": "{}"}, ("rejected", "rejected by the function", "{}")),
+        ({"result": "rejected", "details": ""}, ("rejected", "rejected by the function", None)),
+        ({"result": "failed"}, ("failed", "failed, says the function", None)),
+        ({"result": "failed", "details": "a\0b"}, ("failed", "a\ufffdb", None)),
         ({"result": "retry", "output": "not kept"}, Retry()),
         ({"result": "retry", "delay_seconds": 1.5, "details": "busy"}, Retry(timedelta(seconds=1.5), "busy")),
         ({"result": "retry", "delay_seconds": float("nan")}, Retry()),
     ],
     ids=str,
 )
-def test_a_row_says_how_its_message_ends(row: dict[str, Any], outcome: Outcome) -> None:
-    assert parsed({"id": 7} | row) == [(7, outcome)]
+def test_a_row_says_how_its_message_ends(row: dict[str, Any], outcome: Any) -> None:
+    # Beside others, because it is read by columns.
+    others = [{"id": 1, "result": "success"}, {"id": 9, "result": "rejected", "details": "no"}]
+    found = parsed(others[0], {"id": 7} | row, others[1])
+    if isinstance(outcome, Retry):
+        assert found.retries == {7: outcome}
+        assert found.ids == [1, 9]
+    else:
+        assert (found.ids, found.retries) == ([1, 7, 9], {})
+        assert (found.results[1], found.details[1], found.outputs[1]) == outcome
+    assert (found.results[0], found.results[-1], found.details[-1]) == ("success", "rejected", "no")
 
 
-@pytest.mark.parametrize("output", OUTPUTS, ids=range(len(OUTPUTS)))
-def test_an_output_that_is_kept_is_stored_digit_for_digit(conn: psycopg.Connection[Any], output: str) -> None:
-    ((_, outcome),) = parsed({"id": 1, "output": output})
-    assert isinstance(outcome, Success)
-    row = conn.execute("SELECT octet_length(%(text)s::jsonb::text) <= 65536", {"text": outcome.output}).fetchone()
-    assert row == (True,)
-    conn.execute("SELECT messages.check_outcomes(NULL, %s::jsonb, NULL)", [outcome.output])
+def settled(conn: Connection, *rows: Mapping[str, Any]) -> dict[int, Any]:
+    """Publish and lease a message for each row, settle them as the rows say, and return what the archive has by row."""
+    run(conn, verbs.publish_batch("orders", range(len(rows))))
+    messages = sorted(run(conn, verbs.lease("orders", max_messages=len(rows))), key=lambda message: int(message.body))
+    token = messages[0].lock_token
+    assert token
+    named = [{"id": message.id} | row for message, row in zip(messages, rows, strict=True)]
+    counts, lost = settle(conn, token, parsed(*named))
+    assert (counts.total(), lost) == (len(rows), set())
+    found = conn.execute("SELECT message, result, details, output::text, fingerprint FROM messages.message_archive")
+    return {place: rest for place, *rest in found}
 
 
-@pytest.mark.parametrize(
-    ("bad", "why"),
-    [
-        *(({"output": text}, "its output is not JSON that PostgreSQL can store") for text in REFUSED),
-        *(({"output": text}, "Give at most 65536") for text in TOO_LARGE),
-        ({"result": "retry", "delay_seconds": -1.0}, "delay_seconds is -1.0"),
-        ({"result": "retry", "delay_seconds": float("inf")}, "delay_seconds is inf"),
-        ({"result": "rejected", "output": "{"}, "its output is not JSON"),
-    ],
-    ids=range(len(REFUSED) + len(TOO_LARGE) + 3),
-)
-def test_one_that_cannot_be_kept_fails_its_message_alone_for_a_drain_and_for_a_stream(
-    caplog: pytest.LogCaptureFixture, bad: dict[str, Any], why: str
+def test_an_output_that_is_kept_is_stored_digit_for_digit(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    found = settled(conn, *({"output": output} for output in OUTPUTS))
+    for place, output in enumerate(OUTPUTS):
+        row = conn.execute("SELECT %s::jsonb::text", [output]).fetchone()
+        assert row is not None
+        assert found[place] == ["success", None, row[0], None]
+
+
+BAD = [
+    *(({"output": text}, "its output is not JSON that PostgreSQL can store") for text in REFUSED),
+    *(({"output": text}, "Give at most 65536") for text in TOO_LARGE),
+    ({"result": "retry", "delay_seconds": -1.0}, "delay_seconds is -1.0"),
+    ({"result": "retry", "delay_seconds": float("inf")}, "delay_seconds is inf"),
+    ({"result": "rejected", "output": "{"}, "its output is not JSON"),
+    # Each output is a value of its own: none reaches into the outcome of another message.
+    ({"output": '1}, "1": {"result": "failed"'}, "its output is not JSON"),
+]
+
+
+@pytest.mark.parametrize(("bad", "why"), BAD, ids=range(len(BAD)))
+def test_one_that_cannot_be_kept_fails_its_message_alone(
+    conn: Connection, queue: Queue, caplog: pytest.LogCaptureFixture, bad: dict[str, Any], why: str
 ) -> None:
-    rows = [{"id": 1, "result": "success", "output": "1", "delay_seconds": None} | bad, {"id": 2, "result": "success"}]
+    queue("orders")
+    first = {"result": "success", "output": "1", "delay_seconds": None} | bad
     with caplog.at_level(logging.WARNING):
-        ((_, first), (_, second)) = parsed(*rows)
-    assert isinstance(first, Failed)
-    assert why in first.details
-    assert second == Success()
-    assert caplog.messages == [f"message 1 ends as failed, not as {rows[0]['result']}: {first.details}"]
-    assert outcomes_of(pa.Table.from_pylist(rows), {1, 2}) == {1: first, 2: second}
+        found = settled(conn, first, {"result": "success"}, {"result": "success", "output": "2"})
+    assert found[0][0] == "failed"
+    assert why in found[0][1]
+    assert found[0][3] is not None
+    assert (found[1][:3], found[2][:3]) == (["success", None, None], ["success", None, "2"])
+    (logged,) = caplog.messages
+    assert f"ends as failed, not as {first['result']}: {found[0][1]}"[:200] in logged
 
 
-@pytest.mark.parametrize("text", [text for text in (*REFUSED, *TOO_LARGE) if "\0" not in text], ids=len)
-def test_postgresql_would_refuse_what_is_refused_here(conn: psycopg.Connection[Any], text: str) -> None:
-    with pytest.raises(psycopg.Error):
-        conn.execute("SELECT messages.check_outcomes(NULL, %s::jsonb, NULL)", [text])
+def test_what_is_lost_is_named_and_the_others_are_settled(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    run(conn, verbs.publish_batch("orders", range(4)))
+    messages = run(conn, verbs.lease("orders", max_messages=4))
+    ids, token = [message.id for message in messages], messages[0].lock_token
+    assert token
+    run(conn, verbs.archive(token, [ids[1], ids[3]]))
+    given = parsed(*({"id": id_, "result": "retry" if id_ == ids[3] else "success"} for id_ in ids))
+    assert settle(conn, token, given) == (Counter(success=2, lost=2), {ids[1], ids[3]})
 
 
 @pytest.mark.parametrize(

@@ -14,25 +14,68 @@ from psycopg import sql
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import run, verbs
-from airflow_provider_pgqueue.spark import drain, export, register
+from airflow_provider_pgqueue.spark import drain, export, register, repair
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.publish.staging import Stage
 from airflow_provider_pgqueue.spark.source.rows import rows
 from tests.spark.test_export import make_partition, rows_in_archive, rows_in_export
+from tests.waiting import until
 
 Connection = psycopg.Connection[Any]
 
 pytestmark = pytest.mark.pooler
 
 
+@pytest.mark.parametrize("transactional", [False, True])
 def test_a_drain_archives_each_message(
-    session: SparkSession, pooled_dsn: str, conn: Connection, queue: Callable[..., str]
+    session: SparkSession, pooled_dsn: str, conn: Connection, queue: Callable[..., str], transactional: bool
 ) -> None:
     run(conn, verbs.publish_batch(queue("orders"), list(range(500))))
-    summary = drain(
-        session, queue="orders", function=lambda messages: None, dsn=pooled_dsn, parallelism=4, batch_size=10
-    )
+    options: dict[str, Any] = {"parallelism": 4, "batch_size": 10, "transactional": transactional}
+    summary = drain(session, queue="orders", function=lambda messages: None, dsn=pooled_dsn, **options)
     assert summary["archived"] == 500
+    # Locks of sessions would stay with a session of the pool.
+    assert conn.execute("SELECT FROM pg_locks WHERE locktype = 'advisory'").rowcount == 0
+    assert conn.execute("SELECT FROM messages.locked_batch").rowcount == 0
+
+
+def test_a_repair_requeues_each_dead_message(
+    session: SparkSession, pooled_dsn: str, conn: Connection, queue: Callable[..., str]
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(100))))
+    dead = run(conn, verbs.lease("orders", max_messages=100))
+    assert dead[0].lock_token
+    run(conn, verbs.archive(dead[0].lock_token, [message.id for message in dead], result="failed"))
+    options: dict[str, Any] = {"parallelism": 4, "batch_size": 10, "canary": 2, "max_per_second": 1000}
+    with ThreadPoolExecutor() as pool:
+        repairing = pool.submit(
+            repair, session, queue="orders", function="tests.spark.functions:double", dsn=pooled_dsn, **options
+        )
+        # The canary waits until somebody has handled what it requeued.
+        canary = until(lambda: run(conn, verbs.lease("orders", max_messages=2)), 120)
+        run(conn, verbs.archive(canary[0].lock_token, [message.id for message in canary]))
+        summary = repairing.result()
+    assert summary["requeued"] == 100
+    bodies = conn.execute("SELECT message FROM messages.message").fetchall()
+    assert len(bodies) == 98
+    assert all(body % 2 == 0 for (body,) in bodies)
+
+
+def test_a_lease_stream_archives_each_message_once(
+    session: SparkSession, pooled_dsn: str, conn: Connection, queue: Callable[..., str], tmp_path: Path
+) -> None:
+    register(session, pooled_dsn)
+    run(conn, verbs.publish_batch(queue("orders"), list(range(300))))
+    options = {"table": "queue", "queue": "orders", "streamName": "packer", "maxMessagesPerTrigger": "60"}
+    stream = session.readStream.format("pgqueue").options(**options)
+    judged = stream.load().selectExpr("id", "lock_token", "'success' AS result", "message AS output")
+    sink = judged.writeStream.format("pgqueue").option("table", "archive")
+    sink = sink.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    assert sink.trigger(availableNow=True).start().awaitTermination(240)
+    found = conn.execute("SELECT message, output, result FROM messages.message_archive ORDER BY id").fetchall()
+    assert found == [(number, number, "success") for number in range(300)]
+    held = conn.execute("SELECT FROM messages.named_lease WHERE lock_token IS NOT NULL").rowcount
+    assert (held, conn.execute("SELECT FROM messages.message").rowcount) == (0, 0)
 
 
 def test_slots_go_with_the_transaction(pooled_dsn: str, conn: Connection, queue: Callable[..., str]) -> None:

@@ -8,6 +8,7 @@ from airflow_provider_pgqueue.core.client import (
     Statement,
 )
 from airflow_provider_pgqueue.core.verbs.archive import (
+    message_outcomes,
     search_archive,
 )
 from airflow_provider_pgqueue.core.verbs.dead import (
@@ -38,12 +39,15 @@ from airflow_provider_pgqueue.core.verbs.health import (
 )
 from airflow_provider_pgqueue.core.verbs.lease import (
     archive,
+    archive_rows,
     consume,
     end_named_leases,
     extend,
+    free_locked_batches,
     lease,
     lease_named,
     once,
+    record_locked_batch,
     release,
     release_held_by,
 )
@@ -141,6 +145,7 @@ __all__ = [
     "archive_checksums",
     "archive_log_end",
     "archive_partitions",
+    "archive_rows",
     "begin_partitions",
     "begin_run",
     "bind_topic",
@@ -167,6 +172,7 @@ __all__ = [
     "extend_dispatches",
     "finish_partitions",
     "finish_run",
+    "free_locked_batches",
     "grant_queue",
     "health",
     "install_cron",
@@ -174,6 +180,7 @@ __all__ = [
     "lease_dead",
     "lease_named",
     "lease_policy",
+    "message_outcomes",
     "once",
     "open_dispatches",
     "partition_archive",
@@ -188,6 +195,7 @@ __all__ = [
     "purge_queue",
     "queue_grants",
     "ready_queues",
+    "record_locked_batch",
     "record_traffic",
     "record_triage_causes",
     "release",

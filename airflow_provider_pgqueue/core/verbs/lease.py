@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -12,6 +12,7 @@ from airflow_provider_pgqueue.core.client import (
     JsonText,
     Statement,
     messages_of,
+    nothing,
     one,
     to_json,
     unless_lost,
@@ -72,6 +73,53 @@ def archive(
     }
     types = {"ids": "bigint[]", "outcomes": "jsonb", "output": "jsonb", "failure": "jsonb"}
     return Statement("archive", arguments, unless_lost(ids), types)
+
+
+def archive_rows(
+    lock_token: UUID,
+    ids: Collection[int],
+    *,
+    results: Sequence[str] | None = None,
+    details: Sequence[str | None] | None = None,
+    outputs: Sequence[str | None] | None = None,
+    handled_by: str | None = None,
+) -> Statement[list[int]]:
+    """Archive the messages of a lease, or of a batch of `lock_ready`, and return the ids of those that were lost.
+
+    `results` (by default all are success), `details` and `outputs` (JSON as text, which PostgreSQL checks) have an
+    entry for each id. If one cannot be kept, nothing is archived: InvalidMessage or InvalidArgument.
+    """
+    arguments = {
+        "lock_token": lock_token,
+        "ids": _array(ids),
+        # Names of results need no quotes.
+        "results": None if results is None else _array(results),
+        "details": None if details is None else list(details),
+        "outputs": None if outputs is None else list(outputs),
+        "handled_by": handled_by,
+    }
+    types = {"ids": "bigint[]", "results": "text[]", "details": "text[]", "outputs": "text[]"}
+    return Statement("archive_rows", arguments, one, types)
+
+
+def _array(values: Iterable[object]) -> str:
+    # As text: a driver that looks at each of thousands of numbers takes longer than the server.
+    return "{" + ",".join(map(str, values)) + "}"
+
+
+def record_locked_batch(lock_token: UUID, queue_name: str, ids: Collection[int], locked_by: str) -> Statement[None]:
+    """Record what another session has locked with `lock_ready`, so that its death counts as an attempt."""
+    arguments = dict(locals()) | {"ids": _array(ids)}
+    # A crash of the server ends the transaction that it is about, too.
+    return Statement("record_locked_batch", arguments, nothing, {"ids": "bigint[]"}, durable=False)
+
+
+def free_locked_batches(queue_name: str, *, lock_token: UUID | None = None) -> Statement[int]:
+    """End the locked batches whose session died, which was an attempt of their messages, and return how many.
+
+    With a `lock_token` forget this one, which the caller is about to roll back: that was no attempt.
+    """
+    return Statement("free_locked_batches", dict(locals()), one)
 
 
 def outcomes_as_json(outcomes: Mapping[int, Success | Rejected | Failed]) -> JsonText:

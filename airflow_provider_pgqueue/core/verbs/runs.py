@@ -35,7 +35,10 @@ def run_backlog(holder: str, queue_name: str, *, topic: str | None = None) -> St
 
 
 def run_archived(run_id: str) -> Statement[Row]:
-    """Return how many messages a run has archived by result, and how many `seconds` ago it began."""
+    """Return how many messages a run has archived by result, how many `seconds` ago it began and how many it `worked`.
+
+    It works from its first lease to its last result.
+    """
     return Statement("run_archived", dict(locals()), only_row)
 
 

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
-from decimal import Decimal
 from typing import Any, Final
+from uuid import UUID
 
+import psycopg
 import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg.pq import TransactionStatus
 
-from airflow_provider_pgqueue.core.client import JsonText
-from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Retry, Success, storable
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, LeaseLost
+from airflow_provider_pgqueue.core.lease import settlement
+from airflow_provider_pgqueue.core.outcome import Retry
 
 log = logging.getLogger(__name__)
 
 RESULTS: Final = ("success", "rejected", "failed", "retry")
 _LONGEST_DELAY: Final = timedelta(days=366)
-_LARGEST_OUTPUT: Final = 65536  # bytes of its text, as the archive counts them
-_LARGEST_SCALE: Final = 16383  # digits after the point, of PostgreSQL's numeric
-_NUL: Final = re.compile(r"(?<!\\)(\\\\)*\\u0000")
 
 _TEXT: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
 _NUMBER: Final = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
@@ -37,92 +39,175 @@ _ACCEPTED: Final[Mapping[str, tuple[tuple[Callable[[Any], bool], ...], str]]] = 
 COLUMNS: Final = tuple(_ACCEPTED)
 
 
-def parse_outcomes(rows: pa.Table | pa.RecordBatch, *, giver: str) -> Iterator[tuple[int, Outcome]]:
-    """Give the id and the outcome of each row; only `id` is needed, no result is success, other columns are ignored.
+@dataclass(slots=True)
+class Outcomes:
+    """How messages end, by columns: those that are archived, each with its result, and those that are delivered again.
 
-    An outcome that cannot be kept makes its own message `failed`, with the reason in its details and in the log: an
-    `output` that is not JSON or is too large, or a `delay_seconds` out of range. A retry keeps no output, and only a
-    retry has a delay. A column of another type or a result that does not exist is a mistake in all rows: it is an
-    InvalidArgument.
+    `outputs` are JSON texts that nobody has checked: PostgreSQL does, when they are settled.
+    """
+
+    ids: list[int] = field(default_factory=list)
+    results: list[str] = field(default_factory=list)
+    details: list[str | None] = field(default_factory=list)
+    outputs: list[str | None] = field(default_factory=list)
+    retries: dict[int, Retry] = field(default_factory=dict)
+
+    def add(self, other: Outcomes) -> None:
+        """Take over the outcomes of other messages."""
+        self.ids += other.ids
+        self.results += other.results
+        self.details += other.details
+        self.outputs += other.outputs
+        self.retries |= other.retries
+
+    def add_success(self, ids: Sequence[int]) -> None:
+        """Let messages succeed."""
+        nothing = [None] * len(ids)
+        self.add(Outcomes(list(ids), ["success"] * len(ids), [*nothing], [*nothing]))
+
+    def part(self, start: int, end: int) -> Outcomes:
+        """Return some of those that are archived."""
+        return Outcomes(*(column[start:end] for column in (self.ids, self.results, self.details, self.outputs)))  # type: ignore[arg-type]
+
+    def fail(self, id_: int, reason: str) -> None:
+        """Let a message fail that has no outcome yet."""
+        self.add(Outcomes([id_], ["failed"], [reason], [None]))
+
+
+def parse_outcomes(rows: pa.Table | pa.RecordBatch, *, giver: str) -> Outcomes:
+    """Return the outcomes in rows; only `id` is needed, no result is success, other columns are ignored.
+
+    A retry keeps no output, and only a retry has a delay; one out of range makes its own message `failed`, with the
+    reason in its details and in the log. A column of another type or a result that does not exist is a mistake in all
+    rows: it is an InvalidArgument.
 
     :param giver: who gave the rows, for errors: "the function".
     """
-    known = [name for name in COLUMNS if name in rows.schema.names]
-    for name in known:
+    rows = rows.select([name for name in COLUMNS if name in rows.schema.names])
+    for name, kind in zip(rows.schema.names, rows.schema.types, strict=True):
         accepted, cure = _ACCEPTED[name]
-        kind = rows.schema.field(name).type
         if not any(accepts(kind) for accepts in accepted):
             raise InvalidArgument(f"{giver} gave the column {name} as {kind}. Give {cure}.")
-    for row in rows.select(known).to_pylist():
-        if row["id"] is None:
-            raise InvalidArgument(f"{giver} gave a row without an id. Keep the id of each message.")
-        yield row["id"], _outcome(giver, **row)
+    if rows.column("id").null_count:
+        raise InvalidArgument(f"{giver} gave a row without an id. Keep the id of each message.")
+    results = pc.fill_null(_texts(rows, "result"), "success")
+    known = pc.is_in(results, pa.array(RESULTS))
+    if not pc.all(known).as_py():
+        wrong = results.filter(pc.invert(known))[0].as_py()
+        raise InvalidArgument(f"{giver} gave the result {wrong[:20]!r}. Give one of {', '.join(RESULTS)}.")
+    details = pc.replace_substring(_texts(rows, "details"), "\0", "\ufffd")
+    again = pc.equal(results, "retry")
+    found = Outcomes()
+    if pc.any(again).as_py():
+        retries = rows.filter(again).to_pylist()
+        for row, reason in zip(retries, details.filter(again).to_pylist(), strict=True):
+            _add_retry(found, row["id"], row.get("delay_seconds"), reason)
+        final = pc.invert(again)
+        rows, results, details = rows.filter(final), results.filter(final), details.filter(final)
+    for result, said in (("rejected", f"rejected by {giver}"), ("failed", f"failed, says {giver}")):
+        unsaid = pc.and_(pc.equal(results, result), pc.fill_null(pc.equal(details, ""), True))
+        details = pc.if_else(unsaid, said, details)
+    columns = (rows.column("id"), results, details, _texts(rows, "output"))
+    found.add(Outcomes(*(column.to_pylist() for column in columns)))
+    return found
 
 
-def _outcome(
-    giver: str,
-    id: int,
-    result: str | None = None,
-    details: str | None = None,
-    output: str | None = None,
-    delay_seconds: float | None = None,
-) -> Outcome:
-    result = result or "success"
-    if result not in RESULTS:
-        raise InvalidArgument(f"{giver} gave the result {result[:20]!r}. Give one of {', '.join(RESULTS)}.")
-    reason = None if details is None else storable(details)
-    try:
-        if result == "retry":
-            return Retry(_delay(delay_seconds), reason)
-        kept = None if output is None else _output(output)
-        if result == "rejected":
-            return Rejected(reason or f"rejected by {giver}", kept)
-        if result == "failed":
-            return Failed(reason or f"failed, says {giver}", output=kept)
-        return Success(reason, kept)
-    except InvalidArgument as error:
-        log.warning("message %s ends as failed, not as %s: %s", id, result, error)
-        return Failed(str(error))
+def _texts(rows: pa.Table | pa.RecordBatch, name: str) -> Any:
+    if name not in rows.schema.names:
+        return pa.nulls(len(rows), pa.string())
+    return rows.column(name).cast(pa.large_string())
 
 
-def _delay(seconds: float | None) -> timedelta | None:
+def _add_retry(found: Outcomes, id_: int, seconds: Any, reason: str | None) -> None:
     # pandas says NaN where there is nothing, and Spark for 0.0 / 0.0 and for a text that is not a number.
     if seconds is None or math.isnan(seconds):
-        return None
-    if not 0 <= seconds <= _LONGEST_DELAY.total_seconds():
-        raise InvalidArgument(f"delay_seconds is {seconds}. Give 0 to 366 days, or none for the back-off of the queue.")
-    return timedelta(seconds=float(seconds))
+        found.retries[id_] = Retry(None, reason)
+    elif 0 <= seconds <= _LONGEST_DELAY.total_seconds():
+        found.retries[id_] = Retry(timedelta(seconds=float(seconds)), reason)
+    else:
+        error = f"delay_seconds is {seconds}. Give 0 to 366 days, or none for the back-off of the queue."
+        log.warning("message %s ends as failed, not as retry: %s", id_, error)
+        found.fail(id_, error)
 
 
-def _output(text: str) -> JsonText:
+def settle(
+    conn: psycopg.Connection[Any], lock_token: UUID, outcomes: Outcomes, *, handled_by: str | None = None
+) -> tuple[Counter[str], set[int]]:
+    """Settle messages of a lease; return how many ended how, with `lost`, and the ids of the lost.
+
+    One call archives, and one call per kind of retry releases. An output that PostgreSQL cannot store, or of more than
+    64 kB, makes its own message `failed`, with the reason in its details and in the log.
+    """
+    counts, lost = _archive(conn, lock_token, outcomes, handled_by) if outcomes.ids else (Counter[str](), set[int]())
+    for ids, statement in settlement(lock_token, outcomes.retries):
+        gone: set[int] = set()
+        try:
+            run(conn, statement)
+        except LeaseLost as error:
+            gone = set(error.ids)
+        counts["retry"] += len(ids) - len(gone)
+        lost |= gone
+    return counts + Counter(lost=len(lost)), lost
+
+
+def _archive(
+    conn: psycopg.Connection[Any], lock_token: UUID, outcomes: Outcomes, handled_by: str | None
+) -> tuple[Counter[str], set[int]]:
     try:
-        size = math.inf if _NUL.search(text) else _size(text)
-    except (ValueError, RecursionError):
-        size = math.inf
-    if size == math.inf:
-        raise InvalidArgument("its output is not JSON that PostgreSQL can store. Give text such as to_json makes.")
-    if size > _LARGEST_OUTPUT:
-        raise InvalidArgument(
-            f"its output has {size} bytes. Give at most {_LARGEST_OUTPUT}; keep large results elsewhere and say where."
-        )
-    return JsonText(text)
+        lost = set(archive(conn, lock_token, outcomes, handled_by))
+    except (InvalidArgument, InvalidMessage) as error:
+        # In a transaction nothing can follow an error of the server.
+        if conn.info.transaction_status is TransactionStatus.INERROR:
+            raise
+        return _archive_apart(conn, lock_token, outcomes, handled_by, error)
+    if not lost:
+        return Counter(outcomes.results), lost
+    ended = zip(outcomes.ids, outcomes.results, strict=True)
+    return Counter(result for id_, result in ended if id_ not in lost), lost
 
 
-def _size(text: str) -> int:
-    """Return how many bytes the text has as PostgreSQL writes it, which keeps each digit and has no exponents."""
-    fractions: list[str] = []
+def archive(conn: psycopg.Connection[Any], lock_token: UUID, outcomes: Outcomes, handled_by: str | None) -> list[int]:
+    """Archive messages in one call, and return the ids of the lost; InvalidMessage or InvalidArgument for an output."""
+    return run(
+        conn,
+        verbs.archive_rows(
+            lock_token,
+            outcomes.ids,
+            results=None if outcomes.results.count("success") == len(outcomes.ids) else outcomes.results,
+            details=_unless_empty(outcomes.details),
+            outputs=_unless_empty(outcomes.outputs),
+            handled_by=handled_by,
+        ),
+    )
 
-    def fraction(token: str) -> str:
-        number = Decimal(token)
-        if number.adjusted() > _LARGEST_OUTPUT or -int(number.as_tuple().exponent) > _LARGEST_SCALE:
-            raise ValueError("out of range")
-        fractions.append(f"{number:f}")
-        return ""
 
-    value = json.loads(text, parse_float=fraction, parse_constant=_refuse)
-    size = len(json.dumps(value, ensure_ascii=False).encode())
-    return size + sum(len(found) - len('""') for found in fractions)
+def _unless_empty(column: list[str | None]) -> list[str | None] | None:
+    return None if column.count(None) == len(column) else column
 
 
-def _refuse(token: str) -> None:
-    raise ValueError(f"{token} is not JSON")
+def _archive_apart(
+    conn: psycopg.Connection[Any], lock_token: UUID, outcomes: Outcomes, handled_by: str | None, error: Exception
+) -> tuple[Counter[str], set[int]]:
+    """Archive by halves what one call refused, so that only the outcome that was meant is replaced."""
+    if len(outcomes.ids) == 1:
+        ((id_,), (result,), (output,)) = outcomes.ids, outcomes.results, outcomes.outputs
+        if output is None:
+            raise error  # it was replaced before: the refusal is not about the output
+        reason = _reason(error)
+        log.warning("message %s ends as failed, not as %s: %s", id_, result, reason)
+        failed = Outcomes()
+        failed.fail(id_, reason)
+        return _archive(conn, lock_token, failed, handled_by)
+    counts, lost = Counter[str](), set[int]()
+    middle = len(outcomes.ids) // 2
+    for half in (outcomes.part(0, middle), outcomes.part(middle, len(outcomes.ids))):
+        more, gone = _archive(conn, lock_token, half, handled_by)
+        counts += more
+        lost |= gone
+    return counts, lost
+
+
+def _reason(error: Exception) -> str:
+    if "bytes" in str(error):
+        return f"its output is too large: {error}"
+    return "its output is not JSON that PostgreSQL can store. Give text such as to_json makes."

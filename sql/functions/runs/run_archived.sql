@@ -4,7 +4,8 @@ CREATE OR REPLACE FUNCTION messages.run_archived(
     OUT rejected     bigint,
     OUT failed       bigint,
     OUT lock_expired bigint,
-    OUT seconds      double precision
+    OUT seconds      double precision,
+    OUT worked       double precision
 )
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -20,12 +21,12 @@ BEGIN
     END IF;
     SELECT count(*) FILTER (WHERE a.result = 'success'), count(*) FILTER (WHERE a.result = 'rejected'),
            count(*) FILTER (WHERE a.result = 'failed'), count(*) FILTER (WHERE a.result = 'lock_expired'),
-           extract(epoch FROM clock_timestamp() - began)
-      INTO success, rejected, failed, lock_expired, seconds
+           extract(epoch FROM clock_timestamp() - began), coalesce(extract(epoch FROM max(a.archived_at) - min(a.leased_at)), 0)
+      INTO success, rejected, failed, lock_expired, seconds, worked
       FROM messages.message_archive a
      -- No space may follow: the name of one run may be the beginning of another's.
      WHERE a.archived_at >= began AND starts_with(a.handled_by, holder)
        AND strpos(substr(a.handled_by, length(holder) + 1), ' ') = 0;
 END $$;
 COMMENT ON FUNCTION messages.run_archived(text) IS
-    'How many messages a run of a pipeline has archived since it began, by result, and how many seconds ago it began. PQ004: no such run.';
+    'How many messages a run of a pipeline has archived since it began, by result, how many seconds ago it began, and how many it worked: from its first lease to its last result. PQ004: no such run.';

@@ -19,13 +19,17 @@ BEGIN
     END IF;
     SELECT count(*) FILTER (WHERE free AND m.visible_at <= moment AND coalesce(m.expires_at > moment, true)),
            -- No space may follow: the name of one run may be the beginning of another's.
-           count(*) FILTER (WHERE NOT free AND starts_with(m.locked_by, run_backlog.holder)
-                                  AND strpos(substr(m.locked_by, length(run_backlog.holder) + 1), ' ') = 0),
+           count(*) FILTER (WHERE NOT free AND starts_with(lease.locked_by, run_backlog.holder)
+                                  AND strpos(substr(lease.locked_by, length(run_backlog.holder) + 1), ' ') = 0),
            count(*)
       INTO ready, held, waiting
-      FROM messages.message m CROSS JOIN LATERAL (SELECT coalesce(m.lock_expires_at <= moment, true) AS free) lease
+      FROM messages.message m
+      LEFT JOIN (SELECT id, min(b.locked_by) AS locked_by FROM messages.locked_batch b CROSS JOIN unnest(b.ids) AS id
+                  WHERE b.queue_name = run_backlog.queue_name GROUP BY id) batch ON batch.id = m.id
+     CROSS JOIN LATERAL (SELECT coalesce(m.lock_expires_at <= moment, batch.id IS NULL) AS free,
+                                coalesce(m.locked_by, batch.locked_by) AS locked_by) lease
      WHERE m.queue_name = run_backlog.queue_name AND (pattern IS NULL OR '.' || m.topic ~ pattern);
     waiting := waiting - ready - held;
 END $$;
 COMMENT ON FUNCTION messages.run_backlog(text, text, text) IS
-    'What is left for a run of a pipeline: ready to lease now, held by leases of this holder (what run_holder returns, or that and ''PART.''), and waiting: delayed, behind others of a group, or held by others. Counts every message of the queue. PQ001: unknown queue.';
+    'What is left for a run of a pipeline: ready to lease now, held by leases or locked batches of this holder (what run_holder returns, or that and ''PART.''), and waiting: delayed, behind others of a group, or held by others. Counts every message of the queue. PQ001: unknown queue.';

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-import psycopg
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import InvalidArgument, LeaseLost
-from airflow_provider_pgqueue.core.lease import settlement
-from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Retry, Success
+from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.source.outcomes import parse_outcomes
+from airflow_provider_pgqueue.spark.source.outcomes import parse_outcomes, settle
 
 log = logging.getLogger(__name__)
 
 _REQUIRED: Final = frozenset({"id", "lock_token"})
-_NAMES: Final = {Success: "success", Rejected: "rejected", Failed: "failed", Retry: "retry"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +51,10 @@ class ArchiveSink(DataSourceStreamArrowWriter):
         counts: Counter[str] = Counter()
         with self._database.connect("pgqueue archive sink") as conn:
             for batch in iterator:
-                for lock_token, outcomes in _by_lease(batch).items():
-                    counts.update(_settle(conn, lock_token, outcomes))
+                tokens = batch.column("lock_token")
+                for token in tokens.unique().to_pylist():
+                    own = batch.filter(pc.equal(tokens, token))
+                    counts.update(settle(conn, _uuid(token), parse_outcomes(own, giver="the stream"))[0])
         return _SinkCounts(counts)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
@@ -70,27 +68,9 @@ class ArchiveSink(DataSourceStreamArrowWriter):
         log.warning("batch %s was not finished; what it archived is done, the rest is delivered again", batchId)
 
 
-def _by_lease(batch: pa.RecordBatch) -> Mapping[UUID, dict[int, Outcome | None]]:
-    leases: defaultdict[UUID, dict[int, Outcome | None]] = defaultdict(dict)
-    tokens = batch.column("lock_token").to_pylist()
-    for token, (id_, outcome) in zip(tokens, parse_outcomes(batch, giver="the stream"), strict=True):
-        leases[_uuid(token)][id_] = outcome
-    return leases
-
-
 def _uuid(token: Any) -> UUID:
     try:
         return UUID(token)
     except (ValueError, TypeError, AttributeError):
         # The token is the right to finish the message, so it is not shown.
         raise InvalidArgument("a lock_token is not one of a lease. Keep it from the lease stream.") from None
-
-
-def _settle(conn: psycopg.Connection[Any], lock_token: UUID, outcomes: Mapping[int, Outcome | None]) -> Counter[str]:
-    lost: set[int] = set()
-    for _, statement in settlement(lock_token, outcomes):
-        try:
-            run(conn, statement)
-        except LeaseLost as error:
-            lost.update(error.ids)
-    return Counter("lost" if id_ in lost else _NAMES[type(outcome)] for id_, outcome in outcomes.items())

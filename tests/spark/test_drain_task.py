@@ -1,0 +1,229 @@
+"""One task of a drain in this process, leasing and in transactions: the same results, and what differs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pytest
+
+from airflow_provider_pgqueue.core import HandlerBroken, InvalidArgument, run, verbs
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.jobs.drain.task import Share
+from tests.waiting import until
+from tools import ROOT
+
+Connection = psycopg.Connection[Any]
+Queue = Callable[..., str]
+NewShare = Callable[..., Share]
+HOLDER = "spark nightly "
+
+
+def share_of(dsn: str, function: Any, **options: Any) -> Share:
+    given: dict[str, Any] = {
+        "database": Database(dsn),
+        "queue": "orders",
+        "function": function,
+        "form": "arrow",
+        "parallelism": 1,
+        "batch_size": 40,
+        "lease_for": None,
+        "topic": None,
+        "max_messages": None,
+        "give_up_after": 20,
+        "transactional": False,
+        "holder": HOLDER,
+        "stop_key": 77,
+    }
+    return Share(**(given | options))
+
+
+@pytest.fixture(params=[False, True], ids=["leasing", "transactional"])
+def share(request: pytest.FixtureRequest, dsn: str) -> NewShare:
+    """The share of a task of both kinds."""
+    return lambda function, **options: share_of(dsn, function, **({"transactional": request.param} | options))
+
+
+def publish(conn: Connection, count: int, **options: Any) -> list[int]:
+    return run(conn, verbs.publish_batch("orders", range(count), **options))
+
+
+def results(conn: Connection) -> Counter[str]:
+    return Counter(result for (result,) in conn.execute("SELECT result FROM messages.message_archive"))
+
+
+def left(conn: Connection) -> set[Any]:
+    return set(conn.execute("SELECT attempts, lock_token FROM messages.message").fetchall())
+
+
+def locked(conn: Connection) -> int:
+    return conn.execute("SELECT FROM messages.locked_batch").rowcount
+
+
+def test_all_is_archived_once_with_the_name_of_the_task(share: NewShare, conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    publish(conn, 300)
+    assert share(lambda messages: None).run(3) == Counter(success=300, leased=300)
+    rows = conn.execute("SELECT DISTINCT result, attempts, handled_by FROM messages.message_archive").fetchall()
+    assert [(result, attempts, by.partition(":")[0]) for result, attempts, by in rows] == [
+        ("success", 1, "spark nightly 3.0")
+    ]
+    assert locked(conn) == 0
+
+
+def test_what_is_raised_retried_or_cannot_be_kept_ends_alike(share: NewShare, conn: Connection, queue: Queue) -> None:
+    queue("orders", max_attempts=2, backoff_first="1 millisecond")
+    publish(conn, 100)
+
+    def judge(messages: pa.Table) -> pa.Table:
+        numbers = [int(message) for message in messages["message"].to_pylist()]
+        if {7, 30, 31}.intersection(numbers):
+            raise ValueError("no order")
+        results = ["retry" if number == 60 else "rejected" if number % 10 == 5 else "success" for number in numbers]
+        outputs = ["{" if number == 50 else '{"a": 1}' for number in numbers]
+        return pa.table({"id": messages["id"], "result": results, "output": outputs})
+
+    counts = share(judge).run(0)
+    until(lambda: counts.update(share(judge).run(0)) or not left(conn))
+    assert results(conn) == {"success": 85, "rejected": 10, "failed": 5}
+    assert (counts["failed"], counts["retried"], counts["lost"]) == (5, 4, 0)
+    assert locked(conn) == 0
+
+
+def test_a_broken_function_costs_no_attempt(share: NewShare, conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    publish(conn, 300)
+
+    def fail(messages: pa.Table) -> None:
+        raise KeyError("order")
+
+    with pytest.raises(HandlerBroken, match="on 20 of the first 20"):
+        share(fail, batch_size=100).run(0)
+    assert left(conn) == {(0, None)}
+    with pytest.raises(InvalidArgument, match="'sucess'"):
+        share(lambda messages: pa.table({"id": messages["id"], "result": ["sucess"] * len(messages)})).run(0)
+    assert left(conn) == {(0, None)}
+    assert locked(conn) == 0
+
+
+def test_a_share_of_so_many_is_not_exceeded(share: NewShare, conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    publish(conn, 100)
+    assert share(lambda messages: None, max_messages=55).run(0)["leased"] == 55
+
+
+def test_a_group_is_handled_in_order(share: NewShare, conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    publish(conn, 40, group_keys=[str(number % 4) for number in range(40)])
+    seen: list[int] = []
+    share(lambda messages: seen.extend(map(int, messages["message"].to_pylist()))).run(0)
+    assert [[n for n in seen if n % 4 == group] for group in range(4)] == [list(range(g, 40, 4)) for g in range(4)]
+    assert results(conn) == {"success": 40}
+
+
+def test_a_call_that_hangs_is_left(share: NewShare, conn: Connection, queue: Queue) -> None:
+    queue("orders", handler_timeout="10 milliseconds", lease_for="1 second", max_attempts=1)
+    publish(conn, 10)
+    assert share(lambda messages: time.sleep(1)).run(0)["timed_out"] == 10
+    assert results(conn) == {"lock_expired": 10}
+
+
+def test_what_is_handled_meanwhile_is_settled_each_second(dsn: str, conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    publish(conn, 40)
+
+    def slow(messages: pa.Table) -> None:
+        if len(messages) > 10:
+            raise ValueError("too many")
+        if 39 in map(int, messages["message"].to_pylist()):
+            with psycopg.connect(dsn, autocommit=True) as own:
+                until(lambda: own.execute("SELECT FROM messages.message_archive").rowcount)
+        time.sleep(0.6)
+
+    assert share_of(dsn, slow).run(0)["success"] == 40
+
+
+def test_a_transactional_task_leases_nothing_and_others_get_nothing_of_its_batch(
+    dsn: str, conn: Connection, queue: Queue
+) -> None:
+    queue("orders")
+    publish(conn, 10)
+
+    def look(messages: pa.Table) -> None:
+        with psycopg.connect(dsn, autocommit=True) as own:
+            assert own.execute("SELECT FROM messages.message WHERE lock_expires_at IS NULL").rowcount == 10
+            assert run(own, verbs.lease("orders")) == []
+            assert run(own, verbs.run_backlog(HOLDER, "orders")) == {"ready": 0, "held": 10, "waiting": 0}
+            assert run(own, verbs.run_backlog("another", "orders")) == {"ready": 0, "held": 0, "waiting": 10}
+
+    assert share_of(dsn, look, transactional=True).run(0)["success"] == 10
+    assert results(conn) == {"success": 10}
+
+
+def test_a_twin_waits_for_the_other_attempt_and_takes_over_when_that_dies(
+    dsn: str, conn: Connection, queue: Queue
+) -> None:
+    queue("orders", lease_for="1 hour")
+    publish(conn, 10)
+    first = process("work_for_ever", dsn)
+    try:
+        until(lambda: locked(conn) == 1, 180)
+        with ThreadPoolExecutor() as pool:
+            twin = pool.submit(share_of(dsn, lambda messages: None, transactional=True).run, 0)
+            looks = "SELECT FROM pg_stat_activity WHERE application_name ~ 'pgqueue drain' AND query ~ 'run_backlog'"
+            until(lambda: conn.execute(looks.encode()).rowcount)
+            assert not twin.done()
+            first.kill()
+            # At once, and not when a lease of an hour ends.
+            assert twin.result(180) == Counter(success=10, leased=10)
+    finally:
+        first.kill()
+        first.wait()
+    rows = conn.execute("SELECT DISTINCT attempts FROM messages.message_archive").fetchall()
+    assert rows == [(2,)]
+
+
+def process(function: str, dsn: str) -> subprocess.Popen[bytes]:
+    """Start a process that calls a function of this module."""
+    code = f"from tests.spark.test_drain_task import {function}; {function}({dsn!r})"
+    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+
+
+def work_for_ever(dsn: str) -> None:
+    share_of(dsn, lambda messages: time.sleep(3600), transactional=True).run(0)
+
+
+def test_a_message_that_kills_its_process_is_dead_in_the_end(dsn: str, conn: Connection, queue: Queue) -> None:
+    queue("orders", lease_for="1 hour", max_attempts=2)
+    publish(conn, 20)
+    ends = [process("die_of_seven", dsn).wait(180) for _ in range(3)]
+    assert ends == [-signal.SIGKILL, -signal.SIGKILL, 0]
+    # With the others of its batch, as under a lease.
+    assert results(conn) == {"lock_expired": 5, "success": 15}
+    rows = conn.execute("SELECT DISTINCT attempts FROM messages.message_archive WHERE result = 'lock_expired'")
+    assert rows.fetchall() == [(2,)]
+    assert locked(conn) == 0
+
+
+def die_of_seven(dsn: str) -> None:
+    def function(messages: pa.Table) -> None:
+        if "7" in messages["message"].to_pylist():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    share_of(dsn, function, transactional=True, batch_size=5).run(0)
+
+
+def test_a_queue_with_a_max_leased_is_refused(dsn: str, conn: Connection, queue: Queue) -> None:
+    queue("orders", max_leased=5)
+    publish(conn, 1)
+    with pytest.raises(InvalidArgument, match="max_leased of 5"):
+        share_of(dsn, lambda messages: None, transactional=True).run(0)
