@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import Duplicate, InvalidArgument, QueueFull, QueueNotFound, QueuePaused, run, verbs
-from airflow_provider_pgqueue.core.errors import QueueNotEmpty
-from tests.waiting import until_leases_expire
+from airflow_provider_pgqueue.core.errors import InUse, QueueNotEmpty
+from tests.waiting import until_leases_expire, until_waiting
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -184,6 +184,53 @@ def test_leases_that_exist_when_the_limit_is_set_count(conn: Connection, queue: 
     assert len(run(conn, verbs.lease("orders", max_messages=9))) == 1
     run(conn, verbs.archive(held[0].lock_token, [held[0].id]))
     assert len(run(conn, verbs.lease("orders", max_messages=9))) == 1
+
+
+def test_a_lease_that_is_not_committed_when_the_limit_is_set_counts(connect: Connect, queue: Queue) -> None:
+    conn, holder, publisher = connect(), connect(autocommit=False), connect(options="-c lock_timeout=3s")
+    run(conn, verbs.publish_batch(queue("orders"), range(9)))
+    assert len(run(holder, verbs.lease("orders", max_messages=3))) == 3
+    with ThreadPoolExecutor(1) as pool:
+        change = pool.submit(run, connect(), verbs.alter_queue("orders", max_leased=4))
+        until_waiting(conn)
+        run(publisher, verbs.publish("orders", 9))  # waits for nobody
+        holder.commit()
+        change.result(timeout=20)
+    assert len(run(conn, verbs.lease("orders", max_messages=9))) == 1
+
+
+@pytest.mark.parametrize("priorities", [(0,), (0, 1, 2, 3, 4, 5, 6)], ids=["one", "band"])
+def test_a_lease_that_began_before_the_limit_was_committed_obeys_it(
+    connect: Connect, queue: Queue, priorities: tuple[int, ...]
+) -> None:
+    conn, governor = connect(), connect(autocommit=False)
+    queue("orders")
+    for priority in priorities:
+        run(conn, verbs.publish_batch("orders", range(9), priority=priority))
+    run(conn, verbs.consume("orders", max_messages=1))  # sets a mark
+    while len(priorities) > 1 and not value(conn, "SELECT count(*) FROM messages.queue_priority WHERE follows"):
+        run(conn, verbs.consume("orders", max_messages=100))
+        conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority")
+    run(conn, verbs.publish_batch("orders", range(9)))
+    sessions = [connect() for _ in range(3)]
+    run(governor, verbs.alter_queue("orders", max_leased=2))
+    with ThreadPoolExecutor(3) as pool:
+        leases = [pool.submit(run, session, verbs.lease("orders", max_messages=2)) for session in sessions]
+        until_waiting(conn, sessions=3)  # they have read the queue, which has no limit for them
+        governor.commit()
+        assert sum(len(lease.result(timeout=20)) for lease in leases) == 2
+    assert value(conn, "SELECT count(*) FROM messages.message WHERE lock_token IS NOT NULL") == 2
+
+
+def test_a_limit_is_not_set_while_a_transaction_that_leased_stays_open(connect: Connect, queue: Queue) -> None:
+    conn, holder, other = connect(), connect(autocommit=False), connect(options="-c lock_timeout=3s")
+    run(conn, verbs.publish_batch(queue("orders"), range(9)))
+    run(conn, verbs.publish(queue("others"), 1))
+    run(holder, verbs.lease("orders", max_messages=3))
+    run(other, verbs.alter_queue("others", max_leased=4))  # nobody leased from it
+    with pytest.raises(InUse, match="queue 'orders' is in use"):
+        run(conn, verbs.alter_queue("orders", max_leased=4))
+    assert len(run(other, verbs.lease("orders", max_messages=9))) == 6
 
 
 PLAIN_LEASE = """

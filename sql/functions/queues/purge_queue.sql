@@ -22,6 +22,7 @@ BEGIN
             DELETE FROM messages.message m WHERE m.id = ANY (gone);
             DELETE FROM messages.dedup d WHERE d.queue_name = purge_queue.queue_name AND d.id = ANY (gone);
             PERFORM messages.repair_stuck_groups(purge_queue.queue_name);
+            PERFORM messages.record_audit('purge_queue', purge_queue.queue_name, '{}', cardinality(gone));
             RETURN cardinality(gone);
         EXCEPTION WHEN lock_not_available THEN
             PERFORM pg_sleep(random() / 20);

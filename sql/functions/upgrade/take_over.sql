@@ -44,6 +44,7 @@ BEGIN
         GET DIAGNOSTICS renamed = ROW_COUNT;
     END IF;
     UPDATE messages.archive_policy SET gone_before_xid = least(gone_before_xid, horizon);
+    PERFORM messages.begin_history();
     PERFORM messages.make_archive_partitions();
     DELETE FROM messages.release_object o WHERE o.kind = 'cluster';
     INSERT INTO messages.release_object (kind, name, definition, server)
