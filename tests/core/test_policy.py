@@ -104,7 +104,7 @@ def test_a_drop_that_would_not_see_what_publishers_commit_meanwhile_is_refused(
 ) -> None:
     queue("orders")
     conn.execute(f"SET default_transaction_isolation = '{level}'".encode())
-    with pytest.raises(InvalidArgument, match=f"is {level}. Nothing was dropped. .* READ COMMITTED"):
+    with pytest.raises(InvalidArgument, match=f"is {level}. Nothing was changed. .* READ COMMITTED"):
         run(conn, verbs.drop_queue("orders"))
     conn.execute("SET default_transaction_isolation = 'read uncommitted'")
     assert run(conn, verbs.drop_queue("orders")) == 0
