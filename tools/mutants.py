@@ -322,7 +322,10 @@ MUTANTS: Final = (
         "false AND",
     ),
     _m("publish: no depth", "check_max_depth", "IF free < 0 THEN", "IF false THEN", *DEPTH_TESTS),
-    _m("publish: full for ever", "check_max_depth", "IF free < 0 AND moment", "IF false AND moment", *DEPTH_TESTS),
+    _m("publish: full for ever", "check_max_depth", "    IF moment >= ", "    IF false AND moment >= ", *DEPTH_TESTS),
+    _m("publish: what is open is nothing", "check_max_depth", "max_depth - open - count", "max_depth - count", POLICY),
+    _m("publish: a pause after what may roll back", "check_max_depth", "(free + young + open) * 50", "0", POLICY),
+    _m("publish: all get the same room", "check_max_depth", "max(nextval(queue.depth_number))", "last", POLICY),
     _m(
         "publish: any size, by the trigger",
         "new_message",

@@ -432,3 +432,15 @@ def test_a_lease_beside_10000_groups_reads_no_more_than_it_takes(connect: Connec
     assert row is not None
     assert row[0] == 0
     assert row[1] < 100
+
+
+def test_a_purge_of_a_long_group_takes_as_long_as_the_group_is(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    run(conn, verbs.publish_batch("orders", range(20_000), group_keys=["a"] * 20_000))
+    publish(conn, "b1")
+    (head, _) = sorted(lease(conn, max_messages=2), key=lambda message: message.id)
+    conn.execute("SET statement_timeout = '20s'")  # one by one it took more than a minute
+    assert run(conn, verbs.purge_queue("orders")) == 19_999
+    finish(conn, head)
+    publish(conn, "a2")
+    assert bodies(lease(conn)) == ["a2"]

@@ -39,10 +39,10 @@ BEGIN
     IF NOT FOUND THEN
         PERFORM messages.raise_unknown_queue(alter_queue.queue_name);
     END IF;
-    IF alter_queue.max_depth > 0 AND before.depth_left IS NULL THEN
+    IF alter_queue.max_depth > 0 AND before.depth_number IS NULL THEN
         PERFORM messages.create_depth_sequences(alter_queue.queue_name);
     ELSIF alter_queue.max_depth > 0 THEN
-        PERFORM setval(before.depth_left, 0);                      -- the next publish counts anew
+        PERFORM setval(before.depth_last, 0);                      -- the next publish counts anew
         PERFORM messages.store_moment(before.depth_recount_at, 'epoch');
     END IF;
     UPDATE messages.queue q
