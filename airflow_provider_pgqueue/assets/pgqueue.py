@@ -44,8 +44,11 @@ def queue_of(uri: str) -> dict[str, str]:
 
 
 def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> OpenLineageDataset:
-    """Return the dataset that OpenLineage knows the queue by."""
+    """Return the dataset that OpenLineage knows the queue by, which is that of our operators."""
     from airflow.providers.common.compat.openlineage.facet import Dataset
 
+    from airflow_provider_pgqueue.lineage import place_of
+
     found = queue_of(asset.uri)
-    return Dataset(namespace=f"pgqueue://{found['pgqueue_conn_id']}", name=found["queue_name"])
+    place, database = place_of(found["pgqueue_conn_id"])
+    return Dataset(namespace=f"pgqueue://{place}", name=f"{database}/{found['queue_name']}")
