@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_pgqueue.core.argument import Rule, check, only_texts
+from airflow_provider_pgqueue.lineage import QueueLineage
 
 SOON = timedelta(seconds=5)
 LATEST = timedelta(minutes=5)
+# Airflow 3.1 knows only yes, for twice as long each time, and takes a number for an error.
+DOUBLED: Final[float] = True if BaseOperator.retry_exponential_backoff is False else 2
 
 
-class QueueTask(BaseOperator):
+class QueueTask(QueueLineage, BaseOperator):
     """A task that uses the queue.
 
     A retry comes after five seconds, and each further one after twice as long, up to five minutes: for Airflow's
@@ -34,7 +37,7 @@ class QueueTask(BaseOperator):
         self,
         *,
         retry_delay: timedelta | float = SOON,
-        retry_exponential_backoff: float = 2,
+        retry_exponential_backoff: float = DOUBLED,
         max_retry_delay: timedelta | float | None = LATEST,
         **kwargs: Any,
     ) -> None:

@@ -99,6 +99,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 -- Groups: one message at a time, in order
 \ir functions/groups/group_lock_key.sql
 \ir functions/groups/enter_groups.sql
+\ir functions/groups/start_groups.sql
+\ir functions/groups/share_group_locks.sql
 \ir functions/groups/make_next_of_group_ready.sql
 \ir functions/groups/make_next_of_missed_groups_ready.sql
 \ir functions/groups/repair_stuck_groups.sql
@@ -106,6 +108,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 -- Queues and their policy
 \ir functions/queues/create_queue.sql
 \ir functions/queues/alter_queue.sql
+\ir functions/queues/renew_marks.sql
 \ir functions/queues/pause_queue.sql
 \ir functions/queues/resume_queue.sql
 \ir functions/queues/purge_queue.sql
@@ -196,6 +199,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/health/health_prepared_transaction.sql
 \ir functions/health/health_replication.sql
 \ir functions/health/health_schedules.sql
+\ir functions/health/health_dispatches.sql
 \ir functions/health/health_settings.sql
 \ir functions/health/health_upkeep_lag.sql
 \ir functions/health/health_waiting_messages.sql

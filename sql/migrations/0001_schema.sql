@@ -16,7 +16,8 @@ CREATE TABLE messages.queue (
     max_body_bytes   integer     NOT NULL DEFAULT 1048576 CHECK (max_body_bytes BETWEEN 1 AND 268435455),
     max_leased       integer     CHECK (max_leased >= 1),
     max_depth        bigint      CHECK (max_depth >= 1),
-    depth_left       regclass,
+    depth_number     regclass,
+    depth_last       regclass,
     depth_recount_at regclass,
     shared_low_water regclass,
     shared_sweep_due regclass,
@@ -24,7 +25,7 @@ CREATE TABLE messages.queue (
     paused           boolean     NOT NULL DEFAULT false,
     created_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT queue_max_depth_needs_its_sequences
-        CHECK (max_depth IS NULL OR (depth_left IS NOT NULL AND depth_recount_at IS NOT NULL)),
+        CHECK (max_depth IS NULL OR num_nulls(depth_number, depth_last, depth_recount_at) = 0),
     CONSTRAINT queue_shares_both_marks CHECK ((shared_low_water IS NULL) = (shared_sweep_due IS NULL))
 );
 COMMENT ON TABLE messages.queue IS 'A named stream of messages and its policy.';
@@ -39,8 +40,9 @@ COMMENT ON COLUMN messages.queue.notify IS 'always: every publish rings; gated: 
 COMMENT ON COLUMN messages.queue.on_dead_head IS 'What a dead message does to its group: block it until the message has a remedy, or skip to the next.';
 COMMENT ON COLUMN messages.queue.max_body_bytes IS 'Largest body that can be published, as the size of its jsonb value.';
 COMMENT ON COLUMN messages.queue.max_leased IS 'Largest number of messages that are leased at once; NULL for any.';
-COMMENT ON COLUMN messages.queue.max_depth IS 'Largest number of unfinished messages; NULL for any. Concurrent publishers may exceed it by what they publish.';
-COMMENT ON COLUMN messages.queue.depth_left IS 'Sequence: how many more messages can be published before the depth is counted again.';
+COMMENT ON COLUMN messages.queue.max_depth IS 'Largest number of unfinished messages, those of open transactions among them; NULL for any.';
+COMMENT ON COLUMN messages.queue.depth_number IS 'Sequence: a number for each message that asks for room.';
+COMMENT ON COLUMN messages.queue.depth_last IS 'Sequence: the last number for which there is room, until the depth is counted again.';
 COMMENT ON COLUMN messages.queue.depth_recount_at IS 'Sequence: the moment from which a full queue may be counted again.';
 COMMENT ON COLUMN messages.queue.shared_low_water IS 'Sequence: the low_water that priorities without a backlog share; NULL until there are many.';
 COMMENT ON COLUMN messages.queue.shared_sweep_due IS 'Sequence: the sweep_due that they share.';
