@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,10 +15,13 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import DispatchNotFound
 from airflow_provider_pgqueue.core.message import Dispatch, Message
+from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+log = logging.getLogger(__name__)
 
 CONF: Final = "pgqueue"
 """The key of a run's `conf` under which its messages are named."""
@@ -28,7 +32,7 @@ def get_messages(context: Context, *, ids: Iterable[int] | None = None) -> list[
 
     The leases belong to the run: nothing has to be archived or renewed. When the run has succeeded, its messages are
     archived; a task that is repeated gets the same messages again. In a run that was cleared after its messages were
-    finished, they come from the archive.
+    finished, they come from the archive; so do the dead messages of a run of `PgQueueDispatchDeadOperator`.
 
     :param ids: only these, for example in a mapped task: `context["dag_run"].conf["pgqueue"]["ids"]` has all.
 
@@ -49,7 +53,54 @@ def get_messages(context: Context, *, ids: Iterable[int] | None = None) -> list[
 def conf_of(dispatch: Dispatch, pgqueue_conn_id: str, conf: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the `conf` of a run: the caller's, and which messages it has. Never a body."""
     named = {"pgqueue_conn_id": pgqueue_conn_id, "queue_name": dispatch.queue_name, "ids": dispatch.ids}
+    if dispatch.fingerprint is not None:
+        named["fingerprint"] = dispatch.fingerprint
     return {**(conf or {}), CONF: named}
+
+
+def hand_over(
+    pgqueue_conn_id: str,
+    queue_name: str,
+    dag_id: str,
+    opening: Statement[list[Dispatch]],
+    conf: Mapping[str, Any] | None = None,
+) -> Counter[str]:
+    """Reconcile, start the runs that an earlier dispatcher recorded and did not start, and those of `opening`.
+
+    `opening` is run until it opens no more. Returns how many were started, and how many earlier ones ended how. A
+    paused DAG gets none.
+    """
+    with PgQueueHook(pgqueue_conn_id).connect() as conn:
+        done, unstarted = reconcile(conn, queue_name, dag_id)
+        if dag_runs.is_paused(dag_id):
+            log.warning("DAG %s is paused: it gets no messages of queue %s", dag_id, queue_name)
+            return done
+        while unstarted or (unstarted := run(conn, opening)):
+            done["started"] += _start(conn, unstarted, pgqueue_conn_id, conf)
+            unstarted = []
+    log.info("queue %s for DAG %s: %s", queue_name, dag_id, dict(done))
+    return done
+
+
+def _start(
+    conn: psycopg.Connection[Any],
+    dispatches: Sequence[Dispatch],
+    pgqueue_conn_id: str,
+    conf: Mapping[str, Any] | None = None,
+) -> int:
+    """Start the runs of recorded dispatches, note each, and return how many.
+
+    Raises RunRefused if Airflow makes none, after it ended the dispatches whose runs were not started.
+    """
+    for place, one in enumerate(dispatches):
+        try:
+            dag_runs.start_run(one.dag_id, one.run_id, conf_of(one, pgqueue_conn_id, conf))
+        except dag_runs.RunRefused as error:
+            for refused in dispatches[place:]:
+                run(conn, verbs.end_dispatch(refused.dag_id, refused.run_id, "refused", details=str(error)))
+            raise
+        run(conn, verbs.start_dispatch(one.dispatch_id))
+    return len(dispatches)
 
 
 def reconcile(

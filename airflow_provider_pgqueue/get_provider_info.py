@@ -31,6 +31,7 @@ def get_provider_info() -> dict[str, Any]:
             "operators.schedule",
             "operators.consume",
             "operators.dispatch",
+            "operators.dispatch_dead",
             "operators.requeue",
             "operators.repair",
             "operators.upkeep",

@@ -28,6 +28,7 @@ class QueueTask(BaseOperator):
     """Where an argument is kept, if not under its own name, because Airflow uses that."""
     unseen_fields: ClassVar[frozenset[str]] = frozenset({"message"})
     """Templates that Airflow renders, but neither stores nor shows under Rendered Template: they are bodies."""
+    _made_later: frozenset[str] = frozenset()
 
     def __init__(
         self,
@@ -53,13 +54,16 @@ class QueueTask(BaseOperator):
         """Check the arguments as they were written; where a template or another task makes one, only its texts."""
         given = self._given()
         later = {name: value for name, value in given.items() if self._comes_later(name, value)}
+        self._made_later = frozenset(later)
         # Airflow stores the template itself, and a NUL in one DAG would end the processor of all.
         check(later, dict.fromkeys(later, only_texts))
         check({name: value for name, value in given.items() if name not in later}, self.rules)
 
     def check_rendered(self) -> None:
-        """Check all arguments, as the task got them."""
-        check(self._given(), self.rules)
+        """Check what templates and other tasks made; all else was checked when it was written."""
+        if self._made_later:
+            given = self._given()
+            check({name: given[name] for name in self._made_later}, self.rules)
 
     def _given(self) -> dict[str, Any]:
         return {name: getattr(self, self.attributes.get(name, name)) for name in self.rules}
@@ -70,7 +74,7 @@ class QueueTask(BaseOperator):
 
 def _is_template(value: Any) -> bool:
     if isinstance(value, str):
-        return "{{" in value or "{%" in value
+        return "{{" in value or "{%" in value or "{#" in value
     if isinstance(value, Mapping):
         return any(_is_template(one) for one in value.values())
     if isinstance(value, list | tuple):

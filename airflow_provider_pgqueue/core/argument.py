@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -101,6 +102,27 @@ def texts(value: Any) -> str | None:
     return None if good else "Give a list of texts."
 
 
+def ids(value: Any) -> str | None:
+    """Judge a list of ids of messages, which may be its JSON text, as a template makes it."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = None
+    good = isinstance(value, list | tuple) and all(type(one) is int and 0 < one < 2**63 for one in value)
+    return None if good else "Give a list of ids."
+
+
+def moment_or_text(value: Any) -> str | None:
+    """Judge a moment with a time zone, or its ISO text, as a template makes it."""
+    try:
+        found = datetime.fromisoformat(value) if isinstance(value, str) else value
+    except ValueError:
+        found = None
+    good = isinstance(found, datetime) and found.tzinfo is not None
+    return None if good else "Give a datetime with a time zone, or its ISO text."
+
+
 def results(value: Any) -> str | None:
     """Judge a list of results that make a message dead."""
     good = isinstance(value, list | tuple) and value and all(isinstance(one, str) and one in RESULTS for one in value)
@@ -161,6 +183,11 @@ def share_or_number(value: Any) -> str | None:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return None
     return "Give a share such as 0.1, up to 1.0, or a whole number of messages from 1, or None for never."
+
+
+def one_of(*allowed: str) -> Rule:
+    """Return a rule for one of a few words."""
+    return lambda value: None if value in allowed else f"Give {' or '.join(allowed)}."
 
 
 def truth(value: Any) -> str | None:

@@ -11,7 +11,7 @@ from itertools import islice
 from threading import Lock
 from typing import Any, Final
 
-from airflow_provider_pgqueue.core.errors import HandlerBroken, InvalidArgument
+from airflow_provider_pgqueue.core.errors import HandlerBroken
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Retry
 
@@ -50,8 +50,6 @@ class Breaker:
     """
 
     def __init__(self, queue_name: str, give_up_after: int | None) -> None:
-        if give_up_after is not None and give_up_after < 0:
-            raise InvalidArgument(f"give_up_after is {give_up_after}. Give a number of messages, or 0 for never.")
         self._queue_name = queue_name
         self._warnings = Warnings(log.warning)
         self._first = give_up_after or 0

@@ -1,4 +1,4 @@
-"""Calls a handler, with a time limit if there is one."""
+"""Calls a handler that has a time limit."""
 
 from __future__ import annotations
 
@@ -15,38 +15,35 @@ A = TypeVar("A")
 
 
 class TimeIsUp(Exception):
-    """A call took longer than it may; it continues in a thread that nobody waits for."""
+    """A call took longer than `limit`; it continues in a thread that nobody waits for, as `hanging` calls now do."""
+
+    def __init__(self, limit: timedelta, hanging: int) -> None:
+        super().__init__(f"the call took longer than {limit}")
+        self.limit = limit
+        self.hanging = hanging
 
 
 class Caller:
-    """Calls functions in this thread, or with a limit in another one, always the same until a call exceeds the limit.
+    """Calls functions in another thread, always the same until a call exceeds the limit.
 
     Python cannot end a thread. One that hangs is left behind: what it returns later is dropped, and it does not keep
     the process from ending. The next call gets a new thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limit: timedelta) -> None:
+        self.limit = limit
         self._thread: _Thread | None = None
         self._left: list[_Thread] = []
 
-    @property
-    def hanging(self) -> int:
-        """How many calls that exceeded their limit still run."""
-        self._left = [thread for thread in self._left if thread.is_alive()]
-        return len(self._left)
-
-    def call(self, function: Callable[[A], T], argument: A, limit: timedelta | None) -> T:
-        """Return what the function returns, and raise what it raises; TimeIsUp after the limit."""
-        if limit is None:
-            return function(argument)
+    def call(self, function: Callable[[A], T], argument: A, times: int = 1) -> T:
+        """Return what the function returns, and raise what it raises; TimeIsUp after so many times the limit."""
         if self._thread is None:
             self._thread = _Thread()
-        future = self._thread.begin(function, argument)
+        future, limit = self._thread.begin(function, argument), self.limit * times
         try:
             error = future.exception(limit.total_seconds())
         except TimeoutError:
-            self._leave(self._thread)
-            raise TimeIsUp from None
+            raise TimeIsUp(limit, self._leave(self._thread)) from None
         if error is not None:
             raise error
         return future.result()
@@ -59,10 +56,12 @@ class Caller:
         if self._thread is not None:
             self._thread.end()
 
-    def _leave(self, thread: _Thread) -> None:
+    def _leave(self, thread: _Thread) -> int:
+        """Go on without a thread, and return how many that were left still run."""
         thread.end()
-        self._left.append(thread)
+        self._left = [left for left in self._left if left.is_alive()] + [thread]
         self._thread = None
+        return len(self._left)
 
 
 class _Thread(threading.Thread):

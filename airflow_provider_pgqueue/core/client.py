@@ -17,7 +17,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import dict_row
 
 from airflow_provider_pgqueue.core.errors import InvalidMessage, LeaseLost, translate
-from airflow_provider_pgqueue.core.message import Row
+from airflow_provider_pgqueue.core.message import Duplicate, Row
 
 T = TypeVar("T")
 ZERO: Final = timedelta(0)
@@ -217,6 +217,10 @@ def list_of(kind: Callable[..., T]) -> Callable[[list[Row]], list[T]]:
 def messages_of(kind: Callable[..., T]) -> Callable[[list[Row]], list[T]]:
     """Return a decoder like `list_of` for messages: the column `message` in SQL is the field `body` in Python."""
     return lambda rows: [kind(body=row.pop("message"), **row) for row in rows]
+
+
+def ids_or_duplicates(rows: list[Row]) -> list[int]:
+    return [Duplicate(row["id"]) if row["duplicate"] else row["id"] for row in rows]
 
 
 def unless_lost(ids: Collection[int]) -> Callable[[list[Row]], list[int]]:

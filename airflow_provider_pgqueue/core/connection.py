@@ -47,13 +47,13 @@ DEFAULTS: Final[dict[str, Any]] = {
 _THRESHOLD: Final = re.compile(r"(?:^|(?<=[\s?&]))prepare_threshold\s*=\s*('[\w.+-]*'|[\w.+-]*)(?:&|(?=\s|$))")
 
 
-def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
+def connect(conninfo: str = "", *, check_schema: bool = False, **arguments: Any) -> psycopg.Connection[Any]:
     """Return a new autocommit connection; ConnectionFailed if it cannot be opened.
 
     Its transactions are READ COMMITTED, and texts, moments and durations arrive as they were sent, whatever the role,
     database or server sets; behind a pooler that holds for the verbs, and for what is inside `conn.transaction()`. JSON
     that Python cannot read arrives as `Unreadable`. A dead network is noticed after about 25 seconds. `arguments` are
-    parameters of libpq and psycopg.
+    parameters of libpq and psycopg. With `check_schema` it raises as `check_version` does.
 
     Statements are prepared, unless a pooler such as PgBouncer stands in between, where the next transaction may have
     another session: then `prepare_threshold` is None. Give it, also in the connection string, to say otherwise.
@@ -72,6 +72,12 @@ def connect(conninfo: str = "", **arguments: Any) -> psycopg.Connection[Any]:
         raise translate(error) from error
     conn.isolation_level = _mind_pooler(conn, row, given)
     read_any_json(conn)
+    if check_schema:
+        try:
+            check_version(conn)
+        except BaseException:
+            conn.close()
+            raise
     return conn
 
 
@@ -134,7 +140,11 @@ def read_any_json(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) 
 
 
 def json_reader(conn: psycopg.Connection[Any]) -> Callable[[list[str]], list[Any]]:
-    """Return what reads JSON texts as this connection reads JSON, of a whole batch in one call if that is our way."""
+    """Return what reads JSON texts as this connection reads JSON, of a whole batch in one call if that is our way.
+
+    It is our way unless the caller chose another one, as for `read_any_json`.
+    """
+    read_any_json(conn)
     loader = conn.adapters.get_loader(_JSONB, Format.BINARY)
     if loader is None or getattr(loader, "_loads", None) is _read_json:
         return _read_all_json

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import fields, make_dataclass
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -12,12 +13,11 @@ from uuid import UUID
 import psycopg
 from psycopg.rows import tuple_row
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import is_alone, own_transaction, run, to_json
-from airflow_provider_pgqueue.core.connection import json_reader, read_any_json
+from airflow_provider_pgqueue.core.client import is_alone, to_json
+from airflow_provider_pgqueue.core.connection import json_reader
 from airflow_provider_pgqueue.core.errors import translate
-from airflow_provider_pgqueue.core.message import LeasePolicy, Message, messages_from
-from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success, is_plain
+from airflow_provider_pgqueue.core.message import LeasePolicy, Message
+from airflow_provider_pgqueue.core.outcome import PLAIN, Failed, Rejected, Success, is_plain
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.verbs.lease import outcomes_as_json
 
@@ -27,8 +27,8 @@ _POLICY_LASTS: Final = 10.0  # seconds until a changed policy of the queue is no
 class Intake:
     """The messages of one queue, as one consumer takes them over one connection.
 
-    It sends two statements again and again, with one cursor, and reads their rows by position: for ten messages a call
-    of `run` takes longer in Python than in the server (docs/decisions/0024-one-round-trip-per-batch.md).
+    It sends three statements again and again, with one cursor, and reads their rows by position: for ten messages a
+    call of `run` takes longer in Python than in the server (docs/decisions/0024-one-round-trip-per-batch.md).
     """
 
     def __init__(
@@ -42,7 +42,6 @@ class Intake:
         topic: str | None = None,
         headers: Mapping[str, Any] | None = None,
     ) -> None:
-        read_any_json(conn)
         self.conn = conn
         self._queue_name = queue_name
         self._handled_by = handled_by
@@ -59,12 +58,14 @@ class Intake:
         """The policy of the queue, at most ten seconds old, with what this consumer says otherwise."""
         now = time.monotonic()
         if self._policy is None or now >= self._policy_ends:
-            policy = run(self.conn, verbs.lease_policy(self._queue_name))
+            ((lease_for, handler_timeout, counts_leases),) = self._fetch(
+                "lease_policy", [self._queue_name], alone=is_alone(self.conn)
+            )
             self._policy, self._policy_ends = (
-                replace(
-                    policy,
-                    lease_for=self._lease_for or policy.lease_for,
-                    handler_timeout=self._handler_timeout or policy.handler_timeout,
+                LeasePolicy(
+                    lease_for=self._lease_for or lease_for,
+                    handler_timeout=self._handler_timeout or handler_timeout,
+                    counts_leases=counts_leases,
                 ),
                 now + _POLICY_LASTS,
             )
@@ -81,30 +82,42 @@ class Intake:
 
     def lease(self, max_messages: int) -> list[Message]:
         """Lease up to so many messages, as `verbs.lease` does."""
-        rows = self._fetch("lease_batch", max_messages, is_alone(self.conn))
-        return messages_from(rows, self._read_json)
+        alone = is_alone(self.conn)
+        return _messages(self._fetch("lease_batch", [*self._wanted(max_messages), alone], alone=alone), self._read_json)
 
     def exchange(
         self, lock_token: UUID, outcomes: Mapping[int, Success | Rejected | Failed | None], max_messages: int
-    ) -> tuple[set[int], list[Message]]:
+    ) -> tuple[set[int], list[Message]] | None:
         """Archive messages and lease others; return which of the ids were lost, and the messages.
 
-        Both take effect, or after an error neither does. An outcome of None is success.
+        Both take effect, or after an error neither does; None if it is not possible now. An outcome of None is success.
         """
+        if not self.can_exchange:
+            return None
         ids = list(outcomes)
-        special = {id_: outcome for id_, outcome in outcomes.items() if outcome and not is_plain(outcome)}
+        # By identity first, which most are: a call for each message takes longer.
+        special = {
+            id_: outcome
+            for id_, outcome in outcomes.items()
+            if outcome and outcome is not PLAIN and not is_plain(outcome)
+        }
         said = outcomes_as_json(special) if special else None
-        rows = self._fetch("archive_and_lease_batch", max_messages, lock_token, _array(ids), said)
+        arguments = [*self._wanted(max_messages), lock_token, _array(ids), said]
+        rows = self._fetch("archive_and_lease_batch", arguments, alone=True)
         archived = rows[0][-1]
         lost = set[int]() if archived is None else set(ids).difference(archived)
         found = [row[:-1] for row in rows if row[0] is not None]
-        return lost, messages_from(found, self._read_json)
+        return lost, _messages(found, self._read_json)
 
-    def _fetch(self, name: str, max_messages: int, *more: Any) -> list[tuple[Any, ...]]:
-        arguments = (self._queue_name, max_messages, self._lease_for, self._handled_by, *self._chosen, *more)
+    def _wanted(self, max_messages: int) -> list[Any]:
+        return [self._queue_name, max_messages, self._lease_for, self._handled_by, *self._chosen]
+
+    def _fetch(self, name: str, arguments: list[Any], *, alone: bool) -> list[tuple[Any, ...]]:
+        # As client.own_transaction, for whoever has asked already whether the statement is alone.
+        own = self.conn.transaction() if alone and self.conn.isolation_level is not None else nullcontext()
         try:
             # Binary, because the texts of moments and durations depend on settings.
-            with own_transaction(self.conn):
+            with own:
                 return self._cursor.execute(query(name), arguments, binary=True).fetchall()
         except psycopg.Error as error:
             raise translate(error) from error
@@ -113,3 +126,22 @@ class Intake:
 def _array(ids: Sequence[int]) -> str:
     # Ten times as fast as the driver, which looks at each number for the smallest type that holds all.
     return "{" + ",".join(map(str, ids)) + "}"
+
+
+# A frozen dataclass sets each attribute by a call. So a message is made as this, in a tenth of the time, and then told
+# what it is.
+_Unfrozen: Any = make_dataclass("_Unfrozen", [field.name for field in fields(Message)], slots=True, eq=False)
+
+
+def _messages(rows: list[tuple[Any, ...]], read_json: Callable[[list[str]], list[Any]]) -> list[Message]:
+    """Return rows with the fields of a Message in order, body and headers as JSON text, as messages."""
+    if not rows:
+        return []
+    found = [_Unfrozen(*row) for row in rows]
+    bodies = read_json([message.body for message in found])
+    for message, body in zip(found, bodies, strict=True):
+        message.body = body
+        if message.headers is not None:
+            (message.headers,) = read_json([message.headers])
+        message.__class__ = Message
+    return found

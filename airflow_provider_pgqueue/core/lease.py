@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Protocol, Self, overload
@@ -68,7 +68,7 @@ class Lease(Sequence[Message]):
         renewal: Renewal | None = None,
     ) -> None:
         self._conn = conn
-        self._messages = tuple(messages)
+        self.messages = tuple(messages)
         self._lease_for = lease_for
         self._handled_by = handled_by
         self._token = messages[0].lock_token if messages else None
@@ -86,13 +86,13 @@ class Lease(Sequence[Message]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[Message]: ...
     def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
-        return self._messages[index]
+        return self.messages[index]
 
     def __iter__(self) -> Iterator[Message]:
-        return iter(self._messages)
+        return iter(self.messages)
 
     def __len__(self) -> int:
-        return len(self._messages)
+        return len(self.messages)
 
     def __repr__(self) -> str:
         return f"<Lease of {quantity(len(self))}, {len(self._held)} held>"
@@ -100,20 +100,16 @@ class Lease(Sequence[Message]):
     @property
     def held(self) -> list[Message]:
         """The messages that are neither settled nor known to be lost."""
-        return [message for message in self._messages if message.id in self._held]
+        return [message for message in self.messages if message.id in self._held]
 
     def holds(self, message: Message) -> bool:
         """Return whether a message is neither settled nor known to be lost."""
         return message.id in self._held
 
-    def holds_just(self, ids: Collection[int]) -> bool:
-        """Return whether these are the only messages that are neither settled nor known to be lost."""
-        return self._held == set(ids)
-
     def __enter__(self) -> Self:
         # In a transaction of the caller a renewal would take effect at its commit only: too late for a long handler.
         if self._held and self._conn.autocommit:
-            renewal = self._renewal or self._own_renewal.enter_context(Renewal())
+            renewal = self._renewal or self._own_renewal.enter_context(closing(Renewal()))
             renewal.hold(self, self._length())
         return self
 
@@ -254,22 +250,26 @@ class Lease(Sequence[Message]):
     ) -> list[Message] | None:
         """Settle the last messages of this lease and lease others in one call; return them, or None if that cannot be.
 
-        Then nothing has happened. `lost` has the ids of those that were lost; the others are archived.
+        It cannot if it holds others too. Then nothing has happened. `lost` has the ids of those that were lost; the
+        others are archived.
         """
         finals = {id_: outcome for id_, outcome in outcomes.items() if not isinstance(outcome, Retry)}
-        if len(finals) < len(outcomes) or self._token is None or not intake.can_exchange:
+        if len(finals) < len(outcomes) or self._token is None:
             return None
         with self._calling:
-            # Again: somebody beside the handler may have settled them.
-            if not self.holds_just(finals):
+            # Nobody began the others, or somebody beside the handler has settled some of these.
+            if self._held != finals.keys():
                 return None
             try:
-                lost, messages = intake.exchange(self._token, finals, max_messages)
+                exchanged = intake.exchange(self._token, finals, max_messages)
             except PgQueueError:
                 if self._conn.closed:
                     raise
                 # What refused it, such as an outcome or a queue that is paused now, shows in a call of its own.
                 return None
+            if exchanged is None:
+                return None
+            lost, messages = exchanged
             self.lost |= lost
             self._held.clear()
         return messages
@@ -322,7 +322,7 @@ class Lease(Sequence[Message]):
 
     def _length(self) -> timedelta:
         if self._lease_for is None:
-            self._lease_for = run(self._conn, verbs.lease_policy(self._messages[0].queue_name)).lease_for
+            self._lease_for = run(self._conn, verbs.lease_policy(self.messages[0].queue_name)).lease_for
         return self._lease_for
 
     def _require_token(self) -> Any:
@@ -377,7 +377,7 @@ class Renewable(Protocol):
 
 
 class Renewal:
-    """A thread that renews the lease it was given last, every third of its length, until the `with` block ends.
+    """A thread that renews the lease it was given last, every third of its length, until it is closed.
 
     It starts with the first lease. One thread serves all the leases that a loop takes, one after another.
     """
@@ -398,12 +398,7 @@ class Renewal:
             self._thread = threading.Thread(target=self._run, name="pgqueue-renewal", daemon=True)
             self._thread.start()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         """Stop the thread, and wait for a renewal in progress."""
         self._ended.set()
         if self._thread is not None:

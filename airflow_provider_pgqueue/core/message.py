@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -57,23 +56,6 @@ class Message:
     def __repr__(self) -> str:
         """Name the message without its body, which must not reach a log."""
         return f"<Message {self.id} of {self.queue_name}, attempt {self.attempts} of {self.max_attempts}>"
-
-
-# A frozen dataclass sets each attribute by a call. So a message is made as this, in a tenth of the time, and then told
-# what it is.
-_Unfrozen: Any = make_dataclass("_Unfrozen", [field.name for field in fields(Message)], slots=True, eq=False)
-
-
-def messages_from(rows: Iterable[tuple[Any, ...]], read_json: Callable[[list[str]], list[Any]]) -> list[Message]:
-    """Return rows with the fields of a Message in order, body and headers as JSON text, as messages."""
-    found = [_Unfrozen(*row) for row in rows]
-    bodies = read_json([message.body for message in found])
-    for message, body in zip(found, bodies, strict=True):
-        message.body = body
-        if message.headers is not None:
-            (message.headers,) = read_json([message.headers])
-        message.__class__ = Message
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -131,7 +113,11 @@ class ClosedQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadQueue:
-    """A queue with dead messages of one result without a remedy and without a lease."""
+    """A queue with dead messages of one result without a remedy and without a lease.
+
+    `causes` has the twenty most frequent: `{"result", "fingerprint", "waiting", "first_at", "last_at", "ids"}`, with
+    times as ISO texts and the newest five ids.
+    """
 
     queue_name: str
     result: str
@@ -139,6 +125,7 @@ class DeadQueue:
     newest_id: int
     oldest_age: timedelta
     newest_age: timedelta
+    causes: list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +163,10 @@ class LeasePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatch:
-    """Messages `ids` of a queue and the DAG run that has them; `started_at` is None until the run is known to exist."""
+    """Messages `ids` of a queue and the DAG run that has them; `started_at` is None until the run is known to exist.
+
+    With a `fingerprint` they are dead messages of that cause, which the run remedies.
+    """
 
     dispatch_id: int
     queue_name: str
@@ -186,6 +176,7 @@ class Dispatch:
     opened_at: datetime
     started_at: datetime | None
     seen_at: datetime | None
+    fingerprint: str | None
 
 
 @dataclass(frozen=True, slots=True)

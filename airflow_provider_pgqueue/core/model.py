@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from airflow_provider_pgqueue.core.batch import outcomes_by_id
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.message import Message
-from airflow_provider_pgqueue.core.outcome import Rejected, RejectMessage
+from airflow_provider_pgqueue.core.outcome import Rejected, RejectMessage, outcomes_by_id
 from airflow_provider_pgqueue.core.repair.validator import load_validator
 
 Reader = Callable[[Any], Any]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
+
+from airflow_provider_pgqueue.core.errors import InvalidOutcome
+from airflow_provider_pgqueue.core.message import Message
 
 _LONGEST_TRACEBACK: Final = 8000  # characters
 
@@ -99,6 +102,50 @@ def outcome_of(
     if isinstance(rule, Retry):
         return replace(rule, details=rule.details or text, failure=rule.failure or failure)
     return Retry(delay, text, failure=failure) if rule is None else Failed(text, failure)
+
+
+def checked(message: Message, outcome: Any) -> Outcome:
+    """Return what a handler returned for a message; InvalidOutcome if it is no outcome."""
+    if not isinstance(outcome, Outcome):
+        raise InvalidOutcome(
+            f"the handler of queue {message.queue_name!r} returned {type(outcome).__name__} for message {message.id}. "
+            "Return None for success, or Success(), Rejected(), Failed() or Retry()."
+        )
+    return outcome
+
+
+def outcomes_by_id(messages: Sequence[Message], outcomes: Any) -> Mapping[int, Any]:
+    """Return by message id what a batch handler returned; InvalidOutcome if it is nothing of the kind."""
+    ids = [message.id for message in messages]
+    if outcomes is None:
+        return {}
+    if isinstance(outcomes, Mapping):
+        known = set(ids)
+        if unknown := [id_ for id_ in outcomes if id_ not in known]:
+            raise InvalidOutcome(f"the handler gave outcomes for messages that it did not get: {unknown[:10]}")
+        return outcomes
+    if not isinstance(outcomes, Iterable) or isinstance(outcomes, str | bytes):
+        raise InvalidOutcome(
+            f"the handler returned {type(outcomes).__name__} for {len(ids)} messages. Return None if all succeeded, "
+            "outcomes by message id, or one outcome for each message in order."
+        )
+    in_order = list(outcomes)
+    if len(in_order) != len(ids):
+        raise InvalidOutcome(f"the handler returned {len(in_order)} outcomes for {len(ids)} messages. Return one each.")
+    return dict(zip(ids, in_order, strict=True))
+
+
+def end_of(message: Message, outcome: Outcome) -> str:
+    """Return how a message with this outcome ends, as `Consumer.drain` counts it."""
+    match outcome:
+        case Success():
+            return "success"
+        case Rejected():
+            return "rejected"
+        case Failed():
+            return "failed"
+        case Retry(count_attempt=counted):
+            return "failed" if counted and message.attempts >= message.max_attempts else "retried"
 
 
 def describe(error: BaseException) -> dict[str, str]:

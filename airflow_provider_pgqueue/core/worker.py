@@ -19,7 +19,7 @@ import psycopg
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.breaker import Breaker
 from airflow_provider_pgqueue.core.client import run_async
-from airflow_provider_pgqueue.core.connection import check_version, connect, connect_async
+from airflow_provider_pgqueue.core.connection import connect, connect_async
 from airflow_provider_pgqueue.core.consumer import Consumer
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, QueuePaused, why_again
 from airflow_provider_pgqueue.core.listener import AsyncConnection, Listener
@@ -67,9 +67,8 @@ class Worker:
         with stop_on_signals(self.stop), self._listening(until_empty):
             while not self._stopping.is_set():
                 try:
-                    with connect(self.conninfo, application_name="pgqueue worker") as conn:
-                        # After each reconnection, because the schema may have been upgraded meanwhile.
-                        check_version(conn)
+                    # Check after each reconnection, because the schema may have been upgraded meanwhile.
+                    with connect(self.conninfo, check_schema=True, application_name="pgqueue worker") as conn:
                         self._serve(conn, until_empty, breaker)
                     break
                 except (ConnectionFailed, psycopg.OperationalError) as error:

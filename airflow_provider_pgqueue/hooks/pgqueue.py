@@ -55,13 +55,8 @@ class PgQueueHook(PostgresHook):
 
         Raises SchemaMissing, SchemaTooOld or SchemaTooNew unless `check` is False.
         """
-        conn = connection.connect(**self.connection_arguments())
-        if check:
-            try:
-                self._check_version(conn)
-            except BaseException:
-                conn.close()
-                raise
+        conn = connection.connect(**self.connection_arguments(), check_schema=check and not self._version_checked)
+        self._version_checked = self._version_checked or check
         return conn
 
     def connection_arguments(self) -> dict[str, Any]:

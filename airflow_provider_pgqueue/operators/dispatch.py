@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-import psycopg
-
-from airflow_provider_pgqueue import dag_runs
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import (
     Rule,
     duration,
     json_object,
     number,
+    one_of,
     optional,
     queue_name,
     text,
@@ -23,9 +20,7 @@ from airflow_provider_pgqueue.core.argument import (
     truth,
     whole,
 )
-from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.message import Dispatch
-from airflow_provider_pgqueue.dispatch import conf_of, reconcile
+from airflow_provider_pgqueue.dispatch import hand_over, reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, name_of
 from airflow_provider_pgqueue.task import QueueTask
 from airflow_provider_pgqueue.triggers.dispatch import PgQueueDispatchTrigger
@@ -35,10 +30,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _LONGEST_LEASE: Final = timedelta(hours=12)
-
-
-def _one_of(*allowed: str) -> Rule:
-    return lambda value: None if value in allowed else f"Give {' or '.join(allowed)}."
 
 
 class PgQueueDispatchOperator(QueueTask):
@@ -84,9 +75,9 @@ class PgQueueDispatchOperator(QueueTask):
         "queue_name": queue_name,
         "trigger_dag_id": text,
         "batch_size": whole(1, 10_000),
-        "group_by": optional(_one_of("topic", "reference")),
+        "group_by": optional(one_of("topic", "reference")),
         "max_open": whole(1, 10_000),
-        "on_failure": _one_of("retry", "fail"),
+        "on_failure": one_of("retry", "fail"),
         "conf": optional(json_object),
         "topic": optional(topic_pattern),
         "headers": optional(json_object),
@@ -144,15 +135,7 @@ class PgQueueDispatchOperator(QueueTask):
 
     def _dispatch(self, context: Context, fruitless: int) -> dict[str, int]:
         self.check_rendered()
-        with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
-            done, unstarted = reconcile(conn, self.queue_name, self.trigger_dag_id)
-            if dag_runs.is_paused(self.trigger_dag_id):
-                self.log.warning("DAG %s is paused: it gets no messages of %s", self.trigger_dag_id, self.queue_name)
-            else:
-                # What an earlier dispatcher recorded and did not start, because it died.
-                self._start(conn, unstarted, done)
-                while opened := run(conn, self._statement(context)):
-                    self._start(conn, opened, done)
+        done = hand_over(self.pgqueue_conn_id, self.queue_name, self.trigger_dag_id, self._opening(context), self.conf)
         if not done["started"] and self.wait_for_messages:
             self.defer(
                 trigger=self._trigger(fruitless),
@@ -160,21 +143,9 @@ class PgQueueDispatchOperator(QueueTask):
                 kwargs={"fruitless": fruitless + 1},
                 timeout=self.wait_timeout,
             )
-        self.log.info("dispatched queue %s to DAG %s: %s", self.queue_name, self.trigger_dag_id, dict(done))
         return dict(done)
 
-    def _start(self, conn: psycopg.Connection[Any], dispatches: Sequence[Dispatch], done: Counter[str]) -> None:
-        for place, one in enumerate(dispatches):
-            try:
-                dag_runs.start_run(one.dag_id, one.run_id, conf_of(one, self.pgqueue_conn_id, self.conf))
-            except dag_runs.RunRefused as error:
-                for refused in dispatches[place:]:
-                    run(conn, verbs.end_dispatch(refused.dag_id, refused.run_id, "refused", details=str(error)))
-                raise
-            run(conn, verbs.start_dispatch(one.dispatch_id))
-            done["started"] += 1
-
-    def _statement(self, context: Context) -> Any:
+    def _opening(self, context: Context) -> Any:
         return verbs.dispatch_messages(
             self.queue_name,
             self.trigger_dag_id,

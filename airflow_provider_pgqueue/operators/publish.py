@@ -21,6 +21,8 @@ from airflow_provider_pgqueue.core.argument import (
     duration,
     json_object,
     json_value,
+    moment,
+    one_of,
     optional,
     queue_name,
     text,
@@ -109,6 +111,7 @@ class PgQueuePublishOperator(QueueTask):
         "one_transaction": truth,
         "priority": whole(-100, 100),
         "delay": duration(timedelta(0), timedelta(days=366)),
+        "visible_at": optional(moment),
         "expires_in": optional(duration(timedelta(0), timedelta(days=3660))),
         "headers": optional(json_object),
         "message": json_value,
@@ -117,6 +120,8 @@ class PgQueuePublishOperator(QueueTask):
         "topic": optional(text),
         "group_key": optional(text),
         "dedup_key": optional(text),
+        "dedup_window": optional(duration(timedelta(seconds=1), timedelta(days=366))),
+        "on_conflict": one_of("skip", "replace"),
         "pgqueue_conn_id": text,
     }
     attributes: ClassVar[Mapping[str, str]] = {"priority": "message_priority"}

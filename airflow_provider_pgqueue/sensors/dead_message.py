@@ -14,9 +14,9 @@ from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTri
 class PgQueueDeadMessageSensor(DoorbellSensor):
     """Waits until a queue has dead messages without a remedy and without a lease.
 
-    The result is `{"queue_name", "waiting", "newest_id", "oldest_age"}`, as JSON text. A TriggerDagRunOperator after it
-    starts the remediation; its `trigger_run_id`, made from the run of the sensor, keeps a retry from starting a second
-    one. The further parameters are those of `DoorbellSensor`.
+    The result is `{"queue_name", "waiting", "newest_id", "oldest_age", "causes"}`, as JSON text, where `causes` groups
+    them by fingerprint, as `PgQueueDeadMessageTrigger` says. A `PgQueueDispatchDeadOperator` after it starts one
+    remediation run for each cause. The further parameters are those of `DoorbellSensor`.
 
     :param results: only dead messages with these results, such as `["rejected"]`; any by default.
     """

@@ -12,10 +12,12 @@ from airflow_provider_pgqueue.triggers.watch import DeadMessageWatch
 
 
 class PgQueueDeadMessageTrigger(DoorbellTrigger):
-    """Fires a doorbell `{"queue_name", "waiting", "newest_id", "oldest_age"}` when dead messages wait for a remedy.
+    """Fires a doorbell `{"queue_name", "waiting", "newest_id", "oldest_age", "causes"}` when dead messages wait.
 
     Dead messages with a lease or a remedy do not count. `newest_id` is the id of the newest in the archive,
-    `oldest_age` the seconds since the oldest died. The further parameters are those of `DoorbellTrigger`.
+    `oldest_age` the seconds since the oldest died. `causes` has the twenty most frequent: `{"result", "fingerprint",
+    "waiting", "first_at", "last_at", "ids"}`, with the newest five ids; no bodies and no texts of errors. The further
+    parameters are those of `DoorbellTrigger`.
 
     :param results: only dead messages with these results, such as `["rejected"]`; any by default.
     """

@@ -21,6 +21,7 @@ Doorbell = dict[str, Any]
 _GAP: Final = 2.0  # seconds between two rings: what arrives meanwhile is one burst
 _RAREST: Final = 30  # times ring_every, when ring after ring changes nothing
 _COUNT_UP_TO: Final = 1000
+_CAUSES: Final = 20  # in a doorbell
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,11 +136,13 @@ class DeadMessageWatch(Watch):
         if not rows:
             return None, False
         newest = max(row.newest_id for row in rows)
+        causes = sorted((cause for row in rows for cause in row.causes), key=lambda one: -one["waiting"])
         return {
             "queue_name": self.queue_name,
             "waiting": sum(row.waiting for row in rows),
             "newest_id": newest,
             "oldest_age": round(max(row.oldest_age for row in rows).total_seconds(), 3),
+            "causes": causes[:_CAUSES],
         }, min(row.newest_age for row in rows).total_seconds() < since_ring
 
     def _see_nothing(self) -> None:

@@ -1,5 +1,5 @@
 CREATE OR REPLACE VIEW messages.dispatch_overview WITH (security_barrier) AS
-SELECT dispatch_id, queue_name, dag_id, run_id, on_failure, dispatched_by, ids, opened_at, started_at, seen_at, ended_at,
+SELECT dispatch_id, queue_name, dag_id, run_id, fingerprint, on_failure, dispatched_by, ids, opened_at, started_at, seen_at, ended_at,
        result, details
   FROM messages.dispatch
  WHERE (SELECT r.everything FROM messages.session_reach r)

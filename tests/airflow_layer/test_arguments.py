@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +21,7 @@ from airflow_provider_pgqueue.core.argument import check, json_object
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator, PgQueueReconcileOperator
+from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDeadOperator
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
 from airflow_provider_pgqueue.operators.repair import PgQueueRepairOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
@@ -72,6 +73,7 @@ GOOD: dict[type[QueueTask], dict[str, Any]] = {
     PgQueueConsumeOperator: {"queue_name": "orders", "apply_function": print},
     PgQueueDispatchOperator: {"queue_name": "orders", "trigger_dag_id": "pack"},
     PgQueueReconcileOperator: {},
+    PgQueueDispatchDeadOperator: {"queue_name": "orders", "trigger_dag_id": "mend"},
     PgQueuePublishOperator: {"queue_name": "orders", "message": 1},
     PgQueueRepairOperator: {"queue_name": "orders", "function": print},
     PgQueueRequeueOperator: {"queue_name": "orders"},
@@ -90,6 +92,12 @@ BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
         *({"batch_size": 0}, {"trigger_dag_id": 5}, {"group_by": "colour"}, {"on_failure": "weep"}),
         *({"conf": [1]}, {"conf": {"a": "x\0y"}}, {"lease_for": timedelta(hours=13)}, {"lease_for": 300}),
     ],
+    PgQueueDispatchDeadOperator: [
+        *({"queue_name": name} for name in NAMES),
+        *({"max_open": 0}, {"batch_size": "5"}, {"trigger_dag_id": 5}, {"results": ["success"]}, {"conf": [1]}),
+        *({"retry_after": value} for value in (60, timedelta(days=2), timedelta(seconds=-1))),
+        {"max_requeues": -1},
+    ],
     PgQueueReconcileOperator: [{"queue_name": "No Queue"}, {"trigger_dag_id": 5}],
     PgQueuePublishOperator: [
         *({"queue_name": name} for name in NAMES),
@@ -100,6 +108,7 @@ BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
         {"batch_size": 0},
         {"priority": 101},
         {"delay": 5},
+        *({"visible_at": "now"}, {"dedup_window": timedelta(0)}, {"on_conflict": "weep"}),
         {"headers": [1]},
         *({"headers": headers} for headers in UNSTORABLE),
         *({"message": [message]} for message in UNSTORABLE),
@@ -116,7 +125,12 @@ BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
         {"batch_size": 0},
         {"results": ["success"]},
     ],
-    PgQueueRequeueOperator: [{"queue_name": 5}, {"max_messages": 0}, {"results": []}, {"dry_run": "yes"}],
+    PgQueueRequeueOperator: [
+        *({"queue_name": 5}, {"max_messages": 0}, {"results": []}, {"dry_run": "yes"}),
+        *({"ids": value} for value in (5, ["1"], [0], [True], "1, 2", "[1.5]", "{}")),
+        *({"since": value} for value in (5, "yesterday", "2026-01-01T00:00:00", datetime(2026, 1, 1))),
+        *({"topic": "a..b"}, {"headers": "x"}, {"reference": ""}, {"cause": 5}, {"canary": -1}),
+    ],
     PgQueueScheduleOperator: [
         *({"schedule_name": "S"}, {"queue_name": None}, {"cron": 5}, {"priority": "1"}),
         {"message": {"a": "x\0y"}},
@@ -191,6 +205,14 @@ def test_what_a_template_makes_is_checked_when_the_task_begins(conn_id: str, run
         task.render_template_fields(context | {"name": "No Queue"})
         with pytest.raises(InvalidArgument, match="queue_name is 'No Queue'"):
             run(task)
+
+
+def test_a_comment_of_a_template_that_leaves_nothing_is_found_when_the_task_begins(run: Run, context: Any) -> None:
+    with DAG("templates", schedule=None):
+        task = PgQueuePublishOperator(task_id="publish", queue_name="orders", message=1, reference="{# nothing #}")
+    task.render_template_fields(context)
+    with pytest.raises(InvalidArgument, match="reference is ''"):
+        run(task)
 
 
 def test_a_bad_argument_is_an_import_error_of_its_dag_alone(tmp_path: Path) -> None:

@@ -109,7 +109,7 @@ def test_no_task_fails_by_accident_hangs_or_touches_another_queue(
     # Each call installs everything.
     calls = CALLS if kind is PgQueueSetupOperator else CALLS * 3
     for number in range(calls):
-        given = GOOD[kind] | some(own_arguments(kind), chance, often=chance.choice([0.1, 0.3]))
+        given = GOOD[kind] | some(own_arguments(kind), chance, often=chance.choice([0.05, 0.1, 0.3]))
         context["ti"].try_number = number % 2 + 1
         try:
             task = kind(task_id="task", **given)

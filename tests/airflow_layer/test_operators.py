@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
@@ -48,6 +49,7 @@ from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.schedule import PgQueueScheduleOperator
 from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
+from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -647,17 +649,17 @@ def dead(conn_id: str, queue: Queue, run: Run) -> None:
 @pytest.mark.usefixtures("dead")
 def test_failed_messages_are_requeued_and_rejected_ones_are_not(run: Run, conn: Connection) -> None:
     summary = run(PgQueueRequeueOperator(task_id="again", queue_name="orders"))
-    assert summary["requeued"] == len(summary["new_ids"]) == 2
+    assert summary["requeued"] == len(summary["ids"]["requeued"]) == 2
     assert bodies(conn) == ["broken", "broken"]
     row = conn.execute("SELECT DISTINCT remedied_by FROM messages.message_archive WHERE remedy = 'requeued'").fetchone()
-    assert row is not None
-    assert row[0].startswith("orders/manual__1/again")
+    assert row == ("repair orders/manual__1/again/-1",)
 
 
 @pytest.mark.usefixtures("dead")
 def test_a_dry_run_only_counts(run: Run, conn: Connection) -> None:
     dry = PgQueueRequeueOperator(task_id="dry", queue_name="orders", dry_run=True)
-    assert run(dry) == run(dry) == {"queue_name": "orders", "requeued": 2, "dry_run": True}
+    assert run(dry) == run(dry)
+    assert (run(dry)["requeued"], run(dry)["dry_run"]) == (2, True)
     assert bodies(conn) == []
 
 
@@ -666,6 +668,32 @@ def test_results_and_a_limit_choose_what_is_requeued(run: Run, conn: Connection)
     assert run(PgQueueRequeueOperator(task_id="r", queue_name="orders", results=["rejected"]))["requeued"] == 1
     assert run(PgQueueRequeueOperator(task_id="f", queue_name="orders", max_messages=1))["requeued"] == 1
     assert bodies(conn) == ["bad", "broken"]
+
+
+@pytest.mark.usefixtures("dead")
+def test_a_cause_of_the_sensor_and_ids_choose_what_is_requeued_whatever_the_result(
+    run: Run, conn: Connection, context: Any
+) -> None:
+    seen = json.loads(run(PgQueueDeadMessageSensor(task_id="wait", queue_name="orders")))
+    causes = {cause["result"]: cause for cause in seen["causes"]}
+    by_cause = PgQueueRequeueOperator(task_id="c", queue_name="orders", cause=causes["rejected"]["fingerprint"])
+    assert run(by_cause)["ids"] == {"requeued": causes["rejected"]["ids"]}
+    with DAG("d", schedule=None):
+        by_ids = PgQueueRequeueOperator(
+            task_id="i", queue_name=None, ids="{{ dag_run.conf['pgqueue']['ids'] }}", since="{{ begin }}"
+        )
+    conf = {"pgqueue": {"ids": causes["failed"]["ids"]}}
+    by_ids.render_template_fields(context | {"dag_run": SimpleNamespace(conf=conf), "begin": "2026-01-01T00:00:00Z"})
+    assert run(by_ids)["ids"] == {"requeued": sorted(causes["failed"]["ids"])}
+    assert bodies(conn) == ["bad", "broken", "broken"]
+
+
+@pytest.mark.usefixtures("dead")
+def test_a_canary_that_dies_again_stops_a_requeue(run: Run, conn: Connection) -> None:
+    canary = {"canary": 1, "canary_wait": timedelta(milliseconds=10), "max_per_second": 100.0}
+    summary = run(PgQueueRequeueOperator(task_id="again", queue_name="orders", **canary))
+    assert (summary["requeued"], summary["stopped"]) == (1, "the canary was not finished in time")
+    assert bodies(conn) == ["broken"]
 
 
 # Repair ---------------------------------------------------------------------------------------------------------------

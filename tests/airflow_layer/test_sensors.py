@@ -68,7 +68,10 @@ def test_a_dead_message_sensor_sees_its_results_only_and_nothing_that_is_held(
     with hook.lease("orders") as lease:
         lease.settle({lease[0]: Rejected("invalid")})
     doorbell = json.loads(run(PgQueueDeadMessageSensor(task_id="dead", queue_name="orders", results=["rejected"])))
-    assert doorbell.keys() == {"queue_name", "waiting", "newest_id", "oldest_age"}
+    assert doorbell.keys() == {"queue_name", "waiting", "newest_id", "oldest_age", "causes"}
+    (cause,) = doorbell["causes"]
+    assert cause.keys() == {"result", "fingerprint", "waiting", "first_at", "last_at", "ids"}
+    assert (cause["waiting"], cause["ids"]) == (1, [lease[0].id])
     with pytest.raises(TaskDeferred):
         run(PgQueueDeadMessageSensor(task_id="failed", queue_name="orders", results=["failed"]))
     hook.run(verbs.lease_dead("orders"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from airflow_provider_pgqueue.core.message import DeadQueue, ReadyQueue
 from airflow_provider_pgqueue.triggers.watch import DeadMessageWatch, MessageWatch
@@ -20,7 +21,12 @@ def dead(newest_id: int, result: str = "failed", waiting: int = 1, age: float = 
         newest_id=newest_id,
         oldest_age=timedelta(seconds=5),
         newest_age=timedelta(seconds=age),
+        causes=[cause(result, waiting)],
     )
+
+
+def cause(result: str = "failed", waiting: int = 1) -> dict[str, Any]:
+    return {"result": result, "fingerprint": "0123456789ab", "waiting": waiting, "ids": [7]}
 
 
 def test_nothing_ready_rings_nobody_and_waits_for_the_poll() -> None:
@@ -102,7 +108,13 @@ def test_those_who_filter_alike_ask_one_question() -> None:
 
 def test_a_newer_dead_message_rings_at_once_and_the_same_ones_again_later() -> None:
     watch = DeadMessageWatch(queue_name="orders", ring_every=10)
-    assert watch.hear([dead(7)], 0.0) == {"queue_name": "orders", "waiting": 1, "newest_id": 7, "oldest_age": 5.0}
+    assert watch.hear([dead(7)], 0.0) == {
+        "queue_name": "orders",
+        "waiting": 1,
+        "newest_id": 7,
+        "oldest_age": 5.0,
+        "causes": [cause()],
+    }
     assert watch.hear([dead(7, age=5.1)], 5.0) is None
     assert watch.hear([dead(7, age=5.1), dead(3, "rejected")], 6.0), "an older message that died now"
     assert watch.hear([dead(7, age=15.1)], 16.0)
@@ -131,3 +143,4 @@ def test_dead_messages_with_other_results_do_not_count() -> None:
     doorbell = watch.hear([dead(9, "failed"), dead(7, "rejected", 2), dead(8, "expired")], 1.0)
     assert doorbell is not None
     assert (doorbell["waiting"], doorbell["newest_id"]) == (3, 8)
+    assert doorbell["causes"] == [cause("rejected", 2), cause("expired")], "the most frequent first"

@@ -276,6 +276,7 @@ USUAL_CALLS: dict[str, dict[str, Any]] = {
     "lease_named": {"lease_name": "a", "queue_name": "orders"},
     "lease": {"queue_name": "orders"},
     "dispatch_messages": {"queue_name": "orders", "dag_id": "pack"},
+    "dispatch_dead": {"queue_name": "orders", "dag_id": "mend"},
     "create_queue": {"queue_name": "new"},
     "alter_queue": {"queue_name": "orders"},
 }

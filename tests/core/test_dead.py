@@ -145,3 +145,64 @@ def test_dead_messages_whose_partition_is_not_there_keep_nobody_from_a_turn(conn
     assert [message.id for message in leased] == left
     assert run(conn, verbs.lease_dead("orders")) == []
     assert conn.execute("SELECT count(*) FROM messages.dead_message").fetchone() == (3,)
+
+
+def test_a_filter_chooses_dead_messages_for_each_verb_alike(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    options = [
+        {"reference": "a", "topic": "shop.north", "headers": {"tenant": 1, "k": 2}},
+        {"reference": "b", "topic": "shop.south", "headers": {"tenant": 2}},
+        {},
+    ]
+    ids = [run(conn, verbs.publish("orders", 1, **one)) for one in options]
+    died = []
+    for _ in ids:
+        (one,) = run(conn, verbs.lease("orders"))
+        run(conn, verbs.archive(one.lock_token, [one.id], result="rejected"))
+        died += conn.execute("SELECT archived_at FROM messages.dead_message WHERE id = %s", [one.id]).fetchone() or ()
+    filters: list[tuple[dict[str, Any], list[int]]] = [
+        ({"reference": "b"}, ids[1:2]),
+        ({"topic": "shop.*"}, ids[:2]),
+        ({"headers": {"tenant": 1}}, ids[:1]),
+        ({"since": died[1]}, ids[1:]),
+        ({"until": died[1]}, ids[:1]),
+        ({"ids": ids[2:]}, ids[2:]),
+        ({"topic": "#", "since": died[1], "until": died[2]}, ids[1:2]),
+        ({"reference": "nobody"}, []),
+    ]
+    for chosen, expected in filters:
+        assert run(conn, verbs.dead_ids("orders", **chosen)) == expected, chosen
+        with conn.transaction(force_rollback=True):
+            assert [one.id for one in run(conn, verbs.lease_dead("orders", **chosen))] == expected, chosen
+        with conn.transaction(force_rollback=True):
+            requeued = run(conn, verbs.requeue_dead("orders", results=["rejected"], **chosen))
+            assert [one.id for one in requeued] == expected, chosen
+    # Of those that somebody names, also rejected ones; of any, only those that another try may cure.
+    assert run(conn, verbs.requeue_dead("orders", reference="a")) == []
+    assert [one.id for one in run(conn, verbs.requeue_dead("orders", ids=ids[:1]))] == ids[:1]
+
+
+@pytest.mark.parametrize("bad", [{"topic": "a..b"}, {"headers": [1]}])
+def test_a_filter_that_cannot_match_is_refused(conn: Connection, queue: Queue, bad: dict[str, Any]) -> None:
+    queue("orders")
+    for verb in (verbs.dead_ids, verbs.lease_dead, verbs.requeue_dead):
+        with pytest.raises(InvalidArgument):
+            run(conn, verb("orders", **bad))  # type: ignore[operator]
+
+
+def test_dead_messages_are_counted_by_cause_with_the_newest_ids_and_no_text(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    ids = run(conn, verbs.publish_batch("orders", range(30)))
+    taken = run(conn, verbs.lease("orders", max_messages=30))
+    for place, id_ in enumerate(ids[:24]):  # one each of 24 causes; letters, as a fingerprint leaves out numbers
+        run(conn, verbs.archive(taken[0].lock_token, [id_], result="failed", details=f"secret {chr(97 + place)}"))
+    run(conn, verbs.archive(taken[0].lock_token, ids[24:], result="failed", details="secret disk full"))
+    (found,) = run(conn, verbs.dead_queues(["orders"]))
+    assert (found.waiting, len(found.causes)) == (30, 20)
+    first = found.causes[0]
+    assert (first["waiting"], first["ids"], first["result"]) == (6, ids[:24:-1], "failed")
+    assert first["first_at"] <= first["last_at"]
+    assert "secret" not in str(found.causes)
+    run(conn, verbs.lease_dead("orders", ids=ids[24:]))
+    (found,) = run(conn, verbs.dead_queues(["orders"]))
+    assert (found.waiting, found.causes[0]["waiting"]) == (24, 1), "what is leased is in hand"

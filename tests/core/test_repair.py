@@ -244,7 +244,9 @@ def test_a_cause_of_the_last_triage_is_repaired(conn: Connection, dead: Die) -> 
     with pytest.raises(InvalidArgument, match="no cause 'nope'"):
         repair(keep, queue_name=None, cause="nope").run(conn)
     with pytest.raises(InvalidArgument, match="either it or them"):
-        repair(keep, cause="nope")
+        repair(keep, cause="nope", results=["failed"])
+    left = run(conn, verbs.dead_causes("orders"))[0]
+    assert repair(keep, cause=left.fingerprint).run(conn)["ids"] == {"requeued": [left.newest_id]}, "a fingerprint"
 
 
 def triage_row() -> dict[str, Any]:

@@ -62,6 +62,7 @@ VERBS = {
     "lease_named": ("SELECT messages.lease_named('packer/0/0', 'orders')", "consumer admin"),
     "end_named_leases": ("SELECT messages.end_named_leases('packer', 'orders', 1)", "consumer admin"),
     "dispatch_messages": ("SELECT messages.dispatch_messages('orders', 'pack')", "consumer admin"),
+    "dispatch_dead": ("SELECT messages.dispatch_dead('orders', 'mend')", "consumer admin"),
     "open_dispatches": ("SELECT messages.open_dispatches('orders')", "consumer admin"),
     "start_dispatch": ("SELECT messages.start_dispatch(1)", "consumer admin"),
     "extend_dispatches": ("SELECT messages.extend_dispatches('{1}')", "consumer admin"),

@@ -39,6 +39,11 @@ RepairFunction = Callable[[DeadMessage], Any]
 """Gets a dead message and returns a new body, `KEEP`, `LEAVE` or `Dismiss(reason)`."""
 
 
+def keep(message: DeadMessage) -> _Word:
+    """Requeue any message as it is: the function of a repair that is given none."""
+    return KEEP
+
+
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """What becomes of a dead message: `requeued`, `dismissed`, or why it stays dead: `left`, `invalid`, `raised`."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import psycopg
@@ -18,11 +19,12 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.repair.canary import Connect, wait_for_canary
 from airflow_provider_pgqueue.core.repair.dead_lease import Outcomes
-from airflow_provider_pgqueue.core.repair.remedy import RepairFunction
+from airflow_provider_pgqueue.core.repair.remedy import RepairFunction, keep
 from airflow_provider_pgqueue.core.repair.share import RepairShare
 from airflow_provider_pgqueue.core.repair.validator import Validator, load_validator
 
 Summary = dict[str, Any]
+_FINGERPRINT: Final = re.compile(r"[0-9a-f]{12}")
 _FEW: Final = 100  # ids of each outcome in the summary
 _OUTCOMES: Final = ("requeued", "dismissed", "left", "invalid", "raised", "lost", "held", "remedied")
 
@@ -31,12 +33,16 @@ _OUTCOMES: Final = ("requeued", "dismissed", "left", "invalid", "raised", "lost"
 class Repair:
     """Repairs dead messages with a function: requeues each, perhaps with a new body, dismisses it, or leaves it dead.
 
-    `function` is a function or `module:function`. It gets a DeadMessage (`body`, `failure`, `reference`, `attempts`, …)
-    and returns a new body, KEEP, LEAVE or Dismiss(reason). `validator` checks each body before it is published: a
-    function or `module:function` that returns what is wrong or None, or the `.json` file of a JSON Schema.
+    `function` is a function or `module:function`; without one each is requeued as it is. It gets a DeadMessage (`body`,
+    `failure`, `reference`, `attempts`, …) and returns a new body, KEEP, LEAVE or Dismiss(reason). `validator` checks
+    each body before it is published: a function or `module:function` that returns what is wrong or None, or the `.json`
+    file of a JSON Schema.
 
-    `queue_name`, `results` and `fingerprints` choose the messages, None for any; or `cause` names a cause of
-    `messages.triage_causes()`. At most `max_messages` are repaired, oldest first and at most `max_per_second`;
+    `queue_name`, `results`, `fingerprints`, `ids`, `reference`, a `topic` pattern, `headers` that theirs contain, and
+    the time in which they died, `since` to before `until`, choose the messages, None for any. `cause`, in place of
+    results and fingerprints, is a fingerprint, or a cause of `messages.triage_causes()`.
+
+    At most `max_messages` are repaired, oldest first and at most `max_per_second`;
     messages that were requeued `max_requeues` times before are left.
 
     With a `canary` this many messages are requeued first, and the others only if fewer than `stop_when_failing`
@@ -46,13 +52,19 @@ class Repair:
     `run_id` continues with what is left.
     """
 
-    function: str | RepairFunction
+    function: str | RepairFunction = keep
     run_id: str = field(default_factory=lambda: str(uuid.uuid4()))
     validator: str | Validator | None = None
     cause: str | None = None
     queue_name: str | None = None
     results: Sequence[str] | None = None
     fingerprints: Sequence[str] | None = None
+    ids: Sequence[int] | None = None
+    reference: str | None = None
+    topic: str | None = None
+    headers: Mapping[str, Any] | None = None
+    since: datetime | None = None
+    until: datetime | None = None
     max_messages: int | None = None
     max_requeues: int | None = None
     max_per_second: float | None = None
@@ -69,9 +81,8 @@ class Repair:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InvalidArgument(f"{name} is {value}. Give at least {least}.")
-        others = (self.queue_name, self.results, self.fingerprints)
-        if self.cause is not None and any(value is not None for value in others):
-            raise InvalidArgument("a cause has queue, result and fingerprints. Give either it or them.")
+        if self.cause is not None and (self.results is not None or self.fingerprints is not None):
+            raise InvalidArgument("a cause has result and fingerprints. Give either it or them.")
         if self.max_per_second is not None and self.max_per_second <= 0:
             raise InvalidArgument(f"max_per_second is {self.max_per_second}. Give more than 0.")
         if not 0 < self.stop_when_failing <= 100:
@@ -141,9 +152,14 @@ def _without_cause(repair: Repair, connect: Connect) -> Repair:
     if repair.cause is None:
         return repair
     with connect() as conn:
-        causes = run(conn, verbs.triage_causes(cause=repair.cause))
+        causes = run(conn, verbs.triage_causes(repair.queue_name, cause=repair.cause))
+    if not causes and _FINGERPRINT.fullmatch(repair.cause):
+        return replace(repair, cause=None, fingerprints=[repair.cause])
     if not causes:
-        raise InvalidArgument(f"the last triage found no cause {repair.cause!r}. Look in messages.triage_causes().")
+        raise InvalidArgument(
+            f"{repair.cause!r} is no fingerprint, and the last triage found no cause {repair.cause!r}. "
+            "Look in messages.dead_causes() and messages.triage_causes()."
+        )
     (cause,) = causes
     return replace(
         repair,
@@ -166,6 +182,12 @@ def _ids(repair: Repair, connect: Connect) -> list[int]:
                 repair.queue_name,
                 results=repair.results,
                 fingerprints=repair.fingerprints,
+                ids=repair.ids,
+                reference=repair.reference,
+                topic=repair.topic,
+                headers=repair.headers,
+                since=repair.since,
+                until=repair.until,
                 max_messages=most,
                 # What it would leave must not use up the limit: the same messages are the oldest in each run.
                 max_requeues=None if most is None else repair.max_requeues,

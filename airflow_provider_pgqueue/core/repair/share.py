@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
@@ -138,6 +138,6 @@ class RepairShare:
 @contextmanager
 def _renewed(lease: DeadLease, repair: Repair) -> Iterator[None]:
     # Ended before the lease is settled: the transaction would see a renewal that fails.
-    with Renewal() as renewal:
+    with closing(Renewal()) as renewal:
         renewal.hold(lease, repair.lease_for)
         yield

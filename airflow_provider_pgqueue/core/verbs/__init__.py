@@ -25,6 +25,7 @@ from airflow_provider_pgqueue.core.verbs.dead import (
     requeued_results,
 )
 from airflow_provider_pgqueue.core.verbs.dispatch import (
+    dispatch_dead,
     dispatch_messages,
     dispatched_messages,
     end_dispatch,
@@ -157,6 +158,7 @@ __all__ = [
     "dead_ids",
     "dead_queues",
     "dismiss",
+    "dispatch_dead",
     "dispatch_messages",
     "dispatched_messages",
     "drop_archive_partition",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import timedelta
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
 from uuid import UUID
 
 from airflow_provider_pgqueue.core.client import (
@@ -20,6 +20,8 @@ from airflow_provider_pgqueue.core.client import (
 from airflow_provider_pgqueue.core.errors import LeaseLost
 from airflow_provider_pgqueue.core.message import DeadCause, DeadMessage, DeadQueue, Requeued, Row
 
+_TYPES: Final = {"results": "text[]", "fingerprints": "text[]", "ids": "bigint[]", "headers": "jsonb"}
+
 
 def lease_dead(
     queue_name: str | None = None,
@@ -31,16 +33,18 @@ def lease_dead(
     fingerprint: str | None = None,
     ids: Collection[int] | None = None,
     max_requeues: int | None = None,
+    reference: str | None = None,
+    topic: str | None = None,
+    headers: Mapping[str, Any] | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
 ) -> Statement[list[DeadMessage]]:
     """Lease dead messages without a remedy under one new token, oldest first; with a `fingerprint`, of one cause.
 
-    With `max_requeues` only those that were requeued fewer times.
+    With `max_requeues` only those that were requeued fewer times; with `topic` a pattern that theirs matches, with
+    `headers` what theirs contain. They died from `since` on and before `until`.
     """
-    arguments = dict(locals()) | {
-        "results": None if results is None else list(results),
-        "ids": None if ids is None else list(ids),
-    }
-    return Statement("lease_dead", arguments, messages_of(DeadMessage), {"results": "text[]", "ids": "bigint[]"})
+    return Statement("lease_dead", _prepared(dict(locals())), messages_of(DeadMessage), _TYPES)
 
 
 def dead_ids(
@@ -50,16 +54,15 @@ def dead_ids(
     fingerprints: Collection[str] | None = None,
     max_messages: int | None = None,
     max_requeues: int | None = None,
+    ids: Collection[int] | None = None,
+    reference: str | None = None,
+    topic: str | None = None,
+    headers: Mapping[str, Any] | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
 ) -> Statement[list[int]]:
     """Return the ids of dead messages without a remedy, leased or not, oldest first; see `lease_dead`."""
-    arguments = {
-        "queue_name": queue_name,
-        "results": None if results is None else list(results),
-        "fingerprints": None if fingerprints is None else list(fingerprints),
-        "max_messages": max_messages,
-        "max_requeues": max_requeues,
-    }
-    return Statement("dead_ids", arguments, ids_of, {"results": "text[]", "fingerprints": "text[]"})
+    return Statement("dead_ids", _prepared(dict(locals())), ids_of, _TYPES)
 
 
 def extend_dead(lock_token: UUID, ids: Collection[int], *, lease_for: timedelta) -> Statement[list[int]]:
@@ -129,13 +132,19 @@ def requeue_dead(
     delay: timedelta = ZERO,
     remedied_by: str | None = None,
     fingerprint: str | None = None,
+    ids: Collection[int] | None = None,
+    reference: str | None = None,
+    topic: str | None = None,
+    headers: Mapping[str, Any] | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
 ) -> Statement[list[Requeued]]:
-    """Requeue dead messages in one call, by default those that ended as `failed` or `lock_expired`.
+    """Requeue dead messages in one call; which ones, see `lease_dead`.
 
-    Messages that were requeued `max_requeues` times before stay dead.
+    Without `results`, `fingerprint` and `ids` those that ended as `failed` or `lock_expired`. Messages that were
+    requeued `max_requeues` times before stay dead.
     """
-    arguments = dict(locals()) | {"results": None if results is None else list(results)}
-    return Statement("requeue_dead", arguments, list_of(Requeued), {"results": "text[]"})
+    return Statement("requeue_dead", _prepared(dict(locals())), list_of(Requeued), _TYPES)
 
 
 def dead_causes(queue_name: str | None = None) -> Statement[list[DeadCause]]:
@@ -168,6 +177,15 @@ def count_remedies(remedied_by: str) -> Statement[dict[str, int]]:
 def requeued_results(remedied_by: str, max_messages: int) -> Statement[dict[str, int]]:
     """Count what became of the first messages that `remedied_by` requeued: `requeued`, `finished`, `died_again`."""
     return Statement("requeued_results", dict(locals()), only_row)
+
+
+def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that choose dead messages as the driver takes them."""
+    lists = {
+        name: list(arguments[name]) for name in ("results", "fingerprints", "ids") if arguments.get(name) is not None
+    }
+    headers = arguments["headers"]
+    return arguments | lists | {"headers": None if headers is None else to_json(headers)}
 
 
 def _causes(rows: list[Row]) -> list[DeadCause]:

@@ -33,6 +33,27 @@ def dispatch_messages(
     return Statement("dispatch_messages", arguments, list_of(Dispatch), {"headers": "jsonb"})
 
 
+def dispatch_dead(
+    queue_name: str,
+    dag_id: str,
+    *,
+    max_open: int = 16,
+    batch_size: int = 1000,
+    results: Collection[str] | None = None,
+    max_requeues: int | None = None,
+    retry_after: timedelta = timedelta(minutes=1),
+    dispatched_by: str | None = None,
+) -> Statement[list[Dispatch]]:
+    """Give the dead messages of each cause to a run of a DAG, record the runs and return them; the caller starts them.
+
+    A cause has one run at a time and a message one run, until that failed or was lost: then it gets another after
+    `retry_after`, which doubles each time up to a day. What a successful run leaves dead gets no other run. Messages
+    that are leased, or were requeued `max_requeues` times, get none.
+    """
+    arguments = dict(locals()) | {"results": None if results is None else list(results)}
+    return Statement("dispatch_dead", arguments, list_of(Dispatch), {"results": "text[]"})
+
+
 def open_dispatches(queue_name: str | None = None, dag_id: str | None = None) -> Statement[list[Dispatch]]:
     """Return the dispatches whose run has not ended as far as the queue knows, oldest first."""
     return Statement("open_dispatches", dict(locals()), list_of(Dispatch))

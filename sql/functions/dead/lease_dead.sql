@@ -6,7 +6,12 @@ CREATE OR REPLACE FUNCTION messages.lease_dead(
     results      text[]   DEFAULT NULL,
     fingerprint  text     DEFAULT NULL,
     ids          bigint[] DEFAULT NULL,
-    max_requeues integer  DEFAULT NULL
+    max_requeues integer  DEFAULT NULL,
+    reference    text     DEFAULT NULL,
+    topic        text     DEFAULT NULL,
+    headers      jsonb    DEFAULT NULL,
+    since        timestamptz DEFAULT NULL,
+    until        timestamptz DEFAULT NULL
 ) RETURNS SETOF messages.leased_dead_message
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -16,7 +21,11 @@ DECLARE
     token   uuid := gen_random_uuid();
     missing bigint := 0;
     passed  bigint;
+    pattern text := messages.topic_regex(lease_dead.topic);
+    -- What the list of dead messages does not say is looked up in the archive.
+    filtered boolean := coalesce(lease_dead.reference, lease_dead.topic, lease_dead.headers::text) IS NOT NULL;
 BEGIN
+    PERFORM messages.check_headers(lease_dead.headers);
     PERFORM messages.check_dead_lease(lease_dead.queue_name, lease_dead.max_messages, lease_dead.results, lease_dead.max_requeues);
     PERFORM messages.check_duration('lease_for', lease_dead.lease_for, '1 millisecond', '12 hours');
     LOOP
@@ -28,6 +37,13 @@ BEGIN
                AND (lease_dead.fingerprint IS NULL OR d.fingerprint = lease_dead.fingerprint)
                AND (lease_dead.ids IS NULL OR d.id = ANY (lease_dead.ids))
                AND (lease_dead.max_requeues IS NULL OR d.requeues < lease_dead.max_requeues)
+               AND (lease_dead.since IS NULL OR d.archived_at >= lease_dead.since)
+               AND (lease_dead.until IS NULL OR d.archived_at < lease_dead.until)
+               AND (NOT filtered OR EXISTS (
+                    SELECT FROM messages.message_archive a WHERE a.id = d.id AND a.archived_at = d.archived_at
+                       AND (lease_dead.reference IS NULL OR a.reference = lease_dead.reference)
+                       AND (pattern IS NULL OR '.' || a.topic ~ pattern)
+                       AND (lease_dead.headers IS NULL OR a.headers @> lease_dead.headers)))
                AND (d.lock_expires_at IS NULL OR d.lock_expires_at <= moment)
              ORDER BY d.archived_at LIMIT lease_dead.max_messages FOR UPDATE SKIP LOCKED),
         leased AS (
@@ -48,5 +64,5 @@ BEGIN
         EXIT WHEN missing = passed;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.lease_dead(text, integer, interval, text, text[], text, bigint[], integer) IS
-    'Leases dead messages without a remedy under one fresh lock_token, oldest first; only those that were requeued fewer than max_requeues times; NULL stands for any queue, result, cause, id or number. PQ001: unknown queue; PQ004: bad argument.';
+COMMENT ON FUNCTION messages.lease_dead(text, integer, interval, text, text[], text, bigint[], integer, text, text, jsonb, timestamptz, timestamptz) IS
+    'Leases dead messages without a remedy under one fresh lock_token, oldest first; only those that were requeued fewer than max_requeues times; with this reference, a topic that matches the pattern and headers that contain these; that died from since on and before until. NULL stands for any. PQ001: unknown queue; PQ004: bad argument.';

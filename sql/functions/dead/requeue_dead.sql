@@ -1,11 +1,17 @@
 CREATE OR REPLACE FUNCTION messages.requeue_dead(
     queue_name   text     DEFAULT NULL,
     max_messages integer  DEFAULT 1000,
-    results      text[]   DEFAULT ARRAY['failed', 'lock_expired'],
+    results      text[]   DEFAULT NULL,
     max_requeues integer  DEFAULT NULL,
     delay        interval DEFAULT '0',
     remedied_by  text     DEFAULT NULL,
-    fingerprint  text     DEFAULT NULL
+    fingerprint  text     DEFAULT NULL,
+    ids          bigint[] DEFAULT NULL,
+    reference    text     DEFAULT NULL,
+    topic        text     DEFAULT NULL,
+    headers      jsonb    DEFAULT NULL,
+    since        timestamptz DEFAULT NULL,
+    until        timestamptz DEFAULT NULL
 ) RETURNS TABLE (id bigint, new_id bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -17,8 +23,10 @@ BEGIN
     SELECT min(d.lock_token::text)::uuid, array_agg(d.id)
       INTO token, taken
       FROM messages.lease_dead(requeue_dead.queue_name, requeue_dead.max_messages, '1 minute', requeue_dead.remedied_by,
-                               requeue_dead.results, requeue_dead.fingerprint, max_requeues => requeue_dead.max_requeues) d;
+                               coalesce(requeue_dead.results, CASE WHEN coalesce(requeue_dead.fingerprint, requeue_dead.ids::text) IS NULL
+                                                                   THEN ARRAY['failed', 'lock_expired'] END), requeue_dead.fingerprint, requeue_dead.ids, requeue_dead.max_requeues,
+                               requeue_dead.reference, requeue_dead.topic, requeue_dead.headers, requeue_dead.since, requeue_dead.until) d;
     RETURN QUERY SELECT r.id, r.new_id FROM messages.requeue(token, taken, NULL, requeue_dead.delay, requeue_dead.remedied_by) r;
 END $$;
-COMMENT ON FUNCTION messages.requeue_dead(text, integer, text[], integer, interval, text, text) IS
-    'Leases dead messages and requeues them in one call; leaves those that have already been requeued max_requeues times. Errors as in lease_dead.';
+COMMENT ON FUNCTION messages.requeue_dead(text, integer, text[], integer, interval, text, text, bigint[], text, text, jsonb, timestamptz, timestamptz) IS
+    'Leases dead messages and requeues them in one call; unless it is told which results, or a fingerprint or ids, those that ended as failed or lock_expired. Leaves those that have already been requeued max_requeues times. Which ones, and errors, as in lease_dead.';

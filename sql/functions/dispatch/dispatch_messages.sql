@@ -72,7 +72,7 @@ BEGIN
                 dispatch_messages.on_failure, dispatch_messages.lease_for, dispatch_messages.dispatched_by, batch.lock_token, batch.ids)
         RETURNING * INTO opened;
         RETURN NEXT (opened.dispatch_id, opened.queue_name, opened.dag_id, opened.run_id, opened.ids, opened.opened_at, opened.started_at,
-                     opened.seen_at)::messages.open_dispatch;
+                     opened.seen_at, NULL)::messages.open_dispatch;
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.dispatch_messages(text, text, integer, integer, text, text, interval, text, text, jsonb) IS

@@ -25,7 +25,13 @@ BEGIN
     IF known.ended_at IS NOT NULL THEN
         RETURN 0;
     END IF;
-    IF end_dispatch.result = 'success' THEN
+    IF known.fingerprint IS NOT NULL THEN
+        -- Dead messages. What a successful run left dead is meant to stay so: it gets no other run.
+        UPDATE messages.dead_message d SET dispatch_id = CASE WHEN end_dispatch.result = 'success' THEN known.dispatch_id END
+         WHERE d.id = ANY (known.ids) AND (d.dispatch_id IS NULL OR d.dispatch_id = known.dispatch_id);
+        GET DIAGNOSTICS finished = ROW_COUNT;
+        finished := cardinality(known.ids) - CASE WHEN end_dispatch.result = 'success' THEN finished ELSE 0 END;
+    ELSIF end_dispatch.result = 'success' THEN
         SELECT count(*) INTO finished FROM messages.archive(known.lock_token, known.ids, 'success', handled_by => run);
         -- What a run had failed with, and finished when it was cleared.
         UPDATE messages.dead_message d SET lock_token = known.lock_token, lock_expires_at = clock_timestamp() + interval '1 minute', locked_by = run
@@ -44,4 +50,4 @@ BEGIN
     RETURN finished;
 END $$;
 COMMENT ON FUNCTION messages.end_dispatch(text, text, text, text) IS
-    'Ends the dispatch of a run and returns how many messages that finished or gave back; 0 if it had ended, NULL if the run has no dispatch. success archives its messages; failed does what on_failure of the dispatch says; lost, the run was deleted, delivers them again; refused, the run was never made, does so without an attempt. A run that was cleared and now succeeds finishes what still waits, and dismisses what is dead. PQ004: bad result.';
+    'Ends the dispatch of a run and returns how many messages that finished or gave back; 0 if it had ended, NULL if the run has no dispatch. success archives its messages; failed does what on_failure of the dispatch says; lost, the run was deleted, delivers them again; refused, the run was never made, does so without an attempt. A run that was cleared and now succeeds finishes what still waits, and dismisses what is dead. Of a run for dead messages, failed, lost and refused let another run have what has no remedy yet. PQ004: bad result.';

@@ -17,6 +17,9 @@ BEGIN
        SET lock_token = token, lock_expires_at = clock_timestamp() + dispatch.lease_for, leased_at = clock_timestamp(),
            locked_by = dispatch.dispatched_by, attempts = least(m.attempts + 1, 32767)
      WHERE m.id = ANY (dispatch.ids) AND m.lock_expires_at IS NULL;
+    IF dispatch.fingerprint IS NOT NULL THEN
+        UPDATE messages.dead_message d SET dispatch_id = dispatch.dispatch_id WHERE d.id = ANY (dispatch.ids) AND d.dispatch_id IS NULL;
+    END IF;
     IF FOUND OR EXISTS (SELECT FROM messages.dead_message d WHERE d.id = ANY (dispatch.ids)) THEN
         UPDATE messages.dispatch d SET lock_token = token, ended_at = NULL, seen_at = clock_timestamp()
          WHERE d.dispatch_id = dispatch.dispatch_id RETURNING * INTO reopened;

@@ -26,11 +26,14 @@ BEGIN
         DELETE FROM messages.locked_batch b WHERE b.lock_token = batch.lock_token;
         CONTINUE WHEN NOT FOUND;                  -- it ended by itself a moment ago
         freed := freed + 1;
-        -- As if its lease had ended: a sweep that is due now makes it ready again, or archives it after its last attempt.
+        UPDATE messages.message m SET attempts = m.attempts + 1 WHERE m.id = ANY (locked) AND m.lock_expires_at IS NULL;
+        -- After the last attempt as if its lease had ended: a sweep that is due now archives it.
         UPDATE messages.message m
            SET lock_expires_at = moment, leased_at = batch.locked_at, lock_token = batch.lock_token, locked_by = batch.locked_by,
-               attempts = m.attempts + 1
-         WHERE m.id = ANY (locked) AND coalesce(m.lock_expires_at <= moment, true);
+               attempts = m.attempts + (m.lock_expires_at IS NOT NULL)::integer
+          FROM messages.queue q
+         WHERE m.id = ANY (locked) AND q.queue_name = m.queue_name
+           AND coalesce(m.lock_expires_at <= moment, m.attempts >= q.max_attempts);
         FOR level IN
             SELECT m.priority, min(m.visible_at) AS lowest, p.low_water, p.sweep_due
               FROM messages.message m JOIN messages.queue_priority p ON p.queue_name = m.queue_name AND p.priority = m.priority

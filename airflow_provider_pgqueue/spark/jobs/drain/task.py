@@ -6,7 +6,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
@@ -93,13 +93,14 @@ class Share:
                 return
             policy = run(conn, verbs.lease_policy(self.queue))
             policy = replace(policy, lease_for=self.lease_for or policy.lease_for)
+            limit = policy.handler_timeout
             consuming = Consuming(
                 self,
                 conn,
                 stack.enter_context(self.database.connect(name)) if self.transactional else None,
                 policy,
-                Batches(function, stack.enter_context(Caller()), policy.handler_timeout),
-                stack.enter_context(Renewal()),
+                Batches(function, None if limit is None else stack.enter_context(Caller(limit))),
+                stack.enter_context(closing(Renewal())),
                 f"{self.holder}{part}.{attempt}:{process_name()}",
                 Breaker(self.queue, self.give_up_after),
                 counts,
@@ -219,7 +220,7 @@ class Consuming:
 
     def _gather(self, gathered: Outcomes, lease: TableLease, piece: pa.Table, outcomes: Outcomes | Exception) -> None:
         if isinstance(outcomes, TimeIsUp):
-            self._leave(lease, piece)
+            self._leave(lease, piece, outcomes)
             return
         if isinstance(outcomes, Outcomes):
             gathered.add(outcomes)
@@ -233,18 +234,19 @@ class Consuming:
             gathered.add(Outcomes([message.id], ["rejected"], [outcome.reason], [None]))
         self.breaker.note(message, outcome)
 
-    def _leave(self, lease: TableLease, piece: pa.Table) -> None:
+    def _leave(self, lease: TableLease, piece: pa.Table, why: TimeIsUp) -> None:
         lease.let_expire(piece.column("id").to_pylist())
         self.counts["timed_out"] += len(piece)
         log.warning(
-            "the function exceeded its time on %s of queue %s: the lease is no longer renewed, and the call goes on in "
-            "a thread that nobody waits for",
+            "the function exceeded its time of %s on %s of queue %s: the lease is no longer renewed, and the call "
+            "goes on in a thread that nobody waits for",
+            why.limit,
             quantity(len(piece)),
             self.share.queue,
         )
-        if self.batches.caller.hanging >= _MOST_HANGING:
+        if why.hanging >= _MOST_HANGING:
             raise HandlerBroken(
-                f"{self.batches.caller.hanging} calls of the function of queue {self.share.queue!r} hang",
+                f"{why.hanging} calls of the function of queue {self.share.queue!r} hang",
                 "Start the process again, which ends them, and give what the function waits for a time-out.",
             )
 

@@ -1,0 +1,113 @@
+"""Starts remediation runs for dead messages, one for each cause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.argument import (
+    Rule,
+    duration,
+    json_object,
+    optional,
+    queue_name,
+    results,
+    text,
+    whole,
+)
+from airflow_provider_pgqueue.dispatch import hand_over
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, name_of
+from airflow_provider_pgqueue.task import QueueTask
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class PgQueueDispatchDeadOperator(QueueTask):
+    """Starts a remediation run for each cause of the dead messages of a queue.
+
+    The run gets the dead messages of one fingerprint: its `conf` has `{"pgqueue": {"queue_name", "fingerprint",
+    "ids"}}`, and no bodies. A `PgQueueRepairOperator` or `PgQueueRequeueOperator` in it takes
+    `ids="{{ dag_run.conf['pgqueue']['ids'] }}"`. Its id is made of queue, fingerprint and the number of the dispatch,
+    which is recorded before the run starts: whatever dies, no message has two runs. A cause has one run at a time;
+    what dies of it meanwhile gets the next one.
+
+    A run that failed, or was deleted, is followed by another one with what has no remedy yet, after `retry_after`,
+    which doubles each time up to a day. What a run that succeeded left dead is meant to stay so, and gets no other.
+
+    Schedule the DAG of this operator by an asset watcher with a `PgQueueDeadMessageTrigger`, or by time: each run also
+    learns what became of earlier ones. The result is a number of dispatches: `started`, and by how earlier ones were
+    found to have ended: `success`, `failed`, `lost`.
+
+    :param queue_name: the queue whose dead messages are handed over.
+    :param trigger_dag_id: the DAG that remedies them. While it is paused it gets none.
+    :param results: only messages with these results: `failed`, `rejected`, `lock_expired`, `expired`; None takes all.
+    :param max_requeues: leave messages that were requeued this many times before: they die again and again.
+    :param batch_size: the most messages for one run.
+    :param max_open: the most runs under way, for this queue and DAG, whoever started them.
+    :param retry_after: the pause after a run that failed; at most a day.
+    :param conf: more `conf` for the runs.
+    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
+    """
+
+    template_fields: Sequence[str] = ("queue_name", "trigger_dag_id", "results", "conf", "pgqueue_conn_id")
+    ui_color = "#f5ecdc"
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "queue_name": queue_name,
+        "trigger_dag_id": text,
+        "results": optional(results),
+        "max_requeues": optional(whole(0, 32_767)),
+        "batch_size": whole(1, 10_000),
+        "max_open": whole(1, 10_000),
+        "retry_after": duration(timedelta(0), timedelta(days=1)),
+        "conf": optional(json_object),
+        "pgqueue_conn_id": text,
+    }
+
+    def __init__(
+        self,
+        *,
+        queue_name: str,
+        trigger_dag_id: str,
+        results: Sequence[str] | None = None,
+        max_requeues: int | None = 3,
+        batch_size: int = 1000,
+        max_open: int = 16,
+        retry_after: timedelta = timedelta(minutes=1),
+        conf: Mapping[str, Any] | None = None,
+        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
+        retries: int | None = 1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retries=retries, **kwargs)
+        self.queue_name = queue_name
+        self.trigger_dag_id = trigger_dag_id
+        self.results = results
+        self.max_requeues = max_requeues
+        self.batch_size = batch_size
+        self.max_open = max_open
+        self.retry_after = retry_after
+        self.conf = conf
+        self.pgqueue_conn_id = pgqueue_conn_id
+        self.check_written()
+
+    def execute(self, context: Context) -> dict[str, int]:
+        """Reconcile, start a run for each cause that may have one, and return how many."""
+        self.check_rendered()
+        return dict(
+            hand_over(self.pgqueue_conn_id, self.queue_name, self.trigger_dag_id, self._opening(context), self.conf)
+        )
+
+    def _opening(self, context: Context) -> Any:
+        return verbs.dispatch_dead(
+            self.queue_name,
+            self.trigger_dag_id,
+            max_open=self.max_open,
+            batch_size=self.batch_size,
+            results=self.results,
+            max_requeues=self.max_requeues,
+            retry_after=self.retry_after,
+            dispatched_by=name_of(context),
+        )

@@ -1,0 +1,229 @@
+"""What the operators that repair and requeue dead messages have in common."""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+
+from airflow_provider_pgqueue.core import argument
+from airflow_provider_pgqueue.core.argument import (
+    Rule,
+    duration,
+    number,
+    optional,
+    text,
+    texts,
+    topic_pattern,
+    truth,
+    whole,
+)
+from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, task_of
+from airflow_provider_pgqueue.task import QueueTask
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+_SAY_EVERY: Final = 5.0  # seconds
+_STAY_DEAD: Final = ("left", "invalid", "raised", "lost", "held")
+
+
+def _outcomes(value: Any) -> str | None:
+    good = isinstance(value, list | tuple) and all(isinstance(one, str) and one in _STAY_DEAD for one in value)
+    return None if good else f"Give a list of {', '.join(_STAY_DEAD)}."
+
+
+class RemedyTask(QueueTask):
+    """Chooses dead messages, requeues or dismisses them, and returns how many ended how.
+
+    A task that is killed and tried again gives each message one remedy: the run is named after the task instance. A
+    task that is told to stop finishes the current message, gives the others back and fails, so that a retry continues.
+
+    The result has numbers and at most a hundred ids by how messages ended, and no bodies: `requeued`, `dismissed`,
+    and those that stay dead: `left`, `invalid`, `raised`, `lost`, `held`, `remedied` (by somebody else meanwhile);
+    `ids`; `stopped`, why the canary ended the run, or None; `dry_run`. The task succeeds when its canary stops it.
+
+    :param queue_name: the queue of the dead messages, to which they return; None takes all queues.
+    :param results: only messages with these results: `failed`, `rejected`, `lock_expired`, `expired`; None takes all.
+    :param cause: only messages of one cause: a fingerprint, as the sensor and `verbs.dead_causes` name it, or a cause
+        of the last triage, which has results and fingerprints of its own.
+    :param fingerprints: only messages of these causes.
+    :param ids: only these messages, for example those of a run that `PgQueueDispatchDeadOperator` started:
+        `"{{ dag_run.conf['pgqueue']['ids'] }}"`.
+    :param reference: only messages with this reference.
+    :param topic: only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
+    :param headers: only messages whose headers contain these.
+    :param since: only messages that died at this moment or later.
+    :param until: only messages that died before this moment.
+    :param max_messages: the most messages, oldest first, over all tries of the task.
+    :param max_requeues: leave messages that were requeued this many times before.
+    :param max_per_second: the most messages per second.
+    :param canary: requeue this many first, and the others only if fewer than `stop_when_failing` percent die again.
+    :param stop_when_failing: percentage of the canary that must die again for the run to stop.
+    :param canary_wait: how long the canary may take; the run stops if it is not finished by then.
+    :param delay: make requeued messages ready only after this time.
+    :param batch_size: messages per lease.
+    :param lease_for: how long a lease lasts without renewal, and so when the messages of a killed task come back.
+    :param fail_on: outcomes, such as `["raised", "invalid"]`, that fail the task at its end, without a retry, if any
+        message had one.
+    :param dry_run: say what would be done, and change nothing.
+    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
+    """
+
+    template_fields: Sequence[str] = (
+        "queue_name",
+        "results",
+        "cause",
+        "fingerprints",
+        "ids",
+        "reference",
+        "topic",
+        "headers",
+        "since",
+        "until",
+        "pgqueue_conn_id",
+    )
+    ui_color = "#f5ecdc"
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "queue_name": optional(argument.queue_name),
+        "results": optional(argument.results),
+        "cause": optional(text),
+        "fingerprints": optional(texts),
+        "ids": optional(argument.ids),
+        "reference": optional(text),
+        "topic": optional(topic_pattern),
+        "headers": optional(argument.json_object),
+        "since": optional(argument.moment_or_text),
+        "until": optional(argument.moment_or_text),
+        "max_messages": optional(whole(1, 10_000_000)),
+        "max_requeues": optional(whole(0, 32_767)),
+        "max_per_second": optional(number(0.001, 10**9)),
+        "canary": whole(0, 10**12),
+        "stop_when_failing": number(0, 100, "percent"),
+        "canary_wait": duration(timedelta(0), timedelta(days=366)),
+        "delay": duration(timedelta(0), timedelta(days=366)),
+        "batch_size": whole(1, 10_000),
+        "lease_for": duration(timedelta(milliseconds=1), timedelta(hours=12)),
+        "fail_on": _outcomes,
+        "dry_run": truth,
+        "pgqueue_conn_id": text,
+    }
+    attributes: ClassVar[Mapping[str, str]] = {"dry_run": "is_dry_run"}
+
+    def __init__(
+        self,
+        *,
+        queue_name: str | None = None,
+        results: Sequence[str] | None = None,
+        cause: str | None = None,
+        fingerprints: Sequence[str] | None = None,
+        ids: Sequence[int] | str | None = None,
+        reference: str | None = None,
+        topic: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+        max_messages: int | None = None,
+        max_requeues: int | None = None,
+        max_per_second: float | None = None,
+        canary: int = 0,
+        stop_when_failing: float = 10.0,
+        canary_wait: timedelta = timedelta(minutes=10),
+        delay: timedelta = timedelta(0),
+        batch_size: int = 100,
+        lease_for: timedelta = timedelta(minutes=1),
+        fail_on: Sequence[str] = (),
+        dry_run: bool = False,
+        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.queue_name = queue_name
+        self.results = results
+        self.cause = cause
+        self.fingerprints = fingerprints
+        self.ids = ids
+        self.reference = reference
+        self.topic = topic
+        self.headers = headers
+        self.since = since
+        self.until = until
+        self.max_messages = max_messages
+        self.max_requeues = max_requeues
+        self.max_per_second = max_per_second
+        self.canary = canary
+        self.stop_when_failing = stop_when_failing
+        self.canary_wait = canary_wait
+        self.delay = delay
+        self.batch_size = batch_size
+        self.lease_for = lease_for
+        self.fail_on = fail_on
+        self.is_dry_run = dry_run
+        self.pgqueue_conn_id = pgqueue_conn_id
+        self._stopping = False
+
+    @abstractmethod
+    def _function(self) -> tuple[RepairFunction | str, Validator | str | None]:
+        """Return what says what becomes of each message, and what checks the bodies."""
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Repair dead messages, and return how many ended how."""
+        self.check_rendered()
+        self._said = time.monotonic()
+        with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
+            summary = self._repair(task_of(context)).run(conn, stop=lambda: self._stopping, on_batch=self._say)
+        if self._stopping and summary["stopped"]:
+            raise AirflowException(f"stopped while repairing dead messages, after {summary}")
+        self.log.info("dead messages of %s: %s", self.queue_name or "all queues", summary)
+        if bad := {name: summary[name] for name in self.fail_on if summary[name]}:
+            # A retry would call the same function with the same messages.
+            raise AirflowFailException(f"dead messages of {self.queue_name or 'all queues'} stay dead: {bad}")
+        return summary
+
+    def _say(self, outcomes: Counter[str]) -> None:
+        if time.monotonic() - self._said >= _SAY_EVERY:
+            self._said = time.monotonic()
+            self.log.info("dead messages of %s so far: %s", self.queue_name or "all queues", dict(outcomes))
+
+    def on_kill(self) -> None:
+        """Finish the current message and give the others back."""
+        self._stopping = True
+
+    def _repair(self, run_id: str) -> Repair:
+        function, validator = self._function()
+        return Repair(
+            function=function,
+            run_id=run_id,
+            validator=validator,
+            cause=self.cause,
+            queue_name=self.queue_name,
+            results=self.results,
+            fingerprints=self.fingerprints,
+            ids=json.loads(self.ids) if isinstance(self.ids, str) else self.ids,
+            reference=self.reference,
+            topic=self.topic,
+            headers=self.headers,
+            since=_moment(self.since),
+            until=_moment(self.until),
+            max_messages=self.max_messages,
+            max_requeues=self.max_requeues,
+            max_per_second=self.max_per_second,
+            canary=self.canary,
+            stop_when_failing=self.stop_when_failing,
+            canary_wait=self.canary_wait,
+            delay=self.delay,
+            batch_size=self.batch_size,
+            lease_for=self.lease_for,
+            dry_run=self.is_dry_run,
+        )
+
+
+def _moment(value: datetime | str | None) -> datetime | None:
+    return datetime.fromisoformat(value) if isinstance(value, str) else value

@@ -1,0 +1,118 @@
+"""The page of the queues inside Airflow: who may see it, and which connection it uses."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlsplit
+
+from airflow.configuration import conf
+
+if TYPE_CHECKING:
+    import psycopg
+    from fastapi import FastAPI
+
+PREFIX: Final = "/pgqueue"
+# As `hooks.pgqueue.name_of` writes it.
+_TASK: Final = re.compile(r"(?P<dag>[^/]+)/(?P<run>.+)/(?P<task>[^/]+)/(?P<map>-?\d+)/(?P<try>\d+)@.*", re.DOTALL)
+
+
+class Page:
+    """An application that is made when it is first asked: Airflow imports its plugins in every process."""
+
+    def __init__(self) -> None:
+        self._app: FastAPI | None = None
+
+    async def __call__(self, *asgi: Any) -> None:
+        if self._app is None:
+            self._app = make_page()
+        await self._app(*asgi)
+
+
+def make_page() -> FastAPI:
+    """Return the page, behind Airflow's own login."""
+    from airflow.api_fastapi.auth.tokens import get_signing_key
+
+    from airflow_provider_pgqueue.web import Links, make_app
+
+    secret = hmac.new(get_signing_key("api", "secret_key").encode(), b"pgqueue", hashlib.sha256).digest()
+    links = Links(run=run_address, task=task_address, login=_login_address)
+    return make_app(_connect, _who(), secret=secret, links=links)
+
+
+def connection_id() -> str:
+    """Return the id of the connection whose queues are shown."""
+    return str(conf.get("pgqueue", "conn_id", fallback="pgqueue_default"))
+
+
+@contextmanager
+def _connect() -> Iterator[psycopg.Connection[Any]]:
+    from airflow_provider_pgqueue.core import connection
+    from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+
+    arguments = {"connect_timeout": 5} | PgQueueHook(connection_id()).connection_arguments()
+    arguments["application_name"] = "pgqueue:page"
+    with connection.connect(**arguments) as conn:
+        yield conn
+
+
+def _who() -> Any:
+    """Return the dependency that says who is asking.
+
+    Who may see what runs in Airflow (its view of jobs, which a viewer has) reads; who may edit the connection acts.
+    """
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, ConnectionDetails
+    from airflow.api_fastapi.core_api.security import get_user
+    from fastapi import Depends, HTTPException
+
+    from airflow_provider_pgqueue.web import Person
+
+    def who(user: Any = Depends(get_user)) -> Person:
+        manager = get_auth_manager()
+        if not manager.is_authorized_view(access_view=AccessView.JOBS, user=user):
+            raise HTTPException(403, "Your role in Airflow may not see the queues: it needs to see jobs.")
+        details = ConnectionDetails(conn_id=connection_id(), team_name=_team())
+        return Person(user.get_name(), manager.is_authorized_connection(method="PUT", details=details, user=user))
+
+    return who
+
+
+def _team() -> str | None:
+    if not conf.getboolean("core", "multi_team", fallback=False):
+        return None
+    from airflow.models import Connection
+
+    name: str | None = Connection.get_team_name(connection_id())
+    return name
+
+
+def base_path() -> str:
+    """Return the path under which Airflow is reached, without a slash at its end."""
+    return urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
+
+
+def run_address(dag_id: str, run_id: str) -> str:
+    """Return the address of a DAG run."""
+    return f"{base_path()}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
+
+
+def task_address(name: str) -> str | None:
+    """Return the address of the task instance that called itself so; None if no task did."""
+    found = _TASK.fullmatch(name)
+    if found is None:
+        return None
+    mapped = f"/mapped/{found['map']}" if found["map"] != "-1" else ""
+    run = run_address(found["dag"], found["run"])
+    return f"{run}/tasks/{quote(found['task'], safe='')}{mapped}?try_number={found['try']}"
+
+
+def _login_address(path: str) -> str | None:
+    from airflow.api_fastapi.app import get_auth_manager
+
+    address: str = get_auth_manager().get_url_login(next_url=path)
+    return f"{base_path()}{address}" if address.startswith("/") else address

@@ -1,0 +1,88 @@
+"""Puts the page together: whoever asks is known before any route runs, and every error is a page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+from fastapi import Depends, FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+
+from airflow_provider_pgqueue.core import errors
+from airflow_provider_pgqueue.core.errors import PgQueueError, translate
+from airflow_provider_pgqueue.web import queues
+from airflow_provider_pgqueue.web.guard import with_headers
+from airflow_provider_pgqueue.web.html import error_page
+from airflow_provider_pgqueue.web.site import Connect, Links, Person, Site
+
+_FOLDER: Final = Path(__file__).parent
+_STATUS: Final[dict[type[PgQueueError], int]] = {
+    errors.QueueNotFound: 404,
+    errors.ScheduleNotFound: 404,
+    errors.PermissionDenied: 403,
+    errors.ConnectionFailed: 503,
+    errors.SchemaError: 503,
+    errors.InUse: 503,
+    errors.LeaseLost: 409,
+    errors.QueuePaused: 409,
+}
+
+
+def make_app(connect: Connect, who: Callable[..., Person], *, secret: bytes, links: Links | None = None) -> FastAPI:
+    """Return the page of the queues in one database, to be served alone or mounted under any path.
+
+    :param connect: opens a connection, as a context manager that closes it.
+    :param who: a dependency of FastAPI that returns who is asking, or raises HTTPException 401 or 403.
+    :param secret: signs the forms; the same in all processes that serve the page.
+    :param links: where names of DAG runs and tasks lead.
+    """
+    # No page of the framework's own: those load scripts from elsewhere.
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(_knowing(who))])
+    app.state.site = Site(connect, secret, links or Links())
+    app.middleware("http")(with_headers)
+    for part in (queues,):
+        app.include_router(part.router)
+    for folder in ("static", "vendor"):
+        app.mount(f"/{folder}", StaticFiles(directory=_FOLDER / folder), name=folder)
+    app.add_exception_handler(HTTPException, _refused)
+    app.add_exception_handler(RequestValidationError, _misspelt)
+    app.add_exception_handler(PgQueueError, _failed)
+    app.add_exception_handler(psycopg.Error, _failed)
+    return app
+
+
+def _knowing(who: Callable[..., Person]) -> Callable[..., None]:
+    def know(request: Request, person: Person = Depends(who)) -> None:
+        request.state.person = person
+
+    return know
+
+
+def _refused(request: Request, error: Any) -> Response:
+    return error_page(request, error.status_code, str(error.detail))
+
+
+def _misspelt(request: Request, error: Any) -> Response:
+    # Not what was given: the page names the parameter only.
+    wrong = ", ".join(sorted({str(one["loc"][-1]) for one in error.errors()}))
+    return error_page(request, 422, f"The address of this page is not valid: {wrong}")
+
+
+def _failed(request: Request, error: Any) -> Response:
+    known = translate(error) if isinstance(error, psycopg.Error) else error
+    return error_page(request, *_told(known))
+
+
+def _told(error: Exception) -> tuple[int, str, str | None]:
+    """Return a status, what is wrong, and the cure."""
+    if not isinstance(error, PgQueueError):
+        # The driver appends DETAIL and CONTEXT, which may quote a body.
+        diag = getattr(error, "diag", None)
+        return 500, (diag and diag.message_primary) or type(error).__name__, None
+    status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 400)
+    return status, error.problem.rstrip("."), error.cure

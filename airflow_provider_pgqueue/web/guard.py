@@ -1,0 +1,83 @@
+"""Keeps other sites out: what a browser may load and frame, and that a change was asked for on this page."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+from urllib.parse import parse_qsl, urlsplit
+
+from fastapi import HTTPException, Request
+from starlette.responses import Response
+
+from airflow_provider_pgqueue.web.site import person_of, site_of
+
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'self'; base-uri 'none'"
+)
+_HEADERS: Final = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "SAMEORIGIN",
+    "Referrer-Policy": "same-origin",
+}
+_LARGEST_FORM: Final = 2 * 1024 * 1024
+_HOURS: Final = 12
+
+
+async def with_headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+    """Return the answer with the headers of safety, also of errors and files."""
+    response = await call_next(request)
+    response.headers.update(_HEADERS)
+    response.headers.setdefault("Cache-Control", "no-store")
+    return response
+
+
+def token_for(request: Request) -> str:
+    """Return the token that a form of this person carries: it is of no use to another person, nor after hours."""
+    until = int(time.time()) + _HOURS * 3600
+    return f"{until}.{_sign(request, until)}"
+
+
+def _sign(request: Request, until: int) -> str:
+    said = f"{until} {person_of(request).name}".encode()
+    return hmac.new(site_of(request).secret, said, "sha256").hexdigest()
+
+
+def check_same_origin(request: Request) -> None:
+    """Refuse a change that another site asked for: 403."""
+    fetched_from, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if fetched_from is not None:
+        # The browser vouches for it, also behind a proxy that changes Host.
+        same = fetched_from == "same-origin"
+    else:
+        same = origin is not None and urlsplit(origin).netloc == request.headers.get("host")
+    if not same:
+        raise HTTPException(403, "This change was not asked for on this page, so nothing was done.")
+
+
+async def checked_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form that this page gave to this person; 403 for any other."""
+    check_same_origin(request)
+    if not person_of(request).may_act:
+        raise HTTPException(403, "You may look at the queues. Changing them needs the right to edit the connection.")
+    fields = await _fields(request)
+    until, _, signature = fields.pop("token", "").partition(".")
+    good = until.isdecimal() and len(until) < 12 and int(until) > time.time()
+    if not good or not hmac.compare_digest(signature, _sign(request, int(until))):
+        raise HTTPException(403, "This form is too old. Go back, load the page again, and repeat what you did.")
+    return fields
+
+
+async def _fields(request: Request) -> dict[str, str]:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > _LARGEST_FORM:
+            raise HTTPException(413, "The form is larger than 2 MB. Publish such a message from a program.")
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=100, errors="strict"))
+    except ValueError:
+        raise HTTPException(400, "The form cannot be read.") from None

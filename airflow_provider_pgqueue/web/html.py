@@ -1,0 +1,140 @@
+"""Templates, and how values are shown in them: whatever strangers wrote is text, and cannot turn the text around it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from fastapi import Request
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.responses import HTMLResponse
+
+from airflow_provider_pgqueue import __version__
+from airflow_provider_pgqueue.core.quantity import Estimate, quantity
+from airflow_provider_pgqueue.web.guard import token_for
+from airflow_provider_pgqueue.web.site import site_of
+
+NONE: Final = "\N{EN DASH}"
+_UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60))
+
+
+def page(request: Request, name: str, status: int = 200, **context: Any) -> HTMLResponse:
+    """Return a page, or only its living part if a script of the page asks for that."""
+    part = request.headers.get("hx-request") == "true" and name not in ("error.html",)
+    text = (
+        _environment()
+        .get_template(name)
+        .render(
+            layout="part.html" if part else "layout.html",
+            root=request.scope.get("root_path", "").rstrip("/"),
+            person=getattr(request.state, "person", None),
+            token=lambda: token_for(request),
+            links=site_of(request).links,
+            now=datetime.now(UTC),
+            version=__version__,
+            **context,
+        )
+    )
+    return HTMLResponse(text, status_code=status, headers={"Vary": "HX-Request"})
+
+
+def error_page(request: Request, status: int, problem: str, cure: str | None = None) -> HTMLResponse:
+    """Return a page that says what is wrong and how to cure it; a log in for whoever is not known."""
+    login = site_of(request).links.login(request.url.path) if status == 401 else None
+    if not hasattr(request.state, "person"):
+        request.state.person = None
+    return page(request, "error.html", status, problem=problem, cure=cure, code=status, login=login)
+
+
+def back_to(request: Request, path: str, **query: Any) -> str:
+    """Return an address of this site, below wherever it is mounted."""
+    said = f"?{urlencode(query)}" if query else ""
+    return f"{request.scope.get('root_path', '').rstrip('/')}{path}{said}"
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("airflow_provider_pgqueue.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "age": age,
+        "number": number,
+        "moment": moment,
+        "iso": _iso,
+        "printable": printable,
+        "quantity": quantity,
+        "pretty": pretty,
+        "segment": lambda text: quote(str(text), safe=""),
+        "query": lambda given: urlencode({key: value for key, value in given.items() if value not in (None, "")}),
+        "series": lambda given: json.dumps(given, separators=(",", ":")),
+    }
+    return environment
+
+
+def number(given: int | float | None) -> str:
+    """Return a number with its thousands apart; a dash for none, a tilde for an estimate."""
+    if given is None:
+        return NONE
+    if isinstance(given, float) and given < 10:
+        return f"{given:.2g}"
+    return f"{given:,}" if isinstance(given, Estimate) else f"{given:,.0f}"
+
+
+def age(given: timedelta | None) -> str:
+    """Return a duration in its two largest units: `3 d 4 h`, `12 min`, `45 s`, `80 ms`."""
+    if given is None:
+        return NONE
+    seconds = given.total_seconds()
+    sign = "-" if seconds < 0 else ""
+    seconds = abs(seconds)
+    if seconds < 1:
+        return f"{sign}{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{sign}{seconds:.0f} s"
+    for place, (unit, length) in enumerate(_UNITS):
+        if seconds >= length:
+            whole, rest = divmod(int(seconds), length)
+            if place + 1 < len(_UNITS):
+                smaller, size = _UNITS[place + 1]
+                if rest // size and whole < 100:
+                    return f"{sign}{whole:,} {unit} {rest // size} {smaller}"
+            return f"{sign}{whole:,} {unit}"
+    return NONE
+
+
+def moment(given: datetime | None) -> str:
+    """Return a moment in UTC, to the second."""
+    return NONE if given is None else f"{given.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def _iso(given: datetime | None) -> str:
+    return "" if given is None else given.astimezone(UTC).isoformat(timespec="seconds")
+
+
+def printable(text: object, longest: int = 300) -> str:
+    """Return a text without what would reorder or hide the letters around it, cut off."""
+    said = "" if text is None else str(text)
+    plain = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in said[: longest + 1])
+    return plain if len(plain) <= longest else plain[:longest] + "…"
+
+
+def pretty(given: Any, longest: int = 200_000) -> str:
+    """Return JSON to be read, in lines, with no letter hidden."""
+    text = given if isinstance(given, str) else json.dumps(given, indent=2, ensure_ascii=False, default=str)
+    lines = text[: longest + 1].splitlines()
+    shown = "\n".join(printable(line, longest) for line in lines)
+    return shown if len(text) <= longest else shown[:longest] + "\n…"
+
+
+def choices(given: Mapping[str, str | None], allowed: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Return the parameters of an address, each one of what is allowed, or else the first of those."""
+    return {name: value if (value := given.get(name)) in known else known[0] for name, known in allowed.items()}

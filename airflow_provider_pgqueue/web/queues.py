@@ -1,0 +1,48 @@
+"""All queues: what needs attention first."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from airflow_provider_pgqueue.web import numbers
+from airflow_provider_pgqueue.web.html import choices, page
+from airflow_provider_pgqueue.web.site import site_of
+
+router = APIRouter()
+_PER_PAGE: Final = 50
+_SUMS: Final = ("ready", "leased", "delayed", "dead")
+_SHOWN: Final = {"sort": numbers.ORDERS, "show": ("all", "attention")}
+
+
+@router.get("/")
+def queues(request: Request) -> Response:
+    """All queues: searched, sorted, and by pages."""
+    site, given = site_of(request), request.query_params
+    found = numbers.overview(site)
+    chosen = choices(given, _SHOWN)
+    words = given.get("q", "")[:100]
+    matching = numbers.matching(found.queues, words)
+    pressing = [queue for queue in matching if numbers.needs(queue)]
+    listed = numbers.sorted_by(pressing if chosen["show"] == "attention" else matching, chosen["sort"])
+    pages = max(1, -(-len(listed) // _PER_PAGE))
+    place = min(int(text) if (text := given.get("page", "1")[:6]).isdecimal() and text.isascii() else 1, pages) or 1
+    shown = listed[(place - 1) * _PER_PAGE : place * _PER_PAGE]
+    return page(
+        request,
+        "queues.html",
+        overview=found,
+        sums={
+            "queues": len(found.queues),
+            **{name: sum(getattr(queue, name) for queue in found.queues) for name in _SUMS},
+        },
+        estimated=any(queue.depth_margin for queue in found.queues),
+        attention=sum(bool(numbers.needs(queue)) for queue in found.queues),
+        rows=[(queue, numbers.needs(queue)) for queue in shown],
+        rates=numbers.rates(site, [queue.queue_name for queue in shown]),
+        chosen={"q": words, **chosen, "page": place},
+        pages=pages,
+        listed=len(listed),
+    )

@@ -1,0 +1,28 @@
+"""The page, served alone to one person."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import httpx
+import pytest
+
+from airflow_provider_pgqueue.core.connection import connect as connect_to
+from airflow_provider_pgqueue.web import Person, make_app
+from tools.screenshots.served import served
+
+Browse = Callable[..., httpx.Client]
+
+
+@pytest.fixture
+def browse(dsn: str) -> Iterator[Browse]:
+    """Serve the page to a person and return a client: `browse(may_act=True)`."""
+    with ExitStack() as stack:
+
+        def client(name: str = "ann", *, may_act: bool = False, to: str = dsn) -> httpx.Client:
+            app = make_app(lambda: connect_to(to), lambda: Person(name, may_act), secret=b"a secret of the tests")
+            address = stack.enter_context(served(app))
+            return stack.enter_context(httpx.Client(base_url=address, trust_env=False))
+
+        yield client
