@@ -17,6 +17,7 @@ from airflow_provider_pgqueue.core.errors import DispatchNotFound
 from airflow_provider_pgqueue.core.message import Dispatch, Message
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.metrics import note_dispatches
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -78,6 +79,7 @@ def hand_over(
         while unstarted or (unstarted := run(conn, opening)):
             done["started"] += _start(conn, unstarted, pgqueue_conn_id, conf)
             unstarted = []
+        note_dispatches(queue_name, dag_id, run(conn, verbs.open_dispatches(queue_name, dag_id)))
     log.info("queue %s for DAG %s: %s", queue_name, dag_id, dict(done))
     return done
 

@@ -37,8 +37,8 @@ def get_provider_info() -> dict[str, Any]:
             "operators.upkeep",
             "operators.spark",
         ),
-        "sensors": _modules("sensors.message", "sensors.dead_message"),
-        "triggers": _modules("triggers.message", "triggers.dead_message", "triggers.dispatch"),
+        "sensors": _modules("sensors.message", "sensors.dead_message", "sensors.outcome"),
+        "triggers": _modules("triggers.message", "triggers.dead_message", "triggers.dispatch", "triggers.outcome"),
         "task-decorators": [
             {"name": "pgqueue", "class-name": f"{_PACKAGE}.decorators.pgqueue.pgqueue_task"},
         ],

@@ -17,4 +17,4 @@ with DAG(
     tags=["pgqueue"],
     doc_md=__doc__,
 ) as dag:
-    PgQueueUpkeepOperator(task_id="upkeep", skip_if_pg_cron=True)
+    PgQueueUpkeepOperator(task_id="upkeep", skip_if_pg_cron=True, with_metrics=True)

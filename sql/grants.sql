@@ -11,7 +11,7 @@ DECLARE
         ['consumer', 'dispatch_messages dispatch_dead open_dispatches start_dispatch extend_dispatches end_dispatch dispatched_messages'],
         ['consumer', 'lease_dead extend_dead release_dead requeue dismiss requeue_dead dead_ids'],
         ['consumer', 'remedies count_remedies requeued_results'],
-        ['consumer observer', 'status ready_queues closed_queues dead_queues dead_causes'],
+        ['consumer observer', 'message_outcomes status ready_queues closed_queues dead_queues dead_causes'],
         ['consumer observer pipeline', 'triage_causes'],
         ['observer', 'search_archive schedules traffic_report'],
         ['observer upkeep', 'health'],

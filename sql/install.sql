@@ -276,6 +276,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir views/archive_overview.sql
 \ir views/result_count.sql
 \ir functions/archive/search_archive.sql
+\ir functions/archive/message_outcomes.sql
 
 -- Owner, first rows, grants
 \ir owner.sql

@@ -18,6 +18,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer import Consumer
 from airflow_provider_pgqueue.core.quantity import quantity, rate
+from airflow_provider_pgqueue.core.query import query
 
 
 @click.command()
@@ -92,4 +93,4 @@ def _queue(conn: Connection) -> Iterator[str]:
         yield queue
     finally:
         run(conn, verbs.drop_queue(queue, force=True))
-        conn.execute("DELETE FROM messages.message_archive WHERE queue_name = %s", [queue])
+        conn.execute(query("command/forget_queue"), [queue])

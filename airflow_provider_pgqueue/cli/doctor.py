@@ -118,7 +118,7 @@ def _server(conn: Connection) -> Finding:
 
 def _pooler(conn: Connection) -> Finding:
     # A pooler in transaction mode makes up the process id that it gives to a client.
-    row = conn.execute("SELECT pg_catalog.pg_backend_pid()").fetchone()
+    row = conn.execute(query("backend_pid")).fetchone()
     if row and row[0] == conn.info.backend_pid:
         return Finding("pooler", "ok", "the connection is direct: notifications arrive")
     return Finding(
@@ -131,7 +131,7 @@ def _pooler(conn: Connection) -> Finding:
 
 
 def _privileges(conn: Connection) -> Finding:
-    row = conn.execute(query("functions_not_granted"), [list(_WORKING)]).fetchone()
+    row = conn.execute(query("command/functions_not_granted"), [list(_WORKING)]).fetchone()
     missing = row[0] if row else None
     if not missing:
         return Finding("privileges", "ok", f"role {conn.info.user} may publish and consume")

@@ -16,9 +16,9 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import current_version
 from airflow_provider_pgqueue.core.errors import PermissionDenied
 from airflow_provider_pgqueue.core.installation import check_owner, schedule_upkeep
-from airflow_provider_pgqueue.core.migrations import migrate, scripts, sql_folder
+from airflow_provider_pgqueue.core.migrations import migrate, scripts
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.core.query import query
+from airflow_provider_pgqueue.core.query import query, sql_folder
 
 
 @click.command()
@@ -88,7 +88,7 @@ def _install_script(cron: bool | None = None) -> str:
     for script in scripts():
         text = text.replace(f"\\ir {script.path}\n", f"-- {script.path}\n{script.text.rstrip()}\n")
     if cron is not None:
-        text += query("install_cron").decode() if cron else "SELECT messages.uninstall_cron();\n"
+        text += query("install/install_cron" if cron else "install/uninstall_cron").decode()
     return text
 
 
@@ -100,10 +100,7 @@ def uninstall(settings: Settings, yes: bool) -> None:
     """Remove the schema with all queues, messages and archives."""
     with connected(settings, check=False) as conn:
         current_version(conn)
-        row = conn.execute(
-            "SELECT (SELECT count(*) FROM messages.message), (SELECT count(*) FROM messages.message_archive)"
-        ).fetchone()
-        waiting, archived = row or (0, 0)
+        ((waiting, archived),) = conn.execute(query("install/messages_to_remove")).fetchall()
         question = (
             f"Remove schema messages from database {conn.info.dbname} on {_server(conn)}, "
             f"with {quantity(waiting)} and {quantity(archived, 'archived message')}?"

@@ -15,19 +15,11 @@ from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, share
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import PermissionDenied
+from airflow_provider_pgqueue.core.query import query
 
-_COLUMNS = """
-SELECT id, CASE WHEN lock_expires_at > clock_timestamp() THEN 'leased'
-                WHEN visible_at = 'infinity' THEN 'behind'
-                WHEN visible_at > clock_timestamp() THEN 'delayed' ELSE 'ready' END AS state,
-       priority, attempts, clock_timestamp() - created_at AS age, created_at,
-       nullif(visible_at, 'infinity') AS visible_at, lock_expires_at, locked_by, reference, topic, group_key,
-       last_error
-"""
-_ORDERED = " WHERE queue_name = %s ORDER BY priority DESC, visible_at, id LIMIT %s"
-_HEADERS = _COLUMNS + ", body_bytes FROM messages.message_overview" + _ORDERED
+_HEADERS = ("body_bytes", "message_overview")
 # As text, because a float would not show a number to its last digit.
-_BODIES = _COLUMNS + ", headers, message::text AS message FROM messages.message" + _ORDERED
+_BODIES = ("headers, message::text AS message", "message")
 _SHOWN = ("id", "state", "priority", "attempts", "age", "locked_by", "reference", "last_error")
 
 
@@ -54,12 +46,14 @@ def peek(settings: Settings, queue: str, number: int, headers_only: bool) -> Non
     show_rows(settings, "messages", rows, (*_SHOWN, "body_bytes" if headers_only else "message"))
 
 
-def _look(conn: Connection, query: str, queue: str, number: int) -> list[dict[str, Any]]:
+def _look(conn: Connection, shown: tuple[str, str], queue: str, number: int) -> list[dict[str, Any]]:
+    columns, view = shown
+    statement = query("command/peek").decode().format(columns, f"messages.{view}")
     try:
         with conn.cursor(row_factory=dict_row) as cursor:
-            return list(cursor.execute(query.encode(), [queue, number]).fetchall())
+            return list(cursor.execute(statement.encode(), [queue, number]).fetchall())
     except psycopg.errors.InsufficientPrivilege as error:
-        needed, cure = ("message", " or use --headers-only") if query is _BODIES else ("message_overview", "")
+        cure = " or use --headers-only" if shown is _BODIES else ""
         raise PermissionDenied(
-            f"role {conn.info.user} has no SELECT on messages.{needed}. Ask the owner to grant it{cure}."
+            f"role {conn.info.user} has no SELECT on messages.{view}. Ask the owner to grant it{cure}."
         ) from error

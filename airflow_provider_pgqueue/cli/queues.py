@@ -17,6 +17,7 @@ from airflow_provider_pgqueue.cli.suggestion import SuggestingGroup
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.quantity import estimate, quantity
+from airflow_provider_pgqueue.core.query import query
 
 F = TypeVar("F", bound=Callable[..., Any])
 _SHOWN = ("queue_name", "paused", "max_attempts", "lease_for", "notify", "max_depth", "max_leased", "retention")
@@ -96,7 +97,7 @@ def queues(settings: Settings, context: click.Context) -> None:
     if context.invoked_subcommand is not None:
         return
     with connected(settings) as conn, conn.cursor(row_factory=dict_row) as cursor:
-        rows = cursor.execute("SELECT * FROM messages.queue ORDER BY queue_name").fetchall()
+        rows = cursor.execute(query("command/queues")).fetchall()
     show_rows(settings, "queues", rows, _SHOWN)
 
 

@@ -58,7 +58,7 @@ def stats(
 
 def _numbers(conn: Connection, queue: str | None, window: timedelta, *, exact: bool) -> list[Row]:
     seconds = max(window.total_seconds(), 0.001)
-    counted = conn.execute(query("finished_by_queue"), [window]).fetchall()
+    counted = conn.execute(query("command/finished_by_queue"), [window]).fetchall()
     finished = {name: (done, dead) for name, done, dead in counted}
     rows: list[Row] = []
     numbers = run(conn, verbs.status(queue, exact=exact))

@@ -195,7 +195,7 @@ def _versions(conn: psycopg.Connection[Any]) -> tuple[int, int]:
     try:
         # A transaction of its own, so that an error does not spoil the caller's.
         with conn.transaction():
-            row = conn.execute("SELECT messages.latest_migration(), messages.schema_version()").fetchone()
+            row = conn.execute(query("install/versions")).fetchone()
     except psycopg.Error as error:
         if error.sqlstate not in _UNDEFINED:
             raise translate(error) from error

@@ -15,6 +15,7 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import current_version
 from airflow_provider_pgqueue.core.errors import CronUnavailable, InvalidArgument, PermissionDenied, translate
 from airflow_provider_pgqueue.core.migrations import migrate
+from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.verbs.queues import Policy
 
 log = logging.getLogger(__name__)
@@ -135,8 +136,7 @@ def schedule_upkeep(conn: Connection, wanted: bool | None, run_as: str | None = 
 
 def _cron_role(conn: Connection) -> str | None:
     """Return the login that a superuser leaves the jobs to: what they run belongs to others."""
-    is_superuser = "SELECT FROM pg_catalog.pg_roles WHERE rolname = current_user AND rolsuper"
-    return CRON_ROLE if conn.execute(is_superuser).rowcount else None
+    return CRON_ROLE if conn.execute(query("install/is_superuser")).rowcount else None
 
 
 def grant_group(conn: Connection, group: str, users: Users) -> None:
@@ -163,8 +163,7 @@ def leave_out_roles(conn: Connection) -> None:
 
 def check_owner(conn: Connection) -> None:
     """Raise PermissionDenied unless the schema belongs to `messages_owner`."""
-    owned = "SELECT FROM pg_namespace WHERE nspname = 'messages' AND nspowner = to_regrole('messages_owner')"
-    if conn.execute(owned).rowcount != 1:
+    if conn.execute(query("install/is_owned")).rowcount != 1:
         raise PermissionDenied(
             f"role {conn.info.user!r} could not give schema messages to messages_owner. "
             "Install as a superuser, as a role with CREATEROLE, or as a member of messages_owner."

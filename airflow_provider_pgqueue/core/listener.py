@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from airflow_provider_pgqueue.core.errors import (
 )
 from airflow_provider_pgqueue.core.pause import pause_after
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.query import query
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class Listener:
     :param min_gap: least seconds between two looks; all that rings in between leads to one look.
     :param on_ring: called at once for each NOTIFY, by a consumer that then looks for work itself. The look comes a
         little later, for all that rang meanwhile, and does not compete with it.
+    :param channels: what to LISTEN to.
     :param name: who listens, for the log.
     """
 
@@ -64,6 +66,7 @@ class Listener:
         deadline: float = 10.0,
         min_gap: float = 0.0,
         on_ring: Callable[[], None] | None = None,
+        channels: Sequence[str] = CHANNELS,
         name: str = "listener",
     ) -> None:
         self._connect = connect
@@ -72,6 +75,7 @@ class Listener:
         self._deadline = deadline
         self._min_gap = min_gap
         self._on_ring = on_ring
+        self._channels = channels
         self._name = name
         self._nudged = asyncio.Event()
         self._warned_of_pooler = False
@@ -112,7 +116,7 @@ class Listener:
     async def _listen(self, conn: AsyncConnection) -> bool:
         """LISTEN before the first look; return whether notifications can arrive at all."""
         async with asyncio.timeout(self._deadline):
-            row = await (await conn.execute("SELECT pg_backend_pid()")).fetchone()
+            row = await (await conn.execute(query("backend_pid"))).fetchone()
             # A pooler in transaction mode makes up the process id that it gives to a client.
             if row is None or row[0] != conn.info.backend_pid:
                 if not self._warned_of_pooler:
@@ -123,7 +127,7 @@ class Listener:
                         self._poll_interval,
                     )
                 return False
-            for channel in CHANNELS:
+            for channel in self._channels:
                 await conn.execute(f"LISTEN {channel}".encode())
         return True
 

@@ -231,6 +231,32 @@ class ArchivedMessage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MessageOutcome:
+    """What became of message `id`; `result` is None while it is not finished, `unknown` if this login sees no such one.
+
+    `last_id` is the message that repeats it, if requeues were followed. `failure` is the class of the last error.
+    """
+
+    id: int
+    last_id: int
+    queue_name: str | None
+    result: str | None
+    attempts: int | None
+    failure: str | None
+    fingerprint: str | None
+    output: Any
+
+    def __str__(self) -> str:
+        what = "is not finished" if self.result is None else f"ended as {self.result}"
+        if self.result == "unknown":
+            what = "does not exist, or no longer, or this login may not see it"
+        repeated = f", repeated as {self.last_id}," if self.last_id != self.id else ""
+        of = f" of queue {self.queue_name}" if self.queue_name else ""
+        why = ", ".join(filter(None, (self.failure, self.fingerprint and f"cause {self.fingerprint}")))
+        return f"message {self.id}{of}{repeated} {what}{f' ({why})' if why else ''}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """A schedule, without the body of its messages.
 

@@ -6,14 +6,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
-from pathlib import Path
 from typing import Any
 
 import psycopg
 
 from airflow_provider_pgqueue.core.errors import UPGRADE, SchemaTooNew, translate
+from airflow_provider_pgqueue.core.query import query, sql_folder
 
 _INCLUDE = re.compile(
     r"^\\ir (?P<path>(?:migrations/(?P<version>\d{4})_(?P<name>\w+)|[\w/]+)\.sql)$",
@@ -29,12 +27,6 @@ class Script:
     text: str
     version: int | None
     name: str | None
-
-
-def sql_folder() -> Traversable:
-    """Return `sql/`: inside the installed package, or beside it in a checkout."""
-    packaged = files("airflow_provider_pgqueue") / "sql"
-    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "sql"
 
 
 @cache
@@ -71,7 +63,7 @@ def migrate(conn: psycopg.Connection[Any]) -> list[int]:
     applied: list[int] = []
     try:
         with conn.transaction():
-            conn.execute("SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('messages.migrate', 0))")
+            conn.execute(query("install/lock_migration"))
             found: set[int] = set()
             for script in scripts():
                 if script.version in found:
@@ -80,10 +72,7 @@ def migrate(conn: psycopg.Connection[Any]) -> list[int]:
                 if script.path == "bootstrap.sql":
                     found = _applied(conn)
                 elif script.version is not None:
-                    conn.execute(
-                        "INSERT INTO messages.schema_migration (version, name) VALUES (%s, %s)",
-                        [script.version, script.name],
-                    )
+                    conn.execute(query("install/record_migration"), [script.version, script.name])
                     applied.append(script.version)
     except psycopg.Error as error:
         raise translate(error) from error
@@ -91,7 +80,7 @@ def migrate(conn: psycopg.Connection[Any]) -> list[int]:
 
 
 def _applied(conn: psycopg.Connection[Any]) -> set[int]:
-    versions = {int(row[0]) for row in conn.execute("SELECT version FROM messages.schema_migration").fetchall()}
+    versions = {int(row[0]) for row in conn.execute(query("install/applied_migrations")).fetchall()}
     if max(versions, default=0) > code_version():
         raise SchemaTooNew(f"schema messages has version {max(versions)}, this package knows {code_version()}", UPGRADE)
     return versions

@@ -1,16 +1,18 @@
-"""`@task.pgqueue`: a task that is a function of a message."""
+"""`@task.pgqueue`: a task that is a function of a message; `@task.pgqueue.publish`: one that returns messages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import get_unique_task_id, task_decorator_factory
 
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
+from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import TaskDecorator
+    from airflow.sdk import Context
 
 
 class PgQueueDecoratedOperator(PgQueueConsumeOperator):
@@ -55,3 +57,63 @@ def pgqueue_task(python_callable: Callable[..., Any] | None = None, **kwargs: An
     return task_decorator_factory(
         python_callable=python_callable, decorated_operator_class=PgQueueDecoratedOperator, **kwargs
     )
+
+
+class PgQueuePublishDecoratedOperator(PgQueuePublishOperator):
+    """What `@task.pgqueue.publish` makes of a function: a publish operator that calls it.
+
+    :param python_callable: the function.
+    """
+
+    custom_operator_name = "@task.pgqueue.publish"
+    template_fields: Sequence[str] = (*PgQueuePublishOperator.template_fields, "op_args", "op_kwargs")
+    template_fields_renderers: ClassVar[dict[str, str]] = {"op_args": "py", "op_kwargs": "py"}
+    shallow_copy_attrs: Sequence[str] = ("messages", "python_callable")
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        task_id: str,
+        multiple_outputs: bool = False,
+        op_args: Sequence[Any] = (),
+        op_kwargs: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        # The return value of the task says what was published.
+        del multiple_outputs
+        if not getattr(self, "_BaseOperator__from_mapped", False):
+            task_id = get_unique_task_id(task_id, kwargs.get("dag"), kwargs.get("task_group"))
+        super().__init__(task_id=task_id, messages=python_callable, **kwargs)
+        self.python_callable = python_callable
+        self.op_args = op_args
+        self.op_kwargs = op_kwargs or {}
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Call the function, publish what it returns, and return how many and their ids."""
+        self.messages = lambda: _messages_of(self.python_callable(*self.op_args, **self.op_kwargs))
+        return super().execute(context)
+
+
+def _messages_of(returned: Any) -> Iterable[Any]:
+    if returned is None:
+        return ()
+    return returned if isinstance(returned, list | tuple | Iterator) else (returned,)
+
+
+def publish_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
+    """Make a function a task that publishes what it returns: `@task.pgqueue.publish(queue_name="orders")`.
+
+    A list, a tuple or an iterator is many messages, which are read as a stream; anything else is one, and None is none.
+    The result of the task and the other parameters are those of `PgQueuePublishOperator`. The arguments of the call in
+    the DAG are those of the function, and may be templates or results of other tasks.
+
+    :param python_callable: the function, if the decorator is used without parentheses.
+    """
+    return task_decorator_factory(
+        python_callable=python_callable, decorated_operator_class=PgQueuePublishDecoratedOperator, **kwargs
+    )
+
+
+# Airflow finds decorators by one name without dots, and hands out what has that name: so the second hangs on the first.
+pgqueue_task.publish = publish_task  # type: ignore[attr-defined]

@@ -59,6 +59,17 @@ class PgQueueHook(PostgresHook):
         self._version_checked = self._version_checked or check
         return conn
 
+    def connect_to_listen(self) -> Connection:
+        """Return a connection, as `connect` does, which listens for the ends of messages.
+
+        That of `listen_conn_id` if the extra names one; through a pooler nothing is heard.
+        """
+        direct = self.connection_extra.get("listen_conn_id")
+        conn = (type(self)(direct) if direct else self).connect()
+        for channel in ("dead_message", "message_finished"):
+            conn.execute(f"LISTEN {channel}".encode())
+        return conn
+
     def connection_arguments(self) -> dict[str, Any]:
         """Return the arguments for `psycopg.connect`, with tokens and SSL, for async code and other programs."""
         arguments = self._postgres_arguments()

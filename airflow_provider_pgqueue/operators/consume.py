@@ -38,6 +38,8 @@ from airflow_provider_pgqueue.core.model import all_with_model, each_with_model,
 from airflow_provider_pgqueue.core.outcome import ErrorRules, Outcome
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, name_of, task_of
+from airflow_provider_pgqueue.metrics import ConsumerMetrics
+from airflow_provider_pgqueue.origin import in_trace_of_message
 from airflow_provider_pgqueue.task import QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
@@ -223,10 +225,12 @@ class PgQueueConsumeOperator(QueueTask):
             read = load_model(self.model)
             handle = handle and each_with_model(handle, read)
             handle_batch = handle_batch and all_with_model(handle_batch, read)
+        handle = handle and in_trace_of_message(handle)
+        metrics = self._metrics = ConsumerMetrics(self.queue_name)
         consumer = Consumer(
             queue_name=self.queue_name,
-            handle=handle,
-            handle_batch=handle_batch,
+            handle=handle and metrics.timed(handle),
+            handle_batch=handle_batch and metrics.timed(handle_batch),
             batch_size=self.batch_size,
             lease_for=self.lease_for,
             handler_timeout=self.handler_timeout,
@@ -246,6 +250,7 @@ class PgQueueConsumeOperator(QueueTask):
                     max_messages=self.max_messages,
                     stop=self._stopping.is_set,
                     on_lease=self._hold,
+                    on_batch=metrics.note_batch,
                     breaker=breaker,
                 )
         finally:
@@ -291,6 +296,7 @@ class PgQueueConsumeOperator(QueueTask):
 
     def _hold(self, lease: Lease) -> None:
         self._lease = lease
+        self._metrics.note_lease(lease)
 
     def _take_over(self, context: Context, conn: psycopg.Connection[Any]) -> None:
         """Release what an earlier try of this task still holds, for example because it was killed."""

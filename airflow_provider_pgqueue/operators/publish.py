@@ -15,6 +15,7 @@ import psycopg
 from airflow.providers.common.compat.sdk import XComArg
 from jinja2 import Environment, TemplateNotFound
 
+from airflow_provider_pgqueue.completion import COMPLETION_RULES, WAIT_TIMEOUT, AwaitsMessages
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import (
     Rule,
@@ -36,7 +37,8 @@ from airflow_provider_pgqueue.core.message import Duplicate
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, task_of
-from airflow_provider_pgqueue.task import QueueTask
+from airflow_provider_pgqueue.metrics import note_published
+from airflow_provider_pgqueue.origin import origin_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -48,7 +50,7 @@ _LONGEST_KEY: Final = 255  # characters
 OF_THE_TASK: Final = "<the task's identity>"
 
 
-class PgQueuePublishOperator(QueueTask):
+class PgQueuePublishOperator(AwaitsMessages):
     """Publishes exactly one of `message`, `messages` and the rows of `sql`, one round trip per batch.
 
     By default everything is published in one transaction, under a dedup key that is the same for all tries of the task:
@@ -57,6 +59,12 @@ class PgQueuePublishOperator(QueueTask):
     The result is `{"queue_name", "published", "first_id", "last_id"}`; also `ids` if there are at most a hundred, and
     `duplicate_of`, the first message of an earlier try, if there was one. Bodies are neither logged nor put into XCom.
     A datetime, date or time in a body becomes its ISO text, a UUID or Decimal its text.
+
+    With `wait_for_completion` the task ends when its messages, at most a hundred, are finished: request and reply. The
+    result then has their `outcomes`; a message that ended as anything but success fails the task, without a retry, with
+    its id, result and class of error. The task waits five seconds in the worker, then in the triggerer. A further try
+    of the task publishes nothing, and waits for what an earlier try published. The login needs the role
+    `messages_observer` too.
 
     :param queue_name: the queue to publish to.
     :param message: one body, any JSON value; its texts are templates. What they make is not stored by Airflow and not
@@ -75,7 +83,8 @@ class PgQueuePublishOperator(QueueTask):
     :param visible_at: make them ready only from this moment on.
     :param expires_in: archive the messages as `expired` if nobody handled them by then.
     :param headers: an object kept beside each body.
-    :param reference: a text to find the messages by.
+    :param origin: add the headers `airflow`, which names the task, and `traceparent`, if the task is traced.
+    :param reference: a text to find the messages by; by default DAG, run, task and map index.
     :param topic: words with dots between them, by which consumers can choose messages.
     :param group_key: messages of a group are leased one at a time and in order.
     :param dedup_key: a key under which all messages of the task are published once in `dedup_window`. By default the
@@ -84,6 +93,13 @@ class PgQueuePublishOperator(QueueTask):
     :param dedup_window: how long the key is remembered; by default the window of the queue.
     :param on_conflict: what happens to a single `message` whose key is remembered: `skip` it, or `replace` the one that
         was published before, as long as nobody leased it.
+    :param wait_for_completion: end when the messages are finished.
+    :param wait_timeout: fail the task when that takes longer in the triggerer.
+    :param follow_requeues: wait for the message that repeats one that died; a dead one is waited for until it is
+        requeued or dismissed.
+    :param with_output: add the `output` that the handler returned to each outcome, and so to XCom.
+    :param poll_interval: seconds between looks while waiting when no notification arrives.
+    :param deferrable: False waits in a worker, for installations without a triggerer.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
@@ -120,6 +136,10 @@ class PgQueuePublishOperator(QueueTask):
         "topic": optional(text),
         "group_key": optional(text),
         "dedup_key": optional(text),
+        "origin": truth,
+        "wait_for_completion": truth,
+        "wait_timeout": WAIT_TIMEOUT,
+        **COMPLETION_RULES,
         "dedup_window": optional(duration(timedelta(seconds=1), timedelta(days=366))),
         "on_conflict": one_of("skip", "replace"),
         "pgqueue_conn_id": text,
@@ -143,12 +163,19 @@ class PgQueuePublishOperator(QueueTask):
         visible_at: datetime | None = None,
         expires_in: timedelta | None = None,
         headers: Mapping[str, Any] | None = None,
-        reference: str | None = None,
+        origin: bool = True,
+        reference: str | None = OF_THE_TASK,
         topic: str | None = None,
         group_key: str | None = None,
         dedup_key: str | None = OF_THE_TASK,
         dedup_window: timedelta | None = None,
         on_conflict: str = "skip",
+        wait_for_completion: bool = False,
+        wait_timeout: timedelta | None = None,
+        follow_requeues: bool = False,
+        with_output: bool = False,
+        poll_interval: float = 10.0,
+        deferrable: bool = True,
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -166,12 +193,19 @@ class PgQueuePublishOperator(QueueTask):
         self.visible_at = visible_at
         self.expires_in = expires_in
         self.headers = headers
+        self.origin = origin
         self.reference = reference
         self.topic = topic
         self.group_key = group_key
         self.dedup_key = dedup_key
         self.dedup_window = dedup_window
         self.on_conflict = on_conflict
+        self.wait_for_completion = wait_for_completion
+        self.wait_timeout = wait_timeout
+        self.follow_requeues = follow_requeues
+        self.with_output = with_output
+        self.poll_interval = poll_interval
+        self.deferrable = deferrable
         self.pgqueue_conn_id = pgqueue_conn_id
         self.check_written()
         self._check_source()
@@ -196,6 +230,7 @@ class PgQueuePublishOperator(QueueTask):
             self._check_upstream(self.messages)
             self.messages = self.messages.resolve(context)
             self._check_source()
+        self._take_identity(context)
         published = _Published(self.queue_name)
         started = said = time.monotonic()
         # Without the number of the try: a retry after a lost success finds the key, and publishes nothing.
@@ -206,15 +241,41 @@ class PgQueuePublishOperator(QueueTask):
                 # The key is that of the first message; it commits together with the others of its batch.
                 with conn.transaction():
                     published.add(self._publish(conn, batch, self._key(key, number)))
-                if in_one and published.duplicate_of:
+                if self.wait_for_completion and len(published.awaited) > _FEW:
+                    raise InvalidArgument(
+                        f"more than {_FEW} messages, and wait_for_completion is True",
+                        "Nothing was published. Map the task, or count the results of a reference instead.",
+                    )
+                if in_one and published.duplicate_of and not self.wait_for_completion:
                     break
                 if time.monotonic() - said >= _SAY_EVERY:
                     said = time.monotonic()
                     self._say(published.count, "so far", said - started)
         self._say(published.count, "in all", time.monotonic() - started)
+        note_published(self.queue_name, published.count)
         if published.duplicate_of is not None:
             self.log.info("published before, from message %s on: not again", published.duplicate_of)
+        if self.wait_for_completion and published.awaited:
+            ids, summary = published.awaited, published.summary()
+            return summary | {"outcomes": self._outcomes(ids, self.wait_timeout, summary=summary)}
         return published.summary()
+
+    def execute_complete(
+        self,
+        context: Context,
+        event: Any = None,
+        ids: Sequence[int] = (),
+        summary: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Return what was published, and what became of it."""
+        return {**(summary or {}), "outcomes": self._finished(ids)}
+
+    def _take_identity(self, context: Context) -> None:
+        if self.reference == OF_THE_TASK:
+            self.reference = task_of(context)
+        headers = {**(origin_of(context) if self.origin else {}), **(self.headers or {})}
+        # For this header the database rings when the message is finished.
+        self._headers = headers | ({"awaited": True} if self.wait_for_completion else {})
 
     def _say(self, count: int, when: str, seconds: float) -> None:
         self.log.info("published to queue %s %s: %d in %.1f s", self.queue_name, when, count, seconds)
@@ -230,6 +291,10 @@ class PgQueuePublishOperator(QueueTask):
             raise InvalidArgument(f"messages is one {type(self.messages).__name__}. Give a list, or use message.")
         if not (self.messages is None or callable(self.messages) or isinstance(self.messages, Iterable | XComArg)):
             raise InvalidArgument(f"messages is a {type(self.messages).__name__}. Give a list, or use message.")
+        if self.wait_for_completion and not self.one_transaction:
+            raise InvalidArgument(
+                "wait_for_completion is True and one_transaction is False", "Wait for what is one transaction."
+            )
 
     def _check_upstream(self, messages: XComArg) -> None:
         """Raise if this task does not wait for the one that returns the messages: Airflow sees no `partial`."""
@@ -302,34 +367,41 @@ class PgQueuePublishOperator(QueueTask):
 
     def _key(self, key: str | None, number: int) -> str | None:
         """Return the dedup key of a batch: of the first one only, if all are one transaction."""
-        if key is None or (self.one_transaction and number > 0):
+        if key is None or (self.one_transaction and number > 0 and not self.wait_for_completion):
             return None
-        full = key if self.one_transaction else f"{key}#{number}"
-        return full if len(full) <= _LONGEST_KEY else hashlib.sha256(full.encode()).hexdigest()
+        return _short(key if self.one_transaction and number == 0 else f"{key}#{number}")
 
     def _publish(self, conn: psycopg.Connection[Any], texts: list[str], key: str | None) -> list[int]:
         """Publish a batch, or nothing if its key is remembered: the key is that of the first message."""
         if key is None:
             return run(conn, self._statement(texts))
+        if self.wait_for_completion:
+            # Each has a key, under which a further try of the task finds it.
+            keys = [key, *(_short(f"{key}/{place}") for place in range(1, len(texts)))]
+            return run(conn, self._statement(texts, *keys))
         first = run(conn, self._statement(texts[:1], key))
         if isinstance(first[0], Duplicate) or not texts[1:]:
             return first
         return first + run(conn, self._statement(texts[1:]))
 
-    def _statement(self, texts: list[str], key: str | None = None) -> Statement[list[int]]:
+    def _statement(self, texts: list[str], *keys: str) -> Statement[list[int]]:
         options: BatchOptions = {
             "priority": self.message_priority,
             "delay": self.delay,
             "visible_at": self.visible_at,
             "expires_in": self.expires_in,
-            "headers": self.headers,
+            "headers": self._headers or None,
         }
         for name, value in (("references", self.reference), ("topics", self.topic), ("group_keys", self.group_key)):
             if value is not None:
                 options[name] = [value] * len(texts)  # type: ignore[literal-required]
-        if key is not None:
-            options |= {"dedup_keys": [key], "dedup_window": self.dedup_window, "on_conflict": self.on_conflict}
+        if keys:
+            options |= {"dedup_keys": list(keys), "dedup_window": self.dedup_window, "on_conflict": self.on_conflict}
         return verbs.publish_texts(self.queue_name, texts, **options)
+
+
+def _short(key: str) -> str:
+    return key if len(key) <= _LONGEST_KEY else hashlib.sha256(key.encode()).hexdigest()
 
 
 @dataclasses.dataclass(slots=True)
@@ -340,10 +412,14 @@ class _Published:
     last_id: int | None = None
     ids: list[int] = dataclasses.field(default_factory=list)
     duplicate_of: int | None = None
+    awaited: list[int] = dataclasses.field(default_factory=list)
 
-    def add(self, ids: list[int]) -> None:
-        if isinstance(ids[0], Duplicate):
-            self.duplicate_of = self.duplicate_of or int(ids[0])
+    def add(self, found: list[int]) -> None:
+        self.awaited += [int(id_) for id_ in found[: max(0, _FEW + 1 - len(self.awaited))]]
+        ids = [id_ for id_ in found if not isinstance(id_, Duplicate)]
+        if len(ids) < len(found) and self.duplicate_of is None:
+            self.duplicate_of = next(int(id_) for id_ in found if isinstance(id_, Duplicate))
+        if not ids:
             return
         self.count += len(ids)
         self.first_id = self.first_id or ids[0]

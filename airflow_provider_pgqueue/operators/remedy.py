@@ -26,6 +26,7 @@ from airflow_provider_pgqueue.core.argument import (
 )
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, task_of
+from airflow_provider_pgqueue.metrics import note_remedies
 from airflow_provider_pgqueue.task import QueueTask
 
 if TYPE_CHECKING:
@@ -182,6 +183,7 @@ class RemedyTask(QueueTask):
         if self._stopping and summary["stopped"]:
             raise AirflowException(f"stopped while repairing dead messages, after {summary}")
         self.log.info("dead messages of %s: %s", self.queue_name or "all queues", summary)
+        note_remedies(self.queue_name, summary)
         if bad := {name: summary[name] for name in self.fail_on if summary[name]}:
             # A retry would call the same function with the same messages.
             raise AirflowFailException(f"dead messages of {self.queue_name or 'all queues'} stay dead: {bad}")

@@ -10,6 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, text, truth
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.metrics import note_status
 from airflow_provider_pgqueue.task import QueueTask
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ class PgQueueUpkeepOperator(QueueTask):
     of a schedule is published once. Only schedules depend on it; everything else is correct without it, only later.
 
     :param skip_if_pg_cron: skip the task where pg_cron does the upkeep.
+    :param with_metrics: report the numbers of all queues to Airflow's metrics first, also where pg_cron does the
+        upkeep; the login needs the role `messages_observer` for that.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
@@ -30,6 +33,7 @@ class PgQueueUpkeepOperator(QueueTask):
     ui_color = "#e4f0e4"
     rules: ClassVar[Mapping[str, Rule]] = {
         "skip_if_pg_cron": truth,
+        "with_metrics": truth,
         "pgqueue_conn_id": text,
     }
 
@@ -37,11 +41,13 @@ class PgQueueUpkeepOperator(QueueTask):
         self,
         *,
         skip_if_pg_cron: bool = False,
+        with_metrics: bool = False,
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.skip_if_pg_cron = skip_if_pg_cron
+        self.with_metrics = with_metrics
         self.pgqueue_conn_id = pgqueue_conn_id
         self.check_written()
 
@@ -50,6 +56,8 @@ class PgQueueUpkeepOperator(QueueTask):
         self.check_rendered()
         hook = PgQueueHook(self.pgqueue_conn_id)
         with hook.connect() as conn:
+            if self.with_metrics:
+                note_status(hook.run(verbs.status(), conn=conn))
             if self.skip_if_pg_cron and hook.run(verbs.upkeep_mode(), conn=conn) == "pg_cron":
                 raise AirflowSkipException("pg_cron does the upkeep")
             scheduled = hook.run(verbs.run_schedules(), conn=conn)

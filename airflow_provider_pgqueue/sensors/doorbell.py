@@ -25,7 +25,8 @@ _DAY: Final = 86_400.0
 _LONGEST_TIMEOUT: Final = 3660 * _DAY
 
 
-def _timeout(value: Any) -> str | None:
+def sensor_timeout(value: Any) -> str | None:
+    """Judge the `timeout` of a sensor."""
     seconds = value.total_seconds() if isinstance(value, timedelta) else value
     return number(0, _LONGEST_TIMEOUT, "seconds")(seconds)
 
@@ -71,7 +72,7 @@ class DoorbellSensor(QueueTask, BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         # Before the base class uses them.
-        check(kwargs, {"timeout": _timeout})
+        check(kwargs, {"timeout": sensor_timeout})
         if poke_interval is None:
             poke_interval = poll_interval if number(0.01, _DAY)(poll_interval) is None else 0.0
         super().__init__(poke_interval=poke_interval, retries=retries, **kwargs)

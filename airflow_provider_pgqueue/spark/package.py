@@ -11,7 +11,7 @@ from typing import Final
 
 import click
 
-from airflow_provider_pgqueue.core.migrations import sql_folder
+from airflow_provider_pgqueue.core.query import sql_folder
 
 _PACKAGE: Final = "airflow_provider_pgqueue"
 # What every entry is dated: the same files make the same zip, byte for byte.

@@ -20,23 +20,12 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import connect
 from airflow_provider_pgqueue.core.consumer import Consumer, Handler
 from airflow_provider_pgqueue.core.message import ArchivedMessage, Message
+from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.testing.clock import pass_time
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Any]
-_ARCHIVED = """
-    SELECT o.*, a.message AS body, a.headers
-      FROM messages.archive_overview o JOIN messages.message_archive a USING (id, archived_at)
-     WHERE o.queue_name = coalesce(%(queue_name)s, o.queue_name)
-       AND (NOT %(dead)s OR EXISTS (
-           SELECT FROM messages.dead_message d WHERE d.id = o.id AND d.archived_at = o.archived_at))
-     ORDER BY o.archived_at, o.id
-"""
-_RESULTS = """
-    SELECT result, count(*) FROM messages.message_archive
-     WHERE queue_name = coalesce(%(queue_name)s, queue_name) GROUP BY result ORDER BY result
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -137,7 +126,7 @@ class PgQueueFixture:
 
     def results(self, queue_name: str | None = None) -> dict[str, int]:
         """Return how many messages, of one queue or of all, were archived with which result."""
-        return dict(self._own.execute(_RESULTS, {"queue_name": queue_name}).fetchall())
+        return dict(self._own.execute(query("testing/results"), {"queue_name": queue_name}).fetchall())
 
     def archived(self, queue_name: str | None = None) -> list[ArchivedWithBody]:
         """Return the finished messages, of one queue or of all, oldest end first."""
@@ -149,7 +138,7 @@ class PgQueueFixture:
 
     def _archive(self, queue_name: str | None, *, dead: bool) -> list[ArchivedWithBody]:
         with self._own.cursor(row_factory=class_row(ArchivedWithBody)) as cursor:
-            return cursor.execute(_ARCHIVED, {"queue_name": queue_name, "dead": dead}).fetchall()
+            return cursor.execute(query("testing/archived"), {"queue_name": queue_name, "dead": dead}).fetchall()
 
     # Time -------------------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
+from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.testing import SetupError, server_user
 from airflow_provider_pgqueue.testing.binaries import Binaries, installed
 from airflow_provider_pgqueue.testing.ports import free_port, is_free
@@ -96,7 +97,7 @@ class Server:
     def has_database(self, name: str) -> bool:
         """Return whether the server has this database."""
         with psycopg.connect(self.dsn(), autocommit=True) as conn:
-            return conn.execute("SELECT FROM pg_database WHERE datname = %s", [name]).rowcount == 1
+            return conn.execute(query("testing/has_database"), [name]).rowcount == 1
 
     def create_database(self, name: str, *, template: str = "template1") -> str:
         """Create a database unless it exists, and return its URI."""

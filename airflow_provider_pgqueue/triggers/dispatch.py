@@ -17,6 +17,7 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
 from airflow_provider_pgqueue.dispatch import reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.metrics import note_dispatches
 from airflow_provider_pgqueue.triggers.hub import rings
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
@@ -82,4 +83,6 @@ class PgQueueDispatchTrigger(PgQueueMessageTrigger):
     def _look(self) -> tuple[int, int]:
         with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
             _, unstarted = reconcile(conn, self.queue_name, self.dag_id)
-            return len(run(conn, verbs.open_dispatches(self.queue_name, self.dag_id))), len(unstarted)
+            found = run(conn, verbs.open_dispatches(self.queue_name, self.dag_id))
+        note_dispatches(self.queue_name, self.dag_id, found)
+        return len(found), len(unstarted)

@@ -29,8 +29,9 @@ from airflow_provider_pgqueue.core.errors import (
     PgQueueError,
     QueueError,
 )
-from airflow_provider_pgqueue.core.listener import Listener
+from airflow_provider_pgqueue.core.listener import CHANNELS, Listener
 from airflow_provider_pgqueue.core.message import ClosedQueue
+from airflow_provider_pgqueue.metrics import note_doorbell
 from airflow_provider_pgqueue.triggers.watch import Doorbell, Watch
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _REFUSED: Final = re.compile(r"authentication failed|no password supplied|pg_hba\.conf|FATAL: .* does not exist")
 _WRONG_TYPE: Final = ("42883", "42846", "42804")  # undefined function, cannot coerce, datatype mismatch
+FINISHED: Final = "message_finished"
 _MIN_GAP: Final = 0.2  # seconds between two looks
 _LINGER: Final = 5.0  # seconds that the connection stays after the last has left, against churn
 _UNKNOWN_AGAIN: Final = 2.0  # seconds until a queue that does not exist is looked for again
@@ -58,7 +60,9 @@ async def rings(conn_id: str, watch: Watch) -> AsyncGenerator[Doorbell]:
     waiting = hub.join(watch)
     try:
         while True:
-            yield await waiting.next()
+            doorbell = await waiting.next()
+            note_doorbell(doorbell)
+            yield doorbell
     finally:
         hub.leave(waiting)
 
@@ -93,8 +97,8 @@ class _Waiting:
                 return doorbell
 
     def doubts(self, now: float) -> bool:
-        """Return whether it is time to ask for the queue: always while there is none, else now and then."""
-        return now >= self._doubt_at
+        """Return whether it is time to ask for the queue, if it waits for one: always while there is none."""
+        return self.watch.of_queue and now >= self._doubt_at
 
     def see_queue(self, closed: ClosedQueue | None, now: float) -> None:
         """Take note that the queue can be waited for, or say once that it does not exist, or no longer, or is paused.
@@ -123,7 +127,13 @@ class _Hub:
     def __init__(self, conn_id: str) -> None:
         self._conn_id = conn_id
         self._waiting: set[_Waiting] = set()
-        self._listener = Listener(self._connect, self._look, min_gap=_MIN_GAP, name=f"Airflow connection {conn_id!r}")
+        self._listener = Listener(
+            self._connect,
+            self._look,
+            min_gap=_MIN_GAP,
+            channels=(*CHANNELS, FINISHED),
+            name=f"Airflow connection {conn_id!r}",
+        )
         self._pump: asyncio.Task[None] | None = None
         self._closing: asyncio.TimerHandle | None = None
 
@@ -203,12 +213,12 @@ class _Hub:
             return await self._ask(conn, asked[:half]) + await self._ask(conn, asked[half:])
         found = defaultdict(list)
         for row in rows:
-            found[row.queue_name].append(row)
+            found[asked[0].watch.key_of(row)].append(row)
         wishes = [row.next_in for row in rows if getattr(row, "next_in", None)]
         now = asyncio.get_running_loop().time()
         for waiting in asked:
             try:
-                waiting.hear(found[waiting.watch.queue_name], now)
+                waiting.hear([row for key in waiting.watch.keys for row in found[key]], now)
                 wishes.append(timedelta(seconds=waiting.watch.look_in))
             except Exception as error:
                 self._fail(waiting, error)

@@ -11,10 +11,10 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.message import DeadQueue, ReadyQueue
+from airflow_provider_pgqueue.core.message import DeadQueue, MessageOutcome, ReadyQueue
 from airflow_provider_pgqueue.core.verbs import Statement
 
 Doorbell = dict[str, Any]
@@ -32,7 +32,10 @@ class Watch(ABC):
     last ring rings again after `ring_every` seconds, then after twice that and so on, up to 30 times.
     """
 
-    queue_name: str
+    of_queue: ClassVar[bool] = True
+    """Whether it waits for a queue, which might not exist or be paused."""
+
+    queue_name: str = ""
     poll_interval: float = 30.0
     ring_every: float = 10.0
     _rung_at: float = field(default=-math.inf, init=False)
@@ -44,6 +47,17 @@ class Watch(ABC):
     def question(self) -> Hashable:
         """The same for watches that one query serves."""
         return type(self)
+
+    @property
+    def keys(self) -> Collection[Hashable]:
+        """What it waits for: the keys of its rows."""
+        return (self.queue_name,)
+
+    @staticmethod
+    def key_of(row: Any) -> Hashable:
+        """Return what a row is about."""
+        key: str = row.queue_name
+        return key
 
     @classmethod
     @abstractmethod
@@ -147,3 +161,47 @@ class DeadMessageWatch(Watch):
 
     def _see_nothing(self) -> None:
         """Keep the pauses: dead messages that a repair leased and gave back are no news."""
+
+
+@dataclass(slots=True, kw_only=True)
+class OutcomeWatch(Watch):
+    """Waits until all these messages are finished; with `follow_requeues`, those that repeat them."""
+
+    of_queue: ClassVar[bool] = False
+
+    ids: Sequence[int]
+    follow_requeues: bool = False
+
+    @property
+    def question(self) -> Hashable:
+        return type(self), self.follow_requeues
+
+    @property
+    def keys(self) -> Collection[Hashable]:
+        return self.ids
+
+    @staticmethod
+    def key_of(row: Any) -> Hashable:
+        key: int = row.id
+        return key
+
+    @classmethod
+    def ask(cls, watches: Collection[Self]) -> Statement[list[MessageOutcome]]:
+        any_one = next(iter(watches))
+        ids = sorted({id_ for watch in watches for id_ in watch.ids})
+        return verbs.message_outcomes(ids, follow_requeues=any_one.follow_requeues)
+
+    def _judge(self, rows: Sequence[MessageOutcome], since_ring: float) -> tuple[Doorbell | None, bool]:
+        if any(row.result is None for row in rows):
+            return None, False
+        return {"outcomes": [summary_of(row) for row in rows]}, True
+
+
+def summary_of(outcome: MessageOutcome) -> dict[str, Any]:
+    """Return what an event and a result say of a message: numbers and names, and nothing of what was in it."""
+    return {
+        "message_id": outcome.id,
+        "queue_name": outcome.queue_name,
+        "result": outcome.result,
+        "attempts": outcome.attempts,
+    } | ({"repeated_as": outcome.last_id} if outcome.last_id != outcome.id else {})

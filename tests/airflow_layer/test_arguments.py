@@ -31,6 +31,7 @@ from airflow_provider_pgqueue.operators.spark import PgQueueSparkOperator
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
+from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
 from airflow_provider_pgqueue.task import QueueTask
 from airflow_provider_pgqueue.triggers import hub
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
@@ -70,6 +71,7 @@ UNSTORABLE = [{"a": "x\0y"}, {"a\0": 1}, {"a": [{"b": ("\0",)}]}, {"a": "\\\0"},
 GOOD: dict[type[QueueTask], dict[str, Any]] = {
     PgQueueMessageSensor: {"queue_name": "orders"},
     PgQueueDeadMessageSensor: {"queue_name": "orders"},
+    PgQueueOutcomeSensor: {"message_id": 7},
     PgQueueConsumeOperator: {"queue_name": "orders", "apply_function": print},
     PgQueueDispatchOperator: {"queue_name": "orders", "trigger_dag_id": "pack"},
     PgQueueReconcileOperator: {},
@@ -85,6 +87,10 @@ GOOD: dict[type[QueueTask], dict[str, Any]] = {
 BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
     PgQueueMessageSensor: WAITING + MESSAGES + TIMEOUTS,
     PgQueueDeadMessageSensor: [*WAITING, {"results": ["no"]}, {"results": "failed"}],
+    PgQueueOutcomeSensor: [
+        *({"message_id": value} for value in (0, -1, "x", None, 2**63, True, 1.5, {}, "²")),
+        *({"with_output": "yes"}, {"follow_requeues": 1}, {"poll_interval": 0}, {"timeout": "60"}),
+    ],
     PgQueueConsumeOperator: WAITING + CONSUME,
     PgQueueDispatchOperator: [
         *WAITING,
@@ -114,6 +120,7 @@ BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
         *({"message": [message]} for message in UNSTORABLE),
         {"message": None, "sql": "SELECT %s", "parameters": ["a\0"]},
         {"message": None, "sql": "SELECT %s", "parameters": "text"},
+        *({"origin": 1}, {"wait_for_completion": "yes"}, {"wait_timeout": 60}, {"with_output": None}),
         {"group_key": "{{ key }}\0"},
         {"headers": {"a\0": "{{ key }}"}},
     ],

@@ -111,7 +111,7 @@ def test_one_message_is_published_with_all_that_belongs_to_it(
     conn_id: str, queue: Queue, run: Run, conn: Connection
 ) -> None:
     queue("orders")
-    summary = run(publish(message={"n": 1}, priority=5, headers={"h": 1}, reference="r-1"))
+    summary = run(publish(message={"n": 1}, priority=5, headers={"h": 1}, origin=False, reference="r-1"))
     assert summary["published"] == 1
     assert summary["ids"] == [summary["first_id"]] == [summary["last_id"]]
     row = conn.execute("SELECT message, priority, headers, reference FROM messages.message").fetchone()
@@ -455,7 +455,8 @@ def test_a_key_of_ones_own_or_none_replaces_that_of_the_task(
 def test_what_is_said_about_a_message_reaches_it(conn_id: str, queue: Queue, run: Run, conn: Connection) -> None:
     queue("orders")
     moment = datetime.now(UTC) + timedelta(hours=1)
-    run(publish(message=1, topic="shop.order", group_key="7", reference="r", headers={"k": 1}, visible_at=moment))
+    said = {"topic": "shop.order", "group_key": "7", "reference": "r", "headers": {"k": 1}}
+    run(publish(message=1, origin=False, visible_at=moment, **said))
     row = conn.execute("SELECT topic, group_key, reference, headers, visible_at FROM messages.message").fetchone()
     assert row is not None
     assert row[:4] == ("shop.order", "7", "r", {"k": 1})

@@ -150,3 +150,24 @@ def test_the_look_at_a_band_descends_to_its_mark_in_each_priority(
     assert re.search(r"Index Cond: .*priority = ANY .* AND \(visible_at >= ", look)
     assert "Index Scan using message_order_idx" in look
     assert not re.search(r"Sort|Seq Scan|Bitmap|Hash", look)
+
+
+def test_a_dispatch_walks_along_the_messages_of_its_queue_only(
+    conn: Connection, queue: Queue, plans: Callable[[str], list[str]]
+) -> None:
+    fill(conn, queue("orders"), 100)
+    # Without a name of its own it has that of the login, whose type has another collation than the index.
+    found = plans("SELECT messages.dispatch_messages('orders', 'pack')")
+    walks = [plan for plan in found if "message_order_idx" in plan]
+    assert walks
+    assert [plan for plan in walks if not re.search(r"Index Cond: \(\(+queue_name = ", plan)] == []
+
+
+def test_what_became_of_messages_is_found_by_their_ids(
+    conn: Connection, queue: Queue, plans: Callable[[str], list[str]]
+) -> None:
+    fill(conn, queue("orders"), 100)
+    conn.execute("SELECT messages.archive(lock_token, ARRAY[id]) FROM messages.lease('orders', 50)")
+    plan = only(plans("SELECT messages.message_outcomes(ARRAY[1, 99])"), "chain")
+    assert "message_pkey" in plan
+    assert not re.search(r"Seq Scan on (messages\.)?message", plan)

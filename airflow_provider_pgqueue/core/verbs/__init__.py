@@ -8,6 +8,7 @@ from airflow_provider_pgqueue.core.client import (
     Statement,
 )
 from airflow_provider_pgqueue.core.verbs.archive import (
+    message_outcomes,
     search_archive,
 )
 from airflow_provider_pgqueue.core.verbs.dead import (
@@ -179,6 +180,7 @@ __all__ = [
     "lease_dead",
     "lease_named",
     "lease_policy",
+    "message_outcomes",
     "once",
     "open_dispatches",
     "partition_archive",

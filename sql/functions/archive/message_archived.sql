@@ -12,6 +12,9 @@ BEGIN
             PERFORM set_config('messages.dead_message_rung', NEW.queue_name, true);
             PERFORM pg_notify('dead_message', NEW.id::text);
         END IF;
+    ELSIF NEW.headers ? 'awaited' AND NOT messages.notify_queue_is_filling() THEN
+        -- The same text each time, which PostgreSQL sends once per transaction.
+        PERFORM pg_notify('message_finished', NEW.queue_name);
     END IF;
     -- A dead head that blocks its group stays the head until it is requeued or dismissed.
     IF NEW.group_key IS NOT NULL AND (NEW.result = 'success' OR EXISTS (
@@ -21,4 +24,4 @@ BEGIN
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION messages.message_archived() IS
-    'Trigger. Puts a dead message on the work list, warns in the server log and rings dead_message with the archive id; gives the next message of a group its turn.';
+    'Trigger. Puts a dead message on the work list, warns in the server log and rings dead_message with the archive id, or for a success with the header awaited message_finished with the queue; gives the next message of a group its turn.';

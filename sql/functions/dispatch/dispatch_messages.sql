@@ -41,7 +41,7 @@ BEGIN
     leased := ARRAY(
         SELECT l::messages.leased_message FROM messages.lease(
             dispatch_messages.queue_name, least(room::bigint * dispatch_messages.batch_size, 10000)::integer, dispatch_messages.lease_for,
-            coalesce(dispatch_messages.dispatched_by, session_user), dispatch_messages.topic, dispatch_messages.headers) l);
+            coalesce(dispatch_messages.dispatched_by, session_user::text COLLATE "default"), dispatch_messages.topic, dispatch_messages.headers) l);
     FOR batch IN
         WITH message AS (
             SELECT l.*, CASE dispatch_messages.group_by WHEN 'topic' THEN l.topic WHEN 'reference' THEN l.reference END AS value

@@ -1,0 +1,114 @@
+"""Waiting for what becomes of messages: a few seconds in the worker, for quick replies, then in the triggerer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.argument import Rule, duration, number, optional, truth
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.message import MessageOutcome
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.task import QueueTask
+from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
+from airflow_provider_pgqueue.triggers.outcome import PgQueueOutcomeTrigger
+from airflow_provider_pgqueue.triggers.watch import OutcomeWatch, summary_of
+
+if TYPE_CHECKING:
+    from airflow_provider_pgqueue.hooks.pgqueue import Connection
+
+_SAID: Final = 10
+# Seconds. A task that has deferred cannot resume safely before eight have passed, and many replies are quicker.
+_HERE_FIRST: Final = 5.0
+COMPLETION_RULES: Final[Mapping[str, Rule]] = {
+    "follow_requeues": truth,
+    "with_output": truth,
+    "deferrable": truth,
+    "poll_interval": number(0.01, 86_400.0, "seconds"),
+}
+WAIT_TIMEOUT: Final = optional(duration(timedelta(milliseconds=1), timedelta(days=3660)))
+
+
+class AwaitsMessages(QueueTask):
+    """A task that ends when messages are finished."""
+
+    pgqueue_conn_id: str
+    follow_requeues: bool
+    with_output: bool
+    deferrable: bool
+    poll_interval: float
+    _ends_in_trigger = False
+
+    def _outcomes(self, ids: Sequence[int], timeout: timedelta | None, **kept: Any) -> list[dict[str, Any]]:
+        """Return the outcome of each message, all of which are a success, or defer until they are finished.
+
+        Raises AirflowFailException, which names those that ended otherwise: a retry would find the same.
+        """
+        watch = OutcomeWatch(ids=ids, follow_requeues=self.follow_requeues, poll_interval=self.poll_interval)
+        limit = None if timeout is None else timeout.total_seconds()
+        patience = min(_HERE_FIRST, _HERE_FIRST if limit is None else limit) if self.deferrable else limit
+        found = self._wait_here(watch, patience)
+        if found is None and not self.deferrable:
+            raise AirflowException(f"after {timeout} not all of these messages are finished: {_few(ids)}")
+        if found is None:
+            self.log.info("waiting in the triggerer for the end of messages %s", _few(ids))
+            self.defer(
+                trigger=self._outcome_trigger(ids),
+                method_name="execute_complete",
+                kwargs={"ids": list(ids), **kept},
+                timeout=timeout,
+            )
+        return self._judged(found or [])
+
+    def _finished(self, ids: Sequence[int]) -> list[dict[str, Any]]:
+        """Return the outcome of each message, all of which are finished."""
+        found = PgQueueHook(self.pgqueue_conn_id).run(self._statement_of_outcomes(ids))
+        return self._judged(found)
+
+    def _judged(self, found: Sequence[MessageOutcome]) -> list[dict[str, Any]]:
+        if bad := [one for one in found if one.result != "success"]:
+            more = f"; and {len(bad) - _SAID:,} more" if len(bad) > _SAID else ""
+            cure = "" if self.follow_requeues else " follow_requeues=True waits for what a requeued message becomes."
+            raise AirflowFailException(f"{'; '.join(map(str, bad[:_SAID]))}{more}.{cure}")
+        return [summary_of(one) | ({"output": one.output} if self.with_output else {}) for one in found]
+
+    def _statement_of_outcomes(self, ids: Sequence[int]) -> verbs.Statement[list[MessageOutcome]]:
+        return verbs.message_outcomes(ids, follow_requeues=self.follow_requeues, with_output=self.with_output)
+
+    def _wait_here(self, watch: OutcomeWatch, seconds: float | None) -> list[MessageOutcome] | None:
+        """Return what became of the messages, or None if they are not finished within so many seconds."""
+        end = None if seconds is None else time.monotonic() + seconds
+        with PgQueueHook(self.pgqueue_conn_id).connect_to_listen() as conn:
+            while True:
+                found = run(conn, self._statement_of_outcomes(watch.ids))
+                if all(one.result is not None for one in found):
+                    return found
+                left = self.poll_interval if end is None else min(self.poll_interval, end - time.monotonic())
+                if left <= 0:
+                    return None
+                _wait_for_ring(conn, left)
+
+    def _outcome_trigger(self, ids: Sequence[int]) -> PgQueueOutcomeTrigger:
+        return PgQueueOutcomeTrigger(
+            ids=list(ids),
+            pgqueue_conn_id=self.pgqueue_conn_id,
+            poll_interval=self.poll_interval,
+            follow_requeues=self.follow_requeues,
+            end_task=self._ends_in_trigger,
+            with_result=bool(self.do_xcom_push),
+            ring_after=SAFE_TO_RESUME,
+        )
+
+
+def _wait_for_ring(conn: Connection, seconds: float) -> None:
+    for _ in conn.notifies(timeout=seconds, stop_after=1):
+        return
+
+
+def _few(ids: Sequence[int]) -> str:
+    return ", ".join(map(str, ids[:_SAID])) + (", …" if len(ids) > _SAID else "")

@@ -1,0 +1,103 @@
+"""Waits for the outcome of a message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, BaseSensorOperator, XComArg
+
+from airflow_provider_pgqueue.completion import COMPLETION_RULES, AwaitsMessages
+from airflow_provider_pgqueue.core.argument import Rule, check, text
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.sensors.doorbell import sensor_timeout
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+def _id_of(value: Any) -> int:
+    """Return an id; 0 for what is none."""
+    if isinstance(value, Mapping):
+        # A further try of the task that published found the message of the first.
+        value = value.get("first_id") or value.get("duplicate_of")
+    # Digits, because a template makes text.
+    good = type(value) is int or (isinstance(value, str) and value.isdecimal() and value.isascii())
+    return int(value) if good else 0
+
+
+def _message_id(value: Any) -> str | None:
+    good = 0 < _id_of(value) < 2**63
+    return None if good else "Give the id of a message, or the result of a task that published one."
+
+
+class PgQueueOutcomeSensor(AwaitsMessages, BaseSensorOperator):
+    """Waits until a message is finished, whoever published it; the result names its outcome.
+
+    A success ends the sensor with `{"message_id", "queue_name", "result", "attempts"}`, as JSON text; anything else
+    fails it, without a retry, with the id, the result and the class of the error. It waits five seconds in the worker,
+    then in the triggerer, which also ends it. A message that is delivered again is waited for. The login needs the role
+    `messages_observer`.
+
+    A success rings for the sensor if the message was published with the header `awaited`, as
+    `PgQueuePublishOperator(wait_for_completion=True)` does; else the sensor finds it by looking.
+
+    `timeout`, `soft_fail` and the other parameters are those of `BaseSensorOperator`.
+
+    :param message_id: the id of the message, or the result of a `PgQueuePublishOperator` that published one, such as
+        `publish.output`.
+    :param follow_requeues: wait for the message that repeats it when it dies; a dead one is waited for until it is
+        requeued or dismissed.
+    :param with_output: add the `output` that the handler returned to the result, and so to XCom.
+    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
+    :param poll_interval: seconds between looks when no notification arrives.
+    :param deferrable: False waits in a worker, for installations without a triggerer.
+    """
+
+    template_fields: Sequence[str] = ("message_id", "pgqueue_conn_id")
+    ui_color = "#dce9f5"
+    rules: ClassVar[Mapping[str, Rule]] = {**COMPLETION_RULES, "message_id": _message_id, "pgqueue_conn_id": text}
+
+    def __init__(
+        self,
+        *,
+        message_id: int | str | Mapping[str, Any] | XComArg,
+        follow_requeues: bool = False,
+        with_output: bool = False,
+        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
+        poll_interval: float = 10.0,
+        deferrable: bool = True,
+        retries: int | None = 1,
+        **kwargs: Any,
+    ) -> None:
+        # Before the base class uses it.
+        check(kwargs, {"timeout": sensor_timeout})
+        super().__init__(retries=retries, **kwargs)
+        self.message_id = message_id
+        self.follow_requeues = follow_requeues
+        self.with_output = with_output
+        self.pgqueue_conn_id = pgqueue_conn_id
+        self.poll_interval = poll_interval
+        self.deferrable = deferrable
+        self.check_written()
+
+    def execute(self, context: Context) -> str:
+        """Return the outcome as JSON text if the message is finished, else wait for it."""
+        self.check_rendered()
+        # A triggerer does nothing about outlets and callbacks, and must not hand on an output.
+        hooks = (self.outlets, self.on_success_callback, getattr(self, "_post_execute_hook", None))
+        self._ends_in_trigger = not (self.with_output or any(hooks))
+        try:
+            (outcome,) = self._outcomes([_id_of(self.message_id)], timedelta(seconds=float(self.timeout)))
+        except AirflowFailException as error:
+            if self.soft_fail or self.never_fail:
+                raise AirflowSkipException(str(error)) from error
+            raise
+        return json.dumps(outcome)
+
+    def execute_complete(self, context: Context, event: Any = None, ids: Sequence[int] = ()) -> str:
+        """Return the outcome as JSON text."""
+        (outcome,) = self._finished(ids)
+        return json.dumps(outcome)

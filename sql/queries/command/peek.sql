@@ -1,0 +1,8 @@
+-- Unfinished messages in the order in which they will be leased.
+SELECT id, CASE WHEN lock_expires_at > clock_timestamp() THEN 'leased'
+                WHEN visible_at = 'infinity' THEN 'behind'
+                WHEN visible_at > clock_timestamp() THEN 'delayed' ELSE 'ready' END AS state,
+       priority, attempts, clock_timestamp() - created_at AS age, created_at,
+       nullif(visible_at, 'infinity') AS visible_at, lock_expires_at, locked_by, reference, topic, group_key,
+       last_error, {}
+  FROM {} WHERE queue_name = %s ORDER BY priority DESC, visible_at, id LIMIT %s

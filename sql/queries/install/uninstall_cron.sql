@@ -1,0 +1,2 @@
+-- Nothing happens where pg_cron does no upkeep.
+SELECT messages.uninstall_cron();

@@ -1,0 +1,83 @@
+"""SQL stands in sql/; Python calls verbs, or sends the files of sql/queries."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tools import ROOT
+
+PACKAGE = ROOT / "airflow_provider_pgqueue"
+STATEMENT = re.compile(
+    r"\s*(ALTER|ANALYZE|CALL|COPY|CREATE|DELETE|DO|DROP|EXPLAIN|GRANT|INSERT|LISTEN|LOCK|MERGE|NOTIFY|REFRESH|REINDEX"
+    r"|REVOKE|SELECT|SET|SHOW|TABLE|TRUNCATE|UPDATE|VACUUM|VALUES|WITH)\s"
+)
+NAMES = "a name cannot be a parameter of such a statement, and there is nothing else in it"
+SETTING = "one setting"
+SHOWN = "a cure that is shown and not run"
+ALLOWED = {
+    ("core/client.py", "SELECT "): "what calls the verbs",
+    ("core/client.py", "SELECT found.* FROM pg_catalog.set_config('synchronous_commit', 'off', true), "): "the same",
+    ("core/installation.py", "GRANT {} TO {}"): NAMES,
+    ("core/installation.py", "SET LOCAL messages.roles = 'off'"): SETTING,
+    ("core/listener.py", "LISTEN "): NAMES,
+    ("testing/clock.py", "SET LOCAL lock_timeout = '5s'"): SETTING,
+    ("testing/databases.py", "CREATE DATABASE {} TEMPLATE {}"): NAMES,
+    ("testing/databases.py", "DROP DATABASE IF EXISTS {} WITH (FORCE)"): NAMES,
+    ("testing/server.py", "CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy"): NAMES,
+    ("testing/server.py", "DROP DATABASE IF EXISTS {} WITH (FORCE)"): NAMES,
+    ("cli/doctor.py", "SHOW transaction_read_only"): SETTING,
+    ("cli/doctor.py", "GRANT USAGE ON SCHEMA messages"): SHOWN,
+    (
+        "cli/doctor.py",
+        "GRANT EXECUTE ON FUNCTION …, for what it needs; a role that only observes or only publishes needs no more",
+    ): SHOWN,
+}
+
+
+def modules() -> list[Path]:
+    return [path for path in sorted(PACKAGE.rglob("*.py")) if "spark" not in path.relative_to(PACKAGE).parts]
+
+
+def statements(source: str) -> Iterator[str]:
+    """Yield the texts in a module that begin as a statement, without the docstrings."""
+    tree = ast.parse(source)
+    docstrings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node not in docstrings:
+            text = node.value.decode(errors="replace") if isinstance(node.value, bytes) else node.value
+            if isinstance(text, str) and STATEMENT.match(text):
+                yield text
+
+
+def test_no_statement_stands_in_python_but_for_those_with_a_reason() -> None:
+    found = {(str(path.relative_to(PACKAGE)), text) for path in modules() for text in statements(path.read_text())}
+    assert found == set(ALLOWED)
+
+
+@pytest.mark.parametrize(
+    "source", ['conn.execute("SELECT 1")', "x = b'''\n DELETE FROM t'''", 'f"UPDATE {t} SET a = 1"', '["WITH a AS ()"]']
+)
+def test_a_statement_is_found_however_it_is_written(source: str) -> None:
+    assert list(statements(source))
+
+
+@pytest.mark.parametrize("source", ['"""SELECT what you want."""', 'x = "Set the table"', 'x = "SELECTED"'])
+def test_what_is_no_statement_is_not_found(source: str) -> None:
+    assert not list(statements(source))
+
+
+def test_each_query_is_sent_by_somebody() -> None:
+    folder = ROOT / "sql" / "queries"
+    queries = {str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.sql")}
+    named = {
+        node.value
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert queries - named == set()

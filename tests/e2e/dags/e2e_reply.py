@@ -1,0 +1,21 @@
+"""DAGs that the end-to-end tests drive: tasks that wait for what becomes of messages."""
+
+from __future__ import annotations
+
+from airflow.sdk import DAG
+
+from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
+from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
+
+with DAG("e2e_ask", schedule=None, params={"secret": "pear"}) as ask:
+    PgQueuePublishOperator(
+        task_id="ask",
+        queue_name="e2e_questions",
+        message={"secret": "{{ params.secret }}"},
+        wait_for_completion=True,
+        poll_interval=600.0,
+    )
+    tell = PgQueuePublishOperator(
+        task_id="tell", queue_name="e2e_questions", message={"secret": "{{ params.secret }}"}, headers={"awaited": True}
+    )
+    PgQueueOutcomeSensor(task_id="hear", message_id=tell.output, poll_interval=600.0)

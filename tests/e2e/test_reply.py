@@ -1,0 +1,78 @@
+"""Publish and wait, on a real Airflow."""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import Consumer, Rejected, run, verbs
+from tests.e2e.conftest import places_of
+from tests.waiting import until
+from tools.airflow import Stack
+from tools.postgres import Cluster
+
+pytestmark = pytest.mark.airflow
+Connection = psycopg.Connection[Any]
+SECRET = "pear-in-a-question"
+
+
+def ask(stack: Stack, conn: Connection) -> str:
+    """Start a run, and return its id when two of its tasks wait in the triggerer."""
+    run(conn, verbs.create_queue("e2e_questions"))
+    stack.client.wait_for_dag("e2e_ask")
+    run_id = stack.client.trigger("e2e_ask", conf={"secret": SECRET})
+
+    def both_wait() -> bool:
+        states = {one["task_id"]: one["state"] for one in stack.client.task_instances("e2e_ask", run_id)}
+        assert "failed" not in states.values()
+        return (states.get("ask"), states.get("hear")) == ("deferred", "deferred")
+
+    until(both_wait, timeout=240, what="tasks that wait for their messages")
+    return run_id
+
+
+def published(conn: Connection, run_id: str) -> list[int]:
+    references = [f"e2e_ask/{run_id}/{task}/-1" for task in ("ask", "tell")]
+    query = (
+        "SELECT id FROM messages.message WHERE reference = ANY (%(references)s)"
+        " UNION ALL SELECT id FROM messages.message_archive WHERE reference = ANY (%(references)s)"
+    )
+    return [id_ for (id_,) in conn.execute(query, {"references": references})]
+
+
+def test_a_reply_that_comes_while_the_triggerer_is_dead_is_not_lost(
+    stack: Stack, queue_conn: Connection, cluster: Cluster
+) -> None:
+    run_id = ask(stack, queue_conn)
+    stack.kill("triggerer", signal.SIGKILL)
+    Consumer(queue_name="e2e_questions", handle=lambda message: None).drain(queue_conn)
+    stack.restart("triggerer")
+    assert stack.client.wait_for_run("e2e_ask", run_id, timeout=180) == "success"
+    (outcome,) = stack.client.xcom("e2e_ask", run_id, "ask")["outcomes"]
+    heard = json.loads(stack.client.xcom("e2e_ask", run_id, "hear"))
+    assert [outcome["result"], heard["result"]] == ["success", "success"]
+    assert sorted(published(queue_conn, run_id)) == sorted([outcome["message_id"], heard["message_id"]])
+    # The run has its parameters, and the log of the server what is wrong with statements.
+    assert places_of(SECRET, stack, cluster) == ["dag_run"]
+
+
+def test_a_rejected_message_fails_the_task_whose_log_says_which_and_why(stack: Stack, queue_conn: Connection) -> None:
+    run_id = ask(stack, queue_conn)
+    Consumer(queue_name="e2e_questions", handle=lambda message: Rejected(SECRET)).drain(queue_conn)
+    assert stack.client.wait_for_run("e2e_ask", run_id, timeout=120) == "failed"
+    tasks = {one["task_id"]: one for one in stack.client.task_instances("e2e_ask", run_id)}
+    assert {tasks[name]["try_number"] for name in ("ask", "hear")} == {1}
+    for id_ in published(queue_conn, run_id):
+        task = "ask" if f"message {id_} " in stack.client.log("e2e_ask", run_id, "ask") else "hear"
+        assert f"message {id_} of queue e2e_questions ended as rejected" in stack.client.log("e2e_ask", run_id, task)
+
+
+def test_the_example_gets_its_answer(stack: Stack) -> None:
+    stack.client.wait_for_dag("pgqueue_request_reply")
+    run_id = stack.client.trigger("pgqueue_request_reply")
+    assert stack.client.wait_for_run("pgqueue_request_reply", run_id, timeout=120) == "success"
+    assert stack.client.xcom("pgqueue_request_reply", run_id, "book") == 99
