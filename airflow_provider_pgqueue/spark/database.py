@@ -22,7 +22,6 @@ from airflow_provider_pgqueue.core.connection import DEFAULTS, check_version, co
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, PermissionDenied, PgQueueError
 from airflow_provider_pgqueue.core.verbs import Statement
 
-T = TypeVar("T")
 _SERVICE: Final = frozenset({"service", "servicefile"})  # resolved
 _NOT_SENT: Final = _SERVICE | {"client_encoding", "fallback_application_name"}  # libpq fills it in everywhere
 _ALWAYS_SENT: Final = frozenset({"host", "hostaddr", "port", "dbname", "user"})
