@@ -27,10 +27,10 @@ if find_spec("pyspark") is None:
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_provider_pgqueue.spark.jobs import reconcile
     from airflow_provider_pgqueue.spark.jobs.drain.drain import drain
     from airflow_provider_pgqueue.spark.jobs.export.export import export
     from airflow_provider_pgqueue.spark.jobs.exported.read_export import read_export
+    from airflow_provider_pgqueue.spark.jobs.reconcile import reconcile
     from airflow_provider_pgqueue.spark.jobs.repair import repair
     from airflow_provider_pgqueue.spark.jobs.replay import replay
     from airflow_provider_pgqueue.spark.jobs.rollup import rollup
@@ -43,7 +43,7 @@ _HOMES: Final = {
     "drain": "drain.drain",
     "export": "export.export",
     "read_export": "exported.read_export",
-    "reconcile": "reconcile.reconcile",
+    "reconcile": "reconcile",
     "repair": "repair",
     "replay": "replay",
     "rollup": "rollup",

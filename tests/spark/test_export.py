@@ -39,7 +39,7 @@ from airflow_provider_pgqueue.core.errors import (
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark import export
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.export import exporter
+from airflow_provider_pgqueue.spark.jobs.export import exporter, partition
 from airflow_provider_pgqueue.spark.jobs.export.chunk import checksum_of_file
 from airflow_provider_pgqueue.spark.jobs.export.export import _Export
 from airflow_provider_pgqueue.spark.jobs.export.exporter import Exporter
@@ -150,7 +150,7 @@ def target(tmp_path: Path) -> Path:
 @pytest.fixture
 def do(session: SparkSession, dsn: str, target: Path, monkeypatch: pytest.MonkeyPatch) -> Export:
     """Export to the target as the owner of the tests: `do(drop=True)`."""
-    monkeypatch.setattr(exporter, "_ROWS_IN_CHUNK", 1000)
+    monkeypatch.setattr(partition, "_ROWS_IN_CHUNK", 1000)
 
     def call(**options: Any) -> dict[str, Any]:
         return export(session, dsn=dsn, **{"target": str(target), "parallelism": 2} | options)

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.spark import drain, export
-from airflow_provider_pgqueue.spark.jobs.export import exporter
+from airflow_provider_pgqueue.spark.jobs.export import partition
 from tests.spark.test_export import make_partition, rows_in_archive, rows_in_export
 
 Connection = psycopg.Connection[Any]
@@ -100,7 +100,7 @@ def test_an_export_has_the_same_files_and_rows(
     fault: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(exporter, "_ROWS_IN_CHUNK", 200)
+    monkeypatch.setattr(partition, "_ROWS_IN_CHUNK", 200)
     name = make_partition(conn, 40, 3000)
     # Ranges of pages are cut by what PostgreSQL thinks is in them, which autovacuum would change on the way.
     conn.execute(f"ANALYZE messages.{name}".encode())

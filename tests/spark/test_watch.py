@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.spark import export, reconcile, replay, rollup, triage
 from airflow_provider_pgqueue.spark.jobs import tasks
-from airflow_provider_pgqueue.spark.jobs.export import exporter
+from airflow_provider_pgqueue.spark.jobs.export import partition
 from airflow_provider_pgqueue.spark.jobs.tasks import watching, watching_tasks
 from tests.spark.test_export import make_partition
 from tests.waiting import until
@@ -109,7 +109,7 @@ def test_an_export_counts_the_parts_that_are_in_files(
     tmp_path: Path,
 ) -> None:
     name = make_partition(conn, 40, 3000)
-    monkeypatch.setattr(exporter, "_ROWS_IN_CHUNK", 100)
+    monkeypatch.setattr(partition, "_ROWS_IN_CHUNK", 100)
     monkeypatch.setattr(tasks, "EVERY", 0.02)
     with caplog.at_level(logging.INFO):
         export(session, target=str(tmp_path), dsn=dsn, drop=True)

@@ -19,7 +19,7 @@ from psycopg import sql
 from pyarrow.fs import SubTreeFileSystem
 
 from airflow_provider_pgqueue.spark.database import Database, reading
-from airflow_provider_pgqueue.spark.jobs.export.exporter import Partition
+from airflow_provider_pgqueue.spark.jobs.export.partition import Partition
 from airflow_provider_pgqueue.spark.jobs.exported.manifest import (
     ArchiveColumn,
     Chunk,

@@ -22,12 +22,8 @@ from airflow_provider_pgqueue.core.errors import ConnectionFailed, ExportDiffers
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.failure import raised_in_spark
-from airflow_provider_pgqueue.spark.jobs.export.exporter import (
-    Exporter,
-    PartitionGone,
-    closed_partitions,
-    drop_partition,
-)
+from airflow_provider_pgqueue.spark.jobs.export.exporter import Exporter, PartitionGone
+from airflow_provider_pgqueue.spark.jobs.export.partition import closed_partitions, drop_partition
 from airflow_provider_pgqueue.spark.jobs.exported.manifest import (
     Manifest,
     are_of_several_exports,

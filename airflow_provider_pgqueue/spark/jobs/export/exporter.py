@@ -8,35 +8,23 @@ killed in between leaves files that no manifest names.
 from __future__ import annotations
 
 import logging
-import random
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import uuid4
 
 import psycopg
-from psycopg import sql
 from pyarrow.fs import FileSelector, SubTreeFileSystem
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import ZERO, run
-from airflow_provider_pgqueue.core.errors import (
-    ConnectionFailed,
-    ExportDamaged,
-    ExportDiffers,
-    ForeignPartition,
-    PgQueueError,
-    UnremediedMessages,
-)
+from airflow_provider_pgqueue.core.errors import ExportDamaged, ExportDiffers, PgQueueError
 from airflow_provider_pgqueue.core.quantity import quantity, rate
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.export.chunk import checksum_of, export_chunk
+from airflow_provider_pgqueue.spark.jobs.export.partition import Partition, closed_partitions
 from airflow_provider_pgqueue.spark.jobs.exported.manifest import (
-    ArchiveColumn,
-    Chunk,
     File,
     Manifest,
     Version,
@@ -51,12 +39,6 @@ from airflow_provider_pgqueue.spark.jobs.tasks import for_each, watching, watchi
 log = logging.getLogger(__name__)
 
 _TRIES: Final = 3
-log = logging.getLogger(__name__)
-
-_DROP_TRIES: Final = 6
-_ROWS_IN_CHUNK: Final = 250_000
-_LARGEST: Final = 256 * 1024 * 1024  # bytes that a chunk has on average at most, bodies included
-_VERSION: Final = sql.SQL("count(*), coalesce(bit_xor(hashtidextended(a.ctid, a.xmin::text::bigint)), 0)")
 
 
 class PartitionGone(PgQueueError):
@@ -191,86 +173,3 @@ class Exporter:
     def _for_each(self, items: Sequence[Any], work: Callable[[Any], Any]) -> list[Any]:
         # To try again would not help against an error of the target.
         return for_each(self.spark, items, work, at_once=self.at_once, is_final=lambda each: isinstance(each, OSError))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Partition:
-    """A partition of the archive whose time is over, as it was when it was looked at."""
-
-    name: str
-    oid: int
-    first_at: datetime
-    end_at: datetime
-    pages: int
-    bytes: int
-    rows_in_page: float
-    columns: tuple[ArchiveColumn, ...]
-
-    def chunks(self) -> tuple[Chunk, ...]:
-        """Cut the pages into ranges of at most about 250,000 messages and 256 MB."""
-        size = max(1, min(int(_ROWS_IN_CHUNK / self.rows_in_page), _LARGEST * self.pages // max(1, self.bytes)))
-        starts = range(0, self.pages, size)
-        return tuple(Chunk(number, first, min(first + size, self.pages)) for number, first in enumerate(starts))
-
-    def version(self, conn: psycopg.Connection[Any]) -> Version:
-        """Return the version that its rows have now."""
-        row = conn.execute(sql.SQL("SELECT {} {}").format(_VERSION, self._rows())).fetchone()
-        return Version(*(row or ()))
-
-    def select(self, chunk: Chunk, columns: Iterable[sql.Composable]) -> str:
-        """Return the query for some columns of the rows of a chunk."""
-        return sql.SQL("SELECT {} {}").format(sql.SQL(", ").join(columns), self._rows(chunk)).as_string(None)
-
-    def select_version(self, chunk: Chunk) -> str:
-        """Return the query for the version of a chunk: two numbers, then how many rows have a value in each column.
-
-        Each change of a row makes a new version of it, at another place or by another transaction.
-        """
-        counts = (sql.SQL("count(a.{})").format(sql.Identifier(column.name)) for column in self.columns)
-        return self.select(chunk, [_VERSION, *counts])
-
-    def _rows(self, chunk: Chunk | None = None) -> sql.Composed:
-        # From the table, pruned to the partition, which the role may not read by itself.
-        clauses = sql.SQL("FROM messages.message_archive a WHERE a.archived_at >= {} AND a.archived_at < {}").format(
-            self.first_at, self.end_at
-        )
-        if chunk is None:
-            return clauses
-        pages = [f"({page},0)" for page in (chunk.first_page, chunk.end_page)]
-        return clauses + sql.SQL(" AND a.ctid >= {} AND a.ctid < {}").format(*pages)
-
-
-def closed_partitions(
-    conn: psycopg.Connection[Any], *, older_than: timedelta = ZERO, names: Collection[str] = ()
-) -> list[Partition]:
-    """Return the partitions whose time ended so long ago, or those with these names; oldest first.
-
-    Names that no partition has are left out. Raises PermissionDenied if the role may not export.
-    """
-    found = run(conn, verbs.closed_archive_partitions(older_than=older_than, names=list(names) or None))
-    return [Partition(**row | {"columns": tuple(ArchiveColumn(*column) for column in row["columns"])}) for row in found]
-
-
-def drop_partition(conn: psycopg.Connection[Any], manifest: Manifest, md5s: Sequence[str]) -> str | None:
-    """Let PostgreSQL compare the partition with what its files have, and drop it; return why it is kept if it is.
-
-    ExportDiffers if it is not what the files have.
-    """
-    statement = verbs.drop_archive_partition(manifest.partition, manifest.with_checksums(md5s))
-    why = "it is in use"
-    for attempt in range(_DROP_TRIES):
-        try:
-            with watching(lambda: log.info("partition %s: being compared with its export", manifest.partition)):
-                rows = run(conn, statement)
-        except ConnectionFailed as error:
-            if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable | psycopg.errors.DeadlockDetected):
-                raise
-            time.sleep(random.uniform(0.1, 0.3) * (attempt + 1))
-        except (UnremediedMessages, ForeignPartition) as error:
-            why = str(error)
-            break
-        else:
-            log.info("partition %s: dropped with %s", manifest.partition, quantity(rows))
-            return None
-    log.warning("partition %s was not dropped: %s", manifest.partition, why)
-    return why
