@@ -1,7 +1,7 @@
 # Everything lives in .venv (packages) and .run (servers, logs, state): `make clean` removes both.
 # PG=debian or PG=embedded chooses the PostgreSQL; without it, Debian's with pg_cron where it can be had.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark up down test test-fast test-clock mutants states chaos bench bench-quick bench-spark docs check fix golden lock dist tag clean
+.PHONY: help setup demo demo-spark up down test test-fast test-clock matrix matrix-smoke mutants states chaos bench bench-quick bench-spark docs check fix golden lock dist tag clean
 MAKEFLAGS += --no-print-directory
 export PG
 
@@ -70,6 +70,12 @@ test-fast: setup ## Run the tests of the contract and of core/, in about two min
 
 test-clock: setup ## Run the tests of time at awkward moments; needs a C compiler
 	@$(BIN)/python -m tools.clock -- $(OF_TIME) -n $(WORKERS) --no-loadscope-reorder
+
+matrix: setup ## Run the tests of the Airflow layer on each supported Airflow, about 15 minutes (VERSIONS="3.1")
+	@$(BIN)/python -m tools.matrix $(VERSIONS)
+
+matrix-smoke: setup ## A part of them on the oldest Airflow, in half a minute
+	@$(BIN)/python -m tools.matrix 3.1 --smoke
 
 mutants: setup ## Break the SQL in each of many ways and see the tests notice, about 15 minutes (NAMES="lease" for some)
 	@$(BIN)/python -m tools.mutants $(NAMES)

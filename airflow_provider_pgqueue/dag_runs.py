@@ -46,11 +46,17 @@ def start_run(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> None:
 
 
 def is_paused(dag_id: str) -> bool:
-    """Return whether a DAG is paused. Raises RunRefused if there is none."""
+    """Return whether a DAG is paused. Raises RunRefused if there is none.
+
+    Airflow 3.1 tells its tasks nothing of DAGs: there the answer is always no.
+    """
     from airflow.sdk.exceptions import AirflowRuntimeError
 
+    sdk = _sdk()
+    if not hasattr(sdk, "get_dag"):
+        return False
     try:
-        return bool(_sdk().get_dag(dag_id).is_paused)
+        return bool(sdk.get_dag(dag_id).is_paused)
     except AirflowRuntimeError as error:
         if status_of(error) == 404:
             raise RunRefused(f"there is no DAG {dag_id!r}", "Give trigger_dag_id the id of a DAG.") from error

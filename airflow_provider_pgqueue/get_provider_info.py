@@ -43,7 +43,9 @@ def get_provider_info() -> dict[str, Any]:
             {"name": "pgqueue", "class-name": f"{_PACKAGE}.decorators.pgqueue.pgqueue_task"},
         ],
         "queues": [f"{_PACKAGE}.queues.pgqueue.PgQueueMessageQueueProvider"],
+        "notifications": [f"{_PACKAGE}.notifications.pgqueue.PgQueueNotifier"],
         "connection-types": [_connection_type()],
+        "config": {"pgqueue": _config()},
     }
 
 
@@ -86,4 +88,31 @@ def _connection_type() -> dict[str, Any]:
                 },
             },
         },
+    }
+
+
+def _config() -> dict[str, Any]:
+    return {
+        "description": "The states of DAG runs and tasks, as messages of a queue.",
+        "options": {
+            "states_queue": _option("The queue to publish states to; empty for none.", "airflow_states", ""),
+            "states_conn_id": _option("The Airflow connection of its database.", "pgqueue_default", "pgqueue_default"),
+            "states_of": _option("Whose states, with commas between: dag_run, task.", "dag_run,task", "dag_run"),
+            "states_dags": _option(
+                "The DAGs, as patterns with commas between; one that begins with ! excludes, and the last one that "
+                "matches decides. Empty for all. Exclude those that the states start.",
+                "*,!on_state_*",
+                "",
+            ),
+        },
+    }
+
+
+def _option(description: str, example: str, default: str) -> dict[str, Any]:
+    return {
+        "description": description,
+        "version_added": __version__,
+        "type": "string",
+        "example": example,
+        "default": default,
     }

@@ -34,10 +34,8 @@ class ConsumerMetrics:
 
     def note_lease(self, lease: Lease) -> None:
         """Count the messages of a lease, and time how long the one that waited longest waited."""
-        if not (messages := lease.held):
-            return
-        oldest = min(message.created_at for message in messages)
-        _count("leased", len(messages), self._queue)
+        oldest = min(message.created_at for message in lease.messages)
+        _count("leased", len(lease.messages), self._queue)
         _time("waited", datetime.now(UTC) - oldest, self._queue)
 
     def note_batch(self, counts: Mapping[str, int]) -> None:

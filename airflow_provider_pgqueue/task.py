@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
@@ -12,6 +12,8 @@ from airflow_provider_pgqueue.core.argument import Rule, check, only_texts
 
 SOON = timedelta(seconds=5)
 LATEST = timedelta(minutes=5)
+# Airflow 3.1 knows only yes, for twice as long each time, and takes a number for an error.
+DOUBLED: Final[float] = True if BaseOperator.retry_exponential_backoff is False else 2
 
 
 class QueueTask(BaseOperator):
@@ -34,7 +36,7 @@ class QueueTask(BaseOperator):
         self,
         *,
         retry_delay: timedelta | float = SOON,
-        retry_exponential_backoff: float = 2,
+        retry_exponential_backoff: float = DOUBLED,
         max_retry_delay: timedelta | float | None = LATEST,
         **kwargs: Any,
     ) -> None:

@@ -8,5 +8,7 @@ from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
 from flights import create_table
 
 with DAG("pgqueue_setup", schedule=None, tags=["pgqueue"], doc_md=__doc__) as dag:
-    install = PgQueueSetupOperator(task_id="install", queues=["flights", "orders", "packing", "quotes", "wakeups"])
+    install = PgQueueSetupOperator(
+        task_id="install", queues=["alarms", "flights", "orders", "packing", "quotes", "wakeups"]
+    )
     install >> task(create_table)()

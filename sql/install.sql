@@ -48,6 +48,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lease/archive_rows.sql
 \ir functions/lease/release.sql
 \ir functions/lease/release_held_by.sql
+\ir functions/lease/release_messages.sql
+\ir functions/lease/workers.sql
 \ir functions/lease/consume.sql
 \ir functions/lease/once.sql
 \ir functions/lease/lock_ready.sql
@@ -83,9 +85,11 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/dead/dismiss.sql
 \ir functions/dead/check_remedied_by.sql
 \ir functions/dead/requeue_dead.sql
+\ir functions/dead/dismiss_dead.sql
 \ir functions/dead/dead_ids.sql
 \ir functions/dead/dead_queues.sql
 \ir functions/dead/dead_causes.sql
+\ir functions/dead/dead_trend.sql
 \ir functions/dead/remedies.sql
 \ir functions/dead/count_remedies.sql
 \ir functions/dead/requeued_results.sql
@@ -94,6 +98,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 -- Groups: one message at a time, in order
 \ir functions/groups/group_lock_key.sql
 \ir functions/groups/enter_groups.sql
+\ir functions/groups/start_groups.sql
+\ir functions/groups/share_group_locks.sql
 \ir functions/groups/make_next_of_group_ready.sql
 \ir functions/groups/make_next_of_missed_groups_ready.sql
 \ir functions/groups/repair_stuck_groups.sql
@@ -101,6 +107,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 -- Queues and their policy
 \ir functions/queues/create_queue.sql
 \ir functions/queues/alter_queue.sql
+\ir functions/queues/renew_marks.sql
 \ir functions/queues/pause_queue.sql
 \ir functions/queues/resume_queue.sql
 \ir functions/queues/purge_queue.sql
@@ -232,6 +239,28 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/traffic/traffic_kept_since.sql
 \ir functions/traffic/record_triage_causes.sql
 \ir functions/traffic/triage_causes.sql
+
+-- History, as the upkeep notes it
+\ir functions/history/queue_history.sql
+\ir functions/history/queue_sparklines.sql
+\ir functions/history/queue_rates.sql
+\ir functions/history/message_life.sql
+\ir functions/history/alter_history.sql
+\ir functions/history/begin_history.sql
+\ir functions/history/note_history.sql
+\ir functions/history/history_counts.sql
+\ir functions/history/roll_up_history.sql
+\ir functions/history/roll_up_bucket.sql
+\ir functions/history/history_begins.sql
+\ir functions/history/history_steps.sql
+\ir functions/history/delete_old_history.sql
+\ir functions/history/add_durations.sql
+\ir functions/history/duration_quantile.sql
+
+-- What was done by hand
+\ir functions/audit/audited.sql
+\ir functions/audit/audit_log.sql
+\ir functions/audit/record_audit.sql
 
 -- A copy of the queue that continues by itself
 \ir functions/upgrade/take_over.sql

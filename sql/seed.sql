@@ -3,4 +3,5 @@ DO $$
 BEGIN
     PERFORM messages.make_archive_partitions();
     PERFORM messages.create_queue('default');
+    PERFORM messages.begin_history() WHERE NOT EXISTS (SELECT FROM messages.history_progress);
 END $$;

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from packaging.version import Version
 from psycopg import sql
 
+from tests.clones import Clones
 from tests.groups import Groups, rank
 from tests.spark.fault_table import Fault, lines
 from tools import STATE, SetupError, java, mutants, pgbouncer
@@ -50,7 +52,10 @@ def _left_out(config: pytest.Config) -> list[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    deselected = [item for item in items if any(map(item.get_closest_marker, _left_out(config)))]
+    airflow = Version(version("apache-airflow-core")).release
+    since = {item: item.get_closest_marker("airflow_since") for item in items}
+    deselected = [item for item, mark in since.items() if mark and Version(mark.args[0]).release > airflow]
+    deselected += [item for item in items if any(map(item.get_closest_marker, _left_out(config)))]
     if deselected:
         config.hook.pytest_deselected(items=deselected)
         items[:] = [item for item in items if item not in deselected]
@@ -121,16 +126,17 @@ def template_database(cluster: Cluster) -> str:
 
 
 @pytest.fixture(scope="session")
-def _database_names() -> Iterator[str]:
-    return (f"test_{number}" for number in itertools.count(1))
+def clones(cluster: Cluster, template_database: str) -> Iterator[Clones]:
+    """The databases of the tests of this process, with the schema and no queues."""
+    with Clones(cluster, template_database) as clones:
+        yield clones
 
 
 @pytest.fixture
-def dsn(cluster: Cluster, template_database: str, _database_names: Iterator[str]) -> Iterator[str]:
+def dsn(cluster: Cluster, clones: Clones) -> Iterator[str]:
     """The URI of a database of this test alone, with the schema installed."""
-    name = next(_database_names)
-    yield cluster.create_database(name, template=template_database)
-    cluster.drop_database(name)
+    with clones.one() as name:
+        yield cluster.dsn(name)
 
 
 @pytest.fixture(scope="session")
@@ -150,12 +156,18 @@ def pooled_dsn(dsn: str, pooler: pgbouncer.Pooler) -> str:
     return pooler.dsn(dsn)
 
 
+@pytest.fixture(scope="session")
+def empty_databases(cluster: Cluster) -> Iterator[Clones]:
+    """The databases of the tests of this process without the schema."""
+    with Clones(cluster, "template1") as clones:
+        yield clones
+
+
 @pytest.fixture
-def empty_dsn(cluster: Cluster, _database_names: Iterator[str]) -> Iterator[str]:
+def empty_dsn(cluster: Cluster, empty_databases: Clones) -> Iterator[str]:
     """The URI of a database of this test alone, without the schema."""
-    name = next(_database_names)
-    yield cluster.create_database(name)
-    cluster.drop_database(name)
+    with empty_databases.one() as name:
+        yield cluster.dsn(name)
 
 
 @pytest.fixture

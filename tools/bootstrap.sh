@@ -46,6 +46,12 @@ install_project() {
 lock() {
     "$BOOT/bin/uv" pip compile pyproject.toml --quiet --group dev --group docs --extra spark --python "$PYTHON" --universal \
         --python-version 3.11 --generate-hashes --no-header --no-emit-index-url "$@" -o requirements.lock
+    # Never newer ones: an old Airflow does not work with the packages of today.
+    local pins
+    for pins in tools/airflow_versions/*.in; do
+        "$BOOT/bin/uv" pip compile "$pins" --quiet --python "$PYTHON" --universal --python-version 3.11 --no-annotate \
+            --no-header --no-emit-index-url -o "${pins%.in}.txt"
+    done
 }
 
 PYTHON=$(find_python)

@@ -166,14 +166,14 @@ def parameters(value: Any) -> str | None:
 
 def error_rules(value: Any) -> str | None:
     """Judge what says, by class of exception, what becomes of a message."""
-    if isinstance(value, Mapping) and all(
-        isinstance(kind, type)
-        and issubclass(kind, BaseException)
-        and (rule is Rejected or rule is Failed or isinstance(rule, Retry))
-        for kind, rule in value.items()
-    ):
-        return None
-    return "Give a dict from classes of exceptions to Rejected, Failed or Retry(…)."
+    if not isinstance(value, Mapping):
+        return "Give a dict from classes of exceptions to Rejected, Failed, Retry or Retry(…)."
+    for kind, rule in value.items():
+        if not isinstance(kind, type) or not issubclass(kind, BaseException):
+            return f"Its key {kind!r} is no class of exceptions."[:_LONGEST_SHOWN]
+        if rule not in (Rejected, Failed, Retry) and not isinstance(rule, Retry):
+            return f"For {kind.__name__} give Rejected, Failed, Retry or Retry(…), without brackets but for Retry."
+    return None
 
 
 def share_or_number(value: Any) -> str | None:

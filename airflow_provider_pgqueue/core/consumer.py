@@ -32,6 +32,7 @@ from airflow_provider_pgqueue.core.outcome import (
     end_of,
     outcome_of,
     outcomes_by_id,
+    storable,
 )
 from airflow_provider_pgqueue.core.quantity import quantity
 
@@ -68,7 +69,7 @@ class Consumer:
     KeyboardInterrupt costs no attempt.
 
     A handler that returns something else has a bug that no delivery cures: `drain` settles what was handled before,
-    gives the rest back without counting an attempt, and raises InvalidOutcome.
+    gives the rest back without counting an attempt, and raises InvalidOutcome; it counts as an attempt of its message.
 
     Leases are renewed while the handler runs. `lease_for` and `handler_timeout` are by default those of the queue's
     policy. With a `topic` pattern or `headers` only matching messages are leased; the others stay in the queue.
@@ -284,7 +285,7 @@ class _Batch:
                 self._note(message, self._outcome(message, error))
                 raise
             else:
-                self._note(message, PLAIN if returned is None else checked(message, returned))
+                self._note(message, PLAIN if returned is None else self._checked(message, returned))
 
     def _all_at_once(self, handle_batch: BatchHandler, messages: list[Message]) -> None:
         self._lease.in_hand = {message.id for message in messages}
@@ -302,10 +303,24 @@ class _Batch:
             if not isinstance(error, Exception):
                 raise
         else:
-            outcomes = outcomes_by_id(messages, returned)
+            try:
+                outcomes = outcomes_by_id(messages, returned)
+            except InvalidOutcome as error:
+                # Nobody knows which message it is: no attempt of any, but those behind them come first next time.
+                for message in messages:
+                    self._gather(message, Retry(details=str(error), count_attempt=False))
+                raise
             for message in messages:
                 outcome = outcomes.get(message.id)
-                self._note(message, PLAIN if outcome is None else checked(message, outcome))
+                self._note(message, PLAIN if outcome is None else self._checked(message, outcome))
+
+    def _checked(self, message: Message, returned: Any) -> Outcome:
+        """Return an outcome; InvalidOutcome if it is none, which is an attempt, or its message would stay the first."""
+        try:
+            return checked(message, returned)
+        except InvalidOutcome as error:
+            self._gather(message, Retry(details=storable(str(error)), failure=describe(error)))
+            raise
 
     def _leave(self, messages: list[Message], why: TimeIsUp) -> None:
         """Stop renewing the messages of a call that hangs; HandlerBroken if too many calls hang."""

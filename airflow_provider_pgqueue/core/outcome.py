@@ -21,6 +21,9 @@ class Success:
     details: str | None = None
     output: Any = None
 
+    def __post_init__(self) -> None:
+        _check("details", self.details, str, "a text")
+
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
@@ -28,6 +31,11 @@ class Rejected:
 
     reason: str
     output: Any = None
+
+    def __post_init__(self) -> None:
+        if self.reason is None:
+            raise TypeError("reason is None. Give a text.")
+        _check("reason", self.reason, str, "a text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +48,10 @@ class Failed:
     details: str
     failure: Mapping[str, Any] | None = None
     output: Any = None
+
+    def __post_init__(self) -> None:
+        _check("details", self.details, str, "a text")
+        _check("failure", self.failure, Mapping, "an object")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +68,15 @@ class Retry:
     failure: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        if self.delay is not None and not isinstance(self.delay, timedelta):
-            raise TypeError(f"delay is of type {type(self.delay).__name__}. Give a timedelta.")
+        _check("delay", self.delay, timedelta, "a timedelta")
+        _check("details", self.details, str, "a text")
+        _check("failure", self.failure, Mapping, "an object")
+
+
+def _check(name: str, value: Any, kind: type, wanted: str) -> None:
+    """Raise a TypeError where a handler makes the outcome, so that it is an error of its message and of no other."""
+    if value is not None and not isinstance(value, kind):
+        raise TypeError(f"{name} is of type {type(value).__name__}. Give {wanted}.")
 
 
 Outcome = Success | Rejected | Failed | Retry
@@ -76,7 +95,7 @@ class RejectMessage(Exception):
     """A handler raises this to reject a message as invalid; the text becomes the reason."""
 
 
-ErrorRules = Mapping[type[BaseException], "type[Rejected] | type[Failed] | Retry"]
+ErrorRules = Mapping[type[BaseException], "type[Rejected] | type[Failed] | type[Retry] | Retry"]
 """What becomes of a message whose handler raises an error of a class, or of one that inherits from it."""
 
 
@@ -95,6 +114,8 @@ def outcome_of(
     rule = next((rules[kind] for kind in type(error).__mro__ if kind in rules), None) if rules else None
     if rule is None and isinstance(error, RejectMessage):
         return Rejected(storable(text_of(error)))
+    if rule is Retry:
+        rule = None
     text = storable(f"{type(error).__name__}: {text_of(error)}"[:4000])
     if rule is Rejected:
         return Rejected(text)

@@ -7,17 +7,16 @@ next dispatcher or `PgQueueReconcileOperator` finds it.
 from __future__ import annotations
 
 import logging
-import queue
-import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from airflow.listeners import hookimpl
 
+from airflow_provider_pgqueue.plugins.background import Background
+
 log = logging.getLogger(__name__)
 _PREFIX: Final = "pgqueue__"
-_MOST: Final = 10_000
 
 
 class _Ended(NamedTuple):
@@ -26,11 +25,6 @@ class _Ended(NamedTuple):
     run_id: str
     result: str
     tasks: list[str]
-
-
-_ended: queue.Queue[_Ended] = queue.Queue(_MOST)
-_starting = threading.Lock()
-_thread: threading.Thread | None = None
 
 
 @hookimpl
@@ -54,31 +48,22 @@ def _hear(dag_run: Any, result: str) -> None:
         # As the run knows them: get_task_instances() commits, which breaks the locks of the scheduler.
         with suppress(Exception):
             tasks = sorted({ti.task_id for ti in dag_run.task_instances if ti.state == "failed"})
-    # In a thread, because the scheduler must not wait for another database.
-    with suppress(queue.Full):
-        _ended.put_nowait(_Ended(named["pgqueue_conn_id"], dag_run.dag_id, dag_run.run_id, result, tasks))
-    _run_thread()
+    _ended.put(_Ended(named["pgqueue_conn_id"], dag_run.dag_id, dag_run.run_id, result, tasks))
 
 
-def _run_thread() -> None:
-    global _thread
-    with _starting:
-        if _thread is None or not _thread.is_alive():
-            _thread = threading.Thread(target=_work, name="pgqueue-dispatches", daemon=True)
-            _thread.start()
-
-
-def _work() -> None:
+def _end(some: list[_Ended]) -> None:
     # Not before: Airflow imports its plugins in every process.
     from airflow_provider_pgqueue.core import verbs
     from airflow_provider_pgqueue.dispatch import why_failed
     from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 
-    while True:
-        one = _ended.get()
+    for one in some:
         details = why_failed(one.dag_id, one.run_id, one.tasks) if one.result == "failed" else None
         try:
             statement = verbs.end_dispatch(one.dag_id, one.run_id, one.result, details=details)  # type: ignore[arg-type]
             PgQueueHook(one.conn_id).run(statement)
         except Exception as error:
             log.warning("run %s of DAG %s ended, which a reconciliation has to note: %s", one.run_id, one.dag_id, error)
+
+
+_ended: Background[_Ended] = Background("pgqueue-dispatches", _end)

@@ -16,7 +16,8 @@ CREATE TABLE messages.queue (
     max_body_bytes   integer     NOT NULL DEFAULT 1048576 CHECK (max_body_bytes BETWEEN 1 AND 268435455),
     max_leased       integer     CHECK (max_leased >= 1),
     max_depth        bigint      CHECK (max_depth >= 1),
-    depth_left       regclass,
+    depth_number     regclass,
+    depth_last       regclass,
     depth_recount_at regclass,
     shared_low_water regclass,
     shared_sweep_due regclass,
@@ -24,7 +25,7 @@ CREATE TABLE messages.queue (
     paused           boolean     NOT NULL DEFAULT false,
     created_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
     CONSTRAINT queue_max_depth_needs_its_sequences
-        CHECK (max_depth IS NULL OR (depth_left IS NOT NULL AND depth_recount_at IS NOT NULL)),
+        CHECK (max_depth IS NULL OR num_nulls(depth_number, depth_last, depth_recount_at) = 0),
     CONSTRAINT queue_shares_both_marks CHECK ((shared_low_water IS NULL) = (shared_sweep_due IS NULL))
 );
 COMMENT ON TABLE messages.queue IS 'A named stream of messages and its policy.';
@@ -39,8 +40,9 @@ COMMENT ON COLUMN messages.queue.notify IS 'always: every publish rings; gated: 
 COMMENT ON COLUMN messages.queue.on_dead_head IS 'What a dead message does to its group: block it until the message has a remedy, or skip to the next.';
 COMMENT ON COLUMN messages.queue.max_body_bytes IS 'Largest body that can be published, as the size of its jsonb value.';
 COMMENT ON COLUMN messages.queue.max_leased IS 'Largest number of messages that are leased at once; NULL for any.';
-COMMENT ON COLUMN messages.queue.max_depth IS 'Largest number of unfinished messages; NULL for any. Concurrent publishers may exceed it by what they publish.';
-COMMENT ON COLUMN messages.queue.depth_left IS 'Sequence: how many more messages can be published before the depth is counted again.';
+COMMENT ON COLUMN messages.queue.max_depth IS 'Largest number of unfinished messages, those of open transactions among them; NULL for any.';
+COMMENT ON COLUMN messages.queue.depth_number IS 'Sequence: a number for each message that asks for room.';
+COMMENT ON COLUMN messages.queue.depth_last IS 'Sequence: the last number for which there is room, until the depth is counted again.';
 COMMENT ON COLUMN messages.queue.depth_recount_at IS 'Sequence: the moment from which a full queue may be counted again.';
 COMMENT ON COLUMN messages.queue.shared_low_water IS 'Sequence: the low_water that priorities without a backlog share; NULL until there are many.';
 COMMENT ON COLUMN messages.queue.shared_sweep_due IS 'Sequence: the sweep_due that they share.';
@@ -636,6 +638,174 @@ COMMENT ON COLUMN messages.traffic.run_max IS 'The longest run.';
 COMMENT ON COLUMN messages.traffic.dead_causes IS 'The ten most frequent causes of death: [{"result", "fingerprint", "messages"}].';
 COMMENT ON COLUMN messages.traffic.run_id IS 'The run of the pipeline that counted it last.';
 COMMENT ON COLUMN messages.traffic.recorded_at IS 'When that was.';
+
+-- What the upkeep notes of each queue. docs/decisions/0033-history.md
+CREATE TABLE messages.history (
+    queue_name   text        NOT NULL,
+    grain        text        NOT NULL CHECK (grain IN ('minute', 'hour', 'day')),
+    bucket_at    timestamptz NOT NULL,
+    depth        bigint,
+    depth_max    bigint,
+    ready        bigint,
+    leased       bigint,
+    delayed      bigint,
+    dead         bigint,
+    oldest_at    timestamptz,
+    arrivals     bigint      NOT NULL DEFAULT 0,
+    success      bigint      NOT NULL DEFAULT 0,
+    failed       bigint      NOT NULL DEFAULT 0,
+    rejected     bigint      NOT NULL DEFAULT 0,
+    lock_expired bigint      NOT NULL DEFAULT 0,
+    expired      bigint      NOT NULL DEFAULT 0,
+    attempts     bigint      NOT NULL DEFAULT 0,
+    wait_max     interval,
+    run_max      interval,
+    waits        bigint[],
+    runs         bigint[],
+    PRIMARY KEY (queue_name, grain, bucket_at)
+);
+CREATE INDEX history_bucket_at_idx ON messages.history (grain, bucket_at);
+COMMENT ON TABLE messages.history IS 'Each queue by the minute, hour and day, as the upkeep noted it. A minute without a row was like the one before, without traffic.';
+COMMENT ON COLUMN messages.history.queue_name IS 'The queue; it may have been dropped since.';
+COMMENT ON COLUMN messages.history.grain IS 'minute, hour or day, in UTC.';
+COMMENT ON COLUMN messages.history.bucket_at IS 'Where the bucket begins; it ends before the next one.';
+COMMENT ON COLUMN messages.history.depth IS 'Unfinished messages at the last upkeep in the bucket. This and the five that follow: NULL if there was none, or nothing had changed.';
+COMMENT ON COLUMN messages.history.depth_max IS 'The largest depth that an upkeep saw in it.';
+COMMENT ON COLUMN messages.history.ready IS 'Of these, how many could be leased.';
+COMMENT ON COLUMN messages.history.leased IS 'How many were leased.';
+COMMENT ON COLUMN messages.history.delayed IS 'How many waited for their time, or behind others of their group.';
+COMMENT ON COLUMN messages.history.dead IS 'Dead messages without a remedy.';
+COMMENT ON COLUMN messages.history.oldest_at IS 'Since when the oldest ready message was ready; NULL: none was.';
+COMMENT ON COLUMN messages.history.arrivals IS 'Messages that were published in the bucket.';
+COMMENT ON COLUMN messages.history.success IS 'Messages archived as success in the bucket. This and all that follow are counted by archived_at.';
+COMMENT ON COLUMN messages.history.failed IS 'Archived as failed.';
+COMMENT ON COLUMN messages.history.rejected IS 'Archived as rejected.';
+COMMENT ON COLUMN messages.history.lock_expired IS 'Archived as lock_expired.';
+COMMENT ON COLUMN messages.history.expired IS 'Archived as expired.';
+COMMENT ON COLUMN messages.history.attempts IS 'Deliveries that the archived messages took, together.';
+COMMENT ON COLUMN messages.history.wait_max IS 'The longest time from publish to the beginning of the last lease.';
+COMMENT ON COLUMN messages.history.run_max IS 'The longest time from lease to archive, of messages that a handler finished.';
+COMMENT ON COLUMN messages.history.waits IS 'Pairs of a class of durations and the number of messages in it: class c ends at 2^(c/4) milliseconds.';
+COMMENT ON COLUMN messages.history.runs IS 'The same for the time from lease to archive.';
+
+CREATE TABLE messages.history_cause (
+    queue_name  text        NOT NULL,
+    grain       text        NOT NULL CHECK (grain IN ('minute', 'hour', 'day')),
+    bucket_at   timestamptz NOT NULL,
+    result      text        NOT NULL,
+    fingerprint text        NOT NULL,
+    messages    bigint      NOT NULL,
+    PRIMARY KEY (queue_name, grain, bucket_at, result, fingerprint)
+);
+CREATE INDEX history_cause_bucket_at_idx ON messages.history_cause (grain, bucket_at);
+COMMENT ON TABLE messages.history_cause IS 'How many messages of each queue died of which cause, by the minute, hour and day.';
+COMMENT ON COLUMN messages.history_cause.queue_name IS 'The queue.';
+COMMENT ON COLUMN messages.history_cause.grain IS 'minute, hour or day, in UTC.';
+COMMENT ON COLUMN messages.history_cause.bucket_at IS 'Where the bucket begins.';
+COMMENT ON COLUMN messages.history_cause.result IS 'How they died.';
+COMMENT ON COLUMN messages.history_cause.fingerprint IS 'The cause; other for those beyond the twenty most frequent of a queue and minute.';
+COMMENT ON COLUMN messages.history_cause.messages IS 'How many died.';
+
+CREATE TABLE messages.history_level (
+    queue_name text        PRIMARY KEY,
+    depth      bigint      NOT NULL,
+    ready      bigint      NOT NULL,
+    leased     bigint      NOT NULL,
+    delayed    bigint      NOT NULL,
+    dead       bigint      NOT NULL,
+    oldest_at  timestamptz,
+    exact      boolean     NOT NULL
+) WITH (fillfactor = 50);
+COMMENT ON TABLE messages.history_level IS 'Each queue as the last upkeep saw it, if it ever held a message: what changed since is noted.';
+COMMENT ON COLUMN messages.history_level.queue_name IS 'The queue.';
+COMMENT ON COLUMN messages.history_level.depth IS 'As in history, like all that follow.';
+COMMENT ON COLUMN messages.history_level.ready IS 'Could be leased.';
+COMMENT ON COLUMN messages.history_level.leased IS 'Were leased.';
+COMMENT ON COLUMN messages.history_level.delayed IS 'Waited for their time.';
+COMMENT ON COLUMN messages.history_level.dead IS 'Dead messages without a remedy.';
+COMMENT ON COLUMN messages.history_level.oldest_at IS 'Since when the oldest ready message was ready.';
+COMMENT ON COLUMN messages.history_level.exact IS 'Whether depth was counted; otherwise it was estimated.';
+
+CREATE TABLE messages.history_note (
+    noted_at timestamptz PRIMARY KEY
+);
+COMMENT ON TABLE messages.history_note IS 'The minutes in which an upkeep noted the history.';
+COMMENT ON COLUMN messages.history_note.noted_at IS 'Where the minute begins.';
+
+CREATE TABLE messages.history_progress (
+    only_row      boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
+    begun_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    noted_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    oldest_xid    bigint      NOT NULL,
+    next_xid      bigint      NOT NULL,
+    open_xids     bigint[]    NOT NULL,
+    last_id       bigint      NOT NULL,
+    settled_id    bigint      NOT NULL,
+    settling_id   bigint      NOT NULL,
+    settling_xid  bigint      NOT NULL,
+    caught_up     boolean     NOT NULL DEFAULT true,
+    hours_until   timestamptz NOT NULL DEFAULT date_trunc('hour', clock_timestamp(), 'UTC'),
+    hours_queue   text        NOT NULL DEFAULT '',
+    days_until    timestamptz NOT NULL DEFAULT date_trunc('day', clock_timestamp(), 'UTC'),
+    days_queue    text        NOT NULL DEFAULT ''
+) WITH (fillfactor = 50);
+COMMENT ON TABLE messages.history_progress IS 'How far the history is: what a transaction archived is counted once, by the first upkeep that sees it.';
+COMMENT ON COLUMN messages.history_progress.only_row IS 'Always true: there is one row.';
+COMMENT ON COLUMN messages.history_progress.begun_at IS 'Where the history begins.';
+COMMENT ON COLUMN messages.history_progress.noted_at IS 'When it was last noted.';
+COMMENT ON COLUMN messages.history_progress.oldest_xid IS 'All transactions before this one are counted.';
+COMMENT ON COLUMN messages.history_progress.next_xid IS 'None from this one on is.';
+COMMENT ON COLUMN messages.history_progress.open_xids IS 'The transactions between the two that are not counted, because they had not ended.';
+COMMENT ON COLUMN messages.history_progress.last_id IS 'Messages up to this id have been counted as arrivals, if their transaction had ended.';
+COMMENT ON COLUMN messages.history_progress.settled_id IS 'Up to this id, all transactions that could have published had ended.';
+COMMENT ON COLUMN messages.history_progress.settling_id IS 'The next settled_id, once all transactions before settling_xid have ended.';
+COMMENT ON COLUMN messages.history_progress.settling_xid IS 'The first transaction that was later than settling_id.';
+COMMENT ON COLUMN messages.history_progress.caught_up IS 'False if there was too much for one upkeep, and the next one continues.';
+COMMENT ON COLUMN messages.history_progress.hours_until IS 'All hours before this one are rolled up.';
+COMMENT ON COLUMN messages.history_progress.hours_queue IS 'Of this hour, the queues up to this name.';
+COMMENT ON COLUMN messages.history_progress.days_until IS 'All days before this one are rolled up.';
+COMMENT ON COLUMN messages.history_progress.days_queue IS 'Of this day, the queues up to this name.';
+
+CREATE TABLE messages.history_policy (
+    only_row    boolean  PRIMARY KEY DEFAULT true CHECK (only_row),
+    minutes_for interval NOT NULL DEFAULT '7 days' CHECK (timestamp '2001-02-01' + minutes_for >= '2001-02-01 02:00'),
+    hours_for   interval NOT NULL DEFAULT '400 days' CHECK (timestamp '2001-02-01' + hours_for >= '2001-02-03'),
+    days_for    interval CHECK (timestamp '2001-02-01' + days_for >= '2001-02-08'),
+    audit_for   interval DEFAULT '400 days' CHECK (timestamp '2001-02-01' + audit_for >= '2001-02-02')
+);
+INSERT INTO messages.history_policy DEFAULT VALUES;
+COMMENT ON TABLE messages.history_policy IS 'How long the history is kept.';
+COMMENT ON COLUMN messages.history_policy.only_row IS 'Always true: there is one row.';
+COMMENT ON COLUMN messages.history_policy.minutes_for IS 'How long minutes are kept.';
+COMMENT ON COLUMN messages.history_policy.hours_for IS 'How long hours are kept.';
+COMMENT ON COLUMN messages.history_policy.days_for IS 'How long days are kept; NULL for ever.';
+COMMENT ON COLUMN messages.history_policy.audit_for IS 'How long the audit is kept; NULL for ever.';
+
+CREATE TABLE messages.audit (
+    audit_id    bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at          timestamptz NOT NULL DEFAULT clock_timestamp(),
+    login       text        NOT NULL DEFAULT session_user,
+    application text        NOT NULL DEFAULT current_setting('application_name'),
+    acting_user text,
+    action      text        NOT NULL,
+    queue_name  text,
+    arguments   jsonb       NOT NULL,
+    affected    bigint,
+    xid         bigint      NOT NULL DEFAULT pg_current_xact_id()::text::bigint
+);
+CREATE INDEX audit_at_idx ON messages.audit (at);
+CREATE INDEX audit_queue_name_idx ON messages.audit (queue_name, at);
+COMMENT ON TABLE messages.audit IS 'What was done to the queues by hand. Only functions of the schema write it, and nobody but the owner can change it.';
+COMMENT ON COLUMN messages.audit.audit_id IS 'Numbers the entries.';
+COMMENT ON COLUMN messages.audit.at IS 'When it was done.';
+COMMENT ON COLUMN messages.audit.login IS 'The login that did it.';
+COMMENT ON COLUMN messages.audit.application IS 'The application_name of its session.';
+COMMENT ON COLUMN messages.audit.acting_user IS 'For whom the login did it, as the caller of audited() said; NULL: it did not say.';
+COMMENT ON COLUMN messages.audit.action IS 'The verb.';
+COMMENT ON COLUMN messages.audit.queue_name IS 'The queue; NULL if the verb names none. It may have been dropped since.';
+COMMENT ON COLUMN messages.audit.arguments IS 'What the verb was given, without bodies, headers and tokens.';
+COMMENT ON COLUMN messages.audit.affected IS 'How many messages or grants it changed; NULL if the verb does not count.';
+COMMENT ON COLUMN messages.audit.xid IS 'The transaction.';
 
 -- What the verbs return. A new column breaks the workers of the version before: docs/decisions/0007-upgrade-side-by-side.md
 CREATE TYPE messages.leased_message AS (

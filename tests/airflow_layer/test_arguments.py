@@ -37,6 +37,7 @@ from airflow_provider_pgqueue.triggers import hub
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 from airflow_provider_pgqueue.triggers.watch import DeadMessageWatch, MessageWatch, Watch
+from tests.airflow_layer.of_airflow import DagBag, TaskDeferred
 from tests.waiting import async_until
 
 Queue = Callable[..., str]
@@ -223,8 +224,6 @@ def test_a_comment_of_a_template_that_leaves_nothing_is_found_when_the_task_begi
 
 
 def test_a_bad_argument_is_an_import_error_of_its_dag_alone(tmp_path: Path) -> None:
-    from airflow.dag_processing.dagbag import DagBag
-
     text = (
         "from airflow.sdk import DAG\n"
         "from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor\n"
@@ -263,7 +262,7 @@ def test_a_triggerer_that_gets_such_a_trigger_fails_it_and_goes_on() -> None:
         classpath, arguments = PgQueueMessageTrigger(queue_name="orders").serialize()
         for id_, change in enumerate([{"queue_name": 123}, {"poll_interval": "10"}, {}]):
             kwargs = Trigger.encrypt_kwargs(arguments | change)
-            runner.to_create.append(RunTrigger(id=id_, classpath=classpath, encrypted_kwargs=kwargs))
+            runner.to_create.append(RunTrigger(id=id_, ti=None, classpath=classpath, encrypted_kwargs=kwargs))
         await runner.create_triggers()
         for details in runner.triggers.values():
             details["task"].cancel()
@@ -361,7 +360,6 @@ def test_a_trigger_with_a_good_name_that_no_queue_has_waits_for_it_and_says_so_o
 def test_a_sensor_of_a_queue_that_does_not_exist_says_so_in_its_own_log(
     conn_id: str, run: Run, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    from airflow.sdk.exceptions import TaskDeferred
 
     with pytest.raises(TaskDeferred):
         run(PgQueueMessageSensor(task_id="wait", queue_name="nowhere"))

@@ -18,7 +18,6 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from airflow.sdk.exceptions import AirflowException, TaskDeferred
 from jinja2 import TemplateError
 
 from airflow_provider_pgqueue.core import Message, PgQueueError, Retry, run, verbs
@@ -27,6 +26,7 @@ from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
 from airflow_provider_pgqueue.task import QueueTask
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
+from tests.airflow_layer.of_airflow import AirflowException, TaskDeferred
 from tests.airflow_layer.test_arguments import GOOD
 
 Connection = psycopg.Connection[Any]

@@ -31,7 +31,7 @@ def listeners(conn: Connection) -> list[Any]:
 
 
 def has_looked(conn: Connection) -> bool:
-    return any(conn.execute(f"{LISTENERS} AND state = 'idle' AND query LIKE '%queues(%'"))
+    return any(conn.execute(f"{LISTENERS} AND state = 'idle' AND query LIKE '%closed_queues(%'"))
 
 
 async def another_statement(conn: Connection) -> None:

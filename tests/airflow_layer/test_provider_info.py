@@ -11,10 +11,10 @@ from typing import Any
 import jsonschema
 import pytest
 from airflow.providers_manager import ProvidersManager
-from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
 
 from airflow_provider_pgqueue import __version__
 from airflow_provider_pgqueue.get_provider_info import get_provider_info
+from tests.airflow_layer.of_airflow import ProvidersManagerTaskRuntime
 
 PACKAGE = "airflow-provider-pgqueue"
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from airflow.sdk import Asset
-from airflow.sdk.exceptions import AirflowSensorTimeout, TaskDeferralTimeout, TaskDeferred
 
 from airflow_provider_pgqueue.core import ConnectionFailed, Rejected, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
@@ -21,6 +20,7 @@ from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSens
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
+from tests.airflow_layer.of_airflow import AirflowSensorTimeout, TaskDeferralTimeout, TaskDeferred
 
 Queue = Callable[..., str]
 Run = Callable[..., Any]

@@ -11,11 +11,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_pgqueue.core import run as perform
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.operators.spark import PgQueueSparkOperator, _shortened
+from tests.airflow_layer.of_airflow import AirflowException
 from tools import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("default")]

@@ -10,12 +10,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
 
 from airflow_provider_pgqueue.core import InvalidArgument, LeaseLost, Rejected, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, task_of
 from airflow_provider_pgqueue.operators import consume
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
+from tests.airflow_layer.of_airflow import AirflowException, AirflowTaskTimeout
 from tests.waiting import until
 
 Connection = psycopg.Connection[Any]

@@ -12,9 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
-from airflow.sdk.serde import deserialize, serialize
 from airflow.triggers.base import BaseEventTrigger, TaskSuccessEvent, TriggerEvent
-from airflow.triggers.shared_stream import SharedStreamManager
 
 from airflow_provider_pgqueue.core import Failed, Rejected, migrate, run, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
@@ -22,6 +20,7 @@ from airflow_provider_pgqueue.triggers import dispatch, doorbell, watch
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
 from airflow_provider_pgqueue.triggers.dispatch import PgQueueDispatchTrigger
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
+from tests.airflow_layer.of_airflow import deserialize, serialize
 from tests.waiting import async_until
 
 Connection = psycopg.Connection[Any]
@@ -178,11 +177,14 @@ def test_a_watcher_told_to_end_its_task_has_none_and_rings_as_seldom_as_others(
     assert [type(event) for event in within(20, take(trigger, 3))] == [TriggerEvent] * 3
 
 
+@pytest.mark.airflow_since("3.3")
 def test_watchers_and_tasks_of_a_triggerer_use_one_session(conn_id: str, queue: Queue, conn: Connection) -> None:
     hook = PgQueueHook(conn_id)
     hook.publish_batch(queue("orders"), [1, 2])
     hook.publish(queue("mail"), 1)
     watchers = [PgQueueMessageTrigger(queue_name=name) for name in ("orders", "orders", "mail")]
+
+    from airflow.triggers.shared_stream import SharedStreamManager
 
     async def all_at_once() -> tuple[list[Any], Any]:
         manager = SharedStreamManager()
@@ -202,7 +204,7 @@ def test_watchers_and_tasks_of_a_triggerer_use_one_session(conn_id: str, queue: 
     assert sessions == (1,)
 
 
-def _stream(manager: SharedStreamManager, number: int, trigger: BaseEventTrigger) -> AsyncIterator[TriggerEvent]:
+def _stream(manager: Any, number: int, trigger: BaseEventTrigger) -> AsyncIterator[TriggerEvent]:
     stream = manager.subscribe(trigger_id=number, trigger=trigger, key=trigger.shared_stream_key())
     return trigger.filter_shared_stream(stream)
 

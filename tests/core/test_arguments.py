@@ -17,7 +17,7 @@ from tools import ROOT
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
 
-SHELVES = ("lease", "dead", "queues", "schedules", "roles", "partitions", "archive", "upkeep")
+SHELVES = ("lease", "dead", "queues", "schedules", "roles", "partitions", "archive", "upkeep", "history", "audit")
 CALLS = 60
 INTEGERS = ["0", "1", "-1", "2", "1000", "32767", "32768", "2147483647", "-2147483648"]
 MOMENTS = ["now", "infinity", "-infinity", "4713-01-01 BC", "294276-12-31 23:59:59"]

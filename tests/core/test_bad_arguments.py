@@ -279,6 +279,8 @@ USUAL_CALLS: dict[str, dict[str, Any]] = {
     "dispatch_dead": {"queue_name": "orders", "dag_id": "mend"},
     "create_queue": {"queue_name": "new"},
     "alter_queue": {"queue_name": "orders"},
+    "queue_history": {"queue_name": "orders"},
+    "queue_sparklines": {"queue_names": "{orders}"},
 }
 
 

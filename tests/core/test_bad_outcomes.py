@@ -111,9 +111,11 @@ def test_what_is_no_outcome_ends_the_consumer_and_costs_no_attempt(
     assert conn.execute("SELECT message, result FROM messages.message_archive ORDER BY 1").fetchall() == [
         (0, "success"),
         (1, "success"),
+        # Its attempt, or it would be the first of its queue for ever.
+        (2, "failed"),
     ]
     left = conn.execute("SELECT message, attempts, lock_token FROM messages.message ORDER BY message").fetchall()
-    assert left == [(2, 0, None), (3, 0, None), (4, 0, None)]
+    assert left == [(3, 0, None), (4, 0, None)]
 
 
 @pytest.mark.parametrize("wrong", [True, 7, "four", ["one", "short"], {999: None}])
@@ -123,7 +125,8 @@ def test_a_batch_handler_that_returns_no_outcomes_at_all_costs_no_attempt(
     run(conn, verbs.publish_batch(queue("orders", max_attempts=1), list(range(4))))
     with pytest.raises(InvalidOutcome):
         Consumer(queue_name="orders", handle_batch=lambda messages: wrong).drain(conn)
-    assert conn.execute("SELECT count(*), sum(attempts) FROM messages.message").fetchone() == (4, 0)
+    later = "SELECT count(*), sum(attempts), bool_and(visible_at > clock_timestamp()) FROM messages.message"
+    assert conn.execute(later).fetchone() == (4, 0, True)
 
 
 def test_a_handler_that_ends_the_process_costs_its_own_message_an_attempt(conn: Connection, queue: Queue) -> None:
@@ -143,3 +146,25 @@ def test_a_handler_that_ends_the_process_costs_its_own_message_an_attempt(conn: 
 def test_a_delay_of_another_type_is_refused_where_it_is_written() -> None:
     with pytest.raises(TypeError, match=r"delay is of type int\. Give a timedelta"):
         Retry(delay=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Success(details=1), "details is of type int"),  # type: ignore[arg-type]
+        (lambda: Rejected(ValueError("x")), "reason is of type ValueError"),  # type: ignore[arg-type]
+        (lambda: Rejected(None), "reason is None"),  # type: ignore[arg-type]
+        (lambda: Failed("f", 5), "failure is of type int"),  # type: ignore[arg-type]
+        (lambda: Failed(5), "details is of type int"),  # type: ignore[arg-type]
+        (lambda: Retry(failure="x"), "failure is of type str"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_outcome_that_cannot_be_kept_is_an_error_of_its_own_message(
+    conn: Connection, queue: Queue, make: Callable[[], Any], said: str
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), [0, 1]))
+    counts = Consumer(queue_name="orders", handle=lambda message: None if message.body else make()).drain(conn)
+    assert counts == {"retried": 1, "success": 1}
+    left = conn.execute("SELECT message, attempts, last_error FROM messages.message").fetchall()
+    assert [(body, attempts) for body, attempts, _ in left] == [(0, 1)]
+    assert said in left[0][2]

@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import psycopg
+import pytest
 
 from airflow_provider_pgqueue.core import Message, run, verbs
 from tests.waiting import until_leases_expire
@@ -244,6 +245,100 @@ def test_publishers_of_a_group_that_has_messages_do_not_wait_for_each_other(conn
     assert in_turn(conn) == {"a": ["a1", "a2", "a3"], "b": ["b1", "b2", "b3", "b4"]}
 
 
+def sweep(conn: Connection) -> None:
+    """Let the next lease sweep, as it does at least once a second."""
+    conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority")
+
+
+def drained(conn: Connection) -> dict[str, list[Any]]:
+    """Handle all messages of all groups, with a sweep before each lease, and return their bodies in order."""
+    seen: defaultdict[str, list[Any]] = defaultdict(list)
+    idle = 0
+    while idle < 2:
+        sweep(conn)
+        messages = lease(conn)
+        idle = 0 if messages else idle + 1
+        for message in messages:
+            seen[str(message.group_key)].append(message.body)
+            finish(conn, message)
+    assert conn.execute("SELECT count(*) FROM messages.message").fetchone() == (0,)
+    for table in ("group_head", "group_follower", "group_without_head"):
+        query = f"SELECT count(*) FROM messages.{table}"  # noqa: S608
+        assert conn.execute(query.encode()).fetchone() == (0,), table
+    return seen
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+@pytest.mark.parametrize("others", [0, 100])
+def test_transactions_that_start_the_same_groups_in_opposite_order_wait_for_nobody(
+    connect: Connect, queue: Queue, ends: str, others: int
+) -> None:
+    patience = "-c lock_timeout=3s -c deadlock_timeout=100ms"
+    first, second, conn = connect(autocommit=False, options=patience), connect(options=patience), connect()
+    queue("orders")
+    more = [f"{number}" for number in range(others)]
+    bodies, groups = ["b1", *more], ["b", *(f"g{number}" for number in range(others))]
+    publish(first, "a1")
+    with second.transaction():
+        run(second, verbs.publish_batch("orders", bodies, group_keys=groups))
+        publish(first, "b3")  # the head of b cannot be seen
+        publish(second, "a2")  # nor that of a
+        publish(second, "a4", "b4")
+    publish(first, "a5")
+    getattr(first, ends)()
+    kept = ["a1", "a5"] if ends == "commit" else []
+    seen = drained(conn)
+    assert [body for body in seen["a"] if body in kept] == kept
+    assert [body for body in seen["a"] if body not in kept] == ["a2", "a4"]
+    assert [body for body in seen["b"] if body != "b3"] == ["b1", "b4"]
+    assert ("b3" in seen["b"]) == (ends == "commit")
+    assert sum(map(len, seen.values())) == 4 + others + (3 if kept else 0)
+
+
+def test_what_waits_without_a_head_goes_before_what_comes_later(connect: Connect, queue: Queue) -> None:
+    first, second, conn = connect(autocommit=False), connect(), connect()
+    queue("orders")
+    publish(first, "a0")
+    publish(second, "a1")  # behind a0, which comes to nothing
+    first.rollback()
+    publish(conn, "a2")
+    assert lease(conn) == []
+    assert drained(conn) == {"a": ["a1", "a2"]}
+
+
+def test_a_group_that_is_being_started_while_a_sweep_looks_is_looked_at_again(connect: Connect, queue: Queue) -> None:
+    first, second, conn = connect(autocommit=False), connect(), connect()
+    queue("orders")
+    publish(first, "a0")
+    publish(second, "a1")
+    sweep(conn)
+    assert lease(conn) == []  # whether a0 comes is not known yet
+    first.rollback()
+    assert drained(conn) == {"a": ["a1"]}
+
+
+def test_transactions_that_finish_a_group_and_publish_to_that_of_the_other_wait_for_nobody(
+    connect: Connect, queue: Queue
+) -> None:
+    patience = "-c lock_timeout=3s -c deadlock_timeout=100ms"
+    first, second = (connect(autocommit=False, options=patience) for _ in range(2))
+    conn = connect()
+    queue("orders")
+    publish(conn, "a1", "b1")
+    ends = {message.group_key: message for message in lease(conn)}
+    finish(first, ends["a"])  # each was the last
+    finish(second, ends["b"])
+    publish(first, "b2")
+    publish(second, "a2")
+    sweep(conn)
+    assert lease(conn) == []
+    second.commit()
+    sweep(conn)
+    assert lease(conn) == []  # the end of a cannot be seen yet
+    first.commit()
+    assert drained(conn) == {"a": ["a2"], "b": ["b2"]}
+
+
 def test_a_batch_writes_each_message_once_whether_it_waits_or_not(connect: Connect, queue: Queue) -> None:
     conn = connect(autocommit=False)
     queue("orders")
@@ -275,8 +370,7 @@ def test_publishers_and_consumers_at_once_keep_each_group_in_order_and_one_at_a_
                 last[key] += 1
                 bodies.append([number, last[key]])
             if chance.random() < 0.3:
-                # Calls in any other order may deadlock where the groups are new.
-                for key, body in sorted(zip(keys, bodies, strict=True)):
+                for key, body in zip(keys, bodies, strict=True):
                     run(session, verbs.publish("orders", body, group_key=key))
             else:
                 run(session, verbs.publish_batch("orders", bodies, group_keys=keys))
@@ -338,3 +432,15 @@ def test_a_lease_beside_10000_groups_reads_no_more_than_it_takes(connect: Connec
     assert row is not None
     assert row[0] == 0
     assert row[1] < 100
+
+
+def test_a_purge_of_a_long_group_takes_as_long_as_the_group_is(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    run(conn, verbs.publish_batch("orders", range(20_000), group_keys=["a"] * 20_000))
+    publish(conn, "b1")
+    (head, _) = sorted(lease(conn, max_messages=2), key=lambda message: message.id)
+    conn.execute("SET statement_timeout = '20s'")  # one by one it took more than a minute
+    assert run(conn, verbs.purge_queue("orders")) == 19_999
+    finish(conn, head)
+    publish(conn, "a2")
+    assert bodies(lease(conn)) == ["a2"]

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from random import Random
+from threading import Event
 from typing import Any
 
 import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import Duplicate, InvalidArgument, QueueFull, QueueNotFound, QueuePaused, run, verbs
-from airflow_provider_pgqueue.core.errors import QueueNotEmpty
-from tests.waiting import until_leases_expire
+from airflow_provider_pgqueue.core.errors import InUse, QueueNotEmpty
+from tests.waiting import until_leases_expire, until_waiting
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -104,7 +106,7 @@ def test_a_drop_that_would_not_see_what_publishers_commit_meanwhile_is_refused(
 ) -> None:
     queue("orders")
     conn.execute(f"SET default_transaction_isolation = '{level}'".encode())
-    with pytest.raises(InvalidArgument, match=f"is {level}. Nothing was dropped. .* READ COMMITTED"):
+    with pytest.raises(InvalidArgument, match=f"is {level}. Nothing was changed. .* READ COMMITTED"):
         run(conn, verbs.drop_queue("orders"))
     conn.execute("SET default_transaction_isolation = 'read uncommitted'")
     assert run(conn, verbs.drop_queue("orders")) == 0
@@ -143,6 +145,88 @@ def test_a_full_queue_refuses_plain_sql_too_and_lets_publishers_in_after_consume
         run(conn, verbs.consume("orders", max_messages=3))
     conn.execute("SELECT messages.store_moment(depth_recount_at, 'epoch') FROM messages.queue WHERE max_depth > 0")
     assert len(run(conn, verbs.publish_batch("orders", [1, 2, 3]))) == 3
+
+
+def publishes(conn: Connection, number: int) -> bool:
+    """Publish so many in one call, and return whether there was room; the transaction goes on."""
+    conn.execute("SELECT")  # begins the transaction, so that the block below is a part of it
+    try:
+        with conn.transaction():
+            run(conn, verbs.publish_batch("orders", range(number)))
+    except QueueFull:
+        return False
+    return True
+
+
+def test_what_another_transaction_published_counts_before_its_commit(connect: Connect, queue: Queue) -> None:
+    first, second, third = connect(autocommit=False), connect(autocommit=False), connect()
+    queue("orders", max_depth=10)
+    assert publishes(first, 3)
+    assert publishes(second, 3)
+    assert publishes(first, 3)
+    assert not publishes(third, 2)
+    assert publishes(third, 1)
+    assert not publishes(second, 1)
+    first.rollback()
+    assert publishes(second, 5)  # at once: the room of a rollback is free
+    assert publishes(third, 1)
+    assert not publishes(third, 1)
+    second.commit()
+    assert value(third, "SELECT count(*) FROM messages.message") == 10
+
+
+def test_a_rounded_guess_of_what_is_open_leaves_seven_eighths_of_the_room(connect: Connect, queue: Queue) -> None:
+    first, second = connect(autocommit=False), connect()
+    queue("orders", max_depth=10_000)
+    for _ in range(999):
+        run(first, verbs.publish("orders", 1))
+    assert value(first, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2") < 70
+    assert publishes(first, 3_000)
+    assert publishes(second, 10_000 - 3_999 * 9 // 8)
+    assert not publishes(second, 3_999)
+    first.commit()
+    assert publishes(second, 3_999 * 9 // 8 - 3_999)
+    assert not publishes(second, 1)
+
+
+@pytest.mark.parametrize("limit", [7, 60, 1000])
+def test_the_depth_is_never_exceeded_however_many_publish_commit_and_roll_back(
+    connect: Connect, queue: Queue, limit: int
+) -> None:
+    conn, ended = connect(), Event()
+    queue("orders", max_depth=limit)
+
+    def work(seed: int) -> int:
+        session, chance, refused = connect(autocommit=False), Random(seed), 0
+        for _ in range(60):
+            for _ in range(chance.randint(1, 3)):
+                refused += not publishes(session, chance.randint(1, limit // 3))
+            if chance.random() < 0.3:
+                session.rollback()
+            else:
+                session.commit()
+            if chance.random() < 0.3:
+                run(session, verbs.consume("orders", max_messages=chance.randint(1, limit)))
+                session.commit()
+        return refused
+
+    def watch() -> int:
+        session, deepest = connect(), 0
+        while not ended.is_set():
+            deepest = max(deepest, value(session, "SELECT count(*) FROM messages.message"))
+        return deepest
+
+    with ThreadPoolExecutor(6) as pool:
+        deepest = pool.submit(watch)
+        try:
+            refused = sum(pool.map(work, range(5)))
+        finally:
+            ended.set()
+        assert refused > 0
+        assert 0 < deepest.result() <= limit
+    run(conn, verbs.purge_queue("orders"))
+    conn.execute("SELECT messages.store_moment(depth_recount_at, 'epoch') FROM messages.queue WHERE max_depth > 0")
+    assert publishes(conn, limit)
 
 
 def test_no_more_are_leased_at_once_than_the_queue_allows_however_many_ask(connect: Connect, queue: Queue) -> None:
@@ -184,6 +268,53 @@ def test_leases_that_exist_when_the_limit_is_set_count(conn: Connection, queue: 
     assert len(run(conn, verbs.lease("orders", max_messages=9))) == 1
     run(conn, verbs.archive(held[0].lock_token, [held[0].id]))
     assert len(run(conn, verbs.lease("orders", max_messages=9))) == 1
+
+
+def test_a_lease_that_is_not_committed_when_the_limit_is_set_counts(connect: Connect, queue: Queue) -> None:
+    conn, holder, publisher = connect(), connect(autocommit=False), connect(options="-c lock_timeout=3s")
+    run(conn, verbs.publish_batch(queue("orders"), range(9)))
+    assert len(run(holder, verbs.lease("orders", max_messages=3))) == 3
+    with ThreadPoolExecutor(1) as pool:
+        change = pool.submit(run, connect(), verbs.alter_queue("orders", max_leased=4))
+        until_waiting(conn)
+        run(publisher, verbs.publish("orders", 9))  # waits for nobody
+        holder.commit()
+        change.result(timeout=20)
+    assert len(run(conn, verbs.lease("orders", max_messages=9))) == 1
+
+
+@pytest.mark.parametrize("priorities", [(0,), (0, 1, 2, 3, 4, 5, 6)], ids=["one", "band"])
+def test_a_lease_that_began_before_the_limit_was_committed_obeys_it(
+    connect: Connect, queue: Queue, priorities: tuple[int, ...]
+) -> None:
+    conn, governor = connect(), connect(autocommit=False)
+    queue("orders")
+    for priority in priorities:
+        run(conn, verbs.publish_batch("orders", range(9), priority=priority))
+    run(conn, verbs.consume("orders", max_messages=1))  # sets a mark
+    while len(priorities) > 1 and not value(conn, "SELECT count(*) FROM messages.queue_priority WHERE follows"):
+        run(conn, verbs.consume("orders", max_messages=100))
+        conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority")
+    run(conn, verbs.publish_batch("orders", range(9)))
+    sessions = [connect() for _ in range(3)]
+    run(governor, verbs.alter_queue("orders", max_leased=2))
+    with ThreadPoolExecutor(3) as pool:
+        leases = [pool.submit(run, session, verbs.lease("orders", max_messages=2)) for session in sessions]
+        until_waiting(conn, sessions=3)  # they have read the queue, which has no limit for them
+        governor.commit()
+        assert sum(len(lease.result(timeout=20)) for lease in leases) == 2
+    assert value(conn, "SELECT count(*) FROM messages.message WHERE lock_token IS NOT NULL") == 2
+
+
+def test_a_limit_is_not_set_while_a_transaction_that_leased_stays_open(connect: Connect, queue: Queue) -> None:
+    conn, holder, other = connect(), connect(autocommit=False), connect(options="-c lock_timeout=3s")
+    run(conn, verbs.publish_batch(queue("orders"), range(9)))
+    run(conn, verbs.publish(queue("others"), 1))
+    run(holder, verbs.lease("orders", max_messages=3))
+    run(other, verbs.alter_queue("others", max_leased=4))  # nobody leased from it
+    with pytest.raises(InUse, match="queue 'orders' is in use"):
+        run(conn, verbs.alter_queue("orders", max_leased=4))
+    assert len(run(other, verbs.lease("orders", max_messages=9))) == 6
 
 
 PLAIN_LEASE = """

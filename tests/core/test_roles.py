@@ -14,6 +14,7 @@ import pytest
 from psycopg import sql
 
 from airflow_provider_pgqueue.core import InvalidArgument, PermissionDenied, QueueNotFound, migrate, run, verbs
+from airflow_provider_pgqueue.core.errors import DispatchNotFound
 from airflow_provider_pgqueue.core.installation import CRON_ROLE, check_owner, grant_group, leave_out_roles
 from airflow_provider_pgqueue.core.migrations import scripts
 from tests.waiting import until
@@ -54,8 +55,20 @@ VERBS = {
         "consumer admin",
     ),
     "free_locked_batches": ("SELECT messages.free_locked_batches('orders')", "consumer admin"),
+    "audited": ("SELECT messages.audited('ann', 'nothing')", "publisher consumer admin"),
     "release_held_by": ("SELECT messages.release_held_by('orders', 'nobody')", "consumer admin"),
     "release": (f"SELECT messages.release({TOKEN})", "consumer admin"),
+    "release_messages": ("SELECT messages.release_messages('orders', '{1}')", "consumer admin"),
+    "workers": ("SELECT messages.workers()", "consumer observer admin"),
+    "queue_history": ("SELECT messages.queue_history('orders')", "consumer observer admin"),
+    "queue_rates": ("SELECT messages.queue_rates()", "consumer observer admin"),
+    "queue_sparklines": ("SELECT messages.queue_sparklines('{orders}')", "consumer observer admin"),
+    "message_life": ("SELECT messages.message_life(1)", "observer admin"),
+    "alter_history": ("SELECT messages.alter_history(minutes_for => '3 days')", "admin"),
+    "audit_log": ("SELECT messages.audit_log()", "observer admin"),
+    "read audit": ("SELECT FROM messages.audit", ""),
+    "change audit": ("DELETE FROM messages.audit", ""),
+    "forge audit": ("SELECT messages.record_audit('purge_queue', 'orders', '{}', 1)", ""),
     "consume": ("SELECT messages.consume('orders')", "consumer admin"),
     "once": ("SELECT messages.once('packer', 1)", "consumer admin"),
     "lease_policy": ("SELECT messages.lease_policy('orders')", "consumer admin"),
@@ -74,6 +87,8 @@ VERBS = {
     "release_dead": (f"SELECT messages.release_dead({TOKEN})", "consumer admin"),
     "requeue": (f"SELECT messages.requeue({TOKEN})", "consumer admin"),
     "dismiss": (f"SELECT messages.dismiss({TOKEN}, 'why')", "consumer admin"),
+    "dismiss_dead": ("SELECT messages.dismiss_dead('orders', 'why')", "consumer admin"),
+    "dead_trend": ("SELECT messages.dead_trend()", "consumer observer admin"),
     "requeue_dead": ("SELECT messages.requeue_dead('orders')", "consumer admin"),
     "remedies": ("SELECT messages.remedies('{1}')", "consumer admin"),
     "count_remedies": ("SELECT messages.count_remedies('repair night 1')", "consumer admin"),
@@ -389,14 +404,12 @@ def test_a_team_sees_and_ends_only_its_own_dispatches(conn: Connection, bob: Con
     for query in ("messages.open_dispatches()", "messages.open_dispatches('orders')", "messages.dispatch_overview"):
         assert names(bob, f"SELECT queue_name FROM {query}") == {"orders"}  # noqa: S608 the texts above
     for one in run(conn, verbs.open_dispatches("bills")):
-        for verb in (
-            verbs.start_dispatch(one.dispatch_id),
-            verbs.extend_dispatches([one.dispatch_id]),
-            verbs.end_dispatch(one.dag_id, one.run_id, "success"),
-            verbs.dispatched_messages(one.dag_id, one.run_id),
-        ):
-            with pytest.raises(PermissionDenied):
-                run(bob, verb)
+        # As if there were none: the name of another queue is not for him.
+        assert run(bob, verbs.start_dispatch(one.dispatch_id)) is False
+        assert run(bob, verbs.extend_dispatches([one.dispatch_id])) == []
+        assert run(bob, verbs.end_dispatch(one.dag_id, one.run_id, "success")) is None
+        with pytest.raises(DispatchNotFound, match="no messages were dispatched to run"):
+            run(bob, verbs.dispatched_messages(one.dag_id, one.run_id))
     assert len(run(conn, verbs.open_dispatches("bills"))) == 2
     for one in run(conn, verbs.open_dispatches("orders")):
         assert run(bob, verbs.end_dispatch(one.dag_id, one.run_id, "success")) == 1

@@ -25,6 +25,7 @@ ALLOWED = {
     ("core/installation.py", "GRANT {} TO {}"): NAMES,
     ("core/installation.py", "SET LOCAL messages.roles = 'off'"): SETTING,
     ("core/listener.py", "LISTEN "): NAMES,
+    ("hooks/pgqueue.py", "LISTEN "): NAMES,
     ("testing/clock.py", "SET LOCAL lock_timeout = '5s'"): SETTING,
     ("testing/databases.py", "CREATE DATABASE {} TEMPLATE {}"): NAMES,
     ("testing/databases.py", "DROP DATABASE IF EXISTS {} WITH (FORCE)"): NAMES,

@@ -48,6 +48,9 @@ def stack(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Stack]:
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
             # A scheduler looks every five minutes for tasks of one that was killed, unless told otherwise.
             "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
+            "AIRFLOW__PGQUEUE__STATES_QUEUE": "e2e_states",
+            "AIRFLOW__PGQUEUE__STATES_OF": "dag_run,task",
+            "AIRFLOW__PGQUEUE__STATES_DAGS": "pgqueue_notify",
             "AIRFLOW_VAR_PGQUEUE_EXPORT_TARGET": str(directory / "export"),
             "AIRFLOW_VAR_PGQUEUE_TRIAGE_REPORT": str(directory / "triage.html"),
         },

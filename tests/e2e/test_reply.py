@@ -1,8 +1,7 @@
-"""Publish and wait, on a real Airflow."""
+"""Publish and wait, callbacks and states, on a real Airflow."""
 
 from __future__ import annotations
 
-import json
 import signal
 from typing import Any
 
@@ -53,7 +52,8 @@ def test_a_reply_that_comes_while_the_triggerer_is_dead_is_not_lost(
     stack.restart("triggerer")
     assert stack.client.wait_for_run("e2e_ask", run_id, timeout=180) == "success"
     (outcome,) = stack.client.xcom("e2e_ask", run_id, "ask")["outcomes"]
-    heard = json.loads(stack.client.xcom("e2e_ask", run_id, "hear"))
+    # Text for tasks; the API reads it as an object.
+    heard = stack.client.xcom("e2e_ask", run_id, "hear")
     assert [outcome["result"], heard["result"]] == ["success", "success"]
     assert sorted(published(queue_conn, run_id)) == sorted([outcome["message_id"], heard["message_id"]])
     # The run has its parameters, and the log of the server what is wrong with statements.
@@ -76,3 +76,19 @@ def test_the_example_gets_its_answer(stack: Stack) -> None:
     run_id = stack.client.trigger("pgqueue_request_reply")
     assert stack.client.wait_for_run("pgqueue_request_reply", run_id, timeout=120) == "success"
     assert stack.client.xcom("pgqueue_request_reply", run_id, "book") == 99
+
+
+def test_a_task_that_fails_calls_back_and_airflow_tells_its_states(stack: Stack, queue_conn: Connection) -> None:
+    run(queue_conn, verbs.create_queue("e2e_states"))
+    stack.client.wait_for_dag("pgqueue_notify")
+    run_id = stack.client.trigger("pgqueue_notify")
+    assert stack.client.wait_for_run("pgqueue_notify", run_id, timeout=120) == "failed"
+    states = "SELECT topic FROM messages.message WHERE queue_name = 'e2e_states' AND reference LIKE %s"
+    told = {"dag_run.running", "dag_run.failed", "task.running", "task.failed"}
+    until(
+        lambda: {topic for (topic,) in queue_conn.execute(states, [f"pgqueue_notify/{run_id}%"])} == told,
+        what="the states of the run and its task",
+    )
+    alarm = "SELECT message ->> 'task_id', topic FROM messages.message WHERE queue_name = 'alarms' AND reference = %s"
+    found = queue_conn.execute(alarm, [f"pgqueue_notify/{run_id}/work/-1"]).fetchall()
+    assert found == [("work", "pgqueue_notify.failed")]

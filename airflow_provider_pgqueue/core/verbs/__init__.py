@@ -11,12 +11,18 @@ from airflow_provider_pgqueue.core.verbs.archive import (
     message_outcomes,
     search_archive,
 )
+from airflow_provider_pgqueue.core.verbs.audit import (
+    audit_log,
+    audited,
+)
 from airflow_provider_pgqueue.core.verbs.dead import (
     count_remedies,
     dead_causes,
     dead_ids,
     dead_queues,
+    dead_trend,
     dismiss,
+    dismiss_dead,
     extend_dead,
     lease_dead,
     release_dead,
@@ -37,6 +43,13 @@ from airflow_provider_pgqueue.core.verbs.dispatch import (
 from airflow_provider_pgqueue.core.verbs.health import (
     health,
 )
+from airflow_provider_pgqueue.core.verbs.history import (
+    alter_history,
+    message_life,
+    queue_history,
+    queue_rates,
+    queue_sparklines,
+)
 from airflow_provider_pgqueue.core.verbs.lease import (
     archive,
     archive_rows,
@@ -50,6 +63,8 @@ from airflow_provider_pgqueue.core.verbs.lease import (
     record_locked_batch,
     release,
     release_held_by,
+    release_messages,
+    workers,
 )
 from airflow_provider_pgqueue.core.verbs.log import (
     archive_log_end,
@@ -140,12 +155,15 @@ __all__ = [
     "Policy",
     "Statement",
     "TopicOptions",
+    "alter_history",
     "alter_queue",
     "archive",
     "archive_checksums",
     "archive_log_end",
     "archive_partitions",
     "archive_rows",
+    "audit_log",
+    "audited",
     "begin_partitions",
     "begin_run",
     "bind_topic",
@@ -158,7 +176,9 @@ __all__ = [
     "dead_causes",
     "dead_ids",
     "dead_queues",
+    "dead_trend",
     "dismiss",
+    "dismiss_dead",
     "dispatch_dead",
     "dispatch_messages",
     "dispatched_messages",
@@ -180,6 +200,7 @@ __all__ = [
     "lease_dead",
     "lease_named",
     "lease_policy",
+    "message_life",
     "message_outcomes",
     "once",
     "open_dispatches",
@@ -194,6 +215,9 @@ __all__ = [
     "publish_topic",
     "purge_queue",
     "queue_grants",
+    "queue_history",
+    "queue_rates",
+    "queue_sparklines",
     "ready_queues",
     "record_locked_batch",
     "record_traffic",
@@ -201,6 +225,7 @@ __all__ = [
     "release",
     "release_dead",
     "release_held_by",
+    "release_messages",
     "remedies",
     "replay",
     "requeue",
@@ -230,4 +255,5 @@ __all__ = [
     "unschedule",
     "upkeep",
     "upkeep_mode",
+    "workers",
 ]

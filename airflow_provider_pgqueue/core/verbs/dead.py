@@ -147,9 +147,45 @@ def requeue_dead(
     return Statement("requeue_dead", _prepared(dict(locals())), list_of(Requeued), _TYPES)
 
 
+def dismiss_dead(
+    queue_name: str | None,
+    reason: str,
+    *,
+    max_messages: int = 1000,
+    results: Collection[str] | None = None,
+    fingerprint: str | None = None,
+    ids: Collection[int] | None = None,
+    remedied_by: str | None = None,
+    max_requeues: int | None = None,
+    reference: str | None = None,
+    topic: str | None = None,
+    headers: Mapping[str, Any] | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+) -> Statement[list[int]]:
+    """Dismiss dead messages in one call, and return their ids; which ones, see `lease_dead`."""
+    return Statement("dismiss_dead", _prepared(dict(locals())), ids_of, _TYPES)
+
+
 def dead_causes(queue_name: str | None = None) -> Statement[list[DeadCause]]:
     """Return the causes of dead messages without a remedy, most frequent first."""
     return Statement("dead_causes", dict(locals()), _causes)
+
+
+def dead_trend(
+    queue_name: str | None = None,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    step: timedelta | None = None,
+    max_causes: int = 100,
+) -> Statement[list[Row]]:
+    """Return of which causes messages died, most deaths first, with their number in each step; by default of a day."""
+    return Statement("dead_trend", dict(locals()), _trends)
+
+
+def _trends(rows: list[Row]) -> list[Row]:
+    return [{"queue_name": row.pop("cause_queue"), **row} for row in rows]
 
 
 def dead_queues(

@@ -11,6 +11,7 @@ from airflow_provider_pgqueue.core.client import (
     ZERO,
     JsonText,
     Statement,
+    ids_of,
     messages_of,
     nothing,
     one,
@@ -184,6 +185,23 @@ def release_held_by(queue_name: str, holder: str) -> Statement[int]:
     up to a slash. Whoever still works under such a lease has lost it. Reads the whole queue.
     """
     return Statement("release_held_by", dict(locals()), one)
+
+
+def release_messages(queue_name: str, ids: Collection[int]) -> Statement[list[int]]:
+    """End the leases of some messages, whoever holds them, and return the ids of those that were leased.
+
+    The attempt counts. Whoever still works on such a message has lost it.
+    """
+    return Statement("release_messages", {"queue_name": queue_name, "ids": list(ids)}, ids_of, {"ids": "bigint[]"})
+
+
+def workers(queue_name: str | None = None, *, period: timedelta | None = None) -> Statement[list[Row]]:
+    """Return who leases now or finished something within `period`, those with most leases first."""
+    return Statement("workers", dict(locals()), _workers)
+
+
+def _workers(rows: list[Row]) -> list[Row]:
+    return [{"queue_name": row.pop("worker_queue"), **row} for row in rows]
 
 
 def consume(queue_name: str, *, max_messages: int = 1, handled_by: str | None = None) -> Statement[list[Message]]:

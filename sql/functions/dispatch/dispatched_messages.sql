@@ -6,12 +6,12 @@ DECLARE
     known messages.dispatch;
 BEGIN
     SELECT * INTO known FROM messages.dispatch d
-     WHERE d.dag_id = dispatched_messages.dag_id AND d.run_id = dispatched_messages.run_id FOR UPDATE;
+     WHERE d.dag_id = dispatched_messages.dag_id AND d.run_id = dispatched_messages.run_id
+       AND (NOT messages.session_is_limited() OR d.queue_name IN (SELECT messages.granted_queues('consume'))) FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'no messages were dispatched to run % of %', quote_literal(dispatched_messages.run_id), quote_literal(dispatched_messages.dag_id)
             USING ERRCODE = 'PQ017', HINT = 'Only a run that a dispatcher started has messages; they are known for 30 days after its end.';
     END IF;
-    PERFORM messages.check_access(known.queue_name, 'consume');
     IF known.ended_at IS NOT NULL AND known.result <> 'success' THEN
         known := messages.reopen_dispatch(known);
     END IF;

@@ -13,11 +13,11 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give success, failed, lost or refused.';
     END IF;
     SELECT * INTO known FROM messages.dispatch d
-     WHERE d.dag_id = end_dispatch.dag_id AND d.run_id = end_dispatch.run_id FOR UPDATE;
+     WHERE d.dag_id = end_dispatch.dag_id AND d.run_id = end_dispatch.run_id
+       AND (NOT messages.session_is_limited() OR d.queue_name IN (SELECT messages.granted_queues('consume'))) FOR UPDATE;
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
-    PERFORM messages.check_access(known.queue_name, 'consume');
     IF known.ended_at IS NOT NULL AND known.result <> 'success' AND end_dispatch.result = 'success' THEN
         -- It was cleared and ran again, and its tasks did not ask for the messages.
         known := messages.reopen_dispatch(known);

@@ -7,9 +7,9 @@ DECLARE
 BEGIN
     FOR alive IN
         SELECT * FROM messages.dispatch d WHERE d.dispatch_id = ANY (extend_dispatches.dispatch_ids) AND d.ended_at IS NULL
+           AND (NOT messages.session_is_limited() OR d.queue_name IN (SELECT messages.granted_queues('consume')))
          ORDER BY d.dispatch_id FOR UPDATE
     LOOP
-        PERFORM messages.check_access(alive.queue_name, 'consume');
         UPDATE messages.dispatch d SET seen_at = clock_timestamp(), started_at = coalesce(d.started_at, clock_timestamp())
          WHERE d.dispatch_id = alive.dispatch_id;
         IF EXISTS (SELECT FROM messages.extend(alive.lock_token, alive.ids, alive.lease_for)) THEN

@@ -1,12 +1,46 @@
 CREATE OR REPLACE FUNCTION messages.make_next_of_missed_groups_ready(queue_name text, max_groups integer DEFAULT 1000) RETURNS bigint
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
+#variable_conflict use_column
+DECLARE
+    missed  text[];
+    orphans text[];
+    started text[];
+    later   text[];
+BEGIN
     WITH missed AS (
         DELETE FROM messages.group_without_head WHERE id = ANY (ARRAY(
             SELECT w.id FROM messages.group_without_head w WHERE w.queue_name = make_next_of_missed_groups_ready.queue_name
              ORDER BY w.id LIMIT max_groups FOR UPDATE SKIP LOCKED))
-        RETURNING queue_name, group_key)
-    SELECT count(*) FILTER (WHERE messages.make_next_of_group_ready(g.queue_name, g.group_key, NULL))
-      FROM (SELECT DISTINCT m.queue_name, m.group_key FROM missed m) g
-$$;
-COMMENT ON FUNCTION messages.make_next_of_missed_groups_ready(text, integer) IS 'Makes the next message ready in the groups whose head was finished while somebody published to them; returns in how many.';
+        RETURNING group_key)
+    SELECT array_agg(DISTINCT m.group_key) INTO missed FROM missed m;
+    IF missed IS NULL THEN
+        RETURN 0;
+    END IF;
+    -- Where a transaction is finishing the last message, what it leaves cannot be seen yet.
+    later := ARRAY(
+        SELECT g.key FROM unnest(missed) AS g (key)
+         WHERE NOT pg_try_advisory_xact_lock_shared(messages.group_lock_key(make_next_of_missed_groups_ready.queue_name, g.key)));
+    -- Whoever was starting the group rolled back, or was too late for the last message of it.
+    orphans := ARRAY(
+        SELECT g.key FROM unnest(missed) AS g (key)
+         WHERE g.key <> ALL (later)
+           AND NOT EXISTS (SELECT FROM messages.group_head h
+                            WHERE h.queue_name = make_next_of_missed_groups_ready.queue_name AND h.group_key = g.key)
+           AND EXISTS (SELECT FROM messages.group_follower f
+                        WHERE f.group_hash = hashtextextended(g.key, hashtextextended(make_next_of_missed_groups_ready.queue_name, 0))
+                          AND f.queue_name = make_next_of_missed_groups_ready.queue_name AND f.group_key = g.key));
+    WHILE orphans <> '{}' LOOP
+        started := messages.start_groups(make_next_of_missed_groups_ready.queue_name, orphans[:50], NULL);
+        later := later || ARRAY(SELECT o.key FROM unnest(orphans[:50]) AS o (key) WHERE o.key <> ALL (started));
+        -- It waited, and consumers wait for this: one pause is enough.
+        later := later || CASE WHEN cardinality(started) < least(cardinality(orphans), 50) THEN orphans[51:] END;
+        orphans := CASE WHEN cardinality(started) = 50 THEN orphans[51:] ELSE '{}' END;
+    END LOOP;
+    INSERT INTO messages.group_without_head (queue_name, group_key)
+    SELECT make_next_of_missed_groups_ready.queue_name, l.key FROM unnest(later) AS l (key);
+    RETURN (SELECT count(*) FILTER (WHERE messages.make_next_of_group_ready(make_next_of_missed_groups_ready.queue_name, g.key, NULL))
+              FROM unnest(missed) AS g (key) WHERE g.key <> ALL (later));
+END $$;
+COMMENT ON FUNCTION messages.make_next_of_missed_groups_ready(text, integer) IS
+    'Makes the next message ready in the groups whose head was finished while somebody published to them, or that several transactions began; returns in how many.';

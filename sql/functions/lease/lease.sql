@@ -42,6 +42,15 @@ BEGIN
                    AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE) THEN
                 PERFORM messages.check_lease(lease.queue_name, level.paused, wanted, lease.lease_for);
             END IF;
+            IF level.low_water IS NULL THEN
+                -- Nobody leased here before, or the queue got a max_leased while this call waited for the mark.
+                IF level.low_water_mark IS DISTINCT FROM (SELECT p.low_water FROM messages.queue_priority p
+                                                           WHERE p.queue_name = lease.queue_name AND p.priority = level.priority) THEN
+                    RETURN QUERY SELECT * FROM messages.lease(lease.queue_name, lease.max_messages, lease.lease_for,
+                                                              lease.locked_by, lease.topic, lease.headers);
+                    RETURN;
+                END IF;
+            END IF;
             until := moment + coalesce(lease.lease_for, level.lease_for);
             IF level.max_leased IS NOT NULL THEN
                 wanted := least(wanted, messages.count_leasable(lease.queue_name, level.max_leased));

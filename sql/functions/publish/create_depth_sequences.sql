@@ -4,11 +4,14 @@ AS $$
 #variable_conflict use_column
 DECLARE
     number integer := nextval('messages.depth_sequence_number');
-    place  text := format('messages.depth_left_%s', number);
+    own    text := format('messages.depth_number_%s', number);
+    last   text := format('messages.depth_last_%s', number);
     due    text := format('messages.depth_recount_at_%s', number);
 BEGIN
-    EXECUTE format('CREATE SEQUENCE %s AS bigint MINVALUE 0', place);
+    EXECUTE format('CREATE SEQUENCE %s AS bigint', own);
+    EXECUTE format('CREATE SEQUENCE %s AS bigint MINVALUE 0', last);
     EXECUTE format('CREATE SEQUENCE %s AS bigint', due);
-    UPDATE messages.queue q SET depth_left = place::regclass, depth_recount_at = due::regclass WHERE q.queue_name = create_depth_sequences.queue_name;
+    UPDATE messages.queue q SET depth_number = own::regclass, depth_last = last::regclass, depth_recount_at = due::regclass
+     WHERE q.queue_name = create_depth_sequences.queue_name;
 END $$;
 COMMENT ON FUNCTION messages.create_depth_sequences(text) IS 'Creates the sequences of a queue that gets a max_depth for the first time.';

@@ -19,19 +19,30 @@ AS $$
 #variable_conflict use_column
 DECLARE
     before messages.queue;
+    after  messages.queue;
+    given  CONSTANT jsonb := jsonb_strip_nulls(jsonb_build_object(
+        'max_attempts', alter_queue.max_attempts, 'lease_for', alter_queue.lease_for, 'notify', alter_queue.notify,
+        'max_body_bytes', alter_queue.max_body_bytes, 'paused', alter_queue.paused, 'backoff_first', alter_queue.backoff_first,
+        'backoff_max', alter_queue.backoff_max, 'dedup_window', alter_queue.dedup_window, 'retention', alter_queue.retention,
+        'on_dead_head', alter_queue.on_dead_head, 'max_leased', alter_queue.max_leased, 'max_depth', alter_queue.max_depth,
+        'handler_timeout', alter_queue.handler_timeout));
 BEGIN
     PERFORM messages.check_policy(alter_queue.max_attempts, alter_queue.lease_for, alter_queue.notify,
                                   alter_queue.max_body_bytes, alter_queue.backoff_first, alter_queue.backoff_max,
                                   alter_queue.dedup_window, alter_queue.retention, alter_queue.on_dead_head,
                                   alter_queue.max_leased, alter_queue.max_depth, alter_queue.handler_timeout);
+    -- Before the row is locked, because it may take seconds.
+    IF alter_queue.max_leased > 0 AND EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = alter_queue.queue_name AND q.max_leased IS NULL) THEN
+        PERFORM messages.renew_marks(alter_queue.queue_name);
+    END IF;
     SELECT * INTO before FROM messages.queue q WHERE q.queue_name = alter_queue.queue_name FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         PERFORM messages.raise_unknown_queue(alter_queue.queue_name);
     END IF;
-    IF alter_queue.max_depth > 0 AND before.depth_left IS NULL THEN
+    IF alter_queue.max_depth > 0 AND before.depth_number IS NULL THEN
         PERFORM messages.create_depth_sequences(alter_queue.queue_name);
     ELSIF alter_queue.max_depth > 0 THEN
-        PERFORM setval(before.depth_left, 0);                      -- the next publish counts anew
+        PERFORM setval(before.depth_last, 0);                      -- the next publish counts anew
         PERFORM messages.store_moment(before.depth_recount_at, 'epoch');
     END IF;
     UPDATE messages.queue q
@@ -48,13 +59,20 @@ BEGIN
            max_leased      = nullif(coalesce(alter_queue.max_leased, q.max_leased), 0),
            max_depth       = nullif(coalesce(alter_queue.max_depth, q.max_depth), 0),
            handler_timeout = nullif(coalesce(alter_queue.handler_timeout, q.handler_timeout), '0')
-     WHERE q.queue_name = alter_queue.queue_name;
+     WHERE q.queue_name = alter_queue.queue_name
+    RETURNING * INTO after;
     IF alter_queue.max_leased > 0 AND before.max_leased IS NULL THEN
         PERFORM messages.record_counted_leases(alter_queue.queue_name);
     END IF;
     IF alter_queue.on_dead_head = 'skip' AND before.on_dead_head = 'block' THEN
         PERFORM messages.repair_stuck_groups(alter_queue.queue_name);
     END IF;
+    IF NOT EXISTS (SELECT FROM messages.queue_priority p WHERE p.queue_name = alter_queue.queue_name) THEN
+        PERFORM messages.record_audit('create_queue', alter_queue.queue_name, given, NULL);
+    ELSIF after IS DISTINCT FROM before THEN
+        PERFORM messages.record_audit(CASE given WHEN '{"paused": true}' THEN 'pause_queue' WHEN '{"paused": false}' THEN 'resume_queue'
+                                                 ELSE 'alter_queue' END, alter_queue.queue_name, given, NULL);
+    END IF;
 END $$;
 COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, boolean, interval, interval, interval, interval, text, integer, bigint, interval) IS
-    'Changes the policy of a queue, also for the messages already in it; NULL keeps a value; 0 lifts max_leased, max_depth, retention and handler_timeout. A lease whose transaction is still open when a max_leased is set for the first time is not counted. PQ001: unknown queue; PQ004: bad policy.';
+    'Changes the policy of a queue, also for the messages already in it; NULL keeps a value; 0 lifts max_leased, max_depth, retention and handler_timeout. The first max_leased waits some seconds for the transactions that leased from the queue, so that they count; what plain SQL leases in a transaction that is still open does not count. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that leased stayed open.';

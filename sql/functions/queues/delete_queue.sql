@@ -39,7 +39,7 @@ BEGIN
     SELECT unnest(ARRAY[p.own_low_water, p.own_sweep_due]) FROM messages.queue_priority p WHERE p.queue_name = delete_queue.queue_name
     UNION ALL
     SELECT s.sequence FROM messages.queue q
-     CROSS JOIN LATERAL unnest(ARRAY[q.depth_left, q.depth_recount_at, q.shared_low_water, q.shared_sweep_due]) AS s (sequence)
+     CROSS JOIN LATERAL unnest(ARRAY[q.depth_number, q.depth_last, q.depth_recount_at, q.shared_low_water, q.shared_sweep_due]) AS s (sequence)
      WHERE q.queue_name = delete_queue.queue_name AND s.sequence IS NOT NULL;
     DELETE FROM messages.queue q WHERE q.queue_name = delete_queue.queue_name;
     RETURN deleted;

@@ -4,13 +4,16 @@ AS $$
 #variable_conflict use_column
 DECLARE
     began timestamptz := clock_timestamp();
+    gone  bigint;
 BEGIN
     PERFORM messages.check_read_committed();
     WHILE clock_timestamp() < began + interval '10 s' LOOP
         BEGIN
             -- Publishers read the queue without a lock: keep all of them out while this runs.
             PERFORM messages.lock_briefly('messages.message', 'EXCLUSIVE');
-            RETURN messages.delete_queue(drop_queue.queue_name, coalesce(drop_queue.force, false));
+            gone := messages.delete_queue(drop_queue.queue_name, coalesce(drop_queue.force, false));
+            PERFORM messages.record_audit('drop_queue', drop_queue.queue_name, jsonb_build_object('force', drop_queue.force), gone);
+            RETURN gone;
         EXCEPTION WHEN lock_not_available THEN
             -- Somebody who waits behind this lock holds rows that go with the queue: give way, or both wait for ever.
             PERFORM pg_sleep(random() / 20);

@@ -38,6 +38,8 @@ BEGIN
             EXECUTE format('GRANT %I TO %I', name, grant_queue.role_name);
         END IF;
     END LOOP;
+    PERFORM messages.record_audit('grant_queue', grant_queue.queue_name, jsonb_build_object(
+        'role_name', grant_queue.role_name, 'privilege', grant_queue.privilege), added::integer);
     RETURN added;
 END $$;
 COMMENT ON FUNCTION messages.grant_queue(text, text, text) IS

@@ -11,6 +11,8 @@ BEGIN
      WHERE g.queue_name = revoke_queue.queue_name AND g.grantee = role
        AND (revoke_queue.privilege IS NULL OR g.privilege = revoke_queue.privilege);
     GET DIAGNOSTICS revoked = ROW_COUNT;
+    PERFORM messages.record_audit('revoke_queue', revoke_queue.queue_name, jsonb_build_object(
+        'role_name', revoke_queue.role_name, 'privilege', revoke_queue.privilege), revoked);
     RETURN revoked;
 END $$;
 COMMENT ON FUNCTION messages.revoke_queue(text, text, text) IS

@@ -8,7 +8,7 @@ AS $$
         SELECT c.oid, c.relname, c.relkind, c.relowner, c.reloptions, c.relacl, format('messages.%I', c.relname) AS place
           FROM pg_class c
          WHERE c.relnamespace = 'messages'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'S', 'c') AND NOT c.relispartition
-           AND c.relname !~ '^(publish_stage|low_water|sweep_due|depth_left|depth_recount_at)_[0-9]+$'),
+           AND c.relname !~ '^(publish_stage|low_water|sweep_due|depth_number|depth_last|depth_recount_at)_[0-9]+$'),
     function AS (
         SELECT p.*, p.oid::regprocedure::text AS place FROM pg_proc p
          WHERE p.pronamespace = 'messages'::regnamespace AND NOT starts_with(p.proname, 'superseded_'))

@@ -19,7 +19,7 @@ BEGIN
             ('messages.priority_sequence_number', (SELECT max(substring(c.relname, '[0-9]+$')::bigint) FROM pg_class c
                 WHERE c.relnamespace = 'messages'::regnamespace AND c.relkind = 'S' AND c.relname ~ '^(low_water|sweep_due)_[0-9]+$')),
             ('messages.depth_sequence_number', (SELECT max(substring(c.relname, '[0-9]+$')::bigint) FROM pg_class c
-                WHERE c.relnamespace = 'messages'::regnamespace AND c.relkind = 'S' AND c.relname ~ '^depth_(left|recount_at)_[0-9]+$'))
+                WHERE c.relnamespace = 'messages'::regnamespace AND c.relkind = 'S' AND c.relname ~ '^depth_(number|last|recount_at)_[0-9]+$'))
         ) AS v (sequence, used) WHERE v.used > coalesce(pg_sequence_last_value(v.sequence), 0)
     LOOP
         PERFORM setval(counter.sequence, counter.used);
@@ -34,7 +34,7 @@ BEGIN
         made := made + 1;
     END LOOP;
     PERFORM setval(p.low_water, 1), setval(p.sweep_due, 1) FROM messages.queue_priority p;
-    PERFORM setval(q.depth_left, 0), setval(q.depth_recount_at, 1) FROM messages.queue q WHERE q.max_depth IS NOT NULL;
+    PERFORM setval(q.depth_last, 0), setval(q.depth_recount_at, 1) FROM messages.queue q WHERE q.max_depth IS NOT NULL;
     PERFORM setval('messages.rings_paused_until', 1);
     -- The places in the log are transactions of the server that the archive comes from. Where they lie in the future of this
     -- one, nobody would read them for years: move them into its past, in the same order.
@@ -44,6 +44,7 @@ BEGIN
         GET DIAGNOSTICS renamed = ROW_COUNT;
     END IF;
     UPDATE messages.archive_policy SET gone_before_xid = least(gone_before_xid, horizon);
+    PERFORM messages.begin_history();
     PERFORM messages.make_archive_partitions();
     DELETE FROM messages.release_object o WHERE o.kind = 'cluster';
     INSERT INTO messages.release_object (kind, name, definition, server)

@@ -22,6 +22,7 @@ BEGIN
     DELETE FROM messages.named_lease WHERE ctid = ANY (ARRAY(
         SELECT n.ctid FROM messages.named_lease n WHERE n.expires_at <= clock_timestamp() - interval '1 day' FOR UPDATE SKIP LOCKED));
     PERFORM messages.free_locked_batches(b.queue_name) FROM (SELECT DISTINCT queue_name FROM messages.locked_batch) b;
+    PERFORM messages.delete_old_history(max_rows);
     PERFORM messages.drop_unused_sequences();
     FOR stage IN
         SELECT s.number FROM messages.publish_stage s WHERE s.expires_at <= clock_timestamp()

@@ -11,6 +11,7 @@ DECLARE
     rung     bigint := 0;
     healed   bigint;
     purged   bigint := 0;
+    noted    bigint;
     made     integer;
 BEGIN
     -- One at a time is enough; the others find nothing to do.
@@ -48,6 +49,7 @@ BEGIN
     purged := messages.purge_cron_history('3 days');
     PERFORM messages.delete_expired_records();
     PERFORM messages.suspend_futile_autovacuum();
+    noted := messages.note_history();
     -- Last, because everybody who archives waits from here to the commit.
     SELECT r.* INTO retained FROM messages.archive_policy p CROSS JOIN LATERAL messages.apply_retention() r
      WHERE p.retention_applied_at < clock_timestamp() - interval '1 hour' OR p.retention_applied_at IS NULL;
@@ -57,7 +59,7 @@ BEGIN
     ON CONFLICT (only_row) DO UPDATE SET finished_at = excluded.finished_at, done_by = excluded.done_by;
     RETURN jsonb_build_object('freed', freed, 'archived', archived, 'rung', rung, 'groups_repaired', healed,
                               'partitions_made', made, 'partitions_dropped', coalesce(retained.partitions_dropped, 0),
-                              'archive_deleted', coalesce(retained.messages_deleted, 0), 'cron_history_purged', purged);
+                              'archive_deleted', coalesce(retained.messages_deleted, 0), 'cron_history_purged', purged, 'history_rows', noted);
 END $$;
 COMMENT ON FUNCTION messages.upkeep() IS
     'Archives what expired, rings again for what waits, makes partitions, applies retention, deletes old dedup keys, purges its own pg_cron history. Returns how many expired leases it ended (freed), messages it archived (archived) and rang for (rung), and groups in which it made the next message ready (groups_healed). Idempotent, and safe to run concurrently. Adds speed, never correctness.';

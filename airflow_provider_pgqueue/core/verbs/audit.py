@@ -1,0 +1,35 @@
+"""What was done to the queues by hand, and for whom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from airflow_provider_pgqueue.core.client import Statement, one, to_json
+from airflow_provider_pgqueue.core.message import Row
+
+
+def audited(acting_user: str, verb: str, arguments: Mapping[str, Any]) -> Statement[list[Any]]:
+    """Call a verb for a user, record it in the audit under that name, and return the rows of the verb.
+
+    `arguments` are those of the SQL function: durations as texts, bodies as they are. The login of the session must be
+    allowed to call the verb; the audit has both names.
+    """
+    return Statement(
+        "audited",
+        {"acting_user": acting_user, "verb": verb, "arguments": to_json(dict(arguments))},
+        one,
+        {"arguments": "jsonb"},
+    )
+
+
+def audit_log(
+    queue_name: str | None = None,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    max_entries: int = 100,
+) -> Statement[list[Row]]:
+    """Return what was done to a queue or to all by hand, newest first."""
+    return Statement("audit_log", dict(locals()), list)

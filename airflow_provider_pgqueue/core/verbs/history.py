@@ -1,0 +1,57 @@
+"""What the upkeep noted of each queue, and what is recorded of one message."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime, timedelta
+
+from airflow_provider_pgqueue.core.client import Statement, nothing
+from airflow_provider_pgqueue.core.message import Row
+
+
+def queue_history(
+    queue_name: str,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    step: timedelta | None = None,
+) -> Statement[list[Row]]:
+    """Return the history of a queue, one row for each step, oldest first; by default the minutes of the last hour.
+
+    Levels are None where no upkeep looked. Percentiles are rounded up by at most 19 percent.
+    """
+    return Statement("queue_history", dict(locals()), list)
+
+
+def queue_sparklines(
+    queue_names: Collection[str],
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    step: timedelta | None = None,
+) -> Statement[list[Row]]:
+    """Return the history of up to 500 queues, one row for each, with a number for each step."""
+    arguments = {"queue_names": list(queue_names), "since": since, "until": until, "step": step}
+    return Statement("queue_sparklines", arguments, list, {"queue_names": "text[]"})
+
+
+def queue_rates(queue_names: Collection[str] | None = None, *, period: timedelta | None = None) -> Statement[list[Row]]:
+    """Return what went through each queue in the last whole minutes; divide by `seconds` for rates."""
+    arguments = {"queue_names": None if queue_names is None else list(queue_names), "period": period}
+    return Statement("queue_rates", arguments, list, {"queue_names": "text[]"})
+
+
+def message_life(message_id: int) -> Statement[list[Row]]:
+    """Return what is recorded of a message in the order of time, without its body; nothing if it is unknown."""
+    return Statement("message_life", dict(locals()), list)
+
+
+def alter_history(
+    *,
+    minutes_for: timedelta | None = None,
+    hours_for: timedelta | None = None,
+    days_for: timedelta | None = None,
+    audit_for: timedelta | None = None,
+) -> Statement[None]:
+    """Change how long the history and the audit are kept; None keeps a value, zero keeps days or the audit for ever."""
+    return Statement("alter_history", dict(locals()), nothing)

@@ -1,0 +1,71 @@
+"""Work that a listener hands to a thread, so that the process that it listens in never waits for another database."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, Generic, TypeVar
+
+T = TypeVar("T")
+_MOST: Final = 10_000
+
+
+class Background(Generic[T]):
+    """Calls a function with lists of what was put in, in a thread of its own that starts with the first.
+
+    :param name: of the thread.
+    :param work: is called with what waits, at most `batch` at once. It must not raise.
+    """
+
+    def __init__(self, name: str, work: Callable[[list[T]], None], *, batch: int = 1) -> None:
+        self._name = name
+        self._work = work
+        self._batch = batch
+        self._forget()
+        # A fork has the locks as they were at that moment, but not the thread that would release them.
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        self._waiting: queue.Queue[T] = queue.Queue(_MOST)
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def put(self, one: T) -> bool:
+        """Hand over work, and return False if ten thousand wait already. Never waits."""
+        with self._starting:
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+        try:
+            self._waiting.put_nowait(one)
+        except queue.Full:
+            return False
+        return True
+
+    def flush(self, seconds: float) -> bool:
+        """Wait until all is done, no longer than so many seconds; return whether it is."""
+        waiting = self._waiting
+        with waiting.all_tasks_done:
+            return waiting.all_tasks_done.wait_for(lambda: not waiting.unfinished_tasks, seconds)
+
+    def _run(self) -> None:
+        waiting = self._waiting
+        while True:
+            some = [waiting.get()]
+            with suppress(queue.Empty):
+                while len(some) < self._batch:
+                    some.append(waiting.get_nowait())
+            try:
+                self._work(some)
+            finally:
+                for _ in some:
+                    waiting.task_done()
+
+
+def loaded(thing: Any) -> dict[str, Any]:
+    """Return the fields that an object has in memory: to ask for another may make SQLAlchemy use somebody's session."""
+    fields: dict[str, Any] = vars(thing)
+    return fields

@@ -1,0 +1,22 @@
+CREATE OR REPLACE FUNCTION messages.audit_log(
+    queue_name  text        DEFAULT NULL,
+    since       timestamptz DEFAULT NULL,
+    until       timestamptz DEFAULT NULL,
+    max_entries integer     DEFAULT 100
+) RETURNS TABLE (audit_id bigint, at timestamptz, login text, application text, acting_user text, action text, queue text, arguments jsonb, affected bigint)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan
+AS $$
+#variable_conflict use_column
+BEGIN
+    PERFORM messages.check_number('max_entries', coalesce(audit_log.max_entries, 0), 1, 10000);
+    RETURN QUERY
+    SELECT a.audit_id, a.at, a.login, a.application, a.acting_user, a.action, a.queue_name, a.arguments, a.affected
+      FROM messages.audit a
+     WHERE (audit_log.queue_name IS NULL OR a.queue_name = audit_log.queue_name)
+       AND (audit_log.since IS NULL OR a.at >= audit_log.since) AND (audit_log.until IS NULL OR a.at < audit_log.until)
+       AND ((SELECT r.everything FROM messages.session_reach r)
+            OR a.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
+     ORDER BY a.at DESC, a.audit_id DESC LIMIT audit_log.max_entries;
+END $$;
+COMMENT ON FUNCTION messages.audit_log(text, timestamptz, timestamptz, integer) IS
+    'What was done to the queues by hand, newest first: of one queue, or of those that this login may observe. PQ004: max_entries out of range.';

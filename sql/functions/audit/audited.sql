@@ -1,0 +1,69 @@
+CREATE OR REPLACE FUNCTION messages.audited(acting_user text, verb text, arguments jsonb DEFAULT '{}') RETURNS jsonb
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    allowed CONSTANT text[] := ARRAY[
+        'publish', 'release', 'release_held_by', 'release_messages', 'requeue', 'requeue_dead', 'dismiss', 'dismiss_dead',
+        'create_queue', 'alter_queue', 'pause_queue', 'resume_queue', 'purge_queue', 'drop_queue', 'grant_queue', 'revoke_queue',
+        'bind_topic', 'unbind_topic', 'schedule', 'unschedule', 'pause_schedule', 'resume_schedule', 'alter_history'];
+    -- SET ROLE counts, as it would for the verb itself.
+    role    text   := coalesce(nullif(current_setting('role'), 'none'), session_user);
+    before  bigint := coalesce(pg_sequence_last_value('messages.audit_audit_id_seq'), 0);
+    known   pg_proc;
+    unknown text;
+    given   text;
+    rows    jsonb;
+BEGIN
+    IF coalesce(length(audited.acting_user) NOT BETWEEN 1 AND 250, true) THEN
+        RAISE EXCEPTION 'acting_user has % characters', coalesce(length(audited.acting_user), 0)
+            USING ERRCODE = 'PQ004', HINT = 'Give the name of whoever asked for it, 1 to 250 characters.';
+    ELSIF audited.verb = ANY (allowed) IS NOT TRUE OR jsonb_typeof(audited.arguments) IS DISTINCT FROM 'object' THEN
+        RAISE EXCEPTION 'verb is %, with arguments of type %', coalesce(quote_literal(left(audited.verb, 100)), 'NULL'),
+                        coalesce(jsonb_typeof(audited.arguments), 'NULL')
+            USING ERRCODE = 'PQ004', HINT = format('Give an object of arguments and one of these: %s.', array_to_string(allowed, ', '));
+    END IF;
+    SELECT p.* INTO known FROM pg_proc p WHERE p.pronamespace = 'messages'::regnamespace AND p.proname = audited.verb;
+    IF NOT has_function_privilege(role, known.oid, 'EXECUTE') THEN
+        RAISE EXCEPTION 'permission denied for function %', audited.verb USING ERRCODE = '42501';
+    END IF;
+    SELECT min(key) INTO unknown FROM jsonb_object_keys(audited.arguments) AS key
+     WHERE key <> ALL (known.proargnames[:known.pronargs]);
+    IF unknown IS NOT NULL THEN
+        RAISE EXCEPTION '% has no argument %', audited.verb, quote_literal(left(unknown, 100))
+            USING ERRCODE = 'PQ004', HINT = format('It takes %s.', array_to_string(known.proargnames[:known.pronargs], ', '));
+    END IF;
+    IF 'remedied_by' = ANY (known.proargnames) THEN
+        arguments := jsonb_build_object('remedied_by', audited.acting_user) || arguments;
+    END IF;
+    SELECT string_agg(format(CASE WHEN jsonb_typeof(audited.arguments -> a.name) = 'null' THEN '%1$I => NULL::%2$s'
+                                  WHEN a.type = 'jsonb'::regtype THEN '%1$I => $1 -> %3$L'
+                                  WHEN jsonb_typeof(audited.arguments -> a.name) = 'array'
+                                  THEN '%1$I => ARRAY(SELECT jsonb_array_elements_text($1 -> %3$L))::%2$s'
+                                  ELSE '%1$I => ($1 ->> %3$L)::%2$s' END, a.name, format_type(a.type, NULL), a.name), ', ')
+      INTO given
+      FROM unnest(known.proargnames[:known.pronargs], known.proargtypes::oid[]) AS a (name, type)
+     WHERE audited.arguments ? a.name;
+    BEGIN
+        EXECUTE format('SELECT coalesce(jsonb_agg(to_jsonb(r)), ''[]'') FROM messages.%I(%s) AS r', audited.verb, coalesce(given, ''))
+           INTO rows USING audited.arguments;
+    EXCEPTION WHEN data_exception OR undefined_function THEN
+        RAISE EXCEPTION '% cannot be called with these arguments: %', audited.verb, SQLERRM
+            USING ERRCODE = 'PQ004', HINT = format('It takes %s.', pg_get_function_arguments(known.oid));
+    END;
+    -- What records itself has done so; of the rest, bodies and tokens stay out.
+    UPDATE messages.audit a SET acting_user = audited.acting_user
+     WHERE a.audit_id > before AND a.xid = pg_current_xact_id()::text::bigint AND a.login = session_user AND a.acting_user IS NULL;
+    IF NOT FOUND THEN
+        INSERT INTO messages.audit (acting_user, action, queue_name, arguments, affected)
+        VALUES (audited.acting_user, audited.verb, audited.arguments ->> 'queue_name',
+                audited.arguments - '{queue_name,message,messages,headers,failure,lock_token}'::text[],
+                CASE WHEN known.prorettype = 'void'::regtype THEN NULL
+                     WHEN jsonb_typeof(rows -> 0) = 'number' AND known.proretset = false AND audited.verb <> 'publish' THEN (rows ->> 0)::bigint
+                     WHEN jsonb_typeof(rows -> 0) = 'boolean' THEN (rows ->> 0)::boolean::integer
+                     ELSE jsonb_array_length(rows) END);
+    END IF;
+    RETURN rows;
+END $$;
+COMMENT ON FUNCTION messages.audited(text, text, jsonb) IS
+    'Calls a verb with named arguments, which this login must be allowed to call, records it in the audit with the name of the user for whom it acts, and returns the rows of the verb. That name is as trustworthy as the caller: the login stands beside it. PQ004: no name, an unknown verb or argument; otherwise errors as in the verb.';

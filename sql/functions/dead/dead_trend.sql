@@ -1,0 +1,75 @@
+CREATE OR REPLACE FUNCTION messages.dead_trend(
+    queue_name text        DEFAULT NULL,
+    since      timestamptz DEFAULT NULL,
+    until      timestamptz DEFAULT NULL,
+    step       interval    DEFAULT '1 hour',
+    max_causes integer     DEFAULT 100
+) RETURNS TABLE (cause_queue text, result text, fingerprint text, pattern text, died bigint, waiting bigint, trend text,
+                 first_at timestamptz, last_at timestamptz, series_from timestamptz, series_step interval, series bigint[],
+                 sample_ids bigint[], sample_references text[])
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    steps record;
+    kept  record;
+BEGIN
+    IF dead_trend.queue_name IS NOT NULL THEN
+        PERFORM messages.check_access(dead_trend.queue_name, 'observe');
+    END IF;
+    PERFORM messages.check_number('max_causes', coalesce(dead_trend.max_causes, 0), 1, 1000);
+    SELECT * INTO steps FROM messages.history_steps(coalesce(dead_trend.since, coalesce(dead_trend.until, clock_timestamp()) - interval '1 day'),
+                                                    dead_trend.until, dead_trend.step);
+    SELECT max(k.since) FILTER (WHERE k.grain = 'minute') AS minutes, max(k.since) FILTER (WHERE k.grain = 'hour') AS hours
+      INTO kept FROM messages.history_begins() k;
+    RETURN QUERY
+    WITH noted AS MATERIALIZED (
+        SELECT h.queue_name, h.result, h.fingerprint, date_bin(dead_trend.step, h.bucket_at, steps.origin) AS at, h.bucket_at, h.messages
+          FROM messages.history_cause h
+         WHERE h.bucket_at >= steps.first_at AND h.bucket_at < steps.end_at
+           AND (dead_trend.queue_name IS NULL OR h.queue_name = dead_trend.queue_name)
+           AND CASE h.grain WHEN 'minute' THEN h.bucket_at >= kept.minutes
+                            WHEN 'hour' THEN h.bucket_at >= kept.hours AND h.bucket_at < kept.minutes ELSE h.bucket_at < kept.hours END
+           AND ((SELECT r.everything FROM messages.session_reach r)
+                OR h.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))),
+    cause AS MATERIALIZED (
+        SELECT n.queue_name, n.result, n.fingerprint, sum(n.messages)::bigint AS died, max(n.bucket_at) AS last_at
+          FROM noted n GROUP BY 1, 2, 3 ORDER BY 4 DESC, 3 LIMIT dead_trend.max_causes),
+    series AS (
+        SELECT c.queue_name, c.result, c.fingerprint, array_agg(coalesce(s.messages, 0) ORDER BY b.at) AS series
+          FROM cause c
+         CROSS JOIN generate_series(steps.first_at, steps.end_at - interval '1 microsecond', dead_trend.step) AS b (at)
+          LEFT JOIN (SELECT n.queue_name, n.result, n.fingerprint, n.at, sum(n.messages)::bigint AS messages FROM noted n GROUP BY 1, 2, 3, 4) s
+            ON s.queue_name = c.queue_name AND s.result = c.result AND s.fingerprint = c.fingerprint AND s.at = b.at
+         GROUP BY 1, 2, 3)
+    SELECT c.queue_name, c.result, c.fingerprint, newest.pattern, c.died, w.waiting,
+           -- As in the triage: what died in the last quarter of the time, beside what would be its share.
+           CASE WHEN q.late = c.died THEN 'new' WHEN q.late > 1.5 * c.died / 4 THEN 'growing' WHEN q.late < 0.5 * c.died / 4 THEN 'fading' ELSE 'steady' END,
+           f.first_at, c.last_at, steps.first_at, dead_trend.step, s.series, newest.ids, newest.references
+      FROM cause c
+      JOIN series s ON s.queue_name = c.queue_name AND s.result = c.result AND s.fingerprint = c.fingerprint
+     CROSS JOIN LATERAL (
+        SELECT coalesce(sum(one.messages), 0) AS late FROM unnest(s.series) WITH ORDINALITY AS one (messages, place)
+         WHERE one.place > cardinality(s.series) - greatest(1, cardinality(s.series) / 4)) q
+     CROSS JOIN LATERAL (
+        SELECT min(h.bucket_at) AS first_at FROM messages.history_cause h
+         WHERE h.queue_name = c.queue_name AND h.result = c.result AND h.fingerprint = c.fingerprint) f
+     CROSS JOIN LATERAL (
+        SELECT count(*) AS waiting FROM (
+            SELECT FROM messages.dead_message d
+             WHERE d.queue_name = c.queue_name AND d.fingerprint = c.fingerprint AND d.result = c.result LIMIT 10000) d) w
+     CROSS JOIN LATERAL (
+        SELECT array_agg(a.id ORDER BY a.archived_at DESC) AS ids, array_agg(left(a.reference, 200) ORDER BY a.archived_at DESC) AS references,
+               -- As fingerprint() reads it.
+               (array_agg(left(concat_ws(': ', a.failure ->> 'error', lower(regexp_replace(regexp_replace(regexp_replace(
+                   left(coalesce(a.failure ->> 'message', a.details, ''), 2000),
+                   '''[^'']*''|"[^"]*"', '?', 'g'), '[[:<:]][0-9a-fA-F-]*[0-9][0-9a-fA-F-]*[[:>:]]', '#', 'g'), '[[:space:]]+', ' ', 'g'))), 500)
+                   ORDER BY a.archived_at DESC))[1] AS pattern
+          FROM (SELECT a.* FROM messages.message_archive a
+                 WHERE a.fingerprint = c.fingerprint AND a.queue_name = c.queue_name AND a.result = c.result
+                   AND a.archived_at >= steps.first_at AND a.archived_at < steps.end_at + interval '1 day'
+                 ORDER BY a.archived_at DESC LIMIT 5) a) newest
+     ORDER BY c.died DESC, c.fingerprint;
+END $$;
+COMMENT ON FUNCTION messages.dead_trend(text, timestamptz, timestamptz, interval, integer) IS
+    'The causes of which messages died from since (a day ago) to until (now), most deaths first: how many died in each step, how many have no remedy now (counted up to 10000), when the cause was first and last seen, to the minute, the text of its errors with # for numbers and ? for quotations, and the newest messages. trend: new (only in the last quarter), growing, steady or fading. A fingerprint other stands for the rare causes of minutes with more than twenty. PQ004: bad step, or too many.';

@@ -1,0 +1,31 @@
+CREATE OR REPLACE FUNCTION messages.dismiss_dead(
+    queue_name   text,
+    reason       text,
+    max_messages integer     DEFAULT 1000,
+    results      text[]      DEFAULT NULL,
+    fingerprint  text        DEFAULT NULL,
+    ids          bigint[]    DEFAULT NULL,
+    remedied_by  text        DEFAULT NULL,
+    max_requeues integer     DEFAULT NULL,
+    reference    text        DEFAULT NULL,
+    topic        text        DEFAULT NULL,
+    headers      jsonb       DEFAULT NULL,
+    since        timestamptz DEFAULT NULL,
+    until        timestamptz DEFAULT NULL
+) RETURNS SETOF bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    token uuid;
+    taken bigint[];
+BEGIN
+    SELECT min(d.lock_token::text)::uuid, array_agg(d.id)
+      INTO token, taken
+      FROM messages.lease_dead(dismiss_dead.queue_name, dismiss_dead.max_messages, '1 minute', dismiss_dead.remedied_by,
+                               dismiss_dead.results, dismiss_dead.fingerprint, dismiss_dead.ids, dismiss_dead.max_requeues,
+                               dismiss_dead.reference, dismiss_dead.topic, dismiss_dead.headers, dismiss_dead.since, dismiss_dead.until) d;
+    RETURN QUERY SELECT messages.dismiss(token, taken, dismiss_dead.reason, dismiss_dead.remedied_by);
+END $$;
+COMMENT ON FUNCTION messages.dismiss_dead(text, text, integer, text[], text, bigint[], text, integer, text, text, jsonb, timestamptz, timestamptz) IS
+    'Leases dead messages and dismisses them in one call, and returns their ids. Which ones, and errors, as in lease_dead and dismiss.';

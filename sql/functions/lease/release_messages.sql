@@ -1,0 +1,20 @@
+CREATE OR REPLACE FUNCTION messages.release_messages(queue_name text, ids bigint[]) RETURNS SETOF bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    held record;
+BEGIN
+    PERFORM messages.check_queue(release_messages.queue_name, 'consume');
+    PERFORM messages.check_number('the number of ids', cardinality(release_messages.ids), 0, 10000);
+    FOR held IN
+        SELECT m.lock_token, array_agg(m.id) AS ids FROM messages.message m
+         WHERE m.id = ANY (release_messages.ids) AND m.queue_name = release_messages.queue_name
+           AND m.lock_expires_at > clock_timestamp() AND m.lock_token IS NOT NULL
+         GROUP BY m.lock_token ORDER BY min(m.id)
+    LOOP
+        RETURN QUERY SELECT messages.release(held.lock_token, held.ids, details => 'its lease was ended by hand');
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION messages.release_messages(text, bigint[]) IS
+    'Ends the leases of some messages of a queue, whoever holds them, and returns the ids of those that were leased; the attempt counts. Whoever still works on one has lost it. PQ001: unknown queue; PQ004: more than 10000 ids.';
