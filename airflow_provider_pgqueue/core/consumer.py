@@ -69,7 +69,8 @@ class Consumer:
     KeyboardInterrupt costs no attempt.
 
     A handler that returns something else has a bug that no delivery cures: `drain` settles what was handled before,
-    gives the rest back without counting an attempt, and raises InvalidOutcome; it counts as an attempt of its message.
+    gives the rest back, and raises InvalidOutcome. No attempt is counted; the message itself is delivered again only
+    after the back-off, behind the others.
 
     Leases are renewed while the handler runs. `lease_for` and `handler_timeout` are by default those of the queue's
     policy. With a `topic` pattern or `headers` only matching messages are leased; the others stay in the queue.
@@ -315,11 +316,11 @@ class _Batch:
                 self._note(message, PLAIN if outcome is None else self._checked(message, outcome))
 
     def _checked(self, message: Message, returned: Any) -> Outcome:
-        """Return an outcome; InvalidOutcome if it is none, which is an attempt, or its message would stay the first."""
+        """Return an outcome; InvalidOutcome if it is none: its message then comes later, or it would stay the first."""
         try:
             return checked(message, returned)
         except InvalidOutcome as error:
-            self._gather(message, Retry(details=storable(str(error)), failure=describe(error)))
+            self._gather(message, Retry(details=storable(str(error)), failure=describe(error), count_attempt=False))
             raise
 
     def _leave(self, messages: list[Message], why: TimeIsUp) -> None:

@@ -39,7 +39,7 @@ from airflow_provider_pgqueue.core.outcome import ErrorRules, Outcome
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, name_of, task_of
 from airflow_provider_pgqueue.metrics import ConsumerMetrics
-from airflow_provider_pgqueue.origin import in_trace_of_message
+from airflow_provider_pgqueue.origin import in_trace_of_message, in_trace_of_messages
 from airflow_provider_pgqueue.task import QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
@@ -131,6 +131,7 @@ class PgQueueConsumeOperator(QueueTask):
     """
 
     template_fields: Sequence[str] = ("queue_name", "op_args", "op_kwargs", "topic", "headers", "pgqueue_conn_id")
+    reads_queue = True
     ui_color = "#dce9f5"
     rules: ClassVar[Mapping[str, Rule]] = {
         "queue_name": queue_name,
@@ -226,6 +227,7 @@ class PgQueueConsumeOperator(QueueTask):
             handle = handle and each_with_model(handle, read)
             handle_batch = handle_batch and all_with_model(handle_batch, read)
         handle = handle and in_trace_of_message(handle)
+        handle_batch = handle_batch and in_trace_of_messages(handle_batch)
         metrics = self._metrics = ConsumerMetrics(self.queue_name)
         consumer = Consumer(
             queue_name=self.queue_name,

@@ -70,6 +70,7 @@ class PgQueueDispatchOperator(QueueTask):
     """
 
     template_fields: Sequence[str] = ("queue_name", "trigger_dag_id", "topic", "headers", "conf", "pgqueue_conn_id")
+    reads_queue = True
     ui_color = "#dce9f5"
     rules: ClassVar[Mapping[str, Rule]] = {
         "queue_name": queue_name,

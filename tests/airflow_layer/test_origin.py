@@ -68,7 +68,13 @@ def test_headers_that_name_no_trace_do_not_hurt_the_handler(
 
 @pytest.mark.parametrize(
     ("returned", "bodies"),
-    [([1, 2], [1, 2]), (iter((1, 2)), [1, 2]), ({"a": 1}, [{"a": 1}]), ("text", ["text"]), (None, [])],
+    [
+        ([1, 2], [1, 2]),
+        pytest.param(iter((1, 2)), [1, 2], id="iterator"),
+        ({"a": 1}, [{"a": 1}]),
+        ("text", ["text"]),
+        (None, []),
+    ],
     ids=str,
 )
 def test_what_a_function_returns_is_published(
