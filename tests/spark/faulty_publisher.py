@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from airflow_provider_pgqueue.spark.source.data_source import PgQueueSource, dat
 from airflow_provider_pgqueue.spark.source.staging import StagedRows
 from airflow_provider_pgqueue.spark.source.writer import (
     Messages,
-    PartitionWriter,
     PublishOptions,
     PublishStreamWriter,
     PublishWriter,
@@ -55,24 +52,6 @@ class FaultyWriter(PublishWriter):
         super().commit(messages)
 
 
-class FaultyPartitionWriter(PartitionWriter):
-    """Kills the first attempt of partition 0 after its commit, or hangs in partition 1 before it publishes."""
-
-    def __init__(self, database: Database, options: PublishOptions, fault: str, home: Path) -> None:
-        super().__init__(database, options)
-        self._fault, self._home = fault, home
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
-        task: Any = TaskContext.get()
-        if self._fault == "half" and task.partitionId() == 1:
-            hang(self._home / "half")
-        published = super().write(iterator)
-        if self._fault == "each" and task.partitionId() == 0 and task.attemptNumber() == 0:
-            (self._home / "each").touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return published
-
-
 class FaultyStreamWriter(PublishStreamWriter):
     """Hangs when the batch is published and Spark does not know it yet."""
 
@@ -88,10 +67,9 @@ class FaultyStreamWriter(PublishStreamWriter):
 def faulty_source(home: Path) -> type[PgQueueSource]:
     """Return the data source whose fault is the name of the queue."""
 
-    def writer(self: PgQueueSource, schema: StructType, overwrite: bool) -> PublishWriter | PartitionWriter:
+    def writer(self: PgQueueSource, schema: StructType, overwrite: bool) -> PublishWriter:
         options = PublishOptions.of(self.options, schema, overwrite=overwrite)
-        faulty = FaultyPartitionWriter if options.commit_per == "partition" else FaultyWriter
-        return faulty(self.database, options, self.options["queue"], home)
+        return FaultyWriter(self.database, options, self.options["queue"], home)
 
     def stream_writer(self: PgQueueSource, schema: StructType, overwrite: bool) -> PublishStreamWriter:
         return FaultyStreamWriter(self.database, PublishOptions.of(self.options, schema, overwrite=overwrite), home)
@@ -99,8 +77,8 @@ def faulty_source(home: Path) -> type[PgQueueSource]:
     return type("FaultySource", (data_source(Database()),), {"writer": writer, "streamWriter": stream_writer})
 
 
-def publish(frame: DataFrame, fault: str, **options: str) -> None:
-    frame.write.format("pgqueue").mode("append").options(queue=fault, runId=fault, **options).save()
+def publish(frame: DataFrame, fault: str) -> None:
+    frame.write.format("pgqueue").mode("append").option("queue", fault).option("runId", fault).save()
 
 
 def main(home: Path) -> None:
@@ -108,13 +86,10 @@ def main(home: Path) -> None:
     spark.dataSource.register(faulty_source(home))
     numbers = spark.range(0, 10, 1, 2).selectExpr("cast(id AS string) AS message")
     publish(numbers, "retry")
-    publish(numbers, "each", commitPer="partition")
     numbers.write.parquet(str(home / "in"))
     arrivals = spark.readStream.schema("message string").parquet(str(home / "in"))
     options = {"queue": "stream", "checkpointLocation": str(home / "checkpoint")}
     arrivals.writeStream.format("pgqueue").options(**options).start()
-    half = threading.Thread(target=publish, args=(numbers, "half"), kwargs={"commitPer": "partition"}, daemon=True)
-    half.start()
     publish(numbers, "before")
 
 

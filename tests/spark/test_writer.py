@@ -171,19 +171,15 @@ def driver(dsn: str, home: Path, faults: tuple[str, ...]) -> Iterator[None]:
 def test_each_row_is_published_once_whenever_a_task_or_the_driver_dies(
     spark: SparkSession, dsn: str, conn: Connection, queue: Queue, tmp_path: Path, fault: Callable[..., None]
 ) -> None:
-    faults = tuple(map(queue, ("retry", "before", "stream", "each", "half")))
+    faults = tuple(map(queue, ("retry", "before", "stream")))
     with driver(dsn, tmp_path, faults):
         assert bodies(conn, "before") == []
-        for name in ("retry", "stream", "each"):
+        for name in ("retry", "stream"):
             assert sorted(bodies(conn, name)) == list(range(10))
-        until(lambda: sorted(bodies(conn, "half")) == list(range(5)), what="the one partition that does not hang")
 
     for name in ("before", "retry"):
         publish(numbers(spark), queue=name, runId=name)
         assert bodies(conn, name) == list(range(10))
-    for name in ("each", "half"):
-        publish(numbers(spark), queue=name, runId=name, commitPer="partition")
-        assert sorted(bodies(conn, name)) == list(range(10))
 
     arrivals = spark.readStream.schema("message string").parquet(str(tmp_path / "in"))
     options = {"queue": "stream", "checkpointLocation": str(tmp_path / "checkpoint")}
@@ -201,8 +197,6 @@ def test_each_row_is_published_once_whenever_a_task_or_the_driver_dies(
     for what, name, number in (
         ("kill -9 between staging and commit of a write, run again", "before", 10),
         ("a task of a write fails after staging, run again", "retry", 10),
-        ("kill -9 of a task after the commit of its partition", "each", 10),
-        ("kill -9 of a write by partitions after one of two commits, run again", "half", 10),
         ("kill -9 between the publishing sink's and the checkpoint's commit", "stream", 11),
     ):
         found = bodies(conn, name)
