@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final
 from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_pgqueue.core.argument import Rule, check, only_texts
+from airflow_provider_pgqueue.lineage import QueueLineage
 
 SOON = timedelta(seconds=5)
 LATEST = timedelta(minutes=5)
@@ -16,7 +17,7 @@ LATEST = timedelta(minutes=5)
 DOUBLED: Final[float] = True if BaseOperator.retry_exponential_backoff is False else 2
 
 
-class QueueTask(BaseOperator):
+class QueueTask(QueueLineage, BaseOperator):
     """A task that uses the queue.
 
     A retry comes after five seconds, and each further one after twice as long, up to five minutes: for Airflow's

@@ -34,7 +34,7 @@ from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, name_of, task_of
 from airflow_provider_pgqueue.metrics import ConsumerMetrics
 from airflow_provider_pgqueue.operators.waiting import WaitingTask
-from airflow_provider_pgqueue.origin import in_trace_of_message
+from airflow_provider_pgqueue.origin import in_trace_of_message, in_trace_of_messages
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
 if TYPE_CHECKING:
@@ -218,6 +218,7 @@ class PgQueueConsumeOperator(WaitingTask):
             handle = handle and each_with_model(handle, read)
             handle_batch = handle_batch and all_with_model(handle_batch, read)
         handle = handle and in_trace_of_message(handle)
+        handle_batch = handle_batch and in_trace_of_messages(handle_batch)
         metrics = self._metrics
         return Consumer(
             queue_name=self.queue_name,

@@ -53,6 +53,7 @@ class PgQueueDispatchDeadOperator(QueueTask):
     """
 
     template_fields: Sequence[str] = ("queue_name", "trigger_dag_id", "results", "conf", "pgqueue_conn_id")
+    reads_queue = True
     ui_color = "#f5ecdc"
     rules: ClassVar[Mapping[str, Rule]] = {
         "queue_name": queue_name,

@@ -118,6 +118,7 @@ class PgQueuePublishOperator(AwaitsMessages):
         "sql_conn_id",
     )
     template_fields_renderers = {"sql": "sql", "headers": "json"}  # noqa: RUF012 as Airflow has it
+    writes_queue = True
     ui_color = "#e4f0e4"
     rules: ClassVar[Mapping[str, Rule]] = {
         "queue_name": queue_name,
@@ -253,6 +254,7 @@ class PgQueuePublishOperator(AwaitsMessages):
                     self._say(published.count, "so far", said - started)
         self._say(published.count, "in all", time.monotonic() - started)
         note_published(self.queue_name, published.count)
+        self.lineage_rows = published.count
         if published.duplicate_of is not None:
             self.log.info("published before, from message %s on: not again", published.duplicate_of)
         if self.wait_for_completion and published.awaited:

@@ -91,6 +91,8 @@ class RemedyTask(QueueTask):
         "until",
         "pgqueue_conn_id",
     )
+    reads_queue = True
+    writes_queue = True
     ui_color = "#f5ecdc"
     rules: ClassVar[Mapping[str, Rule]] = {
         "queue_name": optional(argument.queue_name),
@@ -184,6 +186,7 @@ class RemedyTask(QueueTask):
             raise AirflowException(f"stopped while repairing dead messages, after {summary}")
         self.log.info("dead messages of %s: %s", self.queue_name or "all queues", summary)
         note_remedies(self.queue_name, summary)
+        self.lineage_rows = 0 if self.is_dry_run else summary["requeued"]
         if bad := {name: summary[name] for name in self.fail_on if summary[name]}:
             # A retry would call the same function with the same messages.
             raise AirflowFailException(f"dead messages of {self.queue_name or 'all queues'} stay dead: {bad}")

@@ -28,6 +28,7 @@ class WaitingTask(QueueTask):
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
+    reads_queue = True
     ui_color = "#dce9f5"
     rules: ClassVar[Mapping[str, Rule]] = {
         "queue_name": argument.queue_name,

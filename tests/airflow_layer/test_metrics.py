@@ -1,4 +1,4 @@
-"""The metrics reach a real sink: a UDP socket for statsd, and an HTTP server for OpenTelemetry."""
+"""Metrics and spans reach a real sink: a UDP socket for statsd, and an HTTP server for OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 PROGRAM = Path(__file__).with_name("task_program.py")
 Queue = Callable[..., str]
@@ -28,9 +30,10 @@ TIMERS = {"pgqueue.handler": 3, "pgqueue.waited": 1}
 GAUGES = {"ready", "leased_now", "delayed", "dead", "oldest_age", "dispatches_open"}
 
 
-def run_program(conn_id: str, **settings: Any) -> None:
+def run_program(*arguments: str, **settings: Any) -> None:
     environment = {f"AIRFLOW__METRICS__{name.upper()}": str(value) for name, value in settings.items()}
-    done = subprocess.run([sys.executable, str(PROGRAM)], env=os.environ | environment, capture_output=True, text=True)
+    command = [sys.executable, str(PROGRAM), *arguments]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
@@ -40,7 +43,7 @@ def test_statsd_gets_each_metric(conn_id: str, queue: Queue) -> None:
         sink.bind(("127.0.0.1", 0))
         sink.settimeout(10)
         port = sink.getsockname()[1]
-        run_program(conn_id, statsd_on=True, statsd_port=port, statsd_influxdb_enabled=True)
+        run_program(statsd_on=True, statsd_port=port, statsd_influxdb_enabled=True)
         sink.setblocking(False)
         lines = []
         while True:
@@ -63,34 +66,38 @@ def test_statsd_gets_each_metric(conn_id: str, queue: Queue) -> None:
     assert all(tags.startswith("queue=") for _, tags in ours), ours
 
 
-class _Receiver(BaseHTTPRequestHandler):
-    got: list[ExportMetricsServiceRequest]
+@contextmanager
+def collector() -> Iterator[tuple[int, list[bytes]]]:
+    """An HTTP server that takes what OpenTelemetry exports: its port, and the bodies that it got."""
+    got: list[bytes] = []
 
-    def do_POST(self) -> None:
-        request = ExportMetricsServiceRequest()
-        request.ParseFromString(self.rfile.read(int(self.headers["Content-Length"])))
-        self.got.append(request)
-        self.send_response(200)
-        self.end_headers()
+    class Receiver(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.end_headers()
 
-    def log_message(self, *args: Any) -> None:
-        pass
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port, got
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def test_an_opentelemetry_collector_gets_each_metric(conn_id: str, queue: Queue) -> None:
     queue("orders")
-    receiver = type("Receiver", (_Receiver,), {"got": []})
-    with ThreadingHTTPServer(("127.0.0.1", 0), receiver) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            run_program(conn_id, otel_on=True, otel_host="127.0.0.1", otel_port=server.server_port)
-        finally:
-            server.shutdown()
-            thread.join()
+    with collector() as (port, got):
+        run_program(otel_on=True, otel_host="127.0.0.1", otel_port=port)
+    requests = [ExportMetricsServiceRequest.FromString(body) for body in got]
     metrics = {
         metric.name.removeprefix("airflow."): metric
-        for request in receiver.got
+        for request in requests
         for resource in request.resource_metrics
         for scope in resource.scope_metrics
         for metric in scope.metrics
@@ -103,3 +110,30 @@ def test_an_opentelemetry_collector_gets_each_metric(conn_id: str, queue: Queue)
         (histogram,) = metrics[name].exponential_histogram.data_points
         assert histogram.count == number, name
     assert {f"pgqueue.{name}" for name in GAUGES} <= metrics.keys()
+
+
+def test_the_span_of_a_handler_is_a_child_of_the_span_that_published(conn_id: str, queue: Queue) -> None:
+    queue("orders")
+    with collector() as (port, got):
+        run_program(f"http://127.0.0.1:{port}")
+    spans = [
+        span
+        for body in got
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+    by_name = {name: [span for span in spans if span.name == name] for name in ("publisher", "consumer", "inside")}
+    (publisher,), (consumer,) = by_name["publisher"], by_name["consumer"]
+    *each, batch = [span for span in spans if span.name == "process orders"]
+    assert [span.trace_id for span in each] == [publisher.trace_id] * 3
+    assert [span.parent_span_id for span in each] == [publisher.span_id] * 3
+    assert [[link.span_id for link in span.links] for span in each] == [[consumer.span_id]] * 3
+    assert {span.parent_span_id for span in by_name["inside"]} == {span.span_id for span in each}
+    about = [{one.key: one.value.string_value or one.value.int_value for one in span.attributes} for span in each]
+    assert {one["messaging.destination.name"] for one in about} == {"orders"}
+    assert len({one["messaging.message.id"] for one in about}) == 3
+    assert [one.get("error.type") for one in about] == ["ValueError", None, None]
+    assert "secret" not in str(each)
+    assert (batch.trace_id, batch.parent_span_id) == (consumer.trace_id, consumer.span_id)
+    assert [(link.trace_id, link.span_id) for link in batch.links] == [(publisher.trace_id, publisher.span_id)]
