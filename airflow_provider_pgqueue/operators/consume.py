@@ -18,7 +18,9 @@ from airflow_provider_pgqueue.core.argument import (
     duration,
     error_rules,
     function,
+    named,
     optional,
+    positional,
     share_or_number,
     whole,
 )
@@ -123,6 +125,8 @@ class PgQueueConsumeOperator(WaitingTask):
         **WaitingTask.rules,
         "apply_function": optional(function),
         "apply_function_batch": optional(function),
+        "op_args": positional,
+        "op_kwargs": optional(named),
         "model": optional(_model),
         "batch_size": whole(1, 10_000),
         "max_messages": optional(whole(1, 10**12)),
