@@ -43,6 +43,14 @@ def get_provider_info() -> dict[str, Any]:
             {"name": "pgqueue", "class-name": f"{_PACKAGE}.decorators.pgqueue.pgqueue_task"},
         ],
         "queues": [f"{_PACKAGE}.queues.pgqueue.PgQueueMessageQueueProvider"],
+        "asset-uris": [
+            {
+                "schemes": ["pgqueue"],
+                "handler": f"{_PACKAGE}.assets.pgqueue.sanitize_uri",
+                "factory": f"{_PACKAGE}.assets.pgqueue.create_asset",
+                "to_openlineage_converter": f"{_PACKAGE}.assets.pgqueue.convert_asset_to_openlineage",
+            }
+        ],
         "notifications": [f"{_PACKAGE}.notifications.pgqueue.PgQueueNotifier"],
         "connection-types": [_connection_type()],
         "config": {"pgqueue": _config()},

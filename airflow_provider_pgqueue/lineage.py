@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
 
 
+def place_of(pgqueue_conn_id: str) -> tuple[str, str]:
+    """Return `HOST:PORT` of a connection, and its database."""
+    conn = PgQueueHook.get_connection(pgqueue_conn_id)
+    return f"{conn.host or 'localhost'}:{conn.port or 5432}", conn.schema or conn.login or ""
+
+
 class QueueLineage:
     """An operator whose task reads or writes the queue `queue_name` on `pgqueue_conn_id`.
 
@@ -40,8 +46,7 @@ class QueueLineage:
         queue_name: str | None = getattr(self, "queue_name", None)
         if queue_name is None or not (self.reads_queue or self.writes_queue):
             return OperatorLineage()
-        conn = PgQueueHook.get_connection(self.pgqueue_conn_id)  # type: ignore[attr-defined]
-        place, database = f"{conn.host or 'localhost'}:{conn.port or 5432}", conn.schema or conn.login or ""
+        place, database = place_of(self.pgqueue_conn_id)  # type: ignore[attr-defined]
         table = Identifier(namespace=f"postgres://{place}", name=f"{database}.messages.message", type="TABLE")
         named: dict[str, Any] = {
             "namespace": f"pgqueue://{place}",

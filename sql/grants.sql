@@ -43,7 +43,7 @@ DECLARE
         ['internal', 'closed_archive_partition lock_publish_run check_run_begun drop_or_empty_stage insert_staged published_partitions raise_other_partitions traffic_kept_since'],
         ['internal', 'health_archive_partitions health_cron_history health_cron_jobs health_dead_messages health_dead_tuples'],
         ['internal', 'health_held_snapshot health_history health_index_bloat health_limited_roles health_notify_queue health_prepared_transaction'],
-        ['internal', 'health_replication health_schedules health_settings health_upkeep_lag health_waiting_messages health_wraparound'],
+        ['internal', 'health_dispatches health_replication health_schedules health_settings health_upkeep_lag health_waiting_messages health_wraparound'],
         ['internal', 'cron_database cron_cure prepare_cron_role show_cron_jobs_to_owner check_batch check_duration check_key check_number check_read_committed'],
         ['internal', 'check_name check_winners check_given check_headers check_reference raise_body_too_large lock_briefly raise_in_use'],
         ['internal', 'begin_history note_history history_counts history_steps history_begins roll_up_history roll_up_bucket'],

@@ -198,6 +198,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/health/health_prepared_transaction.sql
 \ir functions/health/health_replication.sql
 \ir functions/health/health_schedules.sql
+\ir functions/health/health_dispatches.sql
 \ir functions/health/health_settings.sql
 \ir functions/health/health_upkeep_lag.sql
 \ir functions/health/health_waiting_messages.sql

@@ -147,7 +147,13 @@ MUTANTS: Final = (
     _m("band: its expired leases stay", "sweep_band", "swept.lowest);", "lowest);", BANDS),
     _m("sweep: all who see that it is due", "begin_sweep", "RETURN false;", "RETURN true;", SWEEP),
     _m("lease: moves the mark back", "lease", "BETWEEN min(visible_at) AND moment", "BETWEEN moment AND moment", SWEEP),
-    _m("lease: max_leased does not count", "count_leasable", "RETURN greatest(0, ", "RETURN 1000000 + greatest(0, "),
+    _m(
+        "lease: max_leased does not count",
+        "count_leasable",
+        "RETURN greatest(0, ",
+        "RETURN 1000000 + greatest(0, ",
+        POLICY,
+    ),
     _m("lease: a limit is not read again", "lease", "IF level.low_water IS NULL THEN", "IF false THEN", POLICY),
     _m("lease: a limit waits for nobody", "renew_marks", "'ALTER SEQUENCE %s CACHE 1'", "'SELECT %L'", POLICY),
     _m("lease: a pause is none", "check_lease", "IF paused THEN", "IF false THEN"),
@@ -252,8 +258,8 @@ MUTANTS: Final = (
     _m(
         "groups: what waits without a head comes last",
         "enter_groups",
-        "WHERE w.queue_name = enter_groups.queue_name AND w.group_key = g.group_key)",
-        "WHERE false)",
+        "AND w.group_key = g.group_key",
+        "AND false AND w.group_key = g.group_key",
         GROUPS,
     ),
     _m(

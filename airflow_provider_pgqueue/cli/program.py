@@ -31,6 +31,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "purge": ("purge", "Delete the waiting messages of a queue."),
     "schedules": ("schedules", "List the schedules, which publish messages at set times."),
     "upkeep": ("upkeep", "Do one round of the upkeep, which pg_cron or Airflow does every minute."),
+    "web": ("web", "Serve the page of the queues on the loopback, until Ctrl-C."),
     "bench": ("bench", "Measure how fast this database publishes and consumes."),
 }
 

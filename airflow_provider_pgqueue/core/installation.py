@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -80,6 +81,7 @@ def install(
     roles: bool | None = None,
     grants: Mapping[str, Users] | None = None,
     queue_grants: Mapping[str, Mapping[str, Users]] | None = None,
+    dry_run: bool = False,
 ) -> dict[str, Any]:
     """Install or upgrade the schema, create queues, and let pg_cron do the upkeep where there is one.
 
@@ -95,8 +97,23 @@ def install(
     :param grants: users by group role, such as `{"publisher": ["shop"], "consumer": ["packer"]}`.
     :param queue_grants: users by queue and privilege, such as `{"orders": {"consume": ["packer"]}}`; those users
         reach no other queue.
+    :param dry_run: do all of it in a transaction that is rolled back: what would be done is returned, also what cannot
+        be done is raised, and nothing stays. It takes the same locks as an installation for that time.
     """
     check({"queues": queues, "grants": grants, "queue_grants": queue_grants}, RULES)
+    with conn.transaction(force_rollback=True) if dry_run else nullcontext():
+        return _install(conn, queues, cron, cron_role, roles, grants, queue_grants)
+
+
+def _install(
+    conn: Connection,
+    queues: str | Sequence[str | Mapping[str, Any]],
+    cron: bool | None,
+    cron_role: str | None,
+    roles: bool | None,
+    grants: Mapping[str, Users] | None,
+    queue_grants: Mapping[str, Mapping[str, Users]] | None,
+) -> dict[str, Any]:
     applied = _migrate(conn, roles)
     created = [_name(queue) for queue in _listed(queues) if _create(conn, queue)]
     for group, users in (grants or {}).items():

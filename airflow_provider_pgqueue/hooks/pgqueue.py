@@ -140,7 +140,7 @@ class PgQueueHook(PostgresHook):
         """Install or upgrade the queue with the `options` of `core.install`, and return what was done."""
         with self._connected(conn) as session:
             summary = installation.install(session, queues, **options)
-        self.log.info("the queue is installed: %s", summary)
+        self.log.info("the queue %s: %s", "would be installed" if options.get("dry_run") else "is installed", summary)
         return summary
 
     # Verbs ------------------------------------------------------------------------------------------------------------

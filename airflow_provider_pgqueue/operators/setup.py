@@ -29,6 +29,8 @@ class PgQueueSetupOperator(QueueTask):
     :param grants: users by group role, such as `{"publisher": ["shop"], "consumer": ["packer"]}`; the users must exist.
     :param queue_grants: users by queue and privilege (publish, consume, observe), such as
         `{"orders": {"consume": ["packer"]}}`; those users reach no other queue.
+    :param dry_run: change nothing: do it in a transaction that is rolled back, and return what would be done. What
+        cannot be done fails the task as it would without. Meanwhile it takes the locks of an installation.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
@@ -39,8 +41,12 @@ class PgQueueSetupOperator(QueueTask):
         "cron": optional(truth),
         "cron_role": optional(text),
         "roles": optional(truth),
+        "dry_run": truth,
         "pgqueue_conn_id": text,
     }
+
+    # BaseOperator has a method of that name.
+    attributes: ClassVar[Mapping[str, str]] = {"dry_run": "dry_run_only"}
 
     def __init__(
         self,
@@ -51,6 +57,7 @@ class PgQueueSetupOperator(QueueTask):
         roles: bool | None = None,
         grants: Mapping[str, Users] | None = None,
         queue_grants: Mapping[str, Mapping[str, Users]] | None = None,
+        dry_run: bool = False,
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         **kwargs: Any,
     ) -> None:
@@ -61,6 +68,7 @@ class PgQueueSetupOperator(QueueTask):
         self.roles = roles
         self.grants = grants
         self.queue_grants = queue_grants
+        self.dry_run_only = dry_run
         self.pgqueue_conn_id = pgqueue_conn_id
         self.check_written()
 
@@ -74,7 +82,10 @@ class PgQueueSetupOperator(QueueTask):
             roles=self.roles,
             grants=self.grants,
             queue_grants=self.queue_grants,
+            dry_run=self.dry_run_only,
         )
+        if self.dry_run_only:
+            self.log.info("a dry run: nothing of this was done")
         if summary["upkeep_mode"] == "airflow":
             self.log.info("there is no pg_cron: run PgQueueUpkeepOperator every minute")
         return summary

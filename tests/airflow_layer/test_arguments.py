@@ -144,7 +144,7 @@ BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
         {"message": {"a": "x\0y"}},
     ],
     PgQueueSetupOperator: [
-        *({"cron": "yes"}, {"pgqueue_conn_id": 5}),
+        *({"cron": "yes"}, {"pgqueue_conn_id": 5}, {"dry_run": "yes"}),
         *({"queues": value} for value in (5, None, "Orders", [5], b"orders", [None], {"queue_name": "orders"})),
         *({"queues": [value]} for value in ({"queue_nam": "x"}, {}, {"queue_name": 5}, {"queue_name": "a", "max": 1})),
         *({"grants": value} for value in ([1], {"boss": "shop"}, {"publisher": 5}, {"publisher": [5]}, "publisher")),

@@ -84,6 +84,33 @@ def consume(**arguments: Any) -> PgQueueConsumeOperator:
 # Setup and upkeep -----------------------------------------------------------------------------------------------------
 
 
+def test_a_dry_run_of_the_setup_says_what_it_would_do_and_changes_nothing(
+    empty_dsn: str, airflow_connection: Callable[..., str], run: Run
+) -> None:
+    airflow_connection(empty_dsn)
+
+    def schema(conn: Connection) -> Any:
+        return conn.execute("SELECT to_regnamespace('messages'), count(*) FROM pg_class").fetchone()
+
+    with psycopg.connect(empty_dsn, autocommit=True) as conn:
+        before = schema(conn)
+        arguments: dict[str, Any] = {"task_id": "setup", "queues": ["orders"], "cron": False}
+        dry = run(PgQueueSetupOperator(**arguments, dry_run=True))
+        assert (dry["queues_created"], dry["migrations_applied"]) == (["orders"], [1])
+        assert schema(conn) == before
+        assert run(PgQueueSetupOperator(**arguments)) == dry
+        # What cannot be done is said, and the rest of it is not done either.
+        with pytest.raises(InvalidArgument, match="nobody_at_all"):
+            run(
+                PgQueueSetupOperator(
+                    **arguments | {"queues": ["bills"]}, grants={"publisher": "nobody_at_all"}, dry_run=True
+                )
+            )
+        again = run(PgQueueSetupOperator(**arguments | {"queues": ["orders", "bills"]}, dry_run=True))
+        assert (again["queues_created"], again["migrations_applied"]) == (["bills"], [])
+        assert conn.execute("SELECT queue_name FROM messages.queue WHERE queue_name = 'bills'").fetchone() is None
+
+
 def test_setup_makes_an_empty_database_ready(empty_dsn: str, airflow_connection: Callable[..., str], run: Run) -> None:
     airflow_connection(empty_dsn)
     setup = PgQueueSetupOperator(task_id="setup", queues=["orders", {"queue_name": "mail", "max_attempts": 1}])

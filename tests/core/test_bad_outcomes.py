@@ -113,8 +113,8 @@ def test_what_is_no_outcome_ends_the_consumer_and_costs_no_attempt(
         (1, "success"),
     ]
     # Later than the others, or it would be the first of its queue for ever, and all that come after it would wait.
-    later = "visible_at > clock_timestamp()"
-    left = conn.execute(f"SELECT message, attempts, lock_token, {later} FROM messages.message ORDER BY 1").fetchall()
+    query = "SELECT message, attempts, lock_token, visible_at > clock_timestamp() FROM messages.message ORDER BY 1"
+    left = conn.execute(query).fetchall()
     assert left == [(2, 0, None, True), (3, 0, None, False), (4, 0, None, False)]
 
 

@@ -25,6 +25,7 @@ CHECKS = [
     "cron_jobs",
     "cron_history",
     "schedules",
+    "dispatches",
     "held_snapshot",
     "prepared_transaction",
     "replication",
@@ -177,6 +178,23 @@ def test_a_schedule_that_is_overdue_is_named_and_running_the_schedules_cures(
     assert re.search(r"schedule nightly is late by 00:0[89]:", late.finding)
     cure(conn, late.cure)
     assert check(conn, "schedules").severity == "ok"
+
+
+def test_a_dispatch_that_nobody_reconciles_is_named_until_its_run_is_seen(
+    conn: Connection, queue: Callable[..., str]
+) -> None:
+    run(conn, verbs.publish(queue("orders"), 1))
+    (one,) = run(conn, verbs.dispatch_messages("orders", "pack"))
+    assert check(conn, "dispatches") == Finding("dispatches", "ok", "open dispatches: 1")
+    for hours, severity in ((4, "warning"), (7, "critical")):
+        conn.execute("UPDATE messages.dispatch SET opened_at = clock_timestamp() - make_interval(hours => %s)", [hours])
+        found = check(conn, "dispatches")
+        assert found.severity == severity
+        assert f"run {one.run_id} of DAG pack was last seen 0{hours}:00:0" in found.finding
+        assert "PgQueueReconcileOperator" in (found.cure or "")
+    # What the operator does.
+    run(conn, verbs.extend_dispatches([one.dispatch_id]))
+    assert check(conn, "dispatches").severity == "ok"
 
 
 # pg_cron --------------------------------------------------------------------------------------------------------------

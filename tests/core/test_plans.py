@@ -171,3 +171,32 @@ def test_what_became_of_messages_is_found_by_their_ids(
     plan = only(plans("SELECT messages.message_outcomes(ARRAY[1, 99])"), "chain")
     assert "message_pkey" in plan
     assert not re.search(r"Seq Scan on (messages\.)?message", plan)
+
+
+@pytest.mark.parametrize("collation", ["C", "POSIX"])  # "C" is that of session_user and of all names in the catalog
+def test_the_collation_of_an_argument_changes_no_plan(
+    conn: Connection, queue: Queue, plans: Callable[[str], list[str]], collation: str
+) -> None:
+    fill(conn, queue("orders"), 2000)
+    conn.execute("SELECT messages.publish_batch('orders', '[1, 2]', group_keys => ARRAY['a', 'a'])")
+
+    def scans(call: str, collated: str) -> set[str]:
+        conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority")
+        text = "\n".join(plans("SELECT messages." + call.replace("'me'", collated)))
+        return set(re.findall(r"Scan .*? on \w+|Sort  |Index Cond: .*?(?==)", text.replace("(", "")))
+
+    for call in (
+        "lease('orders', 1, '1 hour', 'me')",
+        "consume('orders', 1, 'me')",
+        "publish('orders', '1', reference => 'me')",
+        "publish('orders', '1', group_key => 'me')",
+        "publish_batch('orders', '[1, 2]', group_keys => ARRAY['a', 'me'])",
+        "publish('orders', '1', dedup_key => 'me', on_conflict => 'replace')",
+        "lease_named('me', 'orders', 1)",
+        "dead_causes('me')",
+    ):
+        scans(call, "'me'")  # so that both find what the first one left
+        assert scans(call, f"'me' COLLATE \"{collation}\"") == scans(call, "'me'"), call
+    for verb in ("status", "purge_queue", "alter_queue", "drop_queue"):
+        force = ", true" if verb == "drop_queue" else ""
+        conn.execute(f"SELECT messages.{verb}('orders' COLLATE \"{collation}\"{force})".encode())

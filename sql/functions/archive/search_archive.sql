@@ -21,7 +21,7 @@ BEGIN
     END IF;
     RETURN QUERY
     SELECT * FROM messages.archive_overview a
-     WHERE (search_archive.queue_name IS NULL OR a.queue_name = search_archive.queue_name)
+     WHERE (search_archive.queue_name IS NULL OR a.queue_name = search_archive.queue_name COLLATE "default")
        AND (search_archive.id IS NULL OR a.id = search_archive.id)
        AND (search_archive.reference IS NULL OR a.reference = search_archive.reference)
        AND (search_archive.result IS NULL OR a.result = search_archive.result)

@@ -12,7 +12,7 @@ BEGIN
     RETURN QUERY
     SELECT a.audit_id, a.at, a.login, a.application, a.acting_user, a.action, a.queue_name, a.arguments, a.affected
       FROM messages.audit a
-     WHERE (audit_log.queue_name IS NULL OR a.queue_name = audit_log.queue_name)
+     WHERE (audit_log.queue_name IS NULL OR a.queue_name = audit_log.queue_name COLLATE "default")
        AND (audit_log.since IS NULL OR a.at >= audit_log.since) AND (audit_log.until IS NULL OR a.at < audit_log.until)
        AND ((SELECT r.everything FROM messages.session_reach r)
             OR a.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))

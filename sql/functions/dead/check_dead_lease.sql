@@ -6,7 +6,7 @@ AS $$
 BEGIN
     PERFORM messages.check_access(check_dead_lease.queue_name, 'consume');
     IF check_dead_lease.queue_name IS NOT NULL
-       AND NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = check_dead_lease.queue_name) THEN
+       AND NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = check_dead_lease.queue_name COLLATE "default") THEN
         PERFORM messages.raise_unknown_queue(check_dead_lease.queue_name);
     END IF;
     IF max_messages IS NULL OR max_messages NOT BETWEEN 1 AND 10000 THEN

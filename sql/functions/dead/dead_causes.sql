@@ -9,7 +9,7 @@ AS $$
       FROM (SELECT d.queue_name, d.result, d.fingerprint, count(*) AS waiting, min(d.archived_at) AS first_at,
                    max(d.archived_at) AS last_at, max(d.id) AS newest_id
               FROM messages.dead_message d
-             WHERE (dead_causes.queue_name IS NULL OR d.queue_name = dead_causes.queue_name)
+             WHERE (dead_causes.queue_name IS NULL OR d.queue_name = dead_causes.queue_name COLLATE "default")
                AND ((SELECT r.everything FROM messages.session_reach r)
                     OR d.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
              GROUP BY d.queue_name, d.result, d.fingerprint) c

@@ -24,7 +24,7 @@ BEGIN
     PERFORM messages.check_number('max_messages', dead_ids.max_messages, 1, 10000000);
     RETURN QUERY
     SELECT d.id FROM messages.dead_message d
-     WHERE (dead_ids.queue_name IS NULL OR d.queue_name = dead_ids.queue_name)
+     WHERE (dead_ids.queue_name IS NULL OR d.queue_name = dead_ids.queue_name COLLATE "default")
        AND (dead_ids.results IS NULL OR d.result = ANY (dead_ids.results))
        AND (dead_ids.fingerprints IS NULL OR d.fingerprint = ANY (dead_ids.fingerprints))
        AND (dead_ids.ids IS NULL OR d.id = ANY (dead_ids.ids))

@@ -27,7 +27,7 @@ BEGIN
         SELECT h.queue_name, h.result, h.fingerprint, date_bin(dead_trend.step, h.bucket_at, steps.origin) AS at, h.bucket_at, h.messages
           FROM messages.history_cause h
          WHERE h.bucket_at >= steps.first_at AND h.bucket_at < steps.end_at
-           AND (dead_trend.queue_name IS NULL OR h.queue_name = dead_trend.queue_name)
+           AND (dead_trend.queue_name IS NULL OR h.queue_name = dead_trend.queue_name COLLATE "default")
            AND CASE h.grain WHEN 'minute' THEN h.bucket_at >= kept.minutes
                             WHEN 'hour' THEN h.bucket_at >= kept.hours AND h.bucket_at < kept.minutes ELSE h.bucket_at < kept.hours END
            AND ((SELECT r.everything FROM messages.session_reach r)

@@ -32,7 +32,7 @@ BEGIN
         RETURN QUERY
         WITH picked AS MATERIALIZED (
             SELECT d.id FROM messages.dead_message d
-             WHERE (lease_dead.queue_name IS NULL OR d.queue_name = lease_dead.queue_name)
+             WHERE (lease_dead.queue_name IS NULL OR d.queue_name = lease_dead.queue_name COLLATE "default")
                AND (lease_dead.results IS NULL OR d.result = ANY (lease_dead.results))
                AND (lease_dead.fingerprint IS NULL OR d.fingerprint = lease_dead.fingerprint)
                AND (lease_dead.ids IS NULL OR d.id = ANY (lease_dead.ids))

@@ -27,10 +27,10 @@ BEGIN
     -- One dispatcher counts and opens at a time, or two would exceed max_open together, and give a cause two runs.
     PERFORM pg_advisory_xact_lock(hashtextextended(format('messages.dispatch/%s/%s', dispatch_dead.queue_name, dispatch_dead.dag_id), 0));
     SELECT dispatch_dead.max_open - count(*) INTO room FROM messages.dispatch d
-     WHERE d.queue_name = dispatch_dead.queue_name AND d.dag_id = dispatch_dead.dag_id AND d.ended_at IS NULL;
+     WHERE d.queue_name = dispatch_dead.queue_name COLLATE "default" AND d.dag_id = dispatch_dead.dag_id AND d.ended_at IS NULL;
     FOR cause IN
         SELECT d.fingerprint FROM messages.dead_message d
-         WHERE d.queue_name = dispatch_dead.queue_name AND d.dispatch_id IS NULL AND d.fingerprint IS NOT NULL
+         WHERE d.queue_name = dispatch_dead.queue_name COLLATE "default" AND d.dispatch_id IS NULL AND d.fingerprint IS NOT NULL
            AND (dispatch_dead.results IS NULL OR d.result = ANY (dispatch_dead.results))
            AND (dispatch_dead.max_requeues IS NULL OR d.requeues < dispatch_dead.max_requeues)
            AND (d.lock_expires_at IS NULL OR d.lock_expires_at <= clock_timestamp())
@@ -40,19 +40,19 @@ BEGIN
         -- One run of a cause at a time; after a run that failed the next one waits, each time twice as long, up to a day.
         CONTINUE WHEN EXISTS (
             SELECT FROM messages.dispatch d
-             WHERE d.queue_name = dispatch_dead.queue_name AND d.dag_id = dispatch_dead.dag_id AND d.fingerprint = cause.fingerprint
+             WHERE d.queue_name = dispatch_dead.queue_name COLLATE "default" AND d.dag_id = dispatch_dead.dag_id AND d.fingerprint = cause.fingerprint
                AND d.ended_at IS NULL);
         CONTINUE WHEN (
             SELECT max(d.ended_at) + least('1 day', dispatch_dead.retry_after * 2 ^ least(count(*) - 1, 20)) FROM messages.dispatch d
-             WHERE d.queue_name = dispatch_dead.queue_name AND d.dag_id = dispatch_dead.dag_id AND d.fingerprint = cause.fingerprint
+             WHERE d.queue_name = dispatch_dead.queue_name COLLATE "default" AND d.dag_id = dispatch_dead.dag_id AND d.fingerprint = cause.fingerprint
                AND d.result IN ('failed', 'lost')
                AND d.dispatch_id > (SELECT coalesce(max(s.dispatch_id), 0) FROM messages.dispatch s
-                                     WHERE s.queue_name = dispatch_dead.queue_name AND s.dag_id = dispatch_dead.dag_id
+                                     WHERE s.queue_name = dispatch_dead.queue_name COLLATE "default" AND s.dag_id = dispatch_dead.dag_id
                                        AND s.fingerprint = cause.fingerprint AND s.result = 'success')) > clock_timestamp();
         number := nextval('messages.dispatch_dispatch_id_seq');
         WITH picked AS MATERIALIZED (
             SELECT d.id FROM messages.dead_message d
-             WHERE d.queue_name = dispatch_dead.queue_name AND d.fingerprint = cause.fingerprint AND d.dispatch_id IS NULL
+             WHERE d.queue_name = dispatch_dead.queue_name COLLATE "default" AND d.fingerprint = cause.fingerprint AND d.dispatch_id IS NULL
                AND (dispatch_dead.results IS NULL OR d.result = ANY (dispatch_dead.results))
                AND (dispatch_dead.max_requeues IS NULL OR d.requeues < dispatch_dead.max_requeues)
                AND (d.lock_expires_at IS NULL OR d.lock_expires_at <= clock_timestamp())

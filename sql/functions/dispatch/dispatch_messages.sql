@@ -34,7 +34,7 @@ BEGIN
     -- One dispatcher counts and opens at a time, or two would exceed max_open together.
     PERFORM pg_advisory_xact_lock(hashtextextended(format('messages.dispatch/%s/%s', dispatch_messages.queue_name, dispatch_messages.dag_id), 0));
     SELECT dispatch_messages.max_open - count(*) INTO room FROM messages.dispatch d
-     WHERE d.queue_name = dispatch_messages.queue_name AND d.dag_id = dispatch_messages.dag_id AND d.ended_at IS NULL;
+     WHERE d.queue_name = dispatch_messages.queue_name COLLATE "default" AND d.dag_id = dispatch_messages.dag_id AND d.ended_at IS NULL;
     IF room < 1 THEN
         RETURN;
     END IF;
@@ -61,7 +61,7 @@ BEGIN
         room := room - 1;
         -- A run that was refused never was, so its id is free; any other of this message and attempt is a run of its own.
         DELETE FROM messages.dispatch d
-         WHERE d.dag_id = dispatch_messages.dag_id AND d.result = 'refused' AND d.queue_name = dispatch_messages.queue_name
+         WHERE d.dag_id = dispatch_messages.dag_id AND d.result = 'refused' AND d.queue_name = dispatch_messages.queue_name COLLATE "default"
            AND d.run_id = format('pgqueue__%s__%s__%s', dispatch_messages.queue_name, batch.ids[1], batch.attempt);
         INSERT INTO messages.dispatch (queue_name, dag_id, run_id, on_failure, lease_for, dispatched_by, lock_token, ids)
         VALUES (dispatch_messages.queue_name, dispatch_messages.dag_id,

@@ -10,7 +10,7 @@ BEGIN
     RETURN QUERY
     SELECT d.dispatch_id, d.queue_name, d.dag_id, d.run_id, d.ids, d.opened_at, d.started_at, d.seen_at, d.fingerprint FROM messages.dispatch d
      WHERE d.ended_at IS NULL
-       AND (open_dispatches.queue_name IS NULL OR d.queue_name = open_dispatches.queue_name)
+       AND (open_dispatches.queue_name IS NULL OR d.queue_name = open_dispatches.queue_name COLLATE "default")
        AND (open_dispatches.dag_id IS NULL OR d.dag_id = open_dispatches.dag_id)
        AND ((SELECT r.everything FROM messages.session_reach r) OR d.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
      ORDER BY d.dispatch_id;

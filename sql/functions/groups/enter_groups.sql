@@ -24,23 +24,23 @@ BEGIN
     -- A dead head that was requeued gets its place back.
     IF num_nonnulls(VARIADIC requeued_from) > 0 THEN
         UPDATE messages.group_head h SET id = again.id FROM unnest(ids, group_keys, requeued_from) AS again (id, group_key, requeued_from)
-         WHERE h.queue_name = enter_groups.queue_name AND h.group_key = again.group_key AND h.id = again.requeued_from;
+         WHERE h.queue_name = enter_groups.queue_name COLLATE "C" AND h.group_key = again.group_key COLLATE "C" AND h.id = again.requeued_from;
     END IF;
     -- The groups without a head, as far as can be seen, each with its first message. Asked once for each group.
     SELECT array_agg(g.group_key) AS group_keys, array_agg(g.id) AS ids INTO fresh
       FROM (SELECT m.group_key, min(m.id) AS id FROM unnest(ids, group_keys) AS m (id, group_key)
              WHERE m.group_key IS NOT NULL GROUP BY m.group_key OFFSET 0) g
      WHERE CASE WHEN EXISTS (SELECT FROM messages.group_head h
-                              WHERE h.queue_name = enter_groups.queue_name AND h.group_key = g.group_key) THEN false ELSE true END;
+                              WHERE h.queue_name = enter_groups.queue_name COLLATE "C" AND h.group_key = g.group_key COLLATE "C") THEN false ELSE true END;
     IF fresh.ids IS NOT NULL THEN
         -- What waits without a head was there before.
-        IF busy <> '{}' OR EXISTS (SELECT FROM messages.group_without_head w WHERE w.queue_name = enter_groups.queue_name) THEN
+        IF busy <> '{}' OR EXISTS (SELECT FROM messages.group_without_head w WHERE w.queue_name = enter_groups.queue_name COLLATE "default") THEN
             missed := fresh.group_keys;
             SELECT array_agg(g.group_key) AS group_keys, array_agg(g.id) AS ids INTO fresh
               FROM unnest(fresh.group_keys, fresh.ids) AS g (group_key, id)
              WHERE messages.group_lock_key(enter_groups.queue_name, g.group_key) <> ALL (busy)
                AND NOT EXISTS (SELECT FROM messages.group_without_head w
-                                WHERE w.queue_name = enter_groups.queue_name AND w.group_key = g.group_key);
+                                WHERE w.queue_name = enter_groups.queue_name COLLATE "default" AND w.group_key = g.group_key COLLATE "default");
         END IF;
         IF fresh.ids IS NOT NULL THEN
             started := messages.start_groups(enter_groups.queue_name, fresh.group_keys, fresh.ids);
@@ -55,7 +55,7 @@ BEGIN
         SELECT m.id, m.group_key, m.place,
                head.id IS NULL AND m.group_key IS NOT NULL AND (requeued_from IS NULL OR NOT EXISTS (
                    SELECT FROM messages.group_head h
-                    WHERE h.queue_name = enter_groups.queue_name AND h.group_key = m.group_key AND h.id = m.id)) AS waits
+                    WHERE h.queue_name = enter_groups.queue_name COLLATE "C" AND h.group_key = m.group_key COLLATE "C" AND h.id = m.id)) AS waits
           FROM unnest(ids, group_keys) WITH ORDINALITY AS m (id, group_key, place) LEFT JOIN unnest(fresh.ids) AS head (id) ON head.id = m.id),
     follower AS (
         INSERT INTO messages.group_follower (group_hash, queue_name, group_key, id)

@@ -12,11 +12,11 @@ BEGIN
     -- Whoever holds the row does the rest. A head that was just finished is nobody else's business.
     IF finished IS NULL THEN
         PERFORM FROM messages.group_head h
-          WHERE h.queue_name = make_next_of_group_ready.queue_name AND h.group_key = make_next_of_group_ready.group_key AND h.id IS NULL
+          WHERE h.queue_name = make_next_of_group_ready.queue_name COLLATE "C" AND h.group_key = make_next_of_group_ready.group_key COLLATE "C" AND h.id IS NULL
             FOR UPDATE SKIP LOCKED;
     ELSE
         PERFORM FROM messages.group_head h
-          WHERE h.queue_name = make_next_of_group_ready.queue_name AND h.group_key = make_next_of_group_ready.group_key AND h.id = finished
+          WHERE h.queue_name = make_next_of_group_ready.queue_name COLLATE "C" AND h.group_key = make_next_of_group_ready.group_key COLLATE "C" AND h.id = finished
             FOR UPDATE;
     END IF;
     IF NOT FOUND THEN
@@ -24,11 +24,11 @@ BEGIN
     END IF;
     LOOP
         SELECT f.id INTO first FROM messages.group_follower f
-         WHERE f.group_hash = hash AND f.queue_name = make_next_of_group_ready.queue_name AND f.group_key = make_next_of_group_ready.group_key ORDER BY f.id LIMIT 1;
+         WHERE f.group_hash = hash AND f.queue_name = make_next_of_group_ready.queue_name COLLATE "default" AND f.group_key = make_next_of_group_ready.group_key COLLATE "default" ORDER BY f.id LIMIT 1;
         IF NOT FOUND THEN
             IF alone THEN
                 DELETE FROM messages.group_head h
-                 WHERE h.queue_name = make_next_of_group_ready.queue_name AND h.group_key = make_next_of_group_ready.group_key;
+                 WHERE h.queue_name = make_next_of_group_ready.queue_name COLLATE "C" AND h.group_key = make_next_of_group_ready.group_key COLLATE "C";
                 RETURN false;
             END IF;
             -- Somebody may be publishing to the group, unseen: do not wait, but leave it to the next sweep. Once nobody is,
@@ -52,7 +52,7 @@ BEGIN
          WHERE f.group_hash = hash AND f.id = first;
         CONTINUE WHEN next.id IS NULL;                             -- purged just now
         UPDATE messages.group_head h SET id = next.id
-         WHERE h.queue_name = make_next_of_group_ready.queue_name AND h.group_key = make_next_of_group_ready.group_key;
+         WHERE h.queue_name = make_next_of_group_ready.queue_name COLLATE "C" AND h.group_key = make_next_of_group_ready.group_key COLLATE "C";
         IF next.visible_at < messages.stored_moment(next.low_water) THEN
             PERFORM messages.store_moment(next.low_water, next.visible_at);
         END IF;
@@ -65,7 +65,7 @@ BEGIN
         RETURN true;
     END LOOP;
     UPDATE messages.group_head h SET id = NULL
-     WHERE h.queue_name = make_next_of_group_ready.queue_name AND h.group_key = make_next_of_group_ready.group_key AND h.id IS NOT NULL;
+     WHERE h.queue_name = make_next_of_group_ready.queue_name COLLATE "C" AND h.group_key = make_next_of_group_ready.group_key COLLATE "C" AND h.id IS NOT NULL;
     INSERT INTO messages.group_without_head (queue_name, group_key)
     VALUES (make_next_of_group_ready.queue_name, make_next_of_group_ready.group_key);
     RETURN false;

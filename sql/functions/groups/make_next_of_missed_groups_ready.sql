@@ -10,7 +10,7 @@ DECLARE
 BEGIN
     WITH missed AS (
         DELETE FROM messages.group_without_head WHERE id = ANY (ARRAY(
-            SELECT w.id FROM messages.group_without_head w WHERE w.queue_name = make_next_of_missed_groups_ready.queue_name
+            SELECT w.id FROM messages.group_without_head w WHERE w.queue_name = make_next_of_missed_groups_ready.queue_name COLLATE "default"
              ORDER BY w.id LIMIT max_groups FOR UPDATE SKIP LOCKED))
         RETURNING group_key)
     SELECT array_agg(DISTINCT m.group_key) INTO missed FROM missed m;
@@ -26,10 +26,10 @@ BEGIN
         SELECT g.key FROM unnest(missed) AS g (key)
          WHERE g.key <> ALL (later)
            AND NOT EXISTS (SELECT FROM messages.group_head h
-                            WHERE h.queue_name = make_next_of_missed_groups_ready.queue_name AND h.group_key = g.key)
+                            WHERE h.queue_name = make_next_of_missed_groups_ready.queue_name COLLATE "C" AND h.group_key = g.key COLLATE "C")
            AND EXISTS (SELECT FROM messages.group_follower f
                         WHERE f.group_hash = hashtextextended(g.key, hashtextextended(make_next_of_missed_groups_ready.queue_name, 0))
-                          AND f.queue_name = make_next_of_missed_groups_ready.queue_name AND f.group_key = g.key));
+                          AND f.queue_name = make_next_of_missed_groups_ready.queue_name COLLATE "default" AND f.group_key = g.key COLLATE "default"));
     WHILE orphans <> '{}' LOOP
         started := messages.start_groups(make_next_of_missed_groups_ready.queue_name, orphans[:50], NULL);
         later := later || ARRAY(SELECT o.key FROM unnest(orphans[:50]) AS o (key) WHERE o.key <> ALL (started));

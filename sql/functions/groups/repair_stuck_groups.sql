@@ -9,14 +9,14 @@ BEGIN
     -- somebody else is changing is left to the next time.
     stuck := ARRAY(
         SELECT h.group_key FROM messages.group_head h JOIN messages.queue q ON q.queue_name = h.queue_name
-         WHERE h.queue_name = repair_stuck_groups.queue_name
+         WHERE h.queue_name = repair_stuck_groups.queue_name COLLATE "C"
            AND NOT EXISTS (SELECT FROM messages.message m WHERE m.id = h.id)
            AND NOT (q.on_dead_head = 'block' AND EXISTS (SELECT FROM messages.dead_message d WHERE d.id = h.id))
            FOR UPDATE OF h SKIP LOCKED);
     -- Asked again, because a row may have got a newer head before it was locked.
     WITH freed AS (
         UPDATE messages.group_head h SET id = NULL
-         WHERE h.queue_name = repair_stuck_groups.queue_name AND h.group_key = ANY (stuck)
+         WHERE h.queue_name = repair_stuck_groups.queue_name COLLATE "C" AND h.group_key = ANY (stuck COLLATE "C")
            AND NOT EXISTS (SELECT FROM messages.message m WHERE m.id = h.id)
            AND NOT EXISTS (SELECT FROM messages.dead_message d JOIN messages.queue q ON q.queue_name = h.queue_name
                             WHERE d.id = h.id AND q.on_dead_head = 'block')

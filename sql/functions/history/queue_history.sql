@@ -16,8 +16,8 @@ DECLARE
     steps record;
 BEGIN
     PERFORM messages.check_access(queue_history.queue_name, 'observe');
-    IF queue_history.queue_name IS NULL OR NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = queue_history.queue_name)
-       AND NOT EXISTS (SELECT FROM messages.history h WHERE h.queue_name = queue_history.queue_name) THEN
+    IF queue_history.queue_name IS NULL OR NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = queue_history.queue_name COLLATE "default")
+       AND NOT EXISTS (SELECT FROM messages.history h WHERE h.queue_name = queue_history.queue_name COLLATE "default") THEN
         PERFORM messages.raise_unknown_queue(queue_history.queue_name);
     END IF;
     SELECT * INTO steps FROM messages.history_steps(queue_history.since, queue_history.until, queue_history.step);
@@ -28,7 +28,7 @@ BEGIN
     noted AS MATERIALIZED (
         SELECT date_bin(queue_history.step, h.bucket_at, steps.origin) AS at, h.*
           FROM messages.history h CROSS JOIN kept k
-         WHERE h.queue_name = queue_history.queue_name AND h.bucket_at >= steps.first_at AND h.bucket_at < steps.end_at
+         WHERE h.queue_name = queue_history.queue_name COLLATE "default" AND h.bucket_at >= steps.first_at AND h.bucket_at < steps.end_at
            AND CASE h.grain WHEN 'minute' THEN h.bucket_at >= k.minutes WHEN 'hour' THEN h.bucket_at >= k.hours AND h.bucket_at < k.minutes
                             ELSE h.bucket_at < k.hours END),
     total AS (
@@ -53,7 +53,7 @@ BEGIN
         SELECT o.* FROM unnest(ARRAY['minute', 'hour', 'day']) AS g (grain)
          CROSS JOIN LATERAL (
             SELECT h.* FROM messages.history h
-             WHERE h.queue_name = queue_history.queue_name AND h.grain = g.grain AND h.bucket_at < steps.first_at AND h.depth IS NOT NULL
+             WHERE h.queue_name = queue_history.queue_name COLLATE "default" AND h.grain = g.grain AND h.bucket_at < steps.first_at AND h.depth IS NOT NULL
              ORDER BY h.bucket_at DESC LIMIT 1) o
          ORDER BY o.bucket_at DESC LIMIT 1),
     bucket AS (

@@ -25,7 +25,7 @@ BEGIN
                'epoch'::timestamptz + pg_sequence_last_value(p.low_water) * interval '1 us' AS low_water,
                'epoch'::timestamptz + pg_sequence_last_value(p.sweep_due) * interval '1 us' AS sweep_due
           FROM messages.queue q JOIN messages.queue_priority p ON p.queue_name = q.queue_name
-         WHERE q.queue_name = consume.queue_name AND NOT p.follows ORDER BY p.priority DESC
+         WHERE q.queue_name = consume.queue_name COLLATE "default" AND NOT p.follows ORDER BY p.priority DESC
     LOOP
         IF NOT known THEN
             known := true;
@@ -47,7 +47,7 @@ BEGIN
             WITH ready AS MATERIALIZED (
                 SELECT m.ctid AS place, m.visible_at
                   FROM messages.message m
-                 WHERE m.queue_name = consume.queue_name AND m.priority = chosen
+                 WHERE m.queue_name = consume.queue_name COLLATE "default" AND m.priority = chosen
                    AND m.visible_at >= from_at AND m.visible_at <= moment
                    AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > moment)
                  ORDER BY m.visible_at LIMIT wanted FOR UPDATE SKIP LOCKED),

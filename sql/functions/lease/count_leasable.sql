@@ -7,12 +7,12 @@ BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('messages.counted_lease.' || count_leasable.queue_name, 0));
     DELETE FROM messages.counted_lease WHERE ctid = ANY (ARRAY(
         SELECT c.ctid FROM messages.counted_lease c
-         WHERE c.queue_name = count_leasable.queue_name
+         WHERE c.queue_name = count_leasable.queue_name COLLATE "default"
            AND NOT EXISTS (SELECT FROM messages.message m
                             WHERE m.id = c.id AND m.lock_token IS NOT DISTINCT FROM c.lock_token AND m.lock_expires_at > clock_timestamp())
            FOR UPDATE SKIP LOCKED));       -- plain SQL is about to lease what is locked
     RETURN greatest(0, count_leasable.max_leased - (
-        SELECT count(*) FROM messages.counted_lease c WHERE c.queue_name = count_leasable.queue_name));
+        SELECT count(*) FROM messages.counted_lease c WHERE c.queue_name = count_leasable.queue_name COLLATE "default"));
 END $$;
 COMMENT ON FUNCTION messages.count_leasable(text, integer) IS
     'How many more messages of a queue with a max_leased may be leased; keeps other leases of this queue out until the commit.';

@@ -8,7 +8,7 @@ BEGIN
     PERFORM messages.check_access(end_named_leases.queue_name, 'consume');
     -- The name stays for a day, so that a late task of an old batch leases nothing under it.
     UPDATE messages.named_lease n SET lock_token = NULL, ids = '{}'
-     WHERE split_part(n.lease_name, '/', 1) = end_named_leases.stream AND n.queue_name = end_named_leases.queue_name
+     WHERE split_part(n.lease_name, '/', 1) = end_named_leases.stream AND n.queue_name = end_named_leases.queue_name COLLATE "default"
        AND n.made_by = session_user AND n.lock_token IS NOT NULL
        AND CASE WHEN split_part(n.lease_name, '/', 2) ~ '^[0-9]{1,18}$'
                 THEN split_part(n.lease_name, '/', 2)::bigint < end_named_leases.before_batch END;

@@ -7,7 +7,7 @@ AS $$
 BEGIN
     -- In the order of the index, so the highest is first.
     RETURN (SELECT m.priority FROM messages.message m
-             WHERE m.queue_name = first_of_band.queue_name AND m.priority = ANY (first_of_band.band)
+             WHERE m.queue_name = first_of_band.queue_name COLLATE "default" AND m.priority = ANY (first_of_band.band)
                AND m.visible_at >= first_of_band.from_at AND m.visible_at <= first_of_band.moment AND m.lock_expires_at IS NULL
              LIMIT 1);
 END $$;

@@ -12,7 +12,7 @@ BEGIN
     PERFORM messages.check_access(free_locked_batches.queue_name, 'consume');
     FOR batch IN
         SELECT b.* FROM messages.locked_batch b
-         WHERE b.queue_name = free_locked_batches.queue_name
+         WHERE b.queue_name = free_locked_batches.queue_name COLLATE "default"
            AND CASE WHEN free_locked_batches.lock_token IS NOT NULL THEN b.lock_token = free_locked_batches.lock_token
                     ELSE pg_try_advisory_xact_lock(hashtextextended('messages.locked_batch.' || b.lock_token, 0)) END
     LOOP

@@ -34,7 +34,7 @@ BEGIN
                'epoch'::timestamptz + pg_sequence_last_value(p.low_water) * interval '1 us' AS low_water,
                'epoch'::timestamptz + pg_sequence_last_value(p.sweep_due) * interval '1 us' AS sweep_due
           FROM messages.queue q JOIN messages.queue_priority p ON p.queue_name = q.queue_name
-         WHERE q.queue_name = lease.queue_name AND NOT p.follows ORDER BY p.priority DESC
+         WHERE q.queue_name = lease.queue_name COLLATE "default" AND NOT p.follows ORDER BY p.priority DESC
     LOOP
         IF until IS NULL THEN
             IF level.paused OR wanted IS NULL OR wanted < 1 OR wanted > 10000 OR lease.lease_for IS NOT NULL
@@ -45,7 +45,7 @@ BEGIN
             IF level.low_water IS NULL THEN
                 -- Nobody leased here before, or the queue got a max_leased while this call waited for the mark.
                 IF level.low_water_mark IS DISTINCT FROM (SELECT p.low_water FROM messages.queue_priority p
-                                                           WHERE p.queue_name = lease.queue_name AND p.priority = level.priority) THEN
+                                                           WHERE p.queue_name = lease.queue_name COLLATE "default" AND p.priority = level.priority) THEN
                     RETURN QUERY SELECT * FROM messages.lease(lease.queue_name, lease.max_messages, lease.lease_for,
                                                               lease.locked_by, lease.topic, lease.headers);
                     RETURN;
@@ -74,7 +74,7 @@ BEGIN
             WITH ready AS MATERIALIZED (
                 SELECT m.ctid AS place, m.visible_at
                   FROM messages.message m
-                 WHERE m.queue_name = lease.queue_name AND m.priority = chosen
+                 WHERE m.queue_name = lease.queue_name COLLATE "default" AND m.priority = chosen
                    AND m.visible_at >= from_at AND m.visible_at <= moment
                    AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > moment)
                    AND (pattern IS NULL OR '.' || m.topic ~ pattern)

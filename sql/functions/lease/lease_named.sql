@@ -26,12 +26,12 @@ BEGIN
         noted AS (
             UPDATE messages.named_lease n SET lock_token = l.tokens[1], ids = l.ids, expires_at = l.lock_expires_at
               FROM (SELECT array_agg(lock_token) AS tokens, array_agg(id) AS ids, max(lock_expires_at) AS lock_expires_at FROM leased) l
-             WHERE n.made_by = session_user AND n.lease_name = lease_named.lease_name AND l.ids IS NOT NULL)
+             WHERE n.made_by = session_user AND n.lease_name = lease_named.lease_name COLLATE "default" AND l.ids IS NOT NULL)
         SELECT * FROM leased;
         RETURN;
     END IF;
     SELECT * INTO known FROM messages.named_lease n
-     WHERE n.made_by = session_user AND n.lease_name = lease_named.lease_name FOR UPDATE;
+     WHERE n.made_by = session_user AND n.lease_name = lease_named.lease_name COLLATE "default" FOR UPDATE;
     IF known.queue_name <> lease_named.queue_name THEN
         RAISE EXCEPTION 'the lease name % is in use for queue %', quote_literal(lease_named.lease_name), quote_literal(known.queue_name)
             USING ERRCODE = 'PQ004', HINT = 'Give each stream a name of its own.';
@@ -40,7 +40,7 @@ BEGIN
     until := clock_timestamp() + coalesce(lease_named.lease_for,
                                           (SELECT q.lease_for FROM messages.queue q WHERE q.queue_name = known.queue_name));
     UPDATE messages.named_lease n SET expires_at = until
-     WHERE n.made_by = session_user AND n.lease_name = lease_named.lease_name AND n.lock_token IS NOT NULL;
+     WHERE n.made_by = session_user AND n.lease_name = lease_named.lease_name COLLATE "default" AND n.lock_token IS NOT NULL;
     RETURN QUERY
     WITH held AS (
         UPDATE messages.message m SET lock_expires_at = greatest(m.lock_expires_at, until)

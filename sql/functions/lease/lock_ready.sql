@@ -11,7 +11,7 @@ DECLARE
     pattern text        := CASE WHEN lock_ready.topic IS NOT NULL THEN messages.topic_regex(lock_ready.topic) END;
     policy  messages.queue;
 BEGIN
-    SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = lock_ready.queue_name;
+    SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = lock_ready.queue_name COLLATE "default";
     IF NOT FOUND THEN
         PERFORM messages.raise_unknown_queue(lock_ready.queue_name);
     END IF;
@@ -28,7 +28,7 @@ BEGIN
     WITH ready AS MATERIALIZED (
         SELECT m.*
           FROM messages.message m
-         WHERE m.queue_name = lock_ready.queue_name AND m.visible_at <= moment
+         WHERE m.queue_name = lock_ready.queue_name COLLATE "default" AND m.visible_at <= moment
            AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > moment)
            AND (pattern IS NULL OR '.' || m.topic ~ pattern)
          ORDER BY m.priority DESC, m.visible_at LIMIT lock_ready.max_messages FOR UPDATE SKIP LOCKED)

@@ -7,7 +7,7 @@ AS $$
     -- What was just leased was the oldest: in the order of the leases it is found before what waits.
     INSERT INTO messages.counted_lease (queue_name, id, lock_token)
     SELECT m.queue_name, m.id, m.lock_token FROM messages.message m
-     WHERE m.queue_name = record_counted_leases.queue_name
+     WHERE m.queue_name = record_counted_leases.queue_name COLLATE "default"
        AND CASE WHEN record_counted_leases.lock_token IS NULL THEN m.lock_expires_at > clock_timestamp()
                 ELSE m.lock_token = record_counted_leases.lock_token END
      ORDER BY m.priority DESC, m.visible_at LIMIT record_counted_leases.number

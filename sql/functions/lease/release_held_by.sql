@@ -15,7 +15,7 @@ BEGIN
     -- Reads the whole queue: no index has the lease in it, so that a lease stays cheap.
     FOR held IN
         SELECT m.lock_token, array_agg(m.id) AS ids FROM messages.message m
-         WHERE m.queue_name = release_held_by.queue_name AND m.lock_expires_at > clock_timestamp() AND m.lock_token IS NOT NULL
+         WHERE m.queue_name = release_held_by.queue_name COLLATE "default" AND m.lock_expires_at > clock_timestamp() AND m.lock_token IS NOT NULL
            AND (m.locked_by = release_held_by.holder OR starts_with(m.locked_by, release_held_by.holder || '/'))
          GROUP BY m.lock_token
     LOOP

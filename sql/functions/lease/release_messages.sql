@@ -9,7 +9,7 @@ BEGIN
     PERFORM messages.check_number('the number of ids', cardinality(release_messages.ids), 0, 10000);
     FOR held IN
         SELECT m.lock_token, array_agg(m.id) AS ids FROM messages.message m
-         WHERE m.id = ANY (release_messages.ids) AND m.queue_name = release_messages.queue_name
+         WHERE m.id = ANY (release_messages.ids) AND m.queue_name = release_messages.queue_name COLLATE "default"
            AND m.lock_expires_at > clock_timestamp() AND m.lock_token IS NOT NULL
          GROUP BY m.lock_token ORDER BY min(m.id)
     LOOP

@@ -16,7 +16,7 @@ BEGIN
     END IF;
     names := ARRAY(
         SELECT q.queue_name FROM messages.queue q
-         WHERE (workers.queue_name IS NULL OR q.queue_name = workers.queue_name)
+         WHERE (workers.queue_name IS NULL OR q.queue_name = workers.queue_name COLLATE "default")
            AND ((SELECT r.everything FROM messages.session_reach r)
                 OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r)));
     -- Leases lie at the head, and no index has them: as far as status() looks.

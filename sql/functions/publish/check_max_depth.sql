@@ -16,7 +16,7 @@ DECLARE
     young   bigint;
     open    bigint;
 BEGIN
-    SELECT * INTO queue FROM messages.queue q WHERE q.queue_name = check_max_depth.queue_name;
+    SELECT * INTO queue FROM messages.queue q WHERE q.queue_name = check_max_depth.queue_name COLLATE "default";
     -- What this transaction publishes is seen by nobody before the commit, but its locks are: the largest says how much it
     -- is, rounded up by at most an eighth, so that a long transaction needs few.
     own := arrived + CASE WHEN current_setting(setting, true) ~ '^[0-9]{1,9}$' THEN current_setting(setting, true)::bigint ELSE 0 END;
@@ -44,7 +44,7 @@ BEGIN
                AND l.pid IS DISTINCT FROM pg_backend_pid()
              GROUP BY l.virtualtransaction) others;
         SELECT queue.max_depth - open - count(*), count(*) FILTER (WHERE counted.created_at >= now()) INTO free, young FROM (
-            SELECT m.created_at FROM messages.message m WHERE m.queue_name = check_max_depth.queue_name
+            SELECT m.created_at FROM messages.message m WHERE m.queue_name = check_max_depth.queue_name COLLATE "default"
              ORDER BY m.priority DESC, m.visible_at LIMIT queue.max_depth + arrived) AS counted;
         -- What open transactions published may go with them, and then the queue is not full. Nor does a pause pay where the
         -- room lasts for long.

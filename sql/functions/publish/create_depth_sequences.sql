@@ -12,6 +12,6 @@ BEGIN
     EXECUTE format('CREATE SEQUENCE %s AS bigint MINVALUE 0', last);
     EXECUTE format('CREATE SEQUENCE %s AS bigint', due);
     UPDATE messages.queue q SET depth_number = own::regclass, depth_last = last::regclass, depth_recount_at = due::regclass
-     WHERE q.queue_name = create_depth_sequences.queue_name;
+     WHERE q.queue_name = create_depth_sequences.queue_name COLLATE "default";
 END $$;
 COMMENT ON FUNCTION messages.create_depth_sequences(text) IS 'Creates the sequences of a queue that gets a max_depth for the first time.';

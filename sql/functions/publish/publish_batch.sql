@@ -47,7 +47,7 @@ BEGIN
                     THEN messages.enter_groups(q.queue_name, ids, publish_batch.group_keys) END AS waits
           FROM messages.queue q
           JOIN messages.queue_priority p ON p.queue_name = q.queue_name AND p.priority = publish_batch.priority
-         WHERE q.queue_name = publish_batch.queue_name AND q.max_depth IS NULL
+         WHERE q.queue_name = publish_batch.queue_name COLLATE "default" AND q.max_depth IS NULL
            AND pg_column_size(publish_batch.messages #> '{}') <= q.max_body_bytes
            AND CASE WHEN q.notify <> 'off'
                      AND coalesce(pg_sequence_last_value('messages.rings_paused_until') < extract(epoch FROM moment) * 1000000, true)

@@ -37,7 +37,7 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give skip or replace.';
     END IF;
     SELECT q.dedup_window, q.max_body_bytes INTO limits
-      FROM messages.queue q WHERE q.queue_name = publish_deduplicated.queue_name;
+      FROM messages.queue q WHERE q.queue_name = publish_deduplicated.queue_name COLLATE "default";
     IF NOT FOUND THEN
         PERFORM messages.raise_unknown_queue(publish_deduplicated.queue_name);
     END IF;
@@ -65,7 +65,7 @@ BEGIN
              WHERE d.expires_at <= moment;
             EXIT WHEN FOUND;
             SELECT d.id INTO known FROM messages.dedup d
-             WHERE d.queue_name = publish_deduplicated.queue_name AND d.dedup_key = item.dedup_key FOR UPDATE;
+             WHERE d.queue_name = publish_deduplicated.queue_name COLLATE "default" AND d.dedup_key = item.dedup_key COLLATE "default" FOR UPDATE;
             CONTINUE WHEN NOT FOUND;                               -- it expired just now
             IF publish_deduplicated.on_conflict = 'replace' AND known <> ALL (ids) THEN
                 UPDATE messages.message m
@@ -78,7 +78,7 @@ BEGIN
                  WHERE m.id = known AND m.lock_expires_at IS NULL;
                 IF NOT FOUND THEN                                  -- too late to replace: it was leased or finished
                     UPDATE messages.dedup d SET id = ids[item.place], expires_at = forget
-                     WHERE d.queue_name = publish_deduplicated.queue_name AND d.dedup_key = item.dedup_key;
+                     WHERE d.queue_name = publish_deduplicated.queue_name COLLATE "default" AND d.dedup_key = item.dedup_key COLLATE "default";
                     EXIT;
                 END IF;
             END IF;

@@ -32,10 +32,10 @@ BEGIN
                                   alter_queue.dedup_window, alter_queue.retention, alter_queue.on_dead_head,
                                   alter_queue.max_leased, alter_queue.max_depth, alter_queue.handler_timeout);
     -- Before the row is locked, because it may take seconds.
-    IF alter_queue.max_leased > 0 AND EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = alter_queue.queue_name AND q.max_leased IS NULL) THEN
+    IF alter_queue.max_leased > 0 AND EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = alter_queue.queue_name COLLATE "default" AND q.max_leased IS NULL) THEN
         PERFORM messages.renew_marks(alter_queue.queue_name);
     END IF;
-    SELECT * INTO before FROM messages.queue q WHERE q.queue_name = alter_queue.queue_name FOR NO KEY UPDATE;
+    SELECT * INTO before FROM messages.queue q WHERE q.queue_name = alter_queue.queue_name COLLATE "default" FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         PERFORM messages.raise_unknown_queue(alter_queue.queue_name);
     END IF;
@@ -59,7 +59,7 @@ BEGIN
            max_leased      = nullif(coalesce(alter_queue.max_leased, q.max_leased), 0),
            max_depth       = nullif(coalesce(alter_queue.max_depth, q.max_depth), 0),
            handler_timeout = nullif(coalesce(alter_queue.handler_timeout, q.handler_timeout), '0')
-     WHERE q.queue_name = alter_queue.queue_name
+     WHERE q.queue_name = alter_queue.queue_name COLLATE "default"
     RETURNING * INTO after;
     IF alter_queue.max_leased > 0 AND before.max_leased IS NULL THEN
         PERFORM messages.record_counted_leases(alter_queue.queue_name);
@@ -67,7 +67,7 @@ BEGIN
     IF alter_queue.on_dead_head = 'skip' AND before.on_dead_head = 'block' THEN
         PERFORM messages.repair_stuck_groups(alter_queue.queue_name);
     END IF;
-    IF NOT EXISTS (SELECT FROM messages.queue_priority p WHERE p.queue_name = alter_queue.queue_name) THEN
+    IF NOT EXISTS (SELECT FROM messages.queue_priority p WHERE p.queue_name = alter_queue.queue_name COLLATE "default") THEN
         PERFORM messages.record_audit('create_queue', alter_queue.queue_name, given, NULL);
     ELSIF after IS DISTINCT FROM before THEN
         PERFORM messages.record_audit(CASE given WHEN '{"paused": true}' THEN 'pause_queue' WHEN '{"paused": false}' THEN 'resume_queue'

@@ -3,7 +3,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM messages.check_access(check_queue.queue_name, check_queue.privilege);
-    IF NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = check_queue.queue_name) THEN
+    IF NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = check_queue.queue_name COLLATE "default") THEN
         PERFORM messages.raise_unknown_queue(check_queue.queue_name);
     END IF;
 END $$;

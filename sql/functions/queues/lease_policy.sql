@@ -4,7 +4,7 @@ AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM messages.check_access(lease_policy.queue_name, 'consume');
-    RETURN QUERY SELECT q.lease_for, q.handler_timeout, q.max_leased IS NOT NULL FROM messages.queue q WHERE q.queue_name = lease_policy.queue_name;
+    RETURN QUERY SELECT q.lease_for, q.handler_timeout, q.max_leased IS NOT NULL FROM messages.queue q WHERE q.queue_name = lease_policy.queue_name COLLATE "default";
     IF NOT FOUND THEN
         PERFORM messages.raise_unknown_queue(lease_policy.queue_name);
     END IF;

@@ -15,12 +15,12 @@ BEGIN
         END IF;
         BEGIN
             -- No new priority from here on.
-            PERFORM FROM messages.queue q WHERE q.queue_name = renew_marks.queue_name FOR UPDATE;
+            PERFORM FROM messages.queue q WHERE q.queue_name = renew_marks.queue_name COLLATE "default" FOR UPDATE;
             old := ARRAY(
-                SELECT p.own_low_water FROM messages.queue_priority p WHERE p.queue_name = renew_marks.queue_name
+                SELECT p.own_low_water FROM messages.queue_priority p WHERE p.queue_name = renew_marks.queue_name COLLATE "default"
                 UNION
                 SELECT q.shared_low_water FROM messages.queue q
-                 WHERE q.queue_name = renew_marks.queue_name AND q.shared_low_water IS NOT NULL);
+                 WHERE q.queue_name = renew_marks.queue_name COLLATE "default" AND q.shared_low_water IS NOT NULL);
             FOR place IN 1..cardinality(old) LOOP
                 EXECUTE format('ALTER SEQUENCE %s CACHE 1', old[place]);   -- changes nothing: LOCK TABLE takes no sequence
             END LOOP;
@@ -29,7 +29,7 @@ BEGIN
             PERFORM pg_sleep(random() * attempt / 20);
         END;
     END LOOP;
-    FOR level IN SELECT p.* FROM messages.queue_priority p WHERE p.queue_name = renew_marks.queue_name LOOP
+    FOR level IN SELECT p.* FROM messages.queue_priority p WHERE p.queue_name = renew_marks.queue_name COLLATE "default" LOOP
         SELECT * INTO fresh FROM messages.create_marks();
         INSERT INTO messages.unused_sequence (sequence) VALUES (level.own_low_water), (level.own_sweep_due);
         UPDATE messages.queue_priority p
@@ -38,13 +38,13 @@ BEGIN
                sweep_due = CASE WHEN p.sweep_due = p.own_sweep_due THEN fresh.sweep_due ELSE p.sweep_due END
          WHERE p.queue_name = level.queue_name AND p.priority = level.priority;
     END LOOP;
-    FOR level IN SELECT q.* FROM messages.queue q WHERE q.queue_name = renew_marks.queue_name AND q.shared_low_water IS NOT NULL LOOP
+    FOR level IN SELECT q.* FROM messages.queue q WHERE q.queue_name = renew_marks.queue_name COLLATE "default" AND q.shared_low_water IS NOT NULL LOOP
         SELECT * INTO fresh FROM messages.create_marks();
         INSERT INTO messages.unused_sequence (sequence) VALUES (level.shared_low_water), (level.shared_sweep_due);
         UPDATE messages.queue q SET shared_low_water = fresh.low_water, shared_sweep_due = fresh.sweep_due
-         WHERE q.queue_name = renew_marks.queue_name;
+         WHERE q.queue_name = renew_marks.queue_name COLLATE "default";
         UPDATE messages.queue_priority p SET low_water = fresh.low_water, sweep_due = fresh.sweep_due
-         WHERE p.queue_name = renew_marks.queue_name AND p.low_water = level.shared_low_water;
+         WHERE p.queue_name = renew_marks.queue_name COLLATE "default" AND p.low_water = level.shared_low_water;
     END LOOP;
     -- Never set again, so that a lease which read the queue before the commit sees that it has to read it again.
     PERFORM setval(mark, 1, false) FROM unnest(old) AS mark;

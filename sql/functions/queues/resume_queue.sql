@@ -5,6 +5,6 @@ AS $$
 BEGIN
     PERFORM messages.alter_queue(resume_queue.queue_name, paused => false);
     PERFORM messages.ring(q.queue_name, 1) FROM messages.queue q
-      WHERE q.queue_name = resume_queue.queue_name AND q.notify <> 'off';
+      WHERE q.queue_name = resume_queue.queue_name COLLATE "default" AND q.notify <> 'off';
 END $$;
 COMMENT ON FUNCTION messages.resume_queue(text) IS 'Ends a pause and rings for the consumers. PQ001: unknown queue.';

@@ -14,7 +14,7 @@ BEGIN
     END IF;
     names := ARRAY(
         SELECT q.queue_name FROM messages.queue q
-         WHERE (status.queue_name IS NULL OR q.queue_name = status.queue_name)
+         WHERE (status.queue_name IS NULL OR q.queue_name = status.queue_name COLLATE "default")
            AND ((SELECT r.everything FROM messages.session_reach r)
                 OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r)));
     IF status.queue_name IS NOT NULL AND cardinality(names) = 0 THEN

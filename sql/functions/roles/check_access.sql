@@ -10,7 +10,7 @@ BEGIN
             USING ERRCODE = '42501', HINT = 'Name one of them: SELECT * FROM messages.granted_queues()';
     ELSIF NOT EXISTS (
         SELECT FROM messages.queue_grant g
-         WHERE g.queue_name = check_access.queue_name
+         WHERE g.queue_name = check_access.queue_name COLLATE "default"
            AND g.privilege IN (check_access.privilege, CASE check_access.privilege WHEN 'observe' THEN 'consume' END)
            AND pg_has_role(session_user, g.grantee, 'MEMBER')) THEN
         RAISE EXCEPTION 'role % has no privilege to % on queue %', quote_literal(session_user), check_access.privilege,

@@ -24,7 +24,7 @@ BEGIN
         RAISE EXCEPTION 'role % reads the messages of all queues', quote_literal(grant_queue.role_name) USING ERRCODE = 'PQ004',
             HINT = 'Take messages_reader, messages_pipeline, messages_raw and SELECT on messages.message from it first, or give another role: a limit to some queues would promise what it does not hold.';
     END IF;
-    PERFORM FROM messages.queue q WHERE q.queue_name = grant_queue.queue_name FOR KEY SHARE;
+    PERFORM FROM messages.queue q WHERE q.queue_name = grant_queue.queue_name COLLATE "default" FOR KEY SHARE;
     IF NOT FOUND THEN
         PERFORM messages.raise_unknown_queue(grant_queue.queue_name);
     END IF;

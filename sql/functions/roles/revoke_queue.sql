@@ -8,7 +8,7 @@ DECLARE
 BEGIN
     -- The role stays in messages_limited: without it the role would reach every queue, and other databases may rely on it.
     DELETE FROM messages.queue_grant g
-     WHERE g.queue_name = revoke_queue.queue_name AND g.grantee = role
+     WHERE g.queue_name = revoke_queue.queue_name COLLATE "default" AND g.grantee = role
        AND (revoke_queue.privilege IS NULL OR g.privilege = revoke_queue.privilege);
     GET DIAGNOSTICS revoked = ROW_COUNT;
     PERFORM messages.record_audit('revoke_queue', revoke_queue.queue_name, jsonb_build_object(

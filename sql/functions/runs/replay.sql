@@ -8,7 +8,7 @@ DECLARE
     known     boolean[];
     published bigint;
 BEGIN
-    IF NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = replay.queue_name) THEN
+    IF NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = replay.queue_name COLLATE "default") THEN
         PERFORM messages.raise_unknown_queue(replay.queue_name);
     ELSIF replay.rows = '[]' THEN
         RETURN 0;

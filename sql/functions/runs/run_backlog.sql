@@ -14,7 +14,7 @@ DECLARE
     pattern text        := CASE WHEN run_backlog.topic IS NOT NULL THEN messages.topic_regex(run_backlog.topic) END;
 BEGIN
     PERFORM messages.check_access(run_backlog.queue_name, 'observe');
-    IF NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = run_backlog.queue_name) THEN
+    IF NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = run_backlog.queue_name COLLATE "default") THEN
         PERFORM messages.raise_unknown_queue(run_backlog.queue_name);
     END IF;
     SELECT count(*) FILTER (WHERE free AND m.visible_at <= moment AND coalesce(m.expires_at > moment, true)),
@@ -25,10 +25,10 @@ BEGIN
       INTO ready, held, waiting
       FROM messages.message m
       LEFT JOIN (SELECT id, min(b.locked_by) AS locked_by FROM messages.locked_batch b CROSS JOIN unnest(b.ids) AS id
-                  WHERE b.queue_name = run_backlog.queue_name GROUP BY id) batch ON batch.id = m.id
+                  WHERE b.queue_name = run_backlog.queue_name COLLATE "default" GROUP BY id) batch ON batch.id = m.id
      CROSS JOIN LATERAL (SELECT coalesce(m.lock_expires_at <= moment, batch.id IS NULL) AS free,
                                 coalesce(m.locked_by, batch.locked_by) AS locked_by) lease
-     WHERE m.queue_name = run_backlog.queue_name AND (pattern IS NULL OR '.' || m.topic ~ pattern);
+     WHERE m.queue_name = run_backlog.queue_name COLLATE "default" AND (pattern IS NULL OR '.' || m.topic ~ pattern);
     waiting := waiting - ready - held;
 END $$;
 COMMENT ON FUNCTION messages.run_backlog(text, text, text) IS

@@ -16,7 +16,7 @@ DECLARE
 BEGIN
     PERFORM messages.check_schedule(schedule.schedule_name, schedule.cron, schedule.time_zone, schedule.message,
                                     schedule.priority, schedule.headers);
-    IF NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = schedule.queue_name) THEN
+    IF NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = schedule.queue_name COLLATE "default") THEN
         PERFORM messages.raise_unknown_queue(schedule.queue_name);
     END IF;
     INSERT INTO messages.schedule AS s (schedule_name, cron, time_zone, queue_name, message, priority, headers, paused,

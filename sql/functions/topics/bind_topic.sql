@@ -4,7 +4,7 @@ AS $$
 #variable_conflict use_column
 BEGIN
     PERFORM messages.topic_regex(coalesce(bind_topic.pattern, ''));
-    IF NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = bind_topic.queue_name) THEN
+    IF NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = bind_topic.queue_name COLLATE "default") THEN
         PERFORM messages.raise_unknown_queue(bind_topic.queue_name);
     END IF;
     INSERT INTO messages.topic_binding (queue_name, pattern) VALUES (bind_topic.queue_name, bind_topic.pattern)

@@ -18,7 +18,7 @@ BEGIN
     RETURN QUERY
     SELECT t.* FROM messages.traffic t
      WHERE t.grain = traffic_report.grain
-       AND (traffic_report.queue_name IS NULL OR t.queue_name = traffic_report.queue_name)
+       AND (traffic_report.queue_name IS NULL OR t.queue_name = traffic_report.queue_name COLLATE "default")
        AND (traffic_report.first_at IS NULL OR t.bucket_at >= traffic_report.first_at)
        AND (traffic_report.end_at IS NULL OR t.bucket_at < traffic_report.end_at)
        AND ((SELECT r.everything FROM messages.session_reach r)

@@ -12,7 +12,7 @@ AS $$
                 WHERE triage_causes.run_id IS NULL OR t.run_id = triage_causes.run_id
                 -- Of two runs with one name, that of this login.
                 ORDER BY triage_causes.run_id IS NOT NULL AND t.recorded_by = session_user DESC, t.recorded_at DESC LIMIT 1)
-       AND (triage_causes.queue_name IS NULL OR c.queue_name = triage_causes.queue_name)
+       AND (triage_causes.queue_name IS NULL OR c.queue_name = triage_causes.queue_name COLLATE "default")
        AND (triage_causes.cause IS NULL OR c.cause = triage_causes.cause)
        AND ((SELECT r.everything FROM messages.session_reach r)
             OR c.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))

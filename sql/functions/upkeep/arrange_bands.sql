@@ -14,19 +14,19 @@ BEGIN
         RETURN;
     END IF;
     SELECT count(*) INTO number FROM (
-        SELECT FROM messages.queue_priority p WHERE p.queue_name = arrange_bands.queue_name FOR UPDATE SKIP LOCKED) locked;
-    IF number < (SELECT count(*) FROM messages.queue_priority p WHERE p.queue_name = arrange_bands.queue_name) THEN
+        SELECT FROM messages.queue_priority p WHERE p.queue_name = arrange_bands.queue_name COLLATE "default" FOR UPDATE SKIP LOCKED) locked;
+    IF number < (SELECT count(*) FROM messages.queue_priority p WHERE p.queue_name = arrange_bands.queue_name COLLATE "default") THEN
         RETURN;
     END IF;
     SELECT q.shared_low_water AS low_water, q.shared_sweep_due AS sweep_due INTO shared
-      FROM messages.queue q WHERE q.queue_name = arrange_bands.queue_name FOR NO KEY UPDATE SKIP LOCKED;
+      FROM messages.queue q WHERE q.queue_name = arrange_bands.queue_name COLLATE "default" FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN;
     END IF;
     IF shared.low_water IS NULL THEN
         SELECT * INTO shared FROM messages.create_marks();
         UPDATE messages.queue q SET shared_low_water = shared.low_water, shared_sweep_due = shared.sweep_due
-         WHERE q.queue_name = arrange_bands.queue_name;
+         WHERE q.queue_name = arrange_bands.queue_name COLLATE "default";
     END IF;
     WITH member AS (
         SELECT p.priority, p.follows OR p.band IS NOT NULL AS shared,
@@ -35,7 +35,7 @@ BEGIN
                    AND NOT EXISTS (SELECT FROM messages.message m
                                     WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at <= moment))
                AND p.priority <> ALL (arrange_bands.leaving) AS shares
-          FROM messages.queue_priority p WHERE p.queue_name = arrange_bands.queue_name),
+          FROM messages.queue_priority p WHERE p.queue_name = arrange_bands.queue_name COLLATE "default"),
     -- A priority of its own between them divides the band, so that leases take them in their order.
     divided AS (
         SELECT m.*, count(*) FILTER (WHERE NOT m.shares) OVER (ORDER BY m.priority DESC) AS part FROM member m),
@@ -51,7 +51,7 @@ BEGIN
            band = CASE WHEN a.shares AND NOT a.follows THEN a.band END,
            alone_since = CASE WHEN a.shares THEN NULL WHEN a.shared THEN moment ELSE p.alone_since END
       FROM arranged a
-     WHERE p.queue_name = arrange_bands.queue_name AND p.priority = a.priority
+     WHERE p.queue_name = arrange_bands.queue_name COLLATE "default" AND p.priority = a.priority
        AND (p.follows, p.band) IS DISTINCT FROM (a.shares AND a.follows, CASE WHEN a.shares AND NOT a.follows THEN a.band END);
 END $$;
 COMMENT ON FUNCTION messages.arrange_bands(text, smallint[], smallint[]) IS

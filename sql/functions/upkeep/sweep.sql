@@ -23,7 +23,7 @@ BEGIN
                coalesce(m.expires_at <= moment, false)
                OR m.attempts + (m.lock_token IS NULL)::integer >= sweep.max_attempts AS over
           FROM messages.message m
-         WHERE m.queue_name = sweep.queue_name AND m.priority = sweep.priority
+         WHERE m.queue_name = sweep.queue_name COLLATE "default" AND m.priority = sweep.priority
            AND m.visible_at >= sweep.above AND m.visible_at < sweep.below AND m.visible_at <= moment
            AND coalesce(m.lock_expires_at, m.expires_at) <= moment
          ORDER BY m.visible_at LIMIT sweep.max_messages FOR UPDATE SKIP LOCKED),
@@ -53,7 +53,7 @@ BEGIN
     -- Ready and yet below the mark: its publisher committed late, or a consumer rolled back.
     lowest := least(lowest, (
         SELECT m.visible_at FROM messages.message m
-         WHERE m.queue_name = sweep.queue_name AND m.priority = sweep.priority
+         WHERE m.queue_name = sweep.queue_name COLLATE "default" AND m.priority = sweep.priority
            AND m.visible_at >= sweep.above AND m.visible_at < sweep.below AND m.visible_at <= moment
            AND m.lock_expires_at IS NULL
          ORDER BY m.visible_at LIMIT 1));

@@ -14,13 +14,13 @@ BEGIN
     freed := 0;
     archived := 0;
     SELECT messages.stored_moment(p.low_water, clock_timestamp()) INTO mark FROM messages.queue_priority p
-     WHERE p.queue_name = sweep_all.queue_name AND p.priority = sweep_all.priority;
+     WHERE p.queue_name = sweep_all.queue_name COLLATE "default" AND p.priority = sweep_all.priority;
     -- Leases lie below the low-water mark, except where it moved down since they were taken, and where plain SQL took
     -- some beyond it: continue for as long as the messages ahead hold any.
     LOOP
         SELECT max(m.visible_at) AS until, count(*) AS seen, count(m.lock_expires_at) AS leased INTO ahead
           FROM (SELECT m.visible_at, m.lock_expires_at FROM messages.message m
-                 WHERE m.queue_name = sweep_all.queue_name AND m.priority = sweep_all.priority AND m.visible_at >= mark
+                 WHERE m.queue_name = sweep_all.queue_name COLLATE "default" AND m.priority = sweep_all.priority AND m.visible_at >= mark
                  ORDER BY m.visible_at LIMIT 10000) m;
         below := CASE WHEN ahead.seen < 10000 THEN 'infinity' ELSE ahead.until + interval '1 microsecond' END;
         LOOP

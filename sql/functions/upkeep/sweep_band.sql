@@ -21,13 +21,13 @@ DECLARE
     leaving smallint[]  := '{}';
 BEGIN
     SELECT q.shared_low_water AS low_water, q.shared_sweep_due AS sweep_due INTO shared
-      FROM messages.queue q WHERE q.queue_name = sweep_band.queue_name;
+      FROM messages.queue q WHERE q.queue_name = sweep_band.queue_name COLLATE "default";
     IF NOT messages.begin_sweep(shared.sweep_due, sweep_band.seen_due) THEN
         RETURN NULL;
     END IF;
     FOR member IN
         SELECT p.priority, p.own_low_water, p.own_sweep_due FROM messages.queue_priority p
-         WHERE p.queue_name = sweep_band.queue_name AND (p.follows OR p.band IS NOT NULL)
+         WHERE p.queue_name = sweep_band.queue_name COLLATE "default" AND (p.follows OR p.band IS NOT NULL)
            AND EXISTS (SELECT FROM messages.message m
                         WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at <= moment)
     LOOP
@@ -36,7 +36,7 @@ BEGIN
         lowest := least(lowest, swept.lowest);
         SELECT count(*) AS number, count(*) FILTER (WHERE m.lock_expires_at IS NULL) AS ready, min(m.lock_expires_at) AS ends INTO seen
           FROM (SELECT m.lock_expires_at FROM messages.message m
-                 WHERE m.queue_name = sweep_band.queue_name AND m.priority = member.priority AND m.visible_at <= moment
+                 WHERE m.queue_name = sweep_band.queue_name COLLATE "default" AND m.priority = member.priority AND m.visible_at <= moment
                  ORDER BY m.visible_at LIMIT 1000) m;
         ends := CASE WHEN seen.number < 1000 THEN least(ends, seen.ends) END;
         -- A backlog would hold the mark of all others back.

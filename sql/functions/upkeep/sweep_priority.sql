@@ -16,7 +16,7 @@ DECLARE
     level  messages.queue_priority;
     ends   timestamptz;
 BEGIN
-    SELECT * INTO level FROM messages.queue_priority p WHERE p.queue_name = sweep_priority.queue_name AND p.priority = sweep_priority.priority;
+    SELECT * INTO level FROM messages.queue_priority p WHERE p.queue_name = sweep_priority.queue_name COLLATE "default" AND p.priority = sweep_priority.priority;
     IF NOT messages.begin_sweep(level.sweep_due, sweep_priority.seen_due) THEN
         RETURN NULL;
     END IF;
@@ -29,7 +29,7 @@ BEGIN
     END IF;
     SELECT CASE WHEN count(*) < 1000 THEN min(m.lock_expires_at) END INTO ends
       FROM (SELECT m.lock_expires_at FROM messages.message m
-             WHERE m.queue_name = sweep_priority.queue_name AND m.priority = sweep_priority.priority AND m.visible_at <= began
+             WHERE m.queue_name = sweep_priority.queue_name COLLATE "default" AND m.priority = sweep_priority.priority AND m.visible_at <= began
              ORDER BY m.visible_at LIMIT 1000) m;
     PERFORM messages.store_sweep_due(level.sweep_due, began, ends);
     RETURN lowest;

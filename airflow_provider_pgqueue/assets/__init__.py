@@ -1,0 +1,1 @@
+"""Queues as assets of Airflow."""
