@@ -16,7 +16,7 @@ from psycopg import sql
 from tests.clones import Clones
 from tests.groups import Groups, rank
 from tests.spark.fault_table import Fault, lines
-from tools import STATE, SetupError, java, mutants, pgbouncer
+from tools import STATE, SetupError, chromium, java, mutants, pgbouncer
 from tools.binaries import KINDS, find
 from tools.postgres import Cluster, fleeting_clusters, fleeting_place
 
@@ -48,7 +48,8 @@ def _left_out(config: pytest.Config) -> list[str]:
     """Return the markers of what this PostgreSQL does not have."""
     binaries = _binaries(config)
     without_cron = [] if binaries.has_cron else ["cron"] if binaries.kind == "debian" else ["cron", "contrib"]
-    return without_cron if pgbouncer.find() else [*without_cron, "pooler"]
+    without_cron += [] if pgbouncer.find() else ["pooler"]
+    return without_cron if chromium.find() else [*without_cron, "browser"]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -16,9 +15,9 @@ if TYPE_CHECKING:
     import psycopg
     from fastapi import FastAPI
 
+    from airflow_provider_pgqueue.web import Task
+
 PREFIX: Final = "/pgqueue"
-# As `hooks.pgqueue.name_of` writes it.
-_TASK: Final = re.compile(r"(?P<dag>[^/]+)/(?P<run>.+)/(?P<task>[^/]+)/(?P<map>-?\d+)/(?P<try>\d+)@.*", re.DOTALL)
 
 
 class Page:
@@ -101,14 +100,11 @@ def run_address(dag_id: str, run_id: str) -> str:
     return f"{base_path()}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
 
 
-def task_address(name: str) -> str | None:
-    """Return the address of the task instance that called itself so; None if no task did."""
-    found = _TASK.fullmatch(name)
-    if found is None:
-        return None
-    mapped = f"/mapped/{found['map']}" if found["map"] != "-1" else ""
-    run = run_address(found["dag"], found["run"])
-    return f"{run}/tasks/{quote(found['task'], safe='')}{mapped}?try_number={found['try']}"
+def task_address(task: Task) -> str:
+    """Return the address of a try of a task instance."""
+    mapped = "" if task.map_index == -1 else f"/mapped/{task.map_index}"
+    run = run_address(task.dag_id, task.run_id)
+    return f"{run}/tasks/{quote(task.task_id, safe='')}{mapped}?try_number={task.try_number}"
 
 
 def _login_address(path: str) -> str | None:

@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse
 from airflow_provider_pgqueue import __version__
 from airflow_provider_pgqueue.core.quantity import Estimate, quantity
 from airflow_provider_pgqueue.web.guard import token_for
-from airflow_provider_pgqueue.web.site import site_of
+from airflow_provider_pgqueue.web.site import site_of, task_of
 
 NONE: Final = "\N{EN DASH}"
 _UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60))
@@ -73,6 +73,9 @@ def _environment() -> Environment:
         "printable": printable,
         "quantity": quantity,
         "pretty": pretty,
+        "json": _from_json,
+        "shown": shown,
+        "task": lambda name: task_of(name) if name else None,
         "segment": lambda text: quote(str(text), safe=""),
         "query": lambda given: urlencode({key: value for key, value in given.items() if value not in (None, "")}),
         "series": lambda given: json.dumps(given, separators=(",", ":")),
@@ -114,6 +117,28 @@ def age(given: timedelta | None) -> str:
 def moment(given: datetime | None) -> str:
     """Return a moment in UTC, to the second."""
     return NONE if given is None else f"{given.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def shown(given: Any, none: str = NONE) -> str:
+    """Return a value of any kind as the page shows its kind."""
+    match given:
+        case None:
+            return none
+        case timedelta():
+            return age(given)
+        case datetime():
+            return moment(given)
+        case int() | float() if not isinstance(given, bool):
+            return number(given)
+    return printable(given)
+
+
+def _from_json(text: str) -> Any:
+    """Return what a JSON text holds, to be shown in lines; the text if it is cut off, or too deep or long to read."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _iso(given: datetime | None) -> str:

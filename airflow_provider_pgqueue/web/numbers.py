@@ -7,15 +7,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
-import psycopg
-from psycopg.rows import dict_row
-
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import Statement, run
 from airflow_provider_pgqueue.core.connection import check_version
-from airflow_provider_pgqueue.core.errors import translate
 from airflow_provider_pgqueue.core.message import Finding, QueueStatus, Row
-from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.web.site import Site
 
 T = TypeVar("T")
@@ -38,15 +33,6 @@ def ask(site: Site, statement: Statement[T]) -> T:
     with site.connect() as conn:
         check_version(conn)
         return run(conn, statement)
-
-
-def rows_of(conn: psycopg.Connection[Any], name: str, **arguments: Any) -> list[Row]:
-    """Return the rows of a query of sql/queries."""
-    try:
-        with conn.cursor(row_factory=dict_row) as cursor:
-            return cursor.execute(query(name), arguments).fetchall()
-    except psycopg.Error as error:
-        raise translate(error) from error
 
 
 def overview(site: Site) -> Overview:
@@ -100,14 +86,26 @@ def matching(queues: Collection[QueueStatus], words: str) -> list[QueueStatus]:
     return [queue for queue in queues if all(word in queue.queue_name for word in wanted)]
 
 
-def rates(site: Site, names: Sequence[str]) -> dict[str, Rate]:
-    """Return what was published and finished in the last hour, for the queues that one page shows."""
-    return {}
+def sparks(site: Site, names: Sequence[str]) -> dict[str, Spark]:
+    """Return what was published and archived in the last hour, for the queues that one page shows."""
+
+    def find() -> dict[str, Spark]:
+        since = datetime.now(UTC) - timedelta(hours=1)
+        rows = ask(site, verbs.queue_sparklines(names, since=since, step=timedelta(minutes=2)))
+        return {row["queue_name"]: Spark.from_row(row) for row in rows}
+
+    return site.shared.get(("sparks", *names), 15.0, find) if names else {}
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class Spark:
     """The last hour of a queue, in steps."""
 
     arrivals: list[int]
     completions: list[int]
+
+    @classmethod
+    def from_row(cls, row: Row) -> Spark:
+        """Read a row of queue_sparklines, where a step that was not noted is None."""
+        finished = zip(row["success"], row["dead"], strict=True)
+        return cls([one or 0 for one in row["arrivals"]], [(good or 0) + (dead or 0) for good, dead in finished])

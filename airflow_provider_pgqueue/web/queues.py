@@ -41,7 +41,7 @@ def queues(request: Request) -> Response:
         estimated=any(queue.depth_margin for queue in found.queues),
         attention=sum(bool(numbers.needs(queue)) for queue in found.queues),
         rows=[(queue, numbers.needs(queue)) for queue in shown],
-        rates=numbers.rates(site, [queue.queue_name for queue in shown]),
+        sparks=numbers.sparks(site, [queue.queue_name for queue in shown]),
         chosen={"q": words, **chosen, "page": place},
         pages=pages,
         listed=len(listed),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,10 +11,24 @@ import httpx
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from tests.conftest import Connection
 from tests.web.airflow_server import ROLES, make_server, token_of
+from tools import ROOT
 from tools.screenshots.served import served
 
 Client = Callable[..., httpx.Client]
+_FIELDS = {"reason": "a test", "body": "{}", "max_attempts": "7", "max_messages": "1"}
+USERS = ("nobody", *ROLES)
+_ROW = re.compile(r"\| `(GET|POST) (\S+)` \|((?: \d+ \|)+)")
+
+
+def documented() -> dict[tuple[str, str], dict[str, int]]:
+    """Return the table of the documentation: the status for each request and user."""
+    text = (ROOT / "docs/how-to/queues-page.md").read_text()
+    return {
+        (method, path): dict(zip(USERS, map(int, cells.strip(" |").split(" | ")), strict=True))
+        for method, path, cells in _ROW.findall(text)
+    }
 
 
 @pytest.fixture(scope="module")
@@ -33,16 +48,38 @@ def client(address: str, dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     known = conninfo_to_dict(dsn)
     fields = {"conn_type": "pgqueue", "host": known["host"], "port": int(known["port"]), "login": known["user"]}
     monkeypatch.setenv("AIRFLOW_CONN_PGQUEUE_DEFAULT", json.dumps(fields | {"schema": known["dbname"]}))
+    # Each test has a database of its own, and the page keeps results for seconds.
+    _forget()
     opened: list[httpx.Client] = []
 
-    def open_one(role: str | None) -> httpx.Client:
-        cookies = {"_token": token_of(role)} if role else {}
-        opened.append(httpx.Client(base_url=f"{address}/pgqueue", cookies=cookies, trust_env=False, timeout=30))
+    def open_one(role: str) -> httpx.Client:
+        cookies = {} if role == "nobody" else {"_token": token_of(role)}
+        opened.append(httpx.Client(base_url=f"{address}/pgqueue", cookies=cookies, trust_env=False, timeout=60))
         return opened[-1]
 
     yield open_one
     for one in opened:
         one.close()
+
+
+def _forget() -> None:
+    from airflow_provider_pgqueue.plugins.plugin import PgQueuePlugin
+
+    app: Any = PgQueuePlugin.fastapi_apps[0]["app"]
+    if app._app is not None:
+        app._app.state.site.shared.forget()
+
+
+@pytest.fixture
+def ids(conn: Connection, queue: Callable[..., str]) -> dict[str, int]:
+    """A queue `orders` with a leased message and some dead ones, by what they are called in the table."""
+    queue("orders", max_attempts=1)
+    for _ in range(6):
+        conn.execute("SELECT messages.publish('orders', '{}')")
+    held = conn.execute("SELECT id, lock_token FROM messages.lease('orders', 5)").fetchall()
+    for id_, token in held[1:]:
+        conn.execute("SELECT messages.archive(%s, %s, 'failed', 'no such city')", [token, [id_]])
+    return {"leased": held[0][0], "dead": held[1][0], "other": held[2][0]}
 
 
 def test_the_page_is_in_the_navigation(client: Client) -> None:
@@ -51,18 +88,95 @@ def test_the_page_is_in_the_navigation(client: Client) -> None:
     views, _ = plugins_manager._get_ui_plugins()
     (ours,) = [view for view in views if view["url_route"] == "queues"]
     assert (ours["destination"], ours["href"]) == ("nav", "/pgqueue/")
-    assert client("viewer").get("/static/queues.svg").status_code == 200
+    assert client("nobody").get("/static/queues.svg").status_code == 200
 
 
 def test_nobody_is_sent_to_the_login(client: Client) -> None:
-    page = client(None).get("/")
-    assert page.status_code == 401
+    page = client("nobody").get("/")
     assert "/auth/login?next=" in page.text
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_everybody_who_is_logged_in_sees_the_queues(client: Client, role: str, queue: Any) -> None:
+@pytest.mark.parametrize("user", USERS)
+def test_each_route_for_each_user(
+    client: Client, address: str, ids: dict[str, int], user: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = documented()
+    assert len(table) == 30
+    browser, found = client(user), {}
+    for method, path in table:
+        place = path.format_map(ids)
+        if method == "GET":
+            found[method, path] = browser.get(place).status_code
+        else:
+            fields = {
+                **_form(browser, place),
+                "reason": "a test",
+                "body": "{}",
+                "max_attempts": "7",
+                "max_messages": "1",
+            }
+            found[method, path] = browser.post(place, data=fields, headers={"Origin": address}).status_code
+    with capsys.disabled():
+        print(f"\n{user}: " + ", ".join(f"{method} {path} {status}" for (method, path), status in found.items()))
+    assert found == {key: cells[user] for key, cells in table.items()}
+
+
+def _form(browser: httpx.Client, path: str) -> dict[str, str]:
+    """Return the hidden fields of the form at a path; none for who gets no form."""
+    return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', browser.get(path).text))
+
+
+def test_every_route_of_the_page_is_in_the_table() -> None:
+    from airflow_provider_pgqueue.web import Person, make_app
+    from airflow_provider_pgqueue.web.actions import OF_MESSAGES, OF_QUEUES
+
+    app = make_app(lambda: None, lambda: Person("ann"), secret=b"")  # type: ignore[arg-type,return-value]
+    routes = {
+        (method, path.replace("{action}", action))
+        for route in app.routes
+        for path in [getattr(route, "path", "")]
+        for method in getattr(route, "methods", None) or ()
+        for action in ((OF_MESSAGES if "messages" in path else OF_QUEUES) if "{action}" in path else [""])
+    }
+    tried = {(method, _pattern(path)) for method, path in documented()}
+    assert routes <= tried, "add the route to the table in docs/how-to/queues-page.md"
+
+
+def _pattern(path: str) -> str:
+    named = re.sub(r"^/messages/[^/?]+", "/messages/{id}", re.sub(r"^/queues/\w+", "/queues/{name}", path))
+    return named.split("?")[0]
+
+
+def test_a_form_of_another_user_is_of_no_use(
+    client: Client, address: str, ids: dict[str, int], conn: Connection
+) -> None:
+    stolen = _form(client("op"), "/queues/orders/pause")
+    assert client("viewer").post("/queues/orders/pause", data=stolen, headers={"Origin": address}).status_code == 403
+    assert client("admin").post("/queues/orders/pause", data=stolen, headers={"Origin": address}).status_code == 403
+    assert conn.execute("SELECT paused FROM messages.queue WHERE queue_name = 'orders'").fetchone() == (False,)
+
+
+def test_what_is_done_is_recorded_with_the_name_of_the_user(
+    client: Client, address: str, ids: dict[str, int], conn: Connection
+) -> None:
+    browser = client("op")
+    browser.post("/queues/orders/pause", data=_form(browser, "/queues/orders/pause"), headers={"Origin": address})
+    assert conn.execute("SELECT paused FROM messages.queue WHERE queue_name = 'orders'").fetchone() == (True,)
+    assert ("op-ann", "pause_queue") in conn.execute("SELECT acting_user, action FROM messages.audit_log()").fetchall()
+
+
+def test_who_may_not_act_sees_no_body_and_no_header(
+    client: Client, conn: Connection, queue: Callable[..., str]
+) -> None:
     queue("orders")
-    page = client(role).get("/")
-    assert page.status_code == 200
-    assert "orders" in page.text
+    row = conn.execute(
+        """SELECT messages.publish('orders', '"what is inside"', headers => '{"key": "what is beside"}')"""
+    ).fetchone()
+    assert row is not None
+    for path in (f"/messages/{row[0]}", f"/messages/{row[0]}?body=1", "/queues/orders", "/"):
+        page = client("viewer").get(path).text
+        assert "what is inside" not in page
+        assert "what is beside" not in page
+    assert "what is beside" in client("op").get(f"/messages/{row[0]}").text
+    assert "what is inside" not in client("op").get(f"/messages/{row[0]}").text
+    assert "what is inside" in client("op").get(f"/messages/{row[0]}?body=1").text

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import httpx
+import pytest
+
+from airflow_provider_pgqueue.core.connection import connect as connect_to
+from airflow_provider_pgqueue.web import Person, make_app
 from tests.conftest import Connection
 from tests.web.conftest import Browse
+from tools.screenshots.served import served
 
 
 def test_an_empty_database_says_how_to_make_the_first_queue(browse: Browse, conn: Connection) -> None:
@@ -21,3 +29,64 @@ def test_what_needs_attention_comes_first(browse: Browse, conn: Connection, queu
     conn.execute("SELECT messages.pause_queue('zzz')")
     page = browse().get("/").text
     assert page.index('id="queue-zzz"') < page.index('id="queue-aaa"')
+
+
+def test_a_database_that_is_away_is_a_page_with_the_cure(browse: Browse, dsn: str) -> None:
+    page = browse(to=dsn.replace(dsn.rpartition(":")[2].partition("/")[0], "1", 1)).get("/")
+    assert page.status_code == 503
+    assert "Out of reach" in page.text
+    assert "Check the connection" in page.text
+    assert "Traceback" not in page.text
+
+
+def test_a_database_without_the_schema_is_told_how_to_install_it(browse: Browse, empty_dsn: str) -> None:
+    page = browse(to=empty_dsn).get("/")
+    assert page.status_code == 503
+    assert "pgqueue install" in page.text
+
+
+def test_ten_viewers_cost_one_query(dsn: str) -> None:
+    asked = []
+
+    def open_one() -> Any:
+        asked.append(1)
+        return connect_to(dsn)
+
+    app = make_app(open_one, lambda: Person("ann"), secret=b"")
+    with served(app) as address, ThreadPoolExecutor(10) as viewers:
+        pages = list(viewers.map(lambda _: httpx.get(f"{address}/", trust_env=False, timeout=60), range(10)))
+    assert {page.status_code for page in pages} == {200}
+    # status(), health() and the plots of the queues.
+    assert len(asked) == 3
+
+
+def test_ten_thousand_queues_are_shown_by_pages(browse: Browse, conn: Connection) -> None:
+    conn.execute("INSERT INTO messages.queue (queue_name) SELECT format('q%s', n) FROM generate_series(1, 10000) n")
+    client = browse()
+    first = client.get("/?sort=name&q=q99")
+    assert first.status_code == 200
+    assert first.text.count('<tr id="queue-') == 50
+    assert "Page 1 of 3" in first.text
+    assert client.get("/?sort=name&q=q99&page=3").text.count('<tr id="queue-') == 11
+
+
+@pytest.mark.parametrize("query", ["page=0", "page=-1", "page=x", "page=99999999999999", "sort=x", "show=<", "q=%00"])
+def test_an_address_that_means_nothing_shows_the_first_page(browse: Browse, query: str) -> None:
+    assert browse().get(f"/?{query}").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/messages/0", "/messages/-1", "/messages/9223372036854775808", "/messages/x"])
+def test_what_is_no_id_is_told_so(browse: Browse, path: str) -> None:
+    page = browse().get(path)
+    assert page.status_code == 422
+    assert "not valid: id" in page.text
+
+
+def test_a_login_that_may_not_see_bodies_sees_the_rest(browse: Browse, conn: Connection, dsn: str) -> None:
+    conn.execute("CREATE ROLE page_observer LOGIN IN ROLE messages_observer")
+    (id_,) = conn.execute("SELECT messages.publish('default', '{}')").fetchone() or (0,)
+    client = browse(may_act=True, to=f"{dsn}{'&' if '?' in dsn else '?'}user=page_observer")
+    assert "may not read this" in client.get(f"/messages/{id_}").text
+    page = client.get("/queues/default")
+    assert page.status_code == 200
+    assert "may not read this" in page.text

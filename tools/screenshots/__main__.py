@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,12 +14,13 @@ import psycopg
 from airflow_provider_pgqueue.core import migrate
 from airflow_provider_pgqueue.core.connection import connect
 from airflow_provider_pgqueue.web import Links, Person, make_app
-from tools import ROOT, SetupError
+from tools import ROOT, chromium
 from tools.postgres import Cluster, fleeting_place
 from tools.screenshots.served import served
 
 IMAGES: Final = ROOT / "docs" / "images"
 STORY: Final = Path(__file__).parent / "story.sql"
+LEVELS: Final = Path(__file__).parent / "levels.sql"
 
 
 @dataclass(frozen=True)
@@ -53,26 +51,30 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="which pictures (default: all)")
     parser.add_argument("--into", type=Path, default=IMAGES, help="the folder (default: docs/images)")
     given = parser.parse_args()
+    given.into.mkdir(parents=True, exist_ok=True)
     with _databases() as (full, empty):
         ids = _ids(full)
         with served(_app(full)) as of_full, served(_app(empty)) as of_empty:
             for picture in PICTURES:
                 if not given.names or picture.name in given.names:
                     address = (of_empty if picture.empty else of_full) + picture.path.format_map(ids)
-                    draw(picture, address, given.into)
+                    file = given.into / f"{picture.name}.png"
+                    chromium.draw(address, file, width=picture.width, height=picture.height, dark=picture.dark)
 
 
 @contextmanager
 def _databases() -> Iterator[tuple[str, str]]:
-    cluster = Cluster(fleeting_place() / "screenshots", durable=False)
+    cluster = Cluster(fleeting_place() / "screenshots")
     try:
         cluster.start()
         full, empty = (cluster.create_database(name) for name in ("airport", "nothing"))
         for dsn in (full, empty):
             with psycopg.connect(dsn, autocommit=True) as conn:
                 migrate(conn)
-                conn.execute("SELECT messages.upkeep()")
                 conn.execute(STORY.read_bytes() if dsn == full else b"SELECT messages.drop_queue('default')")
+                conn.execute("SELECT messages.upkeep()")
+                if dsn == full:
+                    conn.execute(LEVELS.read_bytes())
         yield full, empty
     finally:
         cluster.destroy()
@@ -85,40 +87,8 @@ def _ids(dsn: str) -> dict[str, int]:
 
 
 def _app(dsn: str) -> object:
-    links = Links(run=lambda dag_id, run_id: "#", task=lambda name: "#")
+    links = Links(run=lambda dag_id, run_id: "#", task=lambda task: "#")
     return make_app(lambda: connect(dsn), lambda: Person("ann", True), secret=b"pictures", links=links)
-
-
-def chromium() -> str:
-    """Return the program; SetupError says how to install it."""
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if found := shutil.which(name):
-            return found
-    raise SetupError("there is no Chromium. Install it, for example with: apt-get install chromium")
-
-
-def draw(picture: Picture, address: str, folder: Path) -> None:
-    """Write the picture of a page as PNG."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as profile:
-        subprocess.run(
-            [
-                chromium(),
-                "--headless=new",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--hide-scrollbars",
-                f"--user-data-dir={profile}",
-                f"--window-size={picture.width},{picture.height}",
-                "--virtual-time-budget=3000",
-                *(["--blink-settings=preferredColorScheme=0"] if picture.dark else []),
-                f"--screenshot={folder / f'{picture.name}.png'}",
-                address,
-            ],
-            check=True,
-            capture_output=True,
-            timeout=120,
-        )
 
 
 if __name__ == "__main__":

@@ -4,6 +4,9 @@ SELECT messages.drop_queue('default');
 SELECT messages.create_queue(name, max_attempts => 3, retention => '90 days')
   FROM unnest('{departures,arrivals,baggage,boarding,crew_plans,delays,deicing,fuel_orders,gate_changes,invoices,passengers,refunds,weather}'::text[]) AS name;
 
+-- As if the upkeep had looked at each minute of a week.
+UPDATE messages.history_progress SET begun_at = clock_timestamp() - interval '8 days';
+
 CREATE TEMP TABLE volume (queue_name text, per_minute numeric, failing numeric);
 INSERT INTO volume VALUES ('departures', 6, .02), ('arrivals', 6, .003), ('baggage', 9, .001), ('boarding', 4, 0), ('crew_plans', .4, 0),
     ('delays', 1.5, 0), ('fuel_orders', 1, 0), ('gate_changes', .8, 0), ('passengers', 12, .0005), ('weather', .5, 0), ('invoices', .3, .02);
@@ -26,9 +29,13 @@ SELECT nextval('messages.message_id_seq'), m.at - wait, m.at, m.at + run, CASE W
  WHERE random() < 0.55 + 0.45 * sin((extract(epoch FROM m.at)::numeric / 13750)::float8) OR d.bad
  ORDER BY m.at;
 
+-- archive() sets it; what is inserted has it in the list of the dead alone.
+UPDATE messages.message_archive a SET fingerprint = d.fingerprint FROM messages.dead_message d WHERE d.id = a.id AND d.archived_at = a.archived_at;
+
 -- What waits now.
 SELECT count(published) FROM (SELECT messages.publish_batch(name, (SELECT jsonb_agg(jsonb_build_object('n', n)) FROM generate_series(1, many) AS n)) AS published
   FROM (VALUES ('passengers', 184), ('baggage', 61), ('departures', 37), ('arrivals', 12), ('boarding', 4), ('fuel_orders', 3), ('deicing', 9)) AS waiting (name, many)) p;
+UPDATE messages.message SET created_at = created_at - random() * interval '40 minutes';
 SELECT messages.pause_queue('deicing');
 SELECT messages.publish('invoices', '{"invoice": 7}');
 UPDATE messages.message SET created_at = clock_timestamp() - interval '27 hours', visible_at = clock_timestamp() - interval '27 hours' WHERE queue_name = 'invoices';

@@ -5,7 +5,12 @@
   const sheet = new URL("../vendor/uplot.css", here).href;
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
+  const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
   const drawn = new Set();
+  const steps = {
+    seconds: [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400,
+      21600, 43200, 86400, 172800, 604800, 1209600, 2592000],
+  };
 
   const seconds = (value) => {
     if (value == null) return "–";
@@ -56,8 +61,9 @@
   }
 
   customElements.define("pg-spark", class extends Drawn {
-    drawing([arrivals, completions]) {
-      const top = Math.max(1, ...arrivals, ...completions);
+    drawing([first, second]) {
+      const top = Math.max(1, ...first, ...second);
+      const paint = colour(this.getAttribute("colour") ?? "--c0");
       return [{
         width: this.clientWidth, height: 28, padding: [2, 1, 2, 1],
         cursor: { show: false }, legend: { show: false }, select: { show: false },
@@ -65,48 +71,41 @@
         scales: { x: { time: false }, y: { range: [0, top] } },
         series: [
           {},
-          { fill: colour("--c0") + "33", stroke: colour("--c0"), width: 1.5, points: { show: false } },
+          { fill: `${paint}33`, stroke: paint, width: 1.5, points: { show: false } },
           { stroke: colour("--c2"), width: 1.5, points: { show: false } },
         ],
-      }, [arrivals.map((_, place) => place), arrivals, completions]];
+      }, [first.map((_, place) => place), first, second.length ? second : first.map(() => null)]];
     }
   });
 
   customElements.define("pg-plot", class extends Drawn {
-    // {unit, stacked, times: [seconds], series: [{name, colour, values}]}
-    drawing({ unit, stacked, times, step, series }) {
+    // {unit, times: [seconds], series: [{name, colour, values}]}; the legend and a table are on the page.
+    drawing({ unit, times, series }) {
       const show = shown[unit];
       const axis = { stroke: colour("--axis"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
-      const sums = times.map(() => 0);
-      const heights = series.map((one) => (stacked ? one.values.map((value, place) => (sums[place] += value ?? 0)) : one.values));
-      const lines = series.map((one, place) => {
-        const paint = colour(one.colour);
-        return {
-          label: one.name,
-          stroke: paint,
-          width: stacked ? 0 : 1.8,
-          fill: stacked ? paint : undefined,
-          paths: stacked ? uPlot.paths.bars({ size: [0.86, 40], align: 1 }) : one.bars ? uPlot.paths.stepped({ align: 1 }) : undefined,
-          points: { show: false },
-          spanGaps: false,
-          value: (_, __, ___, at) => (at == null ? "–" : show(one.values[at])),
-        };
-      });
-      // The highest sum is painted first, and the lower ones over it.
-      if (stacked) { lines.reverse(); heights.reverse(); }
       return [{
-        width: this.clientWidth, height: this.clientHeight - (this.clientWidth < 520 ? 44 : 28),
-        cursor: { drag: { x: false, y: false }, points: { show: !stacked } },
-        legend: { live: true },
+        width: this.clientWidth, height: this.clientHeight,
+        padding: [8, 8, 0, 0],
+        cursor: { drag: { x: false, y: false } },
+        legend: { show: false },
         scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.1, unit === "messages" ? 4 : 0.001)] } },
-        axes: [{ ...axis, space: 70, values: [
-          [86400, "{D} {MMM}", null, null, null, null, null, null, 1],
-          [3600, "{HH}:{mm}", "\n{D} {MMM}", null, null, null, null, null, 1],
-          [60, "{HH}:{mm}", "\n{D} {MMM}", null, null, null, null, null, 1],
-        ] }, { ...axis, size: 56, values: (_, ticks) => ticks.map(show) }],
+        axes: [
+          { ...axis, space: 64, size: 26, values: (_, ticks, __, ___, every) => ticks.map((at) => {
+            const text = new Date(at * 1000).toISOString();
+            return every >= 86400 || text.slice(11, 16) === "00:00" ? day.format(at * 1000) : text.slice(11, 16);
+          }) },
+          { ...axis, size: 58, incrs: steps[unit], values: (_, ticks) => ticks.map(show) },
+        ],
         tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
-        series: [{ label: "UTC", value: (_, at) => (at == null ? "–" : new Date(at * 1000).toISOString().slice(5, 16).replace("T", " ")) }, ...lines],
-      }, [times, ...heights]];
+        series: [{}, ...series.map((one, place) => ({
+          label: one.name,
+          stroke: colour(one.colour),
+          fill: place === 0 && unit === "messages" ? `${colour(one.colour)}26` : undefined,
+          width: 1.8,
+          points: { show: false },
+          spanGaps: unit === "seconds",
+        }))],
+      }, [times, ...series.map((one) => one.values)]];
     }
   });
 

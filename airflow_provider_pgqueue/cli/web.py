@@ -1,0 +1,47 @@
+"""The page Queues without Airflow."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from contextlib import closing
+
+import click
+
+from airflow_provider_pgqueue.cli.connection import connected, open_connection
+from airflow_provider_pgqueue.cli.output import show_line
+from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+
+
+@click.command()
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1. [default: a free one]")
+@click.option("--read-only", is_flag=True, help="Show the queues, and let nobody change them or see bodies.")
+@shared_options
+@pass_settings
+def web(settings: Settings, port: int, read_only: bool) -> None:
+    """Serve the page of the queues on the loopback, until Ctrl-C.
+
+    Whoever has the address that this prints may use the page, with the rights of the connection. Needs the extra web.
+    """
+    try:
+        import uvicorn
+
+        from airflow_provider_pgqueue.web.alone import make_alone
+    except ModuleNotFoundError as error:
+        raise click.ClickException(
+            f"{error.name} is not installed: pip install 'airflow-provider-pgqueue[web]'"
+        ) from error
+    with connected(settings):
+        pass  # before anything is served: the database is there, and has the schema
+    token = secrets.token_urlsafe(24)
+    app = make_alone(lambda: open_connection(settings), token, may_act=not read_only)
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", port))
+        # So that the address works from the moment in which it is printed.
+        listening.listen()
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}/enter/{token}"
+        show_line(settings, {"address": address}, f"The queues are at {address}")
+        # No access log: the address in it has the token.
+        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off")
+        uvicorn.Server(config).run(sockets=[listening])

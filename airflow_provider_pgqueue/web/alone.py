@@ -1,0 +1,59 @@
+"""The page without Airflow: on the loopback, for whoever has its address."""
+
+from __future__ import annotations
+
+import getpass
+import hmac
+import secrets
+from typing import Final
+
+from fastapi import FastAPI, HTTPException, Request
+from starlette.responses import RedirectResponse, Response
+
+from airflow_provider_pgqueue.web.app import make_app
+from airflow_provider_pgqueue.web.site import Connect, Person
+
+_HOSTS: Final = ("127.0.0.1", "localhost")
+_REFUSED: Final = "Open the address that pgqueue web printed: it has the token."
+
+
+def make_alone(connect: Connect, token: str, *, may_act: bool) -> FastAPI:
+    """Return the page for whoever came in through `/enter/TOKEN`, as the user of this process."""
+    name = f"pgqueue web ({_user()})"
+
+    def who(request: Request) -> Person:
+        _check_host(request)
+        if not hmac.compare_digest(request.cookies.get(_cookie(request), "").encode(), token.encode()):
+            raise HTTPException(401, _REFUSED)
+        return Person(name, may_act)
+
+    def enter(request: Request, given: str) -> Response:
+        _check_host(request)
+        if not hmac.compare_digest(given.encode(), token.encode()):
+            raise HTTPException(401, _REFUSED)
+        response = RedirectResponse("/", 303, headers={"Referrer-Policy": "no-referrer", "Cache-Control": "no-store"})
+        response.set_cookie(_cookie(request), token, httponly=True, samesite="strict")
+        return response
+
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_api_route("/enter/{given}", enter, methods=["GET"], response_model=None)
+    app.mount("/", make_app(connect, who, secret=secrets.token_bytes(32)))
+    return app
+
+
+def _check_host(request: Request) -> None:
+    # A page elsewhere can give this machine a name of its own, but not the name that it is asked by.
+    if request.url.hostname not in _HOSTS:
+        raise HTTPException(403, "This page is for 127.0.0.1 and localhost.")
+
+
+def _cookie(request: Request) -> str:
+    # A browser gives the cookies of one port to all others.
+    return f"pgqueue_{request.url.port or 80}"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"

@@ -1,0 +1,71 @@
+"""One message: its life from publish to the end, and what is in it for those who may see that."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import APIRouter, HTTPException, Request
+from starlette.responses import Response
+
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.connection import check_version
+from airflow_provider_pgqueue.core.message import Row
+from airflow_provider_pgqueue.web import numbers
+from airflow_provider_pgqueue.web.actions import Id, said_of
+from airflow_provider_pgqueue.web.html import page
+from airflow_provider_pgqueue.web.parts import part, rows_of
+from airflow_provider_pgqueue.web.site import Site, person_of, site_of
+
+router = APIRouter()
+
+_LONGEST: Final = 200_000  # letters of a body
+
+
+@router.get("/messages/{id}")
+def message(request: Request, id: Id) -> Response:
+    """What is recorded of a message; with `body=1` also its body."""
+    site, person = site_of(request), person_of(request)
+    wants_body = request.query_params.get("body") == "1"
+    if wants_body and not person.may_act:
+        raise HTTPException(403, "Bodies are shown to those who may edit the connection of the queue.")
+    found = site.shared.get(("message", id), numbers.SECONDS, lambda: _find(site, id))
+    if not found["life"]:
+        raise HTTPException(404, f"There is no message {id}. Retention may have removed it, or it was purged.")
+    return page(
+        request,
+        "message.html",
+        id=id,
+        inside=part(lambda: _inside(site, id)) if person.may_act else None,
+        wants_body=wants_body,
+        longest=_LONGEST,
+        done=said_of(request),
+        **found,
+    )
+
+
+def _find(site: Site, id: int) -> dict[str, Any]:
+    with site.connect() as conn:
+        check_version(conn)
+        life = run(conn, verbs.message_life(id))
+        waiting = rows_of(conn, "unfinished_message", id=id)
+        finished = [] if waiting else run(conn, verbs.search_archive(id=id))
+    return {
+        "life": life,
+        "waiting": waiting[0] if waiting else None,
+        "finished": finished[0] if finished else None,
+        "queue_name": life[0]["queue_name"] if life else None,
+        "trouble": _trouble(finished[0].failure if finished else None),
+    }
+
+
+def _inside(site: Site, id: int) -> Row | None:
+    with site.connect() as conn:
+        rows = rows_of(conn, "body_of_message", id=id, longest=_LONGEST)
+    return rows[0] if rows else None
+
+
+def _trouble(failure: Any) -> str | None:
+    """Return the traceback of the last failure."""
+    found = failure.get("traceback") if isinstance(failure, dict) else None
+    return None if found is None else str(found)

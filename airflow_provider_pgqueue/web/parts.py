@@ -1,0 +1,41 @@
+"""Sections of a page that stand alone: one that the login may not read says so, and the others are there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.rows import dict_row
+
+from airflow_provider_pgqueue.core.errors import PermissionDenied, translate
+from airflow_provider_pgqueue.core.message import Row
+from airflow_provider_pgqueue.core.query import query
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """In place of a section that the login of the connection may not read."""
+
+    problem: str
+    cure: str | None
+
+
+def part(find: Callable[[], T]) -> T | Refused:
+    """Return what is found, or why the login may not find it."""
+    try:
+        return find()
+    except PermissionDenied as error:
+        return Refused(error.problem, error.cure)
+
+
+def rows_of(conn: psycopg.Connection[Any], name: str, **arguments: Any) -> list[Row]:
+    """Return the rows of a query of sql/queries."""
+    try:
+        with conn.cursor(row_factory=dict_row) as cursor:
+            return cursor.execute(query(name), arguments).fetchall()
+    except psycopg.Error as error:
+        raise translate(error) from error

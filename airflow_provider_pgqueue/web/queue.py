@@ -1,0 +1,106 @@
+"""One queue: its history, who works on it, what died and of which cause."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import psycopg
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.connection import check_version
+from airflow_provider_pgqueue.core.message import Row
+from airflow_provider_pgqueue.web import numbers
+from airflow_provider_pgqueue.web.actions import said_of
+from airflow_provider_pgqueue.web.html import choices, page
+from airflow_provider_pgqueue.web.parts import Refused, part, rows_of
+from airflow_provider_pgqueue.web.plots import Plot, plots_of
+from airflow_provider_pgqueue.web.site import Site, site_of
+
+router = APIRouter()
+Connection = psycopg.Connection[Any]
+SPANS: Final = {
+    "hour": (timedelta(hours=1), timedelta(minutes=1)),
+    "day": (timedelta(days=1), timedelta(minutes=15)),
+    "week": (timedelta(days=7), timedelta(hours=2)),
+}
+_STEPS_OF_CAUSES: Final = {"hour": timedelta(minutes=2), "day": timedelta(hours=1), "week": timedelta(hours=4)}
+_CAUSES: Final = 50
+_SLOWER: Final = 15.0  # what is by the minute need not be asked for every four seconds
+
+
+@router.get("/queues/{name}")
+def queue(request: Request, name: str) -> Response:
+    """All that is known of one queue."""
+    site = site_of(request)
+    span = choices(request.query_params, {"span": tuple(SPANS)})["span"]
+    found = site.shared.get(("queue", name, span), numbers.SECONDS, lambda: _find(site, name, span))
+    return page(request, "queue.html", span=span, spans=list(SPANS), done=said_of(request), **found)
+
+
+def _find(site: Site, name: str, span: str) -> dict[str, Any]:
+    length, step = SPANS[span]
+    since = datetime.now(UTC) - length
+    with site.connect() as conn:
+        check_version(conn)
+        # First, because it says that there is no such queue.
+        (status,) = run(conn, verbs.status(name))
+
+        def past() -> tuple[list[Plot], Row]:
+            rows = run(conn, verbs.queue_history(name, since=since, step=step))
+            return plots_of(rows, step), sums_of(rows)
+
+        def causes() -> list[Row]:
+            found = run(conn, verbs.dead_trend(name, since=since, step=_STEPS_OF_CAUSES[span], max_causes=_CAUSES))
+            return _with_older(conn, name, status.dead, found)
+
+        return {
+            "at": datetime.now(UTC),
+            "queue": status,
+            "needs": numbers.needs(status),
+            "past": part(lambda: site.shared.get(("past", name, span), _SLOWER, past)),
+            "causes": part(lambda: site.shared.get(("dead", name, span), _SLOWER, causes)),
+            "workers": part(lambda: run(conn, verbs.workers(name))[:50]),
+            "leased": part(lambda: rows_of(conn, "leased_of_queue", queue_name=name)),
+            "schedules": part(lambda: [one for one in run(conn, verbs.schedules()) if one.queue_name == name]),
+            "dispatches": part(lambda: rows_of(conn, "dispatches_of_queue", queue_name=name)),
+            "policy": part(lambda: rows_of(conn, "policy_of_queue", queue_name=name)[0]),
+            "listeners": part(lambda: rows_of(conn, "listeners")),
+            "audit": part(lambda: run(conn, verbs.audit_log(name, max_entries=10))),
+        }
+
+
+def _with_older(conn: Connection, name: str, dead: int, found: list[Row]) -> list[Row]:
+    """Return the causes of the time, or if nothing of that time is left, also those of what is dead from before."""
+    if not dead or any(cause["waiting"] for cause in found):
+        return found
+    older = part(lambda: run(conn, verbs.dead_causes(name))[:_CAUSES])
+    if isinstance(older, Refused):
+        return found
+    return found + [
+        {
+            "result": cause.result,
+            "fingerprint": cause.fingerprint,
+            "pattern": cause.example,
+            "died": None,
+            "waiting": cause.waiting,
+            "trend": None,
+            "first_at": cause.first_at,
+            "last_at": cause.last_at,
+            "series": [],
+            "sample_ids": [cause.newest_id],
+            "sample_references": [None],
+        }
+        for cause in older
+        if cause.fingerprint not in {known["fingerprint"] for known in found}
+    ]
+
+
+def sums_of(rows: list[Row]) -> Row:
+    """Return what arrived and was archived in the whole time."""
+    names = ("arrivals", "success", "failed", "rejected", "lock_expired", "expired")
+    found = {name: sum(row[name] or 0 for row in rows) for name in names}
+    return found | {"dead": sum(found[name] for name in names[2:])}

@@ -1,0 +1,1 @@
+SELECT * FROM messages.message_overview WHERE id = %(id)s

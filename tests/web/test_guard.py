@@ -1,0 +1,84 @@
+"""What keeps other sites out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import httpx
+import pytest
+
+from tests.conftest import Connection
+from tests.web.conftest import Browse
+
+
+@pytest.fixture
+def form(browse: Browse, queue: Callable[..., str]) -> tuple[httpx.Client, dict[str, str]]:
+    """A client, and the fields of the form that pauses the queue `orders`."""
+    client = browse(may_act=True)
+    page = client.get(f"/queues/{queue('orders')}/pause").text
+    return client, dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page))
+
+
+HERE, THERE = {"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "cross-site"}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        THERE,
+        {"Sec-Fetch-Site": "same-site"},
+        {"Origin": "https://elsewhere.example"},
+        {"Origin": "null"},
+        THERE | {"Origin": "http://127.0.0.1"},
+    ],
+    ids=str,
+)
+def test_another_site_changes_nothing(
+    form: tuple[httpx.Client, dict[str, str]], headers: dict[str, str], conn: Connection
+) -> None:
+    client, fields = form
+    assert client.post("/queues/orders/pause", data=fields, headers=headers).status_code == 403
+    assert conn.execute("SELECT paused FROM messages.queue WHERE queue_name = 'orders'").fetchone() == (False,)
+
+
+@pytest.mark.parametrize(
+    "token", ["", "1", "1.2", "99999999999.aa", "9" * 5000 + ".a", "\N{SUPERSCRIPT TWO}.a", "none"]
+)
+def test_a_form_without_a_good_token_changes_nothing(form: tuple[httpx.Client, dict[str, str]], token: str) -> None:
+    client, fields = form
+    assert client.post("/queues/orders/pause", data=fields | {"token": token}, headers=HERE).status_code == 403
+
+
+def test_the_form_of_the_page_is_taken(form: tuple[httpx.Client, dict[str, str]], conn: Connection) -> None:
+    client, fields = form
+    assert client.post("/queues/orders/pause", data=fields, headers=HERE).status_code == 303
+    assert conn.execute("SELECT paused FROM messages.queue WHERE queue_name = 'orders'").fetchone() == (True,)
+
+
+def test_a_form_too_large_is_refused(form: tuple[httpx.Client, dict[str, str]]) -> None:
+    client, fields = form
+    large = fields | {"body": '"' + "x" * (3 << 20) + '"'}
+    assert client.post("/queues/orders/publish", data=large, headers=HERE).status_code == 413
+
+
+@pytest.mark.parametrize("path", ["/", "/queues/unknown", "/static/page.css", "/nowhere", "/messages/x"])
+def test_every_response_runs_no_script_of_others_and_is_framed_by_nobody_else(browse: Browse, path: str) -> None:
+    headers = browse().get(path).headers
+    policy = headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'self'" in policy
+    assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_the_page_has_nothing_inline_and_nothing_from_elsewhere(
+    browse: Browse, conn: Connection, queue: Callable[..., str]
+) -> None:
+    queue("orders")
+    (id_,) = conn.execute("SELECT messages.publish('orders', '{}')").fetchone() or (0,)
+    client = browse(may_act=True)
+    for path in ("/", "/queues/orders", f"/messages/{id_}?body=1", "/queues/orders/policy"):
+        page = client.get(path).text
+        assert re.findall(r'<(?:script|style)>|\sstyle=|\son\w+=|(?:src|href|action)="(?!/|#|\?)', page) == []
