@@ -51,6 +51,7 @@ def get_provider_info() -> dict[str, Any]:
                 "to_openlineage_converter": f"{_PACKAGE}.assets.pgqueue.convert_asset_to_openlineage",
             }
         ],
+        "extra-links": [f"{_PACKAGE}.links.PgQueueLink"],
         "notifications": [f"{_PACKAGE}.notifications.pgqueue.PgQueueNotifier"],
         "connection-types": [_connection_type()],
         "config": {"pgqueue": _config()},
