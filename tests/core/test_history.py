@@ -332,3 +332,9 @@ def test_rates_and_sparklines_are_of_whole_minutes(conn: Connection, queue: Queu
     (line,) = run(conn, verbs.queue_sparklines(["orders", "nope"]))
     assert len(line["arrivals"]) in (60, 61)
     assert sum(number or 0 for number in line["success"]) == 4
+    # One row with the same numbers as the history of the queue itself.
+    whole = run(conn, verbs.queue_history("orders", since=line["first_at"], until=datetime.now(UTC)))
+    found = whole[: len(line["depth"])]
+    assert line["first_at"] == found[0]["bucket_at"]
+    for name in ("arrivals", "success", "depth"):
+        assert line[name] == [row[name] for row in found]

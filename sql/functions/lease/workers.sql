@@ -35,8 +35,10 @@ BEGIN
         SELECT a.handled_by, a.queue_name AS name, count(*) AS finished, count(*) FILTER (WHERE a.result <> 'success') AS dead,
                avg(a.archived_at - a.leased_at) AS run_avg, max(a.archived_at) AS last_at
           FROM messages.message_archive a
-         WHERE a.archived_at > moment - workers.period AND a.archived_at <= moment + interval '1 minute' AND a.queue_name = ANY (names)
-           AND a.handled_by IS NOT NULL
+         WHERE a.archived_at > moment - workers.period AND a.archived_at <= moment + interval '1 minute' AND a.handled_by IS NOT NULL
+           AND (workers.queue_name IS NULL OR a.queue_name = workers.queue_name)
+           AND ((SELECT r.everything FROM messages.session_reach r)
+                OR a.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
          GROUP BY 1, 2)
     SELECT coalesce(h.locked_by, d.handled_by), coalesce(h.name, d.name), coalesce(h.leased, 0), h.leased_since, h.lease_ends_at,
            coalesce(d.finished, 0), coalesce(d.dead, 0), coalesce(d.finished, 0) / date_part('epoch', workers.period), d.run_avg,
