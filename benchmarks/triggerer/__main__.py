@@ -99,7 +99,7 @@ def wait(look: Callable[[], Any], what: str, timeout: float = 300) -> float:
 
 
 def wake(bench: Bench, conn: Connection, queues: range, pause: float) -> tuple[list[float], list[float]]:
-    """Publish to one queue after the other; return the seconds to each ring, and to each end of a task."""
+    """Publish to one queue at a time; return the seconds to each ring, and to each end of a task."""
     rings: list[float] = []
     published: dict[int, float] = {}
     for number in queues:
