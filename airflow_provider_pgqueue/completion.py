@@ -49,6 +49,7 @@ class AwaitsMessages(QueueTask):
 
         Raises AirflowFailException, which names those that ended otherwise: a retry would find the same.
         """
+        self.message_ids = ids
         watch = OutcomeWatch(ids=ids, follow_requeues=self.follow_requeues, poll_interval=self.poll_interval)
         limit = None if timeout is None else timeout.total_seconds()
         patience = min(_HERE_FIRST, _HERE_FIRST if limit is None else limit) if self.deferrable else limit
@@ -67,6 +68,7 @@ class AwaitsMessages(QueueTask):
 
     def _finished(self, ids: Sequence[int]) -> list[dict[str, Any]]:
         """Return the outcome of each message, all of which are finished."""
+        self.message_ids = ids
         found = PgQueueHook(self.pgqueue_conn_id).run(self._statement_of_outcomes(ids))
         return self._judged(found)
 

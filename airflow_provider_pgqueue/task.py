@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Final
 
@@ -10,6 +10,7 @@ from airflow.providers.common.compat.sdk import BaseOperator
 
 from airflow_provider_pgqueue.core.argument import Rule, check, only_texts
 from airflow_provider_pgqueue.lineage import QueueLineage
+from airflow_provider_pgqueue.links import PgQueueLink
 
 SOON = timedelta(seconds=5)
 LATEST = timedelta(minutes=5)
@@ -29,6 +30,9 @@ class QueueTask(QueueLineage, BaseOperator):
     """By the names of the arguments."""
     attributes: ClassVar[Mapping[str, str]] = {}
     """Where an argument is kept, if not under its own name, because Airflow uses that."""
+    operator_extra_links = (PgQueueLink(),)
+    message_ids: Sequence[int] = ()
+    """The messages that the link of the task is about, once it knows them."""
     unseen_fields: ClassVar[frozenset[str]] = frozenset({"message"})
     """Templates that Airflow renders, but neither stores nor shows under Rendered Template: they are bodies."""
     _made_later: frozenset[str] = frozenset()

@@ -14,8 +14,9 @@ DECLARE
         ['consumer observer', 'message_outcomes status ready_queues closed_queues dead_queues dead_causes'],
         ['consumer observer pipeline', 'triage_causes'],
         ['consumer observer', 'queue_history queue_rates queue_sparklines dead_trend workers'],
-        ['observer', 'search_archive schedules traffic_report message_life audit_log'],
+        ['observer', 'search_archive schedules traffic_report message_life audit_log search_messages'],
         ['consumer', 'release_messages'],
+        ['observer', 'metrics'],
         ['publisher consumer', 'audited'],
         ['observer upkeep', 'health'],
         ['upkeep', 'upkeep run_schedules install_cron uninstall_cron'],
@@ -47,7 +48,7 @@ DECLARE
         ['internal', 'cron_database cron_cure prepare_cron_role show_cron_jobs_to_owner check_batch check_duration check_key check_number check_read_committed'],
         ['internal', 'check_name check_winners check_given check_headers check_reference raise_body_too_large lock_briefly raise_in_use'],
         ['internal', 'begin_history note_history history_counts history_steps history_begins roll_up_history roll_up_bucket'],
-        ['internal', 'delete_old_history add_durations duration_quantile record_audit'],
+        ['internal', 'delete_old_history duration_quantile record_audit'],
         ['internal', 'lock_all_or_none supersede release_catalog release_differences health_drift health_copy']];
     groups CONSTANT text[] := ARRAY['publisher', 'consumer', 'observer', 'upkeep', 'raw', 'reader', 'pipeline', 'admin', 'limited'];
     change text;

@@ -76,6 +76,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 -- Archive
 \ir functions/archive/message_archived.sql
 \ir functions/archive/fingerprint.sql
+\ir functions/archive/search_messages.sql
 
 -- Dead messages: requeue or dismiss
 \ir functions/dead/lease_dead.sql
@@ -241,7 +242,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/traffic/record_triage_causes.sql
 \ir functions/traffic/triage_causes.sql
 
--- History, as the upkeep notes it
+-- Metrics and history, as the upkeep notes it
+\ir functions/health/metrics.sql
 \ir functions/history/queue_history.sql
 \ir functions/history/queue_sparklines.sql
 \ir functions/history/queue_rates.sql
@@ -255,7 +257,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/history/history_begins.sql
 \ir functions/history/history_steps.sql
 \ir functions/history/delete_old_history.sql
-\ir functions/history/add_durations.sql
 \ir functions/history/duration_quantile.sql
 
 -- What was done by hand

@@ -40,6 +40,8 @@ OUTCOMES: Final = "tests/core/test_outcomes.py"
 BAD_INPUT: Final = "tests/core/test_bad_input.py"
 OTHERS_DEAD: Final = "tests/core/test_dead.py::test_the_token_of_another_lease_changes_no_dead_message"
 ENDED_DEAD: Final = "tests/core/test_dead.py::test_a_lease_that_ended_changes_no_dead_message"
+FILTERS: Final = "tests/core/test_dead.py::test_a_filter_chooses_dead_messages_for_each_verb_alike"
+DEAD_RUNS: Final = "tests/core/test_dispatch_dead.py"
 STALE: Final = f"{CONTRACT}::test_a_stale_token_is_refused_and_changes_nothing"
 WAITED: Final = f"{CONTRACT}::test_a_call_that_waited_for_a_row_lock_past_its_lease_is_refused"
 
@@ -363,6 +365,50 @@ MUTANTS: Final = (
     _m("requeue: no count", "requeue", "a.requeues + 1", "a.requeues"),
     _m(
         "lease_dead: what is leased", "lease_dead", "AND (d.lock_expires_at IS NULL OR d.lock_expires_at <= moment)", ""
+    ),
+    *(
+        _m(f"{verb}: any {what}", verb, text, "true", FILTERS)
+        for verb in ("lease_dead", "dead_ids")
+        for what, text in (
+            ("reference", f"({verb}.reference IS NULL OR a.reference = {verb}.reference)"),
+            ("time", f"({verb}.until IS NULL OR d.archived_at < {verb}.until)"),
+        )
+    ),
+    _m(
+        "dispatch_dead: two runs of a cause",
+        "dispatch_dead",
+        "               AND d.ended_at IS NULL);",
+        "AND false);",
+        DEAD_RUNS,
+    ),
+    _m(
+        "dispatch_dead: a message that has a run",
+        "dispatch_dead",
+        "AND d.fingerprint = cause.fingerprint AND d.dispatch_id IS NULL\n",
+        "AND d.fingerprint = cause.fingerprint\n",
+        DEAD_RUNS,
+    ),
+    _m(
+        "dispatch_dead: no pause",
+        "dispatch_dead",
+        "AND s.result = 'success')) > clock_timestamp();",
+        "AND s.result = 'success')) IS NULL AND false;",
+        DEAD_RUNS,
+    ),
+    _m("dispatch_dead: one pause after all", "dispatch_dead", "* 2 ^ least(count(*) - 1, 20)", "", DEAD_RUNS),
+    _m(
+        "end_dispatch: another run after a success",
+        "end_dispatch",
+        "CASE WHEN end_dispatch.result = 'success' THEN known.dispatch_id END",
+        "NULL",
+        DEAD_RUNS,
+    ),
+    _m(
+        "reopen_dispatch: dead messages stay free",
+        "reopen_dispatch",
+        "IF dispatch.fingerprint IS NOT NULL THEN",
+        "IF false THEN",
+        DEAD_RUNS,
     ),
     # queues, roles, runs, schedules
     _m("purge: what is leased", "purge_queue", " AND coalesce(m.lock_expires_at <= clock_timestamp(), true)", ""),

@@ -1,23 +1,112 @@
-"""Lists what publishes by itself."""
+"""What publishes by itself."""
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import click
 
+from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
 from airflow_provider_pgqueue.cli.connection import connected
-from airflow_provider_pgqueue.cli.output import records, show_rows
+from airflow_provider_pgqueue.cli.lines import parse_line
+from airflow_provider_pgqueue.cli.output import records, show, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.cli.suggestion import SuggestingGroup
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.client import JsonText, run
 
 _SHOWN = ("schedule_name", "cron", "time_zone", "queue_name", "paused", "last_tick", "next_at", "last_error")
 
 
-@click.command()
+@click.group(cls=SuggestingGroup, invoke_without_command=True)
 @shared_options
+@click.pass_context
 @pass_settings
-def schedules(settings: Settings) -> None:
-    """List the schedules, which publish messages at set times."""
+def schedules(settings: Settings, context: click.Context) -> None:
+    """List the schedules, which publish at set times; add, pause, resume or remove one."""
+    if context.invoked_subcommand is not None:
+        return
     with connected(settings) as conn:
         found = run(conn, verbs.schedules())
     show_rows(settings, "schedules", records(found), _SHOWN)
+
+
+@schedules.command()
+@click.argument("name")
+@click.argument("cron")
+@click.argument("queue")
+@click.option("--message", required=True, help="The body, as JSON.")
+@click.option("--time-zone", default="UTC", show_default=True, help="The time zone of the expression.")
+@click.option("--priority", type=int, default=0, show_default=True, help="Higher is leased first.")
+@click.option("--headers", help="Headers, as a JSON object.")
+@click.option("--paused/--not-paused", default=None, help="Whether it publishes nothing; left out, it stays as it is.")
+@shared_options
+@pass_settings
+def add(
+    settings: Settings,
+    name: str,
+    cron: str,
+    queue: str,
+    message: str,
+    time_zone: str,
+    priority: int,
+    headers: str | None,
+    paused: bool | None,
+) -> None:
+    """Add a schedule, or replace the one of that name: CRON has five fields, or is @hourly, @daily and so on."""
+    body: Any = JsonText(parse_line(1, message).text)
+    statement = verbs.schedule(
+        name, cron, queue, body, time_zone=time_zone, priority=priority, headers=_object(headers), paused=paused
+    )
+    with connected(settings) as conn:
+        added = run(conn, statement)
+    text = f"{'added' if added else 'replaced'} schedule {name}."
+    show(settings, {"schedule_name": name, "added": added}, text)
+
+
+def _object(text: str | None) -> dict[str, Any] | None:
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise click.BadParameter("is not a JSON object.", param_hint="--headers")
+    return found
+
+
+@schedules.command()
+@click.argument("name")
+@shared_options
+@pass_settings
+def pause(settings: Settings, name: str) -> None:
+    """Let a schedule publish nothing until it is resumed; what it misses is not made up for."""
+    with connected(settings) as conn:
+        run(conn, verbs.pause_schedule(name))
+    show(settings, {"schedule_name": name, "paused": True}, f"paused schedule {name}.")
+
+
+@schedules.command()
+@click.argument("name")
+@shared_options
+@pass_settings
+def resume(settings: Settings, name: str) -> None:
+    """Let a paused schedule publish again."""
+    with connected(settings) as conn:
+        run(conn, verbs.resume_schedule(name))
+    show(settings, {"schedule_name": name, "paused": False}, f"resumed schedule {name}.")
+
+
+@schedules.command()
+@click.argument("name")
+@yes_option
+@shared_options
+@pass_settings
+def remove(settings: Settings, name: str, yes: bool) -> None:
+    """Remove a schedule; what it has published stays."""
+    confirm(f"Remove schedule {name}?", yes=yes)
+    with connected(settings) as conn:
+        run(conn, verbs.unschedule(name))
+    show(settings, {"schedule_name": name, "removed": True}, f"removed schedule {name}.")

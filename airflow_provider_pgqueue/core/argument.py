@@ -23,7 +23,7 @@ _QUEUE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _TOPIC: Final = re.compile(r"([A-Za-z0-9_-]+|[*#])(\.([A-Za-z0-9_-]+|[*#]))*")
 _LONGEST_SHOWN: Final = 100
 # These may hold what only the consumer of a message may read.
-_SECRET: Final = frozenset({"arguments", "headers", "message", "messages", "parameters"})
+_SECRET: Final = frozenset({"arguments", "headers", "message", "messages", "op_args", "op_kwargs", "parameters"})
 
 
 def check(
@@ -162,6 +162,17 @@ def parameters(value: Any) -> str | None:
     if isinstance(value, Mapping | Sequence) and not isinstance(value, str | bytes):
         return only_texts(value)
     return "Give a list, or an object with the parameters by name."
+
+
+def positional(value: Any) -> str | None:
+    """Judge what is given to a function in order."""
+    return None if isinstance(value, list | tuple) else "Give a list."
+
+
+def named(value: Any) -> str | None:
+    """Judge what is given to a function by name."""
+    good = isinstance(value, Mapping) and all(isinstance(name, str) for name in value)
+    return None if good else "Give a dict from names to values."
 
 
 def error_rules(value: Any) -> str | None:

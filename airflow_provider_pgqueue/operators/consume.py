@@ -18,14 +18,10 @@ from airflow_provider_pgqueue.core.argument import (
     duration,
     error_rules,
     function,
-    json_object,
-    number,
+    named,
     optional,
-    queue_name,
+    positional,
     share_or_number,
-    text,
-    topic_pattern,
-    truth,
     whole,
 )
 from airflow_provider_pgqueue.core.client import run
@@ -39,9 +35,8 @@ from airflow_provider_pgqueue.core.outcome import ErrorRules, Outcome
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, name_of, task_of
 from airflow_provider_pgqueue.metrics import ConsumerMetrics
+from airflow_provider_pgqueue.operators.waiting import WaitingTask
 from airflow_provider_pgqueue.origin import in_trace_of_message, in_trace_of_messages
-from airflow_provider_pgqueue.task import QueueTask
-from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
 if TYPE_CHECKING:
@@ -76,7 +71,7 @@ def _model(value: Any) -> str | None:
     return None if hasattr(value, "model_validate") else "Give a pydantic model, module:Class, or a .json file."
 
 
-class PgQueueConsumeOperator(QueueTask):
+class PgQueueConsumeOperator(WaitingTask):
     """Leases messages batch by batch, calls a function of yours, and archives each message with its outcome.
 
     It continues until none is ready, or `max_messages` were leased. The function returns None for success, or an
@@ -96,7 +91,8 @@ class PgQueueConsumeOperator(QueueTask):
     Airflow 3.3 now and then fails a task that resumes within seconds after it deferred, so a wait takes at least eight
     seconds, and this operator has one retry by default, which comes after five seconds.
 
-    :param queue_name: the queue to consume.
+    The arguments for queue, choice of messages and waiting are those of `WaitingTask`.
+
     :param apply_function: called with each Message; a function, or its name as
         `package.module:function`.
     :param apply_function_batch: called with each list of messages instead; returns outcomes by message id (what it
@@ -107,8 +103,6 @@ class PgQueueConsumeOperator(QueueTask):
     :param model: a pydantic model, or its name as `module:Class`, or the path of a `.json` file with a JSON Schema. A
         message whose body does not match is rejected, without the function; with a pydantic model the function gets a
         message whose body is an instance of it.
-    :param topic: consume only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
-    :param headers: consume only messages whose headers contain these.
     :param batch_size: messages per lease.
     :param max_messages: stop after this many messages.
     :param lease_for: how long a lease lasts without renewal, and so when the messages of a killed task come back; by
@@ -124,22 +118,16 @@ class PgQueueConsumeOperator(QueueTask):
     :param fail_on_failed: fail the task, after all is settled, when so many messages failed, or if it is a float such
         a share of what was handled: whose function raised, returned Failed or exceeded its time, whether they are
         delivered again or not. By default 1.0, so a task all of whose messages failed is not green. None never fails.
-    :param wait_for_messages: when nothing can be leased, wait in the triggerer, without a worker slot.
-    :param wait_timeout: fail the task when a wait takes longer.
-    :param poll_interval: seconds between looks while waiting when no notification arrives.
-    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
     template_fields: Sequence[str] = ("queue_name", "op_args", "op_kwargs", "topic", "headers", "pgqueue_conn_id")
-    reads_queue = True
-    ui_color = "#dce9f5"
     rules: ClassVar[Mapping[str, Rule]] = {
-        "queue_name": queue_name,
+        **WaitingTask.rules,
         "apply_function": optional(function),
         "apply_function_batch": optional(function),
+        "op_args": positional,
+        "op_kwargs": optional(named),
         "model": optional(_model),
-        "topic": optional(topic_pattern),
-        "headers": optional(json_object),
         "batch_size": whole(1, 10_000),
         "max_messages": optional(whole(1, 10**12)),
         "lease_for": optional(duration(timedelta(milliseconds=1), timedelta(hours=12))),
@@ -147,10 +135,6 @@ class PgQueueConsumeOperator(QueueTask):
         "give_up_after": optional(whole(0, 10**6)),
         "on_error": optional(error_rules),
         "fail_on_failed": optional(share_or_number),
-        "wait_for_messages": truth,
-        "wait_timeout": optional(duration(timedelta(milliseconds=1), timedelta(days=3660))),
-        "poll_interval": number(0.01, 86_400.0, "seconds"),
-        "pgqueue_conn_id": text,
     }
     _stopping: threading.Event | None = None
     _lease: Lease | None = None
@@ -158,14 +142,11 @@ class PgQueueConsumeOperator(QueueTask):
     def __init__(
         self,
         *,
-        queue_name: str,
         apply_function: Callable[[Message], Outcome | None] | str | None = None,
         apply_function_batch: Callable[[list[Message]], Any] | str | None = None,
         op_args: Sequence[Any] = (),
         op_kwargs: Mapping[str, Any] | None = None,
         model: Any = None,
-        topic: str | None = None,
-        headers: Mapping[str, Any] | None = None,
         batch_size: int = 100,
         max_messages: int | None = None,
         lease_for: timedelta | None = None,
@@ -173,22 +154,14 @@ class PgQueueConsumeOperator(QueueTask):
         give_up_after: int | None = 20,
         on_error: ErrorRules | None = None,
         fail_on_failed: float | None = 1.0,
-        wait_for_messages: bool = False,
-        wait_timeout: timedelta | None = None,
-        poll_interval: float = 30.0,
-        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
-        retries: int | None = 1,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retries=retries, **kwargs)
-        self.queue_name = queue_name
+        super().__init__(**kwargs)
         self.apply_function = apply_function
         self.apply_function_batch = apply_function_batch
         self.op_args = op_args
         self.op_kwargs = op_kwargs
         self.model = model
-        self.topic = topic
-        self.headers = headers
         self.batch_size = batch_size
         self.max_messages = max_messages
         self.lease_for = lease_for
@@ -196,10 +169,6 @@ class PgQueueConsumeOperator(QueueTask):
         self.give_up_after = give_up_after
         self.on_error = on_error
         self.fail_on_failed = fail_on_failed
-        self.wait_for_messages = wait_for_messages
-        self.wait_timeout = wait_timeout
-        self.poll_interval = poll_interval
-        self.pgqueue_conn_id = pgqueue_conn_id
         self.check_written()
         if (apply_function is None) == (apply_function_batch is None):
             raise InvalidArgument(
@@ -221,27 +190,8 @@ class PgQueueConsumeOperator(QueueTask):
         # Not in __init__: Airflow copies operators, and an Event cannot be copied.
         self._stopping = threading.Event()
         self._finished = threading.Event()
-        handle, handle_batch = self._handler(self.apply_function), self._handler(self.apply_function_batch)
-        if self.model is not None:
-            read = load_model(self.model)
-            handle = handle and each_with_model(handle, read)
-            handle_batch = handle_batch and all_with_model(handle_batch, read)
-        handle = handle and in_trace_of_message(handle)
-        handle_batch = handle_batch and in_trace_of_messages(handle_batch)
-        metrics = self._metrics = ConsumerMetrics(self.queue_name)
-        consumer = Consumer(
-            queue_name=self.queue_name,
-            handle=handle and metrics.timed(handle),
-            handle_batch=handle_batch and metrics.timed(handle_batch),
-            batch_size=self.batch_size,
-            lease_for=self.lease_for,
-            handler_timeout=self.handler_timeout,
-            give_up_after=self.give_up_after,
-            on_error=self.on_error,
-            handled_by=name_of(context),
-            topic=self.topic,
-            headers=self.headers,
-        )
+        self._metrics = ConsumerMetrics(self.queue_name)
+        consumer = self._consumer(name_of(context))
         self._hook = PgQueueHook(self.pgqueue_conn_id)
         breaker = consumer.breaker()
         try:
@@ -252,7 +202,7 @@ class PgQueueConsumeOperator(QueueTask):
                     max_messages=self.max_messages,
                     stop=self._stopping.is_set,
                     on_lease=self._hold,
-                    on_batch=metrics.note_batch,
+                    on_batch=self._metrics.note_batch,
                     breaker=breaker,
                 )
         finally:
@@ -260,15 +210,33 @@ class PgQueueConsumeOperator(QueueTask):
         if self._stopping.is_set():
             raise AirflowException(f"stopped while consuming queue {self.queue_name}, after {dict(counts)}")
         if not counts and self.wait_for_messages:
-            self.defer(
-                trigger=self._trigger(fruitless),
-                method_name="execute_complete",
-                kwargs={"fruitless": fruitless + 1},
-                timeout=self.wait_timeout,
-            )
+            self._wait(fruitless)
         self.log.info("consumed queue %s: %s", self.queue_name, dict(counts))
         self._fail_on_failed(breaker.failed, breaker.handled)
         return dict(counts)
+
+    def _consumer(self, handled_by: str) -> Consumer:
+        handle, handle_batch = self._handler(self.apply_function), self._handler(self.apply_function_batch)
+        if self.model is not None:
+            read = load_model(self.model)
+            handle = handle and each_with_model(handle, read)
+            handle_batch = handle_batch and all_with_model(handle_batch, read)
+        handle = handle and in_trace_of_message(handle)
+        handle_batch = handle_batch and in_trace_of_messages(handle_batch)
+        metrics = self._metrics
+        return Consumer(
+            queue_name=self.queue_name,
+            handle=handle and metrics.timed(handle),
+            handle_batch=handle_batch and metrics.timed(handle_batch),
+            batch_size=self.batch_size,
+            lease_for=self.lease_for,
+            handler_timeout=self.handler_timeout,
+            give_up_after=self.give_up_after,
+            on_error=self.on_error,
+            handled_by=handled_by,
+            topic=self.topic,
+            headers=self.headers,
+        )
 
     def _fail_on_failed(self, failed: int, handled: int) -> None:
         if not failed or self.fail_on_failed is None:
@@ -316,9 +284,7 @@ class PgQueueConsumeOperator(QueueTask):
         except Exception:
             self.log.warning("could not release messages of queue %s; their leases end by themselves", self.queue_name)
 
-    def _trigger(self, fruitless: int) -> PgQueueMessageTrigger:
-        # Others may hold what is ready, in a way that nobody sees: each wait for nothing makes the next one longer.
-        longest = max(self.poll_interval, SAFE_TO_RESUME)
+    def _trigger(self, ring_after: float) -> PgQueueMessageTrigger:
         return PgQueueMessageTrigger(
             queue_name=self.queue_name,
             pgqueue_conn_id=self.pgqueue_conn_id,
@@ -326,7 +292,7 @@ class PgQueueConsumeOperator(QueueTask):
             topic=self.topic,
             headers=self.headers,
             for_task=True,
-            ring_after=min(SAFE_TO_RESUME * 2 ** min(fruitless, 10), longest),
+            ring_after=ring_after,
         )
 
 

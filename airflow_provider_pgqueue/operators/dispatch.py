@@ -11,20 +11,17 @@ from airflow_provider_pgqueue.core.argument import (
     Rule,
     duration,
     json_object,
-    number,
     one_of,
     optional,
     queue_name,
     text,
-    topic_pattern,
-    truth,
     whole,
 )
 from airflow_provider_pgqueue.dispatch import hand_over, reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, name_of
+from airflow_provider_pgqueue.operators.waiting import WaitingTask
 from airflow_provider_pgqueue.task import QueueTask
 from airflow_provider_pgqueue.triggers.dispatch import PgQueueDispatchTrigger
-from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
 _LONGEST_LEASE: Final = timedelta(hours=12)
 
 
-class PgQueueDispatchOperator(QueueTask):
+class PgQueueDispatchOperator(WaitingTask):
     """Starts a DAG run for each message, or batch of messages, which is finished when its run is.
 
     The tasks of the run get the messages with `get_messages(context)` of `airflow_provider_pgqueue.dispatch`; the
@@ -52,78 +49,50 @@ class PgQueueDispatchOperator(QueueTask):
     The result is a number of dispatches: `started`, and by how earlier ones were found to have ended: `success`,
     `failed`, `lost`.
 
-    :param queue_name: the queue whose messages are handed over.
-    :param trigger_dag_id: the DAG that finishes them. While it is paused it gets none.
+    The arguments for queue, choice of messages and waiting are those of `WaitingTask`; while it waits, its trigger
+    keeps the dispatches true.
+
+    :param trigger_dag_id: the DAG that finishes the messages. While it is paused it gets none.
     :param batch_size: the most messages for one run.
     :param group_by: give a run messages of one `topic` or `reference` only.
     :param max_open: the most runs under way, for this queue and DAG, whoever started them.
     :param on_failure: `retry` or `fail`.
     :param conf: more `conf` for the runs.
-    :param topic: only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
-    :param headers: only messages whose headers contain these.
     :param lease_for: how long the messages stay leased after somebody last saw the run alive; at most 12 hours.
-    :param wait_for_messages: when there is nothing to start, wait in the triggerer, without a worker slot, and keep
-        the dispatches true meanwhile.
-    :param wait_timeout: fail the task when a wait takes longer.
-    :param poll_interval: seconds between looks while waiting when no notification arrives.
-    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
     template_fields: Sequence[str] = ("queue_name", "trigger_dag_id", "topic", "headers", "conf", "pgqueue_conn_id")
-    reads_queue = True
-    ui_color = "#dce9f5"
     rules: ClassVar[Mapping[str, Rule]] = {
-        "queue_name": queue_name,
+        **WaitingTask.rules,
         "trigger_dag_id": text,
         "batch_size": whole(1, 10_000),
         "group_by": optional(one_of("topic", "reference")),
         "max_open": whole(1, 10_000),
         "on_failure": one_of("retry", "fail"),
         "conf": optional(json_object),
-        "topic": optional(topic_pattern),
-        "headers": optional(json_object),
         "lease_for": duration(timedelta(minutes=1), _LONGEST_LEASE),
-        "wait_for_messages": truth,
-        "wait_timeout": optional(duration(timedelta(milliseconds=1), timedelta(days=3660))),
-        "poll_interval": number(0.01, 86_400.0, "seconds"),
-        "pgqueue_conn_id": text,
     }
 
     def __init__(
         self,
         *,
-        queue_name: str,
         trigger_dag_id: str,
         batch_size: int = 1,
         group_by: Literal["topic", "reference"] | None = None,
         max_open: int = 16,
         on_failure: Literal["retry", "fail"] = "retry",
         conf: Mapping[str, Any] | None = None,
-        topic: str | None = None,
-        headers: Mapping[str, Any] | None = None,
         lease_for: timedelta = timedelta(hours=6),
-        wait_for_messages: bool = False,
-        wait_timeout: timedelta | None = None,
-        poll_interval: float = 30.0,
-        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
-        retries: int | None = 1,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retries=retries, **kwargs)
-        self.queue_name = queue_name
+        super().__init__(**kwargs)
         self.trigger_dag_id = trigger_dag_id
         self.batch_size = batch_size
         self.group_by = group_by
         self.max_open = max_open
         self.on_failure = on_failure
         self.conf = conf
-        self.topic = topic
-        self.headers = headers
         self.lease_for = lease_for
-        self.wait_for_messages = wait_for_messages
-        self.wait_timeout = wait_timeout
-        self.poll_interval = poll_interval
-        self.pgqueue_conn_id = pgqueue_conn_id
         self.check_written()
 
     def execute(self, context: Context) -> dict[str, int]:
@@ -138,12 +107,7 @@ class PgQueueDispatchOperator(QueueTask):
         self.check_rendered()
         done = hand_over(self.pgqueue_conn_id, self.queue_name, self.trigger_dag_id, self._opening(context), self.conf)
         if not done["started"] and self.wait_for_messages:
-            self.defer(
-                trigger=self._trigger(fruitless),
-                method_name="execute_complete",
-                kwargs={"fruitless": fruitless + 1},
-                timeout=self.wait_timeout,
-            )
+            self._wait(fruitless)
         return dict(done)
 
     def _opening(self, context: Context) -> Any:
@@ -160,8 +124,7 @@ class PgQueueDispatchOperator(QueueTask):
             headers=self.headers,
         )
 
-    def _trigger(self, fruitless: int) -> PgQueueDispatchTrigger:
-        longest = max(self.poll_interval, SAFE_TO_RESUME)
+    def _trigger(self, ring_after: float) -> PgQueueDispatchTrigger:
         return PgQueueDispatchTrigger(
             queue_name=self.queue_name,
             dag_id=self.trigger_dag_id,
@@ -170,7 +133,7 @@ class PgQueueDispatchOperator(QueueTask):
             poll_interval=self.poll_interval,
             topic=self.topic,
             headers=self.headers,
-            ring_after=min(SAFE_TO_RESUME * 2 ** min(fruitless, 10), longest),
+            ring_after=ring_after,
         )
 
 

@@ -252,6 +252,7 @@ class PgQueuePublishOperator(AwaitsMessages):
                 if time.monotonic() - said >= _SAY_EVERY:
                     said = time.monotonic()
                     self._say(published.count, "so far", said - started)
+        self.message_ids = published.awaited
         self._say(published.count, "in all", time.monotonic() - started)
         note_published(self.queue_name, published.count)
         self.lineage_rows = published.count

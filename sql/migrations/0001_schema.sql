@@ -726,6 +726,26 @@ COMMENT ON COLUMN messages.history_level.dead IS 'Dead messages without a remedy
 COMMENT ON COLUMN messages.history_level.oldest_at IS 'Since when the oldest ready message was ready.';
 COMMENT ON COLUMN messages.history_level.exact IS 'Whether depth was counted; otherwise it was estimated.';
 
+CREATE TABLE messages.history_total (
+    queue_name   text   PRIMARY KEY,
+    arrivals     bigint NOT NULL,
+    success      bigint NOT NULL,
+    failed       bigint NOT NULL,
+    rejected     bigint NOT NULL,
+    lock_expired bigint NOT NULL,
+    expired      bigint NOT NULL,
+    attempts     bigint NOT NULL
+) WITH (fillfactor = 50);
+COMMENT ON TABLE messages.history_total IS 'What went through each queue since the history began.';
+COMMENT ON COLUMN messages.history_total.queue_name IS 'The queue.';
+COMMENT ON COLUMN messages.history_total.arrivals IS 'As in history, like all that follow.';
+COMMENT ON COLUMN messages.history_total.success IS 'Archived as success.';
+COMMENT ON COLUMN messages.history_total.failed IS 'Archived as failed.';
+COMMENT ON COLUMN messages.history_total.rejected IS 'Archived as rejected.';
+COMMENT ON COLUMN messages.history_total.lock_expired IS 'Archived as lock_expired.';
+COMMENT ON COLUMN messages.history_total.expired IS 'Archived as expired.';
+COMMENT ON COLUMN messages.history_total.attempts IS 'Deliveries that the archived messages took.';
+
 CREATE TABLE messages.history_note (
     noted_at timestamptz PRIMARY KEY
 );

@@ -63,6 +63,8 @@ CONSUME = [
     {"apply_function_batch": print},
     {"batch_size": 0},
     {"batch_size": 10_001},
+    *({"op_args": value} for value in (0.5, print, "text", None)),
+    *({"op_kwargs": value} for value in ([1], {1: 2}, print)),
     {"max_messages": 0},
     {"lease_for": 300},
     {"wait_timeout": 60},

@@ -154,7 +154,7 @@ def test_a_dead_message_trigger_rings_for_its_results_only(conn_id: str, queue: 
         lease.settle({lease[0]: Failed("broken"), lease[1]: Rejected("invalid"), lease[2]: None})
     trigger = as_task(PgQueueDeadMessageTrigger(queue_name="orders", results=["rejected"]))
     (event,) = within(20, take(trigger))
-    assert event.payload.keys() == {"queue_name", "waiting", "newest_id", "oldest_age"}
+    assert event.payload.keys() == {"queue_name", "waiting", "newest_id", "oldest_age", "causes"}
     assert event.payload["waiting"] == 1
 
 

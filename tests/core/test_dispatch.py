@@ -159,9 +159,12 @@ def test_a_failed_run_that_is_cleared_takes_back_what_waits(conn: Connection, qu
     (id_,) = run(conn, verbs.publish_batch(queue("orders"), [7]))
     (only,) = dispatch(conn)
     end(conn, only, "failed")
+    told = "SELECT run_state, result, details, ended_at IS NULL FROM messages.dispatch_overview"
+    assert conn.execute(told).fetchone() == ("failed", "failed", f"run {only.run_id} ended: failed", False)
     assert bodies(conn, only) == [7]
     make_ready(conn)
     assert dispatch(conn) == []  # the cleared run has it
+    assert conn.execute(told).fetchone() == ("running", None, None, True)
     assert end(conn, only, "success") == 1
     assert results(conn) == {id_: "success"}
 
@@ -179,7 +182,7 @@ def test_a_failed_run_whose_message_died_dismisses_it_when_it_is_cleared_and_suc
     assert run(conn, verbs.dead_ids("orders")) == []
     assert results(conn) == {id_: "failed"}
     remedy = conn.execute("SELECT remedy, dismissed_for FROM messages.message_archive").fetchone()
-    assert remedy == ("dismissed", f"run {only.run_id} succeeded after it was cleared")
+    assert remedy == ("dismissed", f"run {only.run_id} succeeded")
 
 
 def test_a_cleared_run_does_not_take_messages_from_the_run_of_the_next_attempt(conn: Connection, queue: Queue) -> None:

@@ -416,6 +416,21 @@ def test_publishers_and_consumers_at_once_keep_each_group_in_order_and_one_at_a_
     assert conn.execute("SELECT count(*) FROM messages.group_follower").fetchone() == (0,)
 
 
+def test_a_batch_beside_10000_groups_reads_no_more_than_its_own(connect: Connect, queue: Queue) -> None:
+    conn, publisher = connect(), connect()
+    queue("orders")
+    run(conn, verbs.publish_batch("orders", range(10_000), group_keys=[str(n) for n in range(10_000)]))
+    for keys in (["1", "2", "2"], ["new", "newer"], ["newest"]):  # of groups that exist, and that do not
+        with publisher.transaction():
+            run(publisher, verbs.publish_batch("orders", keys, group_keys=keys))
+            row = publisher.execute(
+                "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables"
+                " WHERE relid = 'messages.group_head'::regclass"
+            ).fetchone()
+        assert row is not None
+        assert row[0] <= 10
+
+
 def test_a_lease_beside_10000_groups_reads_no_more_than_it_takes(connect: Connect, queue: Queue) -> None:
     conn, consumer = connect(), connect()
     queue("orders")

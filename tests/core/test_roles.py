@@ -100,6 +100,8 @@ VERBS = {
     "dead_queues": ("SELECT messages.dead_queues()", "consumer observer admin"),
     "dead_causes": ("SELECT messages.dead_causes()", "consumer observer admin"),
     "search_archive": ("SELECT messages.search_archive()", "observer admin"),
+    "search_messages": ("SELECT messages.search_messages()", "observer admin"),
+    "metrics": ("SELECT messages.metrics()", "observer admin"),
     "archive_partitions": ("SELECT messages.archive_partitions()", "observer reader pipeline admin"),
     "schedules": ("SELECT messages.schedules()", "observer admin"),
     "traffic_report": ("SELECT messages.traffic_report()", "observer admin"),

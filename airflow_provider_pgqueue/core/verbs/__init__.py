@@ -10,6 +10,7 @@ from airflow_provider_pgqueue.core.client import (
 from airflow_provider_pgqueue.core.verbs.archive import (
     message_outcomes,
     search_archive,
+    search_messages,
 )
 from airflow_provider_pgqueue.core.verbs.audit import (
     audit_log,
@@ -42,6 +43,7 @@ from airflow_provider_pgqueue.core.verbs.dispatch import (
 )
 from airflow_provider_pgqueue.core.verbs.health import (
     health,
+    metrics,
 )
 from airflow_provider_pgqueue.core.verbs.history import (
     alter_history,
@@ -202,6 +204,7 @@ __all__ = [
     "lease_policy",
     "message_life",
     "message_outcomes",
+    "metrics",
     "once",
     "open_dispatches",
     "partition_archive",
@@ -243,6 +246,7 @@ __all__ = [
     "schedule",
     "schedules",
     "search_archive",
+    "search_messages",
     "split_archive_log",
     "stage_publish",
     "start_dispatch",

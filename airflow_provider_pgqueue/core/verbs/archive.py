@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
+from typing import Any
 
-from airflow_provider_pgqueue.core.client import Statement, list_of
-from airflow_provider_pgqueue.core.message import ArchivedMessage, MessageOutcome
+from airflow_provider_pgqueue.core.client import Statement, list_of, to_json
+from airflow_provider_pgqueue.core.message import ArchivedMessage, MessageOutcome, Row
 
 
 def search_archive(
@@ -33,3 +34,25 @@ def message_outcomes(
     """
     arguments = dict(locals()) | {"ids": list(ids)}
     return Statement("message_outcomes", arguments, list_of(MessageOutcome), {"ids": "bigint[]"})
+
+
+def search_messages(
+    queue_name: str | None = None,
+    *,
+    reference: str | None = None,
+    headers: Mapping[str, Any] | None = None,
+    result: str | None = None,
+    fingerprint: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    max_messages: int = 100,
+) -> Statement[list[Row]]:
+    """Find messages, unfinished and archived, newest first, without their bodies."""
+    arguments = dict(locals()) | {"headers": None if headers is None else to_json(dict(headers))}
+    return Statement("search_messages", arguments, _found, {"headers": "jsonb"})
+
+
+def _found(rows: list[Row]) -> list[Row]:
+    for row in rows:
+        row["queue_name"], row["reference"] = row.pop("message_queue"), row.pop("message_reference")
+    return rows

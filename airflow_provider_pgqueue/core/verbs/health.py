@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import timedelta
 
 from airflow_provider_pgqueue.core.client import Statement, list_of
-from airflow_provider_pgqueue.core.message import Finding
+from airflow_provider_pgqueue.core.message import Finding, Row
 
 
 def health(*, held_for: timedelta | None = None, waiting_for: timedelta | None = None) -> Statement[list[Finding]]:
@@ -15,3 +16,18 @@ def health(*, held_for: timedelta | None = None, waiting_for: timedelta | None =
     critical at twelve times that). `waiting_for` is how long a ready or dead message may wait (default 1 day).
     """
     return Statement("health", dict(locals()), list_of(Finding))
+
+
+def metrics(
+    max_queues: int = 200, *, queue_names: Collection[str] | None = None, names: Collection[str] | None = None
+) -> Statement[list[Row]]:
+    """Return the metrics as Prometheus names them, one row for each series; with `names` only those.
+
+    The queues named, or the oldest `max_queues`, have series of their own; the rest is summed up as `other`.
+    """
+    arguments = {
+        "max_queues": max_queues,
+        "queue_names": None if queue_names is None else list(queue_names),
+        "names": None if names is None else list(names),
+    }
+    return Statement("metrics", arguments, list, {"queue_names": "text[]", "names": "text[]"})

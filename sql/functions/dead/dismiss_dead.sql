@@ -1,6 +1,6 @@
 CREATE OR REPLACE FUNCTION messages.dismiss_dead(
-    queue_name   text,
-    reason       text,
+    queue_name   text        DEFAULT NULL,
+    reason       text        DEFAULT NULL,
     max_messages integer     DEFAULT 1000,
     results      text[]      DEFAULT NULL,
     fingerprint  text        DEFAULT NULL,

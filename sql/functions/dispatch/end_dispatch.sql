@@ -36,7 +36,7 @@ BEGIN
         -- What a run had failed with, and finished when it was cleared.
         UPDATE messages.dead_message d SET lock_token = known.lock_token, lock_expires_at = clock_timestamp() + interval '1 minute', locked_by = run
          WHERE d.id = ANY (known.ids) AND (d.lock_expires_at IS NULL OR d.lock_expires_at <= clock_timestamp());
-        finished := finished + (SELECT count(*) FROM messages.dismiss(known.lock_token, known.ids, format('run %s succeeded after it was cleared', end_dispatch.run_id), run));
+        finished := finished + (SELECT count(*) FROM messages.dismiss(known.lock_token, known.ids, format('run %s succeeded', end_dispatch.run_id), run));
     ELSIF end_dispatch.result = 'failed' AND known.on_failure = 'fail' THEN
         SELECT count(*) INTO finished FROM messages.archive(known.lock_token, known.ids, 'failed', why, handled_by => run);
     ELSE

@@ -21,7 +21,8 @@ BEGIN
         UPDATE messages.dead_message d SET dispatch_id = dispatch.dispatch_id WHERE d.id = ANY (dispatch.ids) AND d.dispatch_id IS NULL;
     END IF;
     IF FOUND OR EXISTS (SELECT FROM messages.dead_message d WHERE d.id = ANY (dispatch.ids)) THEN
-        UPDATE messages.dispatch d SET lock_token = token, ended_at = NULL, seen_at = clock_timestamp()
+        UPDATE messages.dispatch d SET lock_token = token, ended_at = NULL, result = NULL, details = NULL, seen_at = clock_timestamp(),
+               started_at = coalesce(d.started_at, clock_timestamp())
          WHERE d.dispatch_id = dispatch.dispatch_id RETURNING * INTO reopened;
     END IF;
     RETURN reopened;

@@ -2,6 +2,7 @@ CREATE OR REPLACE FUNCTION messages.enter_groups(queue_name text, ids bigint[], 
 RETURNS boolean[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_nestloop = off SET enable_mergejoin = off
+SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -30,8 +31,8 @@ BEGIN
     SELECT array_agg(g.group_key) AS group_keys, array_agg(g.id) AS ids INTO fresh
       FROM (SELECT m.group_key, min(m.id) AS id FROM unnest(ids, group_keys) AS m (id, group_key)
              WHERE m.group_key IS NOT NULL GROUP BY m.group_key OFFSET 0) g
-     WHERE CASE WHEN EXISTS (SELECT FROM messages.group_head h
-                              WHERE h.queue_name = enter_groups.queue_name COLLATE "C" AND h.group_key = g.group_key COLLATE "C") THEN false ELSE true END;
+     WHERE (SELECT true FROM messages.group_head h            -- not EXISTS, which would read all heads of the queue
+             WHERE h.queue_name = enter_groups.queue_name COLLATE "C" AND h.group_key = g.group_key COLLATE "C") IS NULL;
     IF fresh.ids IS NOT NULL THEN
         -- What waits without a head was there before.
         IF busy <> '{}' OR EXISTS (SELECT FROM messages.group_without_head w WHERE w.queue_name = enter_groups.queue_name COLLATE "default") THEN
@@ -53,9 +54,9 @@ BEGIN
     END IF;
     WITH member AS MATERIALIZED (
         SELECT m.id, m.group_key, m.place,
-               head.id IS NULL AND m.group_key IS NOT NULL AND (requeued_from IS NULL OR NOT EXISTS (
-                   SELECT FROM messages.group_head h
-                    WHERE h.queue_name = enter_groups.queue_name COLLATE "C" AND h.group_key = m.group_key COLLATE "C" AND h.id = m.id)) AS waits
+               head.id IS NULL AND m.group_key IS NOT NULL AND (requeued_from IS NULL OR (
+                   SELECT h.id FROM messages.group_head h
+                    WHERE h.queue_name = enter_groups.queue_name COLLATE "C" AND h.group_key = m.group_key COLLATE "C") IS DISTINCT FROM m.id) AS waits
           FROM unnest(ids, group_keys) WITH ORDINALITY AS m (id, group_key, place) LEFT JOIN unnest(fresh.ids) AS head (id) ON head.id = m.id),
     follower AS (
         INSERT INTO messages.group_follower (group_hash, queue_name, group_key, id)

@@ -2,27 +2,32 @@ CREATE OR REPLACE FUNCTION messages.history_counts(progress messages.history_pro
 RETURNS TABLE (queue_name text, bucket_at timestamptz, arrived_at timestamptz, result text, fingerprint text,
                wait integer, run integer, messages bigint, attempts bigint, wait_max interval, run_max interval)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_indexscan = off SET jit = off
+SET enable_seqscan = off SET enable_indexscan = off SET jit = off SET timezone = 'UTC'
 AS $$
 #variable_conflict use_column
 DECLARE
     -- What was archived earlier, or is dated so, is no longer counted. This also leaves out all older partitions.
     earliest CONSTANT timestamptz := least(progress.noted_at, moment) - interval '1 day';
+    -- Four classes for each doubling.
+    per_doubling CONSTANT double precision := 4 / ln(2.0::double precision);
 BEGIN
     -- STABLE, so that this sees what the statement that calls it sees.
     RETURN QUERY
-    SELECT a.queue_name, date_trunc('minute', a.archived_at, 'UTC'),
+    SELECT a.queue_name, date_bin('1 minute', a.archived_at, 'epoch'),
            CASE WHEN a.id > progress.last_id
-                THEN date_trunc('minute', CASE WHEN a.created_at BETWEEN earliest AND a.archived_at THEN a.created_at ELSE a.archived_at END, 'UTC') END,
+                THEN date_bin('1 minute', CASE WHEN a.created_at BETWEEN earliest AND a.archived_at THEN a.created_at ELSE a.archived_at END, 'epoch') END,
            a.result, CASE WHEN a.result <> 'success' THEN coalesce(a.fingerprint, messages.fingerprint(a.result, a.details, a.failure)) END,
-           least(120, greatest(0, ceil(4 / ln(2.0::float) * ln(greatest(1e-9, date_part('epoch', a.leased_at - a.created_at) * 1000)))))::integer,
-           CASE WHEN a.result IN ('success', 'failed', 'rejected') THEN
-               least(120, greatest(0, ceil(4 / ln(2.0::float) * ln(greatest(1e-9, date_part('epoch', a.archived_at - a.leased_at) * 1000)))))::integer END,
-           count(*), sum(a.attempts), max(a.leased_at - a.created_at),
-           max(a.archived_at - a.leased_at) FILTER (WHERE a.result IN ('success', 'failed', 'rejected'))
-      FROM messages.message_archive a
-     WHERE (a.xid >= progress.next_xid OR a.xid = ANY (progress.open_xids)) AND (before_xid IS NULL OR a.xid < before_xid)
-       AND a.archived_at >= earliest AND isfinite(a.archived_at)
+           least(120, greatest(0, ceil(per_doubling * ln(greatest(1e-9, date_part('epoch', a.waited) * 1000)))))::integer,
+           least(120, greatest(0, ceil(per_doubling * ln(greatest(1e-9, date_part('epoch', a.ran) * 1000)))))::integer,
+           count(*), sum(a.attempts), max(a.waited), max(a.ran)
+      FROM (SELECT f.queue_name, f.archived_at, f.created_at, f.id, f.result, f.fingerprint, f.details, f.failure, f.attempts,
+                   f.leased_at - f.created_at AS waited,
+                   CASE WHEN f.result IN ('success', 'failed', 'rejected') THEN f.archived_at - f.leased_at END AS ran
+              FROM messages.message_archive f
+             WHERE (f.xid >= progress.next_xid OR f.xid = ANY (progress.open_xids)) AND (before_xid IS NULL OR f.xid < before_xid)
+               AND f.archived_at >= earliest AND isfinite(f.archived_at)
+            -- Each difference once.
+            OFFSET 0) a
      GROUP BY 1, 2, 3, 4, 5, 6, 7;
 END $$;
 COMMENT ON FUNCTION messages.history_counts(messages.history_progress, bigint, timestamptz) IS

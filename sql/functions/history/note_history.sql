@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.note_history(xids_at_once bigint DEFAULT 200000) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET timezone = 'UTC'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -62,6 +62,11 @@ BEGIN
                    IS DISTINCT FROM (coalesce(h.depth, 0), coalesce(h.ready, 0), coalesce(h.leased, 0), coalesce(h.delayed, 0), coalesce(h.dead, 0))
                 OR (l.oldest_at IS NULL) <> (h.oldest_at IS NULL) OR abs(date_part('epoch', l.oldest_at - h.oldest_at)) > 2
                 OR (l.depth_margin = 0) <> coalesce(h.exact, true)),
+        -- Classes of durations are added to those that the minute has.
+        kept AS MATERIALIZED (
+            SELECT h.queue_name, h.bucket_at, h.waits, h.runs
+              FROM (SELECT DISTINCT c.queue_name, c.bucket_at FROM counted c) n
+              JOIN messages.history h ON h.queue_name = n.queue_name AND h.grain = 'minute' AND h.bucket_at = n.bucket_at),
         part AS (
             SELECT c.queue_name, c.bucket_at, 0::bigint AS arrivals,
                    sum(c.messages) FILTER (WHERE c.result = 'success') AS success, sum(c.messages) FILTER (WHERE c.result = 'failed') AS failed,
@@ -78,12 +83,20 @@ BEGIN
             SELECT c.queue_name, date_trunc('minute', moment, 'UTC'), 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, NULL FROM changed c
             UNION ALL
             SELECT w.queue_name, w.bucket_at, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, array_agg(ARRAY[w.wait, w.messages] ORDER BY w.wait), NULL
-              FROM (SELECT c.queue_name, c.bucket_at, c.wait, sum(c.messages)::bigint AS messages FROM counted c
-                     WHERE c.wait IS NOT NULL GROUP BY 1, 2, 3) w GROUP BY 1, 2
+              FROM (SELECT c.queue_name, c.bucket_at, c.wait, sum(c.messages)::bigint AS messages FROM (
+                        SELECT c.queue_name, c.bucket_at, c.wait, c.messages FROM counted c WHERE c.wait IS NOT NULL
+                        UNION ALL
+                        SELECT k.queue_name, k.bucket_at, k.waits[n][1], k.waits[n][2]
+                          FROM kept k CROSS JOIN LATERAL generate_subscripts(k.waits, 1) AS n) c
+                     GROUP BY 1, 2, 3) w GROUP BY 1, 2
             UNION ALL
             SELECT r.queue_name, r.bucket_at, 0, 0, 0, 0, 0, 0, 0, NULL, NULL, NULL, array_agg(ARRAY[r.run, r.messages] ORDER BY r.run)
-              FROM (SELECT c.queue_name, c.bucket_at, c.run, sum(c.messages)::bigint AS messages FROM counted c
-                     WHERE c.run IS NOT NULL GROUP BY 1, 2, 3) r GROUP BY 1, 2),
+              FROM (SELECT c.queue_name, c.bucket_at, c.run, sum(c.messages)::bigint AS messages FROM (
+                        SELECT c.queue_name, c.bucket_at, c.run, c.messages FROM counted c WHERE c.run IS NOT NULL
+                        UNION ALL
+                        SELECT k.queue_name, k.bucket_at, k.runs[n][1], k.runs[n][2]
+                          FROM kept k CROSS JOIN LATERAL generate_subscripts(k.runs, 1) AS n) c
+                     GROUP BY 1, 2, 3) r GROUP BY 1, 2),
         total AS (
             SELECT p.queue_name, p.bucket_at, sum(p.arrivals) AS arrivals, sum(p.success) AS success, sum(p.failed) AS failed,
                    sum(p.rejected) AS rejected, sum(p.lock_expired) AS lock_expired, sum(p.expired) AS expired, sum(p.attempts) AS attempts,
@@ -106,8 +119,18 @@ BEGIN
                 rejected = t.rejected + excluded.rejected, lock_expired = t.lock_expired + excluded.lock_expired,
                 expired = t.expired + excluded.expired, attempts = t.attempts + excluded.attempts,
                 wait_max = greatest(t.wait_max, excluded.wait_max), run_max = greatest(t.run_max, excluded.run_max),
-                waits = messages.add_durations(t.waits, excluded.waits), runs = messages.add_durations(t.runs, excluded.runs)
+                waits = coalesce(excluded.waits, t.waits), runs = coalesce(excluded.runs, t.runs)
             RETURNING t.bucket_at),
+        totals AS (
+            INSERT INTO messages.history_total AS t (queue_name, arrivals, success, failed, rejected, lock_expired, expired, attempts)
+            SELECT n.queue_name, sum(n.arrivals), coalesce(sum(n.success), 0), coalesce(sum(n.failed), 0), coalesce(sum(n.rejected), 0),
+                   coalesce(sum(n.lock_expired), 0), coalesce(sum(n.expired), 0), coalesce(sum(n.attempts), 0)
+              FROM total n WHERE EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = n.queue_name)
+             GROUP BY n.queue_name HAVING sum(n.arrivals) > 0 OR sum(n.attempts) > 0 OR sum(n.expired) > 0
+            ON CONFLICT (queue_name) DO UPDATE SET arrivals = t.arrivals + excluded.arrivals, success = t.success + excluded.success,
+                failed = t.failed + excluded.failed, rejected = t.rejected + excluded.rejected,
+                lock_expired = t.lock_expired + excluded.lock_expired, expired = t.expired + excluded.expired,
+                attempts = t.attempts + excluded.attempts),
         died AS (
             SELECT c.queue_name, c.bucket_at, c.result,
                    CASE WHEN row_number() OVER (PARTITION BY c.queue_name, c.bucket_at ORDER BY sum(c.messages) DESC, c.fingerprint) <= 20
@@ -124,6 +147,9 @@ BEGIN
                 delayed = excluded.delayed, dead = excluded.dead, oldest_at = excluded.oldest_at, exact = excluded.exact),
         gone AS (
             DELETE FROM messages.history_level h
+             WHERE complete AND NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = h.queue_name)),
+        ended AS (
+            DELETE FROM messages.history_total h
              WHERE complete AND NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = h.queue_name))
         SELECT pg_snapshot_xmin(s.now)::text::bigint AS oldest_xid, pg_snapshot_xmax(s.now)::text::bigint AS next_xid,
                ARRAY(SELECT x::text::bigint FROM pg_snapshot_xip(s.now) AS x) AS open_xids,

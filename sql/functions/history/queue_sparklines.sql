@@ -4,20 +4,57 @@ CREATE OR REPLACE FUNCTION messages.queue_sparklines(
     until       timestamptz DEFAULT NULL,
     step        interval    DEFAULT '1 minute'
 ) RETURNS TABLE (queue_name text, first_at timestamptz, arrivals bigint[], success bigint[], dead bigint[], depth bigint[])
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET timezone = 'UTC'
 AS $$
 #variable_conflict use_column
+DECLARE
+    steps record;
 BEGIN
     PERFORM messages.check_number('the number of queues', coalesce(cardinality(queue_sparklines.queue_names), 0), 0, 500);
+    SELECT * INTO steps FROM messages.history_steps(queue_sparklines.since, queue_sparklines.until, queue_sparklines.step);
     RETURN QUERY
-    SELECT q.queue_name, min(h.bucket_at), array_agg(h.arrivals ORDER BY h.bucket_at), array_agg(h.success ORDER BY h.bucket_at),
-           array_agg(h.completions - h.success ORDER BY h.bucket_at), array_agg(h.depth ORDER BY h.bucket_at)
-      FROM messages.queue q
-     CROSS JOIN LATERAL messages.queue_history(q.queue_name, queue_sparklines.since, queue_sparklines.until, queue_sparklines.step) h
-     WHERE q.queue_name = ANY (queue_sparklines.queue_names)
-       AND ((SELECT r.everything FROM messages.session_reach r)
-            OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
-     GROUP BY q.queue_name;
+    WITH kept AS (SELECT max(k.since) FILTER (WHERE k.grain = 'minute') AS minutes, max(k.since) FILTER (WHERE k.grain = 'hour') AS hours
+                    FROM messages.history_begins() k),
+    bucket AS MATERIALIZED (
+        SELECT b.at, b.at <= p.noted_at AND b.at + queue_sparklines.step > p.begun_at AS known,
+               b.at < k.minutes OR EXISTS (SELECT FROM messages.history_note n
+                                            WHERE n.noted_at >= b.at AND n.noted_at < b.at + queue_sparklines.step) AS seen
+          FROM generate_series(steps.first_at, steps.end_at - interval '1 microsecond', queue_sparklines.step) AS b (at)
+         CROSS JOIN messages.history_progress p CROSS JOIN kept k),
+    wanted AS MATERIALIZED (
+        SELECT q.queue_name, o.depth
+          FROM messages.queue q
+          -- What has not changed since the beginning was noted before it.
+          LEFT JOIN LATERAL (
+            SELECT l.depth FROM unnest(ARRAY['minute', 'hour', 'day']) AS g (grain)
+             CROSS JOIN LATERAL (
+                SELECT h.bucket_at, h.depth FROM messages.history h
+                 WHERE h.queue_name = q.queue_name AND h.grain = g.grain AND h.bucket_at < steps.first_at AND h.depth IS NOT NULL
+                 ORDER BY h.bucket_at DESC LIMIT 1) l
+             ORDER BY l.bucket_at DESC LIMIT 1) o ON true
+         WHERE q.queue_name = ANY (queue_sparklines.queue_names)
+           AND ((SELECT r.everything FROM messages.session_reach r)
+                OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))),
+    noted AS MATERIALIZED (
+        SELECT h.queue_name, date_bin(queue_sparklines.step, h.bucket_at, steps.origin) AS at, sum(h.arrivals)::bigint AS arrivals,
+               sum(h.success)::bigint AS success, sum(h.failed + h.rejected + h.lock_expired + h.expired)::bigint AS dead,
+               (array_agg(h.depth ORDER BY h.bucket_at DESC) FILTER (WHERE h.depth IS NOT NULL))[1] AS depth
+          FROM messages.history h CROSS JOIN kept k
+         WHERE h.queue_name = ANY (queue_sparklines.queue_names) AND h.bucket_at >= steps.first_at AND h.bucket_at < steps.end_at
+           AND CASE h.grain WHEN 'minute' THEN h.bucket_at >= k.minutes WHEN 'hour' THEN h.bucket_at >= k.hours AND h.bucket_at < k.minutes
+                            ELSE h.bucket_at < k.hours END
+         GROUP BY 1, 2),
+    part AS (
+        SELECT w.queue_name, b.*, n.arrivals, n.success, n.dead, n.depth, w.depth AS before,
+               count(n.depth) OVER (PARTITION BY w.queue_name ORDER BY b.at) AS change
+          FROM wanted w CROSS JOIN bucket b LEFT JOIN noted n ON n.queue_name = w.queue_name AND n.at = b.at),
+    filled AS (
+        SELECT p.*, coalesce(first_value(p.depth) OVER (PARTITION BY p.queue_name, p.change ORDER BY p.at), p.before, 0) AS level FROM part p)
+    SELECT f.queue_name, min(f.at), array_agg(CASE WHEN f.known THEN coalesce(f.arrivals, 0) END ORDER BY f.at),
+           array_agg(CASE WHEN f.known THEN coalesce(f.success, 0) END ORDER BY f.at),
+           array_agg(CASE WHEN f.known THEN coalesce(f.dead, 0) END ORDER BY f.at),
+           array_agg(CASE WHEN f.known AND f.seen THEN f.level END ORDER BY f.at)
+      FROM filled f GROUP BY f.queue_name;
 END $$;
 COMMENT ON FUNCTION messages.queue_sparklines(text[], timestamptz, timestamptz, interval) IS
     'The history of up to 500 queues, one row for each with a number for each step; unknown queues, and those that this login may not observe, are left out. PQ004: too many queues or steps, or a bad step.';

@@ -4,7 +4,13 @@ AS $$
 #variable_conflict use_column
 BEGIN
     -- Until the commit, nobody else leases from this queue, so that the count is exact.
-    PERFORM pg_advisory_xact_lock(hashtextextended('messages.counted_lease.' || count_leasable.queue_name, 0));
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('messages.counted_lease.' || count_leasable.queue_name, 0)) THEN
+        BEGIN
+            PERFORM pg_advisory_xact_lock(hashtextextended('messages.counted_lease.' || count_leasable.queue_name, 0));
+        EXCEPTION WHEN deadlock_detected THEN
+            RETURN 0;                      -- whoever holds it waits for this transaction: no lease now
+        END;
+    END IF;
     DELETE FROM messages.counted_lease WHERE ctid = ANY (ARRAY(
         SELECT c.ctid FROM messages.counted_lease c
          WHERE c.queue_name = count_leasable.queue_name COLLATE "default"
@@ -15,4 +21,4 @@ BEGIN
         SELECT count(*) FROM messages.counted_lease c WHERE c.queue_name = count_leasable.queue_name COLLATE "default"));
 END $$;
 COMMENT ON FUNCTION messages.count_leasable(text, integer) IS
-    'How many more messages of a queue with a max_leased may be leased; keeps other leases of this queue out until the commit.';
+    'How many more messages of a queue with a max_leased may be leased; keeps other leases of this queue out until the commit. 0 if whoever leases from it waits for this transaction.';

@@ -14,7 +14,7 @@ CREATE OR REPLACE FUNCTION messages.alter_queue(
     max_depth       bigint   DEFAULT NULL,
     handler_timeout interval DEFAULT NULL
 ) RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '5s'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -35,8 +35,12 @@ BEGIN
     IF alter_queue.max_leased > 0 AND EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = alter_queue.queue_name COLLATE "default" AND q.max_leased IS NULL) THEN
         PERFORM messages.renew_marks(alter_queue.queue_name);
     END IF;
-    SELECT * INTO before FROM messages.queue q WHERE q.queue_name = alter_queue.queue_name COLLATE "default" FOR NO KEY UPDATE;
-    IF NOT FOUND THEN
+    BEGIN
+        SELECT * INTO before FROM messages.queue q WHERE q.queue_name = alter_queue.queue_name COLLATE "default" FOR NO KEY UPDATE;
+    EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
+        PERFORM messages.raise_in_use(format('queue %L', alter_queue.queue_name));
+    END;
+    IF before.queue_name IS NULL THEN
         PERFORM messages.raise_unknown_queue(alter_queue.queue_name);
     END IF;
     IF alter_queue.max_depth > 0 AND before.depth_number IS NULL THEN
@@ -75,4 +79,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, boolean, interval, interval, interval, interval, text, integer, bigint, interval) IS
-    'Changes the policy of a queue, also for the messages already in it; NULL keeps a value; 0 lifts max_leased, max_depth, retention and handler_timeout. The first max_leased waits some seconds for the transactions that leased from the queue, so that they count; what plain SQL leases in a transaction that is still open does not count. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that leased stayed open.';
+    'Changes the policy of a queue, also for the messages already in it; NULL keeps a value; 0 lifts max_leased, max_depth, retention and handler_timeout. The first max_leased waits some seconds for the transactions that leased from the queue, so that they count; what plain SQL leases in a transaction that is still open does not count. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that leased, or changes the queue, stayed open.';

@@ -1,0 +1,70 @@
+"""The metrics in the format of OpenMetrics, by the library of Prometheus."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from wsgiref.simple_server import WSGIServer
+
+import click
+import psycopg
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from airflow_provider_pgqueue.cli.output import Row
+from airflow_provider_pgqueue.cli.text import one_line
+from airflow_provider_pgqueue.core.errors import PgQueueError, translate
+
+
+def as_text(rows: Sequence[Row]) -> str:
+    """Return rows of `verbs.metrics` as OpenMetrics."""
+    text: bytes = generate_latest(_registry(lambda: rows))  # type: ignore[no-untyped-call]
+    return text.decode()
+
+
+def serve(look: Callable[[], Sequence[Row]], host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
+    """Serve what `look` returns at each request, from a thread of its own; OSError if nobody can listen there.
+
+    While `look` fails, the only metric is `pgqueue_up 0`, and stderr says why.
+    """
+    return start_http_server(port, host, _registry(look))
+
+
+def _registry(look: Callable[[], Sequence[Row]]) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(_Rows(look))
+    return registry
+
+
+class _Rows(Collector):
+    def __init__(self, look: Callable[[], Sequence[Row]]) -> None:
+        self._look = look
+
+    def describe(self) -> list[Metric]:
+        """Return nothing: registering must not look."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        up = Metric("pgqueue_up", "1 if the database answered.", "gauge")
+        try:
+            found = _families(self._look())
+        except (psycopg.Error, PgQueueError) as error:
+            known = translate(error) if isinstance(error, psycopg.Error) else error
+            said = str(known) if isinstance(known, PgQueueError) else type(error).__name__
+            click.echo(f"no metrics: {one_line(said)}", err=True)
+            found = {}
+        up.add_sample("pgqueue_up", {}, 1 if found else 0)
+        yield up
+        yield from found.values()
+
+
+def _families(rows: Sequence[Row]) -> dict[str, Metric]:
+    found: dict[str, Metric] = {}
+    for row in rows:
+        # OpenMetrics names a family of counters without the ending of its samples.
+        name = row["metric"].removesuffix("_total") if row["kind"] == "counter" else row["metric"]
+        family = found.setdefault(name, Metric(name, row["help"], row["kind"]))
+        family.add_sample(row["metric"], row["labels"], row["value"])
+    return found

@@ -1,0 +1,107 @@
+"""What is known of messages: the life of one, and finding them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import click
+
+from airflow_provider_pgqueue.cli.connection import connected
+from airflow_provider_pgqueue.cli.duration import duration
+from airflow_provider_pgqueue.cli.output import Row, show_rows
+from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import run
+
+_RESULTS = click.Choice(["success", "failed", "rejected", "lock_expired", "expired"])
+_FOUND = ("id", "queue_name", "state", "at", "attempts", "worker", "reference", "cause", "error")
+
+
+@click.command()
+@click.argument("id", type=int)
+@shared_options
+@pass_settings
+def show(settings: Settings, id: int) -> None:
+    """Show all that is recorded of one message, in the order of time.
+
+    When it was published, delayed, leased and by whom, handed to a DAG run, archived with which result, and requeued as
+    which message. The body is not shown.
+    """
+    with connected(settings) as conn:
+        life = run(conn, verbs.message_life(id))
+    if not life:
+        raise click.ClickException(
+            f"message {id} is not known: it was never published, was purged, or its archive is gone."
+        )
+    show_rows(settings, "entries", life, _used(life))
+
+
+def _used(rows: Sequence[Row]) -> list[str]:
+    """Return the columns that say something."""
+    return [name for name in rows[0] if any(row[name] is not None for row in rows)]
+
+
+@click.command()
+@click.argument("queue", required=False)
+@click.option("--reference", help="The publisher's own key.")
+@click.option(
+    "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header, as JSON or text; can be repeated."
+)
+@click.option("--result", type=_RESULTS, help="How the message ended; leaves out unfinished ones.")
+@click.option("--cause", help="The fingerprint of a cause of death, as `pgqueue causes` prints it.")
+@click.option("--since", type=duration, help="Not older than this: 90s, 10m, 2h, 1d.")
+@click.option("--until", type=duration, help="At least this old.")
+@click.option(
+    "-n", "--number", type=click.IntRange(1, 10000), default=20, show_default=True, help="How many messages to show."
+)
+@shared_options
+@pass_settings
+def search(
+    settings: Settings,
+    queue: str | None,
+    reference: str | None,
+    headers: tuple[str, ...],
+    result: str | None,
+    cause: str | None,
+    since: timedelta | None,
+    until: timedelta | None,
+    number: int,
+) -> None:
+    """Find messages by reference, headers, result, cause and time, newest first.
+
+    Finds unfinished messages and archived ones. Bodies are not shown.
+    """
+    now = datetime.now(UTC)
+    with connected(settings) as conn:
+        statement = verbs.search_messages(
+            queue,
+            reference=reference,
+            headers=dict(map(_header, headers)) if headers else None,
+            result=result,
+            fingerprint=cause,
+            since=_before(now, since),
+            until=_before(now, until),
+            max_messages=number,
+        )
+        found = run(conn, statement)
+    show_rows(settings, "messages", found, _FOUND)
+
+
+def _before(now: datetime, age: timedelta | None) -> datetime | None:
+    try:
+        return None if age is None else now - age
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC)
+
+
+def _header(given: str) -> tuple[str, Any]:
+    name, equals, value = given.partition("=")
+    if not equals or not name:
+        raise click.BadParameter(f"{given!r} is not NAME=VALUE.", param_hint="--header")
+    try:
+        return name, json.loads(value)
+    except (ValueError, RecursionError):
+        return name, value

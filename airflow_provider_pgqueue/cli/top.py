@@ -1,0 +1,181 @@
+"""All queues on the whole screen, with their recent history."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import click
+import psycopg
+
+from airflow_provider_pgqueue.cli.connection import Connection, Lasting, connected_for_long
+from airflow_provider_pgqueue.cli.duration import duration
+from airflow_provider_pgqueue.cli.keys import Keys
+from airflow_provider_pgqueue.cli.output import Row, console, records, show_line, table
+from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.cli.sparkline import sparkline
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import ConnectionFailed
+from airflow_provider_pgqueue.core.quantity import estimate
+
+_SORTS: Final = ("attention", "queue_name", "depth", "oldest_age", "in_rate", "out_rate", "dead")
+_SHOWN = (
+    *("queue_name", "paused", "depth", "ready", "leased", "delayed", "oldest_age"),
+    *("in_rate", "out_rate", "dead_rate", "dead", "in", "out", "depths"),
+)
+_HISTORY = timedelta(minutes=30)
+_WITHOUT_TERMINAL = 50
+
+
+@dataclass
+class _View:
+    """What the keys change."""
+
+    sort: str = "attention"
+    backwards: bool = False
+    first: int = 0
+    frozen: bool = False
+    ended: bool = False
+
+    def press(self, key: str, shown: int) -> None:
+        """Do what a key says; any other key does nothing."""
+        match key:
+            case "q" | "\x03" | "\x1b":
+                self.ended = True
+            case "s" | "right":
+                self.sort, self.first = _SORTS[(_SORTS.index(self.sort) + 1) % len(_SORTS)], 0
+            case "S" | "left":
+                self.sort, self.first = _SORTS[_SORTS.index(self.sort) - 1], 0
+            case "r":
+                self.backwards = not self.backwards
+            case " ":
+                self.frozen = not self.frozen
+            case "j" | "down":
+                self.first += 1
+            case "k" | "up":
+                self.first = max(0, self.first - 1)
+            case "pagedown":
+                self.first += shown
+            case "pageup":
+                self.first = max(0, self.first - shown)
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="Print one look and end; without a terminal, this is what happens.")
+@click.option(
+    "--interval", type=duration, default="2s", show_default=True, help="Time between two looks at the database."
+)
+@click.option("--refreshes", type=click.IntRange(1), help="End after this many looks, with or without a terminal.")
+@click.option("--sort", type=click.Choice(_SORTS), default="attention", show_default=True, help="The order of queues.")
+@shared_options
+@pass_settings
+def top(settings: Settings, once: bool, interval: timedelta, refreshes: int | None, sort: str) -> None:
+    """Show all queues live on the whole screen, with the history of the last half hour.
+
+    Keys: s and S change the order, r turns it round, arrows and Page Up and Down move, space stops and continues, q
+    ends. The history and the rates are what the upkeep noted.
+    """
+    live = not once and not settings.as_json and sys.stdout.isatty() and sys.stdin.isatty()
+    looks = 1 if once else refreshes or (None if live or settings.as_json else 1)
+    view = _View(sort=sort)
+    with connected_for_long(settings) as lasting:
+        if live:
+            _on_the_screen(lasting, view, interval, looks)
+            return
+        for _ in _looks(looks, interval):
+            rows = _rows(lasting.conn, view, _WITHOUT_TERMINAL)
+            if settings.as_json:
+                show_line(settings, {"queues": rows}, "")
+            else:
+                console().print(_picture(rows, view, len(rows)))
+
+
+def _looks(looks: int | None, interval: timedelta) -> Iterator[int]:
+    number = 0
+    while looks is None or number < looks:
+        if number:
+            time.sleep(interval.total_seconds())
+        yield number
+        number += 1
+
+
+def _on_the_screen(lasting: Lasting, view: _View, interval: timedelta, looks: int | None) -> None:
+    from rich.live import Live
+
+    screen = console()
+    with Keys() as keys, Live(console=screen, screen=True, auto_refresh=False) as live:
+        rows: list[Row] = []
+        while not view.ended and (looks is None or looks > 0):
+            room = max(1, screen.size.height - 4)
+            if not view.frozen:
+                try:
+                    rows = _rows(lasting.conn, view, room)
+                except (psycopg.Error, ConnectionFailed) as error:
+                    lasting.reopen(error)
+                    continue
+                lasting.failures = 0
+                looks = None if looks is None else looks - 1
+            live.update(_picture(rows, view, room), refresh=True)
+            for key in keys.pressed(interval.total_seconds()):
+                view.press(key, room)
+
+
+def _rows(conn: Connection, view: _View, room: int) -> list[Row]:
+    """Return the queues that there is room for, with their history."""
+    rates = {row["queue_name"]: row for row in run(conn, verbs.queue_rates())}
+    levels = run(conn, verbs.status())
+    rows = [_with_rates(row, rates.get(row["queue_name"])) for row in records(levels)]
+    rows.sort(key=lambda row: row["queue_name"])
+    rows.sort(key=lambda row: _place(row, view.sort), reverse=(view.sort != "queue_name") is not view.backwards)
+    view.first = min(view.first, max(0, len(rows) - 1))
+    shown = rows[view.first : view.first + room]
+    lines: dict[str, Row] = {}
+    for begin in range(0, len(shown), 100):
+        names = [row["queue_name"] for row in shown[begin : begin + 100]]
+        since = datetime.now(UTC) - _HISTORY
+        lines |= {row["queue_name"]: row for row in run(conn, verbs.queue_sparklines(names, since=since))}
+    return [_with_history(row, lines.get(row["queue_name"])) for row in shown]
+
+
+def _with_rates(row: Row, rates: Row | None) -> Row:
+    per_second = {"arrivals": "in_rate", "success": "out_rate", "dead": "dead_rate"}
+    return {**row, **{name: rates[key] / rates["seconds"] if rates else 0.0 for key, name in per_second.items()}}
+
+
+def _with_history(row: Row, line: Row | None) -> Row:
+    series = {"in": "arrivals", "out": "success", "depths": "depth"}
+    return {**row, **{name: line[key] if line else [] for name, key in series.items()}}
+
+
+def _place(row: Row, sort: str) -> Any:
+    age = row["oldest_age"] or timedelta(0)
+    if sort == "attention":
+        # Nobody leases what waits; then what waits longest; then what is dead.
+        return (row["ready"] > 0 and row["leased"] == 0, age, row["dead"], row["depth"])
+    return age if sort == "oldest_age" else row[sort]
+
+
+def _picture(rows: Sequence[Row], view: _View, room: int) -> Any:
+    from rich.console import Group
+    from rich.text import Text
+
+    head = Text(
+        f"order: {view.sort}{' (reverse)' if view.backwards else ''}{'   stopped' if view.frozen else ''}"
+        "   keys: s r ↑ ↓ space q",
+        style="dim",
+    )
+    if not rows:
+        return Group(head, Text("no queues"))
+    drawn = [_drawn(row) for row in rows[:room]]
+    return Group(head, table(drawn, _SHOWN))
+
+
+def _drawn(row: Row) -> Row:
+    depths = {name: estimate(row[name], row["depth_margin"]) for name in ("depth", "ready", "leased", "delayed")}
+    lines = {name: sparkline(row[name][-30:]) for name in ("in", "out", "depths")}
+    return {**row, **depths, "dead": estimate(row["dead"], row["dead_margin"]), **lines}

@@ -1,0 +1,78 @@
+"""What the operators have in common that handle what is ready, or wait for it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from airflow.triggers.base import BaseTrigger
+
+from airflow_provider_pgqueue.core import argument
+from airflow_provider_pgqueue.core.argument import Rule, duration, json_object, number, optional, text, truth
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.task import QueueTask
+from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
+
+
+class WaitingTask(QueueTask):
+    """Handles what is ready in a queue; if nothing is, it may wait in the triggerer, without a worker slot.
+
+    :param queue_name: the queue.
+    :param topic: only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
+    :param headers: only messages whose headers contain these.
+    :param wait_for_messages: when there is nothing to do, wait in the triggerer.
+    :param wait_timeout: fail the task when a wait takes longer.
+    :param poll_interval: seconds between looks while waiting when no notification arrives.
+    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
+    """
+
+    reads_queue = True
+    ui_color = "#dce9f5"
+    rules: ClassVar[Mapping[str, Rule]] = {
+        "queue_name": argument.queue_name,
+        "topic": optional(argument.topic_pattern),
+        "headers": optional(json_object),
+        "wait_for_messages": truth,
+        "wait_timeout": optional(duration(timedelta(milliseconds=1), timedelta(days=3660))),
+        "poll_interval": number(0.01, 86_400.0, "seconds"),
+        "pgqueue_conn_id": text,
+    }
+
+    def __init__(
+        self,
+        *,
+        queue_name: str,
+        topic: str | None = None,
+        headers: Mapping[str, Any] | None = None,
+        wait_for_messages: bool = False,
+        wait_timeout: timedelta | None = None,
+        poll_interval: float = 30.0,
+        pgqueue_conn_id: str = PgQueueHook.default_conn_name,
+        retries: int | None = 1,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retries=retries, **kwargs)
+        self.queue_name = queue_name
+        self.topic = topic
+        self.headers = headers
+        self.wait_for_messages = wait_for_messages
+        self.wait_timeout = wait_timeout
+        self.poll_interval = poll_interval
+        self.pgqueue_conn_id = pgqueue_conn_id
+
+    @abstractmethod
+    def _trigger(self, ring_after: float) -> BaseTrigger:
+        """Return what waits; it rings after so many seconds at the earliest."""
+
+    def _wait(self, fruitless: int) -> None:
+        """Defer, after so many waits that ended with nothing to do."""
+        # Others may hold what is ready, in a way that nobody sees: each wait for nothing makes the next one longer.
+        longest = max(self.poll_interval, SAFE_TO_RESUME)
+        self.defer(
+            trigger=self._trigger(min(SAFE_TO_RESUME * 2 ** min(fruitless, 10), longest)),
+            method_name="execute_complete",
+            kwargs={"fruitless": fruitless + 1},
+            timeout=self.wait_timeout,
+        )

@@ -1,0 +1,310 @@
+"""Compares what was to be published, what the queue made of it, and what effects the business has of it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import psycopg
+from psycopg import sql
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from airflow_provider_pgqueue.core.argument import check, duration, optional
+from airflow_provider_pgqueue.core.errors import (
+    ConnectionFailed,
+    InvalidArgument,
+    PermissionDenied,
+    PgQueueError,
+    translate,
+)
+from airflow_provider_pgqueue.core.query import query
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.jobs.ledger import Summary, as_line, new_run_id, once
+from airflow_provider_pgqueue.spark.jobs.tables import read, require_queues, several, tasks_at_once
+from airflow_provider_pgqueue.spark.jobs.tasks import watching_tasks
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+_KINDS: Final = ("lost", "doubled", "missing_effect", "effect_without_success", "slow")
+_COLUMNS: Final = ("kind", "key", "ids", "successes", "effects", "seconds")
+_IDS: Final = 100  # of one key
+_SAMPLE: Final = 20  # keys of each kind in the summary
+_FORMATS: Final = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+
+
+def reconcile(
+    spark: SparkSession,
+    *,
+    queues: Sequence[str] = (),
+    since: datetime | None = None,
+    until: datetime | None = None,
+    run_id: str | None = None,
+    dsn: str | None = None,
+    parallelism: int | None = None,
+    by: Literal["reference", "id"] = "reference",
+    expected: str | None = None,
+    expected_query: str | None = None,
+    expected_column: str | None = None,
+    expected_dsn_variable: str | None = None,
+    business: str | None = None,
+    business_query: str | None = None,
+    business_column: str | None = None,
+    business_dsn_variable: str | None = None,
+    slow_after: timedelta | None = None,
+    output: str | None = None,
+    output_format: Literal["parquet", "csv"] = "parquet",
+    strict: bool = False,
+) -> Summary:
+    """Compare what was to be published with what is archived and with a business table.
+
+    Counts each kind of discrepancy, with a sample of the keys. `lost`: expected, and neither in the queue nor in the
+    archive. `doubled`: more than one success, or more than one effect. `missing_effect`: a success without effect.
+    `effect_without_success`: an effect whose message did not succeed and is not in the queue any more. `slow`: finished
+    too late, or not yet though it is too late. Without a list of what is expected, the messages speak for themselves
+    and none can be lost; with one, messages under other keys count for nothing but the effects.
+
+    Only reads. The order is expected, queue, archive, business, so that a system at work loses and misses nothing in
+    between; for the effects without success of one, give a time and a query of that time.
+
+    :param queues: Only messages of these queues.
+    :param since: Published at or after, such as 2026-01-31T08:00Z.
+    :param until: Published before.
+    :param by: What the keys are.
+    :param expected: Files with the keys of what must be there: Parquet, CSV with a header, or JSON lines.
+    :param expected_query: Or a query. It is run as it is.
+    :param expected_column: The column with the keys. Default: as --by.
+    :param expected_dsn_variable: Environment variable with the database of the query. Default: the queue's.
+    :param business: Files with the effects, a row for each.
+    :param business_query: Or a query, such as: TABLE shop.invoice. It is run as it is.
+    :param business_column: The column with the keys. Default: as --by.
+    :param business_dsn_variable: Environment variable with the database of the query. Default: the queue's.
+    :param slow_after: From publish to archive: 90s, 10m, 2h, 1d.
+    :param output: Where the full list goes, into its folder `discrepancies`, in place of an older one.
+    :param output_format: Of the list.
+    :param strict: Fail if there is any discrepancy. The run is not finished then: run again, it compares again.
+    :raises QueueNotFound: for a name that no queue has.
+    """
+    if by not in ("reference", "id"):
+        raise InvalidArgument(f"by is {by!r}. Give reference or id.")
+    if output_format not in ("parquet", "csv"):
+        raise InvalidArgument(f"output_format is {output_format!r}. Give parquet or csv.")
+    check({"slow_after": slow_after}, {"slow_after": optional(duration(timedelta(0), timedelta(days=36_500)))})
+    database, run_id = Database(dsn or ""), run_id or new_run_id("reconcile")
+    wanted = Keys.of("expected", expected, expected_query, expected_column or by, expected_dsn_variable, database)
+    effects = Keys.of("business", business, business_query, business_column or by, business_dsn_variable, database)
+    queues = several(queues)
+    messages = _Messages(spark, database, by, queues, since, until, tasks_at_once(parallelism))
+
+    def work() -> Summary:
+        require_queues(database, queues)
+        with watching_tasks(spark, f"reconcile {run_id}"):
+            found, summary = _compared(messages, wanted, effects, slow_after)
+            summary["output"] = None if output is None else _write(found, output, output_format)
+        if strict and summary["discrepancies"]:
+            log.error("reconcile %s: %s", run_id, as_line(summary))
+            number = summary["discrepancies"]
+            raise PgQueueError(f"{number:,} {'discrepancy' if number == 1 else 'discrepancies'} in run {run_id}")
+        return summary
+
+    return once(database, "reconcile", run_id, work)
+
+
+@dataclass(frozen=True, slots=True)
+class _Messages:
+    """The messages to compare."""
+
+    spark: SparkSession
+    database: Database
+    by: str
+    queues: Sequence[str]
+    since: datetime | None
+    until: datetime | None
+    parallelism: int
+
+    def all(self) -> DataFrame:
+        """Return them: key, id, whether finished, whether a success, seconds since it was published."""
+        # The queue before the archive: what moves from one to the other in between is seen twice, not never.
+        waiting = self._read("queue", "id,queue_name,created_at,reference").localCheckpoint()
+        archive = self._read("archive", "id,queue_name,result,created_at,archived_at,reference").localCheckpoint()
+        still = waiting.join(archive.select("id"), "id", "left_anti")
+        finished = self._as_messages(archive, F.col("result") == "success", F.col("archived_at"), finished=True)
+        return finished.unionAll(self._as_messages(still, F.lit(False), F.lit(self.database.now()), finished=False))
+
+    def _read(self, table: str, columns: str) -> DataFrame:
+        rows = read(
+            self.spark, self.database, table, columns,
+            queues=self.queues, since=self.since, parallelism=self.parallelism,
+        )  # fmt: skip
+        if self.since is not None:
+            rows = rows.where(F.col("created_at") >= F.lit(self.since))
+        return rows if self.until is None else rows.where(F.col("created_at") < F.lit(self.until))
+
+    def _as_messages(self, rows: DataFrame, success: Column, until: Column, *, finished: bool) -> DataFrame:
+        return rows.select(
+            F.col(self.by).cast("string").alias("key"),
+            "id",
+            F.lit(finished).alias("finished"),
+            success.alias("success"),
+            ((F.unix_micros(until) - F.unix_micros("created_at")) / 1_000_000).alias("seconds"),
+        )
+
+
+def _compared(
+    messages: _Messages, wanted: Keys | None, effects: Keys | None, slow_after: timedelta | None
+) -> tuple[DataFrame, Summary]:
+    # Both are checked before the work begins, and read in their turn.
+    expected, business = (keys.read(messages.spark) if keys else None for keys in (wanted, effects))
+    expected = expected and expected.localCheckpoint()
+    rows = messages.all()
+    business = business and business.localCheckpoint()
+    found = _found(_joined(expected, rows, business), slow_after).localCheckpoint()
+    return found, {
+        "by": messages.by,
+        "messages": rows.count(),
+        "without_key": rows.where(F.col("key").isNull()).count(),
+        "unfinished": rows.where(~F.col("finished")).count(),
+        "expected": None if expected is None else expected.distinct().count(),
+        "effects": None if business is None else business.count(),
+        **_counts(found),
+    }
+
+
+def _joined(expected: DataFrame | None, messages: DataFrame, business: DataFrame | None) -> DataFrame:
+    """Return one row for each key."""
+    rows = (
+        messages.where(F.col("key").isNotNull())
+        .groupBy("key")
+        .agg(
+            F.slice(F.array_sort(F.collect_set("id")), 1, _IDS).alias("ids"),
+            F.count_if("success").alias("successes"),
+            F.count_if(~F.col("finished")).alias("unfinished"),
+            F.max("seconds").alias("seconds"),
+        )
+    )
+    if expected is None:
+        rows = rows.withColumn("wanted", F.lit(True))
+    else:
+        rows = rows.join(expected.distinct().withColumn("wanted", F.lit(True)), "key", "full_outer")
+    if business is None:
+        rows = rows.withColumn("effects", F.lit(None).cast("bigint"))
+    else:
+        rows = rows.join(business.groupBy("key").agg(F.count("*").alias("effects")), "key", "full_outer")
+        rows = rows.fillna(0, ["effects"])
+    return rows.fillna(0, ["successes", "unfinished"]).fillna(False, ["wanted"])
+
+
+def _found(keys: DataFrame, slow_after: timedelta | None) -> DataFrame:
+    """Return one row for each discrepancy; a key may have several."""
+    wanted, successes, effects = F.col("wanted"), F.col("successes"), F.col("effects")
+    slow = F.lit(False) if slow_after is None else F.col("seconds") > slow_after.total_seconds()
+    conditions = {
+        "lost": wanted & F.col("ids").isNull(),
+        "doubled": (wanted & (successes > 1)) | (effects > 1),
+        "missing_effect": wanted & (successes > 0) & (effects == 0),
+        "effect_without_success": (effects > 0) & (successes == 0) & (F.col("unfinished") == 0),
+        "slow": wanted & slow,
+    }
+    kinds = F.array_compact(F.array(*(F.when(condition, F.lit(kind)) for kind, condition in conditions.items())))
+    return keys.withColumn("kind", F.explode(kinds)).select(*_COLUMNS)
+
+
+def _counts(found: DataFrame) -> dict[str, Any]:
+    counts = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
+    place = F.row_number().over(Window.partitionBy("kind").orderBy("key"))
+    shown = found.withColumn("place", place).where(F.col("place") <= _SAMPLE).orderBy("kind", "place").collect()
+    return {
+        "discrepancies": sum(counts.values()),
+        "found": {kind: counts.get(kind, 0) for kind in _KINDS},
+        "sample": {kind: [row["key"] for row in shown if row["kind"] == kind] for kind in _KINDS if kind in counts},
+    }
+
+
+def _write(found: DataFrame, output: str, output_format: str) -> str:
+    """Write the list; a folder of its own, because what was in it goes."""
+    folder = f"{output.rstrip('/')}/discrepancies"
+    # CSV has no lists.
+    rows = found.withColumn("ids", F.concat_ws(" ", "ids")).orderBy("kind", "key")
+    rows.write.format(output_format).options(header="true", escape='"').mode("overwrite").save(folder)
+    return folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """Where keys come from: the `column` of `files`, or of a `query`, which is run as it is in `database`."""
+
+    column: str
+    query: str | None
+    files: str | None
+    database: Database
+
+    @classmethod
+    def of(
+        cls, name: str, files: str | None, query: str | None, column: str, variable: str | None, database: Database
+    ) -> Keys | None:
+        """Return what the arguments `name`, `name_query`, … say, None if they name no source."""
+        if files is None and query is None:
+            return None
+        if files is not None and query is not None:
+            raise InvalidArgument(f"{name} and {name}_query are both given. Give files or a query.")
+        if variable is not None and not os.environ.get(variable):
+            raise InvalidArgument(f"the variable {variable} is not set. Put the connection string of {name} into it.")
+        where = database if variable is None else Database(os.environ[variable])
+        return cls(column=column, query=query, files=files, database=where)
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """Return the keys as texts in a column `key`, without NULL; InvalidArgument for what has no such column."""
+        rows = _of_files(spark, self) if self.query is None else _of_query(spark, self, self.query)
+        return rows.where(F.col("key").isNotNull())
+
+
+def _of_files(spark: SparkSession, keys: Keys) -> DataFrame:
+    path = keys.files or ""
+    kind = next((_FORMATS[suffix] for suffix in PurePath(path).suffixes if suffix in _FORMATS), "parquet")
+    try:
+        rows = spark.read.format(kind).options(**({"header": "true"} if kind == "csv" else {})).load(path)
+        columns = rows.columns
+    except AnalysisException as error:
+        raise InvalidArgument(f"{path!r} cannot be read as {kind}: {str(error).splitlines()[0]}") from error
+    if keys.column not in columns:
+        raise InvalidArgument(f"{path!r} has no column {keys.column!r}. It has {', '.join(columns)}.")
+    return rows.select(F.col(f"`{keys.column.replace('`', '``')}`").cast("string").alias("key"))
+
+
+def _of_query(spark: SparkSession, keys: Keys, given: str) -> DataFrame:
+    database = keys.database
+    text = sql.SQL(query("keys").decode()).format(sql.Identifier(keys.column), sql.SQL(given.strip().rstrip(";")))
+    with database.connect("pgqueue keys") as conn:
+        statement = text.as_string(conn)
+        _check(conn, statement)
+
+    def fetch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            with database.arrow("pgqueue keys") as session, session.cursor() as cursor:
+                cursor.execute(statement)
+                yield from cursor.fetch_record_batch()
+
+    # One task: a query cannot be cut into ranges, and one column of it flows through COPY as it is read.
+    return spark.range(0, 1, 1, 1).mapInArrow(fetch, "key string")
+
+
+def _check(conn: psycopg.Connection[Any], statement: str) -> None:
+    """Let PostgreSQL plan the query, before Spark starts anything."""
+    try:
+        conn.execute(f"EXPLAIN {statement}".encode())
+    except psycopg.Error as error:
+        known = translate(error)
+        if isinstance(known, ConnectionFailed | PermissionDenied):
+            raise known from error
+        raise InvalidArgument(
+            f"the query is not valid: {error.diag.message_primary}. Give a SELECT that has the column."
+        ) from error

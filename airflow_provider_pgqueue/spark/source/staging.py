@@ -1,0 +1,279 @@
+"""Stages: tasks put rows aside, each attempt under its own number; one transaction publishes those that won."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import IO, Any, Final
+
+import psycopg
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import sql
+from pyspark.sql.datasource import WriterCommitMessage
+
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import (
+    ConnectionFailed,
+    InvalidArgument,
+    InvalidMessage,
+    PgQueueError,
+    translate,
+)
+from airflow_provider_pgqueue.core.query import query
+from airflow_provider_pgqueue.core.verbs import Statement
+from airflow_provider_pgqueue.spark.database import Database
+
+_IN_MEMORY: Final = 16 * 1024 * 1024
+_PATIENCE: Final = 60.0
+_CHUNK: Final = 256 * 1024
+_TEXT: Final = pa.large_string()
+_TAB, _LINE_END, _NULL = (pa.scalar(text, _TEXT) for text in ("\t", "\n", "\\N"))
+_ESCAPES: Final = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
+_ROW: Final = re.compile(r"^COPY \w+, line (\d+)", re.M)
+_RULES: Final = {
+    "headers": "its headers are no JSON object, or larger than 64 kB. Give a small object, or NULL.",
+    "queue_name": "its queue_name is NULL. Name a queue in each row, or leave out the column and give option queue.",
+    "reference": "its reference is too long. Give a text of at most 2,600 bytes, or NULL.",
+    "topic": "its topic is not valid. Use words of letters, digits, - and _ with single dots between them.",
+    "group_key": "its group_key is empty or too long. Give a text of 1 to 255 characters, or NULL.",
+    "dedup_key": "its dedup_key is empty or too long. Give a text of 1 to 255 characters, or NULL.",
+    "priority": "its priority is out of range. Give a whole number from -100 to 100, or NULL.",
+    "visible_at": "its visible_at is too far away. Give a moment within the next ten years, or NULL.",
+    "expires_at": "its expires_at is too far away. Give a moment within the next ten years, or NULL.",
+}
+
+
+@dataclass(frozen=True)
+class StagedRows(WriterCommitMessage):
+    """What an attempt tells the driver: under which number it put how many rows of a partition, and in which stage."""
+
+    stage_id: str
+    partition: int
+    attempt: int
+    rows: int
+
+    def winner(self) -> dict[str, int]:
+        """Return what PostgreSQL has to know to publish them."""
+        return {"partition": self.partition, "attempt": self.attempt, "rows": self.rows}
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The staging table of one job, or of one stream.
+
+    :param stage_id: its name, of a job random, of a stream the id of its query; made at first use, dropped when the job
+        was published, emptied after each batch of a stream.
+    :param slots: how many tasks write at the same time; the others wait.
+    """
+
+    database: Database
+    stage_id: str
+    slots: int = 8
+
+    def open(self, *, queue_name: str | None = None, run_id: str | None = None) -> bool:
+        """Make the stage unless it exists; return False if the run was published before.
+
+        Raises QueueNotFound, PermissionDenied, or InvalidArgument if another pipeline has a run of this name.
+        """
+        return self.database.run(self._found(queue_name=queue_name, run_id=run_id)) is not None
+
+    def put(self, partition: int, batches: Iterator[pa.RecordBatch]) -> StagedRows:
+        """Stage the rows of a partition, all or none; each call is an attempt, of which the driver publishes one.
+
+        The rows are collected first, on the local disk if they are many. So the session lasts as long as the transfer
+        and not as long as Spark computes, and its snapshot never holds back the vacuum of the queue.
+
+        Raises InvalidMessage or InvalidArgument with the number of the row, never with its content.
+        """
+        with self._collected(partition, batches) as (staged, columns, file):
+            if staged.rows:
+                with self._slot(self._found()) as (conn, table, _):
+                    copy(conn, table, columns, file, partition)
+        return staged
+
+    def publish_partition(
+        self,
+        partition: int,
+        batches: Iterator[pa.RecordBatch],
+        *,
+        run_id: str,
+        queue_name: str | None = None,
+        dedup_window: str | None = None,
+    ) -> StagedRows:
+        """Stage the rows of a partition and publish them in one transaction, which notes them with the run.
+
+        Of several attempts one publishes, also if they run at once or after the run has finished. Each slot has a stage
+        of its own, so that no attempt reads what another one wrote. Raises InvalidMessage or InvalidArgument with the
+        number of the row, never with its content; InvalidArgument if the partition had another number of rows before.
+        """
+        with self._collected(partition, batches) as (staged, columns, file), self._slot() as (conn, _, slot):
+            own = self._of_slot(slot)
+            table = run(conn, own._found())
+            if staged.rows:
+                copy(conn, table, columns, file, partition)
+            winner = json.dumps(staged.winner())
+            statement = verbs.publish_partition(
+                own.stage_id, run_id, winner, queue_name=queue_name, dedup_window=dedup_window
+            )
+            run(conn, statement)
+        return staged
+
+    def publish(
+        self,
+        winners: Sequence[StagedRows],
+        *,
+        run_id: str,
+        queue_name: str | None = None,
+        dedup_window: str | None = None,
+        batch: int | None = None,
+    ) -> dict[str, Any]:
+        """Publish the attempts that won in one transaction; return the numbers `rows`, `published` and `duplicates`.
+
+        The same run or batch again publishes nothing and returns the old numbers with `repeated`. So a commit
+        whose reply was lost is repeated. Raises StageIncomplete if rows are gone, or an error of publishing: then
+        nothing was published.
+        """
+        given = json.dumps([winner.winner() for winner in winners if winner.rows])
+        statement = verbs.publish_staged(
+            self.stage_id, run_id, given, queue_name=queue_name, dedup_window=dedup_window, batch=batch
+        )
+        return self._repeatedly(statement)
+
+    def finish_partitions(self, run_id: str, published: Sequence[StagedRows]) -> dict[str, Any]:
+        """Finish a run whose partitions were published one by one; return the numbers as `publish` does.
+
+        InvalidArgument if the run has published other partitions than these.
+        """
+        rows = {one.partition: one.rows for one in published}
+        return self._repeatedly(verbs.finish_partitions(run_id, json.dumps(rows)))
+
+    def drop(self) -> None:
+        """Drop the stage; what a task that still runs keeps from being dropped is left to the upkeep."""
+        self.database.run(verbs.drop_stage(self.stage_id))
+
+    def drop_slots(self) -> None:
+        """Drop the stages of all slots, as `drop` does."""
+        with self.database.connect() as conn:
+            for slot in range(1, self.slots + 1):
+                run(conn, verbs.drop_stage(self._of_slot(slot).stage_id))
+
+    def _repeatedly(self, statement: Statement[dict[str, Any]]) -> dict[str, Any]:
+        """Run what can be repeated, again if the connection breaks."""
+        for pause in (1, 2):
+            try:
+                return self.database.run(statement)
+            except ConnectionFailed:
+                time.sleep(pause)
+        return self.database.run(statement)
+
+    def _of_slot(self, slot: int) -> Stage:
+        return replace(self, stage_id=f"{self.stage_id}/{slot}")
+
+    @contextmanager
+    def _collected(
+        self, partition: int, batches: Iterator[pa.RecordBatch]
+    ) -> Iterator[tuple[StagedRows, Sequence[str], IO[bytes]]]:
+        """Collect the rows of an attempt as lines of COPY, under a number of its own; with their columns."""
+        staged, columns = StagedRows(self.stage_id, partition, secrets.randbits(62), 0), list[str]()
+        with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
+            for batch in batches:
+                columns = batch.schema.names
+                file.write(lines(batch, attempt=staged.attempt, after=staged.rows))
+                staged = replace(staged, rows=staged.rows + batch.num_rows)
+            file.seek(0)
+            yield staged, columns, file
+
+    def _found(self, **arguments: str | None) -> Statement[str | None]:
+        return verbs.stage_publish(self.stage_id, **arguments)
+
+    @contextmanager
+    def _slot(
+        self, before: Statement[str | None] | None = None
+    ) -> Iterator[tuple[psycopg.Connection[Any], str | None, int]]:
+        """Give a transaction with one of the slots; the slot goes with it, however it ends.
+
+        Not with the session, which behind a pooler is somebody else's next and would keep the slot.
+
+        :param before: asked before the transaction: the others would wait for one that made the stage and continues to
+            copy. Its result is given beside the connection, and then the number of the slot.
+        """
+        give_up = time.monotonic() + _PATIENCE
+        pause = 0.05
+        while True:
+            try:
+                conn = self.database.connect("pgqueue spark waiting")
+            except ConnectionFailed:  # perhaps the server has no room now
+                if time.monotonic() > give_up:
+                    raise
+            else:
+                with conn:
+                    table = run(conn, before) if before else None
+                    give_up = time.monotonic() + _PATIENCE
+                    with conn.transaction():
+                        slot = conn.execute(query("take_slot"), {"slots": self.slots, "stage_id": self.stage_id})
+                        if found := slot.fetchone():
+                            yield conn, table, found[0]
+                            return
+            time.sleep(pause * random.uniform(0.5, 1))
+            pause = min(2 * pause, 2.0)
+
+
+def lines(batch: pa.RecordBatch, *, attempt: int, after: int) -> memoryview:
+    """Return the rows of a batch as lines: the attempt, the ordinal, which goes on after `after`, and the columns."""
+    ordinals = pa.array(range(after + 1, after + 1 + batch.num_rows), pa.int64())
+    fields = [pa.scalar(str(attempt), _TEXT), ordinals.cast(_TEXT), *map(_field, batch.columns)]
+    joined = pc.binary_join_element_wise(*fields, _TAB, null_handling="replace", null_replacement=_NULL.as_py())
+    ended = pc.binary_join_element_wise(joined, pa.scalar("", _TEXT), _LINE_END)
+    # The characters of an array lie one after the other: no copy, and no Python object for each row.
+    return memoryview(ended.buffers()[2])[: pc.sum(pc.binary_length(ended)).as_py() or 0]
+
+
+def _field(column: Any) -> Any:
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.timestamp("us", tz="UTC")).cast(_TEXT)
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return column.cast(_TEXT)
+    field = column.cast(_TEXT)
+    for character, escaped in _ESCAPES:
+        field = pc.replace_substring(field, character, escaped)
+    return field
+
+
+def copy(
+    conn: psycopg.Connection[Any], table: str | None, columns: Sequence[str], file: IO[bytes], partition: int
+) -> None:
+    """Copy lines into a stage. An error names the row, and quotes no content as DETAIL and CONTEXT do."""
+    statement = sql.SQL("COPY {} ({}) FROM STDIN (ENCODING 'UTF8')").format(
+        sql.Identifier(*str(table).split(".")),
+        sql.SQL(", ").join(map(sql.Identifier, ["attempt", "ordinal", *columns])),
+    )
+    try:
+        with conn.cursor() as cursor, cursor.copy(statement) as copy:
+            while chunk := file.read(_CHUNK):
+                copy.write(chunk)
+    except psycopg.Error as error:
+        raise _refusal(error, partition) from None
+
+
+def _refusal(error: psycopg.Error, partition: int) -> PgQueueError:
+    """Return the error of the tree for a COPY that failed."""
+    place = _ROW.search(error.diag.context or "")
+    row = f"row {place[1]} of partition {partition} cannot be published: " if place else ""
+    if error.diag.constraint_name in _RULES:
+        return InvalidArgument(row + _RULES[error.diag.constraint_name])
+    if error.sqlstate == "23502":
+        return InvalidMessage(row + "its message is NULL. Leave such rows out, or publish the JSON text null.")
+    known = translate(error)
+    kind = type(known) if isinstance(known, PgQueueError) else PgQueueError
+    if kind is InvalidMessage:
+        row += "its message or headers are no JSON that PostgreSQL can store: "
+    return kind(row + (error.diag.message_primary or str(error).strip()))

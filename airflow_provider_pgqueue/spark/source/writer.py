@@ -1,0 +1,259 @@
+"""Publishes a DataFrame, and each batch of a stream, once: whatever fails, runs twice or is run again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import uuid4
+
+import psycopg
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import DataType, IntegralType, StringType, StructType, TimestampType
+
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.connection import check_version
+from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.query import query
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.source.options import check_names, choice, number
+from airflow_provider_pgqueue.spark.source.staging import Stage, StagedRows
+
+logger = logging.getLogger(__name__)
+
+_COLUMNS: Final[dict[str, type[DataType]]] = {
+    "message": StringType, "queue_name": StringType, "reference": StringType, "headers": StringType,
+    "topic": StringType, "group_key": StringType, "dedup_key": StringType, "priority": IntegralType,
+    "visible_at": TimestampType, "expires_at": TimestampType,
+}  # fmt: skip
+_OPTIONS: Final = ("table", "queue", "runId", "commitPer", "dedupWindow", "maxConnections")
+Messages = Sequence[WriterCommitMessage | None]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishOptions:
+    """The options of `format("pgqueue")` for publishing; a queue for all rows, or a column `queue_name`.
+
+    :param commit_per: `run`, or `partition` to publish each partition in a transaction of its own.
+    """
+
+    queue_name: str | None
+    run_id: str | None
+    dedup_window: str | None
+    max_connections: int
+    commit_per: str = "run"
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> PublishOptions:
+        """Read the options and check them and the columns; InvalidArgument names the first that is wrong."""
+        if overwrite:
+            raise InvalidArgument("a queue cannot be overwritten. Write with mode('append').")
+        check_names(options, _OPTIONS, "A write")
+        connections = number(options, "maxConnections", 8, at_most=1000)
+        commit_per = choice(options, "commitPer", ("run", "partition"), default="run")
+        if commit_per == "partition" and not options.get("runId"):
+            raise InvalidArgument(
+                "option commitPer is partition, without runId. Give the run a name: after a failure, the same name "
+                "publishes what is missing, and a new one all rows again."
+            )
+        queue_name = options.get("queue")
+        _check_columns(schema, queue_name)
+        return cls(queue_name, options.get("runId"), options.get("dedupWindow"), connections, commit_per)
+
+
+def _check_columns(schema: StructType, queue_name: str | None) -> None:
+    names = schema.names
+    if "message" not in names:
+        raise InvalidArgument("there is no column message. Make one: to_json(struct(...)).alias('message').")
+    if (queue_name is None) == ("queue_name" not in names):
+        raise InvalidArgument("the queue is not clear. Give either option queue or a column queue_name.")
+    for field in schema:
+        wanted = _COLUMNS.get(field.name)
+        if wanted is None:
+            raise InvalidArgument(
+                f"column {field.name!r} is unknown. Drop it, or put it into message: to_json(struct(...))."
+            )
+        if not isinstance(field.dataType, wanted):
+            raise InvalidArgument(
+                f"column {field.name} is of type {field.dataType.simpleString()}. "
+                f"Cast it to {wanted.__name__.removesuffix('Type').lower()}; a message is made by to_json()."
+            )
+
+
+class PublishWriter(DataSourceArrowWriter):
+    """Publishes a DataFrame in one transaction: all rows or none, each once, in the order of partition and row.
+
+    A task that is retried or speculated stages again, and only the attempt that Spark takes is published. A driver that
+    dies before the commit publishes nothing; run it again with the same `runId`, and it publishes once, however often.
+    """
+
+    def __init__(self, database: Database, options: PublishOptions) -> None:
+        if options.dedup_window is not None:
+            _check(database, options)
+        self._options = options
+        self._stage = Stage(database, str(uuid4()), options.max_connections)
+        self._run_id = options.run_id or self._stage.stage_id
+        self._is_new = self._stage.open(queue_name=options.queue_name, run_id=options.run_id)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
+        """Stage a partition; of a run that was published before, nothing."""
+        partition = _task().partitionId()
+        return self._stage.put(partition, iterator if self._is_new else _left_out(iterator))
+
+    def commit(self, messages: Messages) -> None:
+        """Publish what the tasks staged."""
+        _publish(self._stage, self._options, _staged(messages), run_id=self._run_id)
+
+    def abort(self, messages: Messages) -> None:
+        """Drop what the tasks staged."""
+        self._stage.drop()
+
+
+class PartitionWriter(DataSourceArrowWriter):
+    """Publishes each partition of a DataFrame in a transaction of its own: its rows or none, each once.
+
+    The database notes how many rows of which partition of a run are published. A task that is retried or speculated
+    publishes nothing if another attempt did, and the same run again publishes the partitions that are missing. So the
+    rows have to be the same, in the same partitions, each time: where their numbers differ, it is an InvalidArgument.
+    What is published stays, and is consumed meanwhile, also if the job fails.
+    """
+
+    def __init__(self, database: Database, options: PublishOptions) -> None:
+        if options.dedup_window is not None:
+            _check(database, options)
+        self._options = options
+        self._run_id = str(options.run_id)
+        self._stage = Stage(database, str(uuid4()), options.max_connections)
+        self._published = database.run(verbs.begin_partitions(self._run_id, queue_name=options.queue_name))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
+        """Publish a partition, unless it is published; return how many rows it has now."""
+        partition = _task().partitionId()
+        if self._published is None or str(partition) in self._published:
+            return StagedRows(self._stage.stage_id, partition, 0, sum(batch.num_rows for batch in iterator))
+        return self._stage.publish_partition(
+            partition,
+            iterator,
+            run_id=self._run_id,
+            queue_name=self._options.queue_name,
+            dedup_window=self._options.dedup_window,
+        )
+
+    def commit(self, messages: Messages) -> None:
+        """Finish the run."""
+        _log(self._run_id, self._stage.finish_partitions(self._run_id, _staged(messages)))
+        self._stage.drop_slots()
+
+    def abort(self, messages: Messages) -> None:
+        """Leave what is published, and drop the stages."""
+        self._stage.drop_slots()
+
+
+class PublishStreamWriter(DataSourceStreamArrowWriter):
+    """Publishes each batch of a stream in one transaction, once, also when Spark replays it after a crash.
+
+    The database remembers the last batch of each query, by the id in its checkpoint. A batch before that one is
+    refused: the checkpoint is older than what was published.
+    """
+
+    def __init__(self, database: Database, options: PublishOptions) -> None:
+        """Check once that the database is there and takes what the options say.
+
+        Spark makes a writer for each batch, in one process unless that had nothing to do for a minute. Those after the
+        first open nothing here: if the database is away, their tasks wait for it, for a minute.
+        """
+        if options.run_id is not None:
+            raise InvalidArgument("option runId is for batch writes. A stream is known by the id in its checkpoint.")
+        if options.commit_per != "run":
+            raise InvalidArgument("option commitPer is for batch writes. A stream publishes each batch as a whole.")
+        self._database = database
+        self._options = options
+        if (database, options) not in _checked:
+            _check(database, options)
+            _checked.add((database, options))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
+        """Stage a partition of a batch."""
+        task = _task()
+        query_id = task.getLocalProperty("sql.streaming.queryId")
+        if not query_id:
+            raise InvalidArgument(
+                "this is no task of a streaming query. Write with the default or AvailableNow trigger."
+            )
+        return self._stage(query_id).put(task.partitionId(), iterator)
+
+    def commit(self, messages: Messages, batchId: int) -> None:
+        """Publish what the tasks of the batch staged."""
+        staged = _staged(messages)
+        for query_id in {one.stage_id for one in staged}:
+            _publish(self._stage(query_id), self._options, staged, run_id=query_id, batch=batchId)
+
+    def abort(self, messages: Messages, batchId: int) -> None:
+        """Drop what the tasks of the batch staged; if none is known, the next batch does it."""
+        for query_id in {one.stage_id for one in _staged(messages)}:
+            self._stage(query_id).drop()
+
+    def _stage(self, query_id: str) -> Stage:
+        return Stage(self._database, query_id, self._options.max_connections)
+
+
+_checked: Final[set[tuple[Database, PublishOptions]]] = set()
+
+
+def _check(database: Database, options: PublishOptions) -> None:
+    """Say at once, on the driver, what the tasks would find out after a minute of trying, or the commit at the end."""
+    with database.connect() as conn:
+        check_version(conn)
+        if options.dedup_window is not None and not _is_window(conn, options.dedup_window):
+            raise InvalidArgument(
+                f"option dedupWindow is {options.dedup_window[:50]!r}. "
+                "Give a duration from 1 second to 366 days, such as 1 hour."
+            )
+
+
+def _is_window(conn: psycopg.Connection[Any], text: str) -> bool:
+    try:
+        row = conn.execute(query("is_dedup_window"), [text]).fetchone()
+    except psycopg.DataError:
+        return False
+    return row == (True,)
+
+
+def _publish(
+    stage: Stage, options: PublishOptions, winners: Sequence[StagedRows], *, run_id: str, batch: int | None = None
+) -> None:
+    done = stage.publish(
+        winners, run_id=run_id, queue_name=options.queue_name, dedup_window=options.dedup_window, batch=batch
+    )
+    _log(run_id, done)
+
+
+def _log(run_id: str, done: Mapping[str, Any]) -> None:
+    if done.get("repeated"):
+        logger.warning("run %s had published %s before: nothing was published", run_id, quantity(done["published"]))
+    else:
+        logger.info(
+            "run %s published %s and %s", run_id, quantity(done["published"]), quantity(done["duplicates"], "duplicate")
+        )
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    if task is None:
+        raise RuntimeError("this runs in tasks of Spark only")
+    return task
+
+
+def _left_out(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Read everything, which Spark expects, and give nothing."""
+    for _ in batches:
+        pass
+    yield from ()
+
+
+def _staged(messages: Messages) -> list[StagedRows]:
+    return [message for message in messages if isinstance(message, StagedRows)]

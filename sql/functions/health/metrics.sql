@@ -1,0 +1,89 @@
+CREATE OR REPLACE FUNCTION messages.metrics(
+    max_queues  integer DEFAULT 200,
+    queue_names text[]  DEFAULT NULL,
+    names       text[]  DEFAULT NULL
+) RETURNS TABLE (metric text, kind text, help text, labels jsonb, value double precision)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    shown text[];
+BEGIN
+    PERFORM messages.check_number('max_queues', coalesce(metrics.max_queues, 0), 0, 10000);
+    -- The oldest queues, not the busiest: which ones have series of their own must not change from one look to the next.
+    shown := ARRAY(
+        SELECT q.queue_name FROM messages.queue q
+         WHERE (metrics.queue_names IS NULL OR q.queue_name = ANY (metrics.queue_names)) AND q.queue_name <> 'other'
+           AND ((SELECT r.everything FROM messages.session_reach r)
+                OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
+         ORDER BY q.created_at, q.queue_name LIMIT metrics.max_queues);
+    IF metrics.names IS NULL OR metrics.names && ARRAY['pgqueue_unfinished_messages', 'pgqueue_dead_messages', 'pgqueue_oldest_ready_age_seconds',
+                                                       'pgqueue_queue_paused', 'pgqueue_queues', 'pgqueue_upkeep_age_seconds'] THEN
+        RETURN QUERY
+        WITH level AS MATERIALIZED (
+            SELECT CASE WHEN s.queue_name = ANY (shown) THEN s.queue_name ELSE 'other' END AS queue, sum(s.ready) AS ready, sum(s.leased) AS leased,
+                   sum(s.delayed) AS delayed, sum(s.dead) AS dead, max(s.oldest_age) AS oldest_age, count(*) FILTER (WHERE s.paused) AS paused,
+                   count(*) AS queues, max(s.upkeep_age) AS upkeep_age
+              FROM messages.status() s GROUP BY 1)
+        SELECT m.* FROM (
+            SELECT 'pgqueue_unfinished_messages', 'gauge', 'Unfinished messages by state.', jsonb_build_object('queue', l.queue, 'state', v.state), v.number::double precision
+              FROM level l CROSS JOIN LATERAL (VALUES ('ready', l.ready), ('leased', l.leased), ('delayed', l.delayed)) AS v (state, number)
+            UNION ALL
+            SELECT 'pgqueue_dead_messages', 'gauge', 'Dead messages without a remedy.', jsonb_build_object('queue', l.queue), l.dead FROM level l
+            UNION ALL
+            SELECT 'pgqueue_oldest_ready_age_seconds', 'gauge', 'How long the oldest ready message has been ready; 0 if none is.',
+                   jsonb_build_object('queue', l.queue), coalesce(date_part('epoch', l.oldest_age), 0) FROM level l
+            UNION ALL
+            SELECT 'pgqueue_queue_paused', 'gauge', '1 if the queue is paused; of other, how many are.', jsonb_build_object('queue', l.queue), l.paused FROM level l
+            UNION ALL
+            SELECT 'pgqueue_queues', 'gauge', 'Queues.', '{}', coalesce(sum(l.queues), 0) FROM level l
+            UNION ALL
+            SELECT 'pgqueue_upkeep_age_seconds', 'gauge', 'Time since the last upkeep.', '{}', date_part('epoch', max(l.upkeep_age)) FROM level l) AS m (metric, kind, help, labels, value)
+         WHERE m.value IS NOT NULL AND (metrics.names IS NULL OR m.metric = ANY (metrics.names));
+    END IF;
+    IF metrics.names IS NULL OR metrics.names && ARRAY['pgqueue_published_messages_total', 'pgqueue_finished_messages_total', 'pgqueue_delivery_attempts_total'] THEN
+        RETURN QUERY
+        WITH total AS MATERIALIZED (
+            SELECT CASE WHEN t.queue_name = ANY (shown) THEN t.queue_name ELSE 'other' END AS queue, sum(t.arrivals) AS arrivals, sum(t.success) AS success,
+                   sum(t.failed) AS failed, sum(t.rejected) AS rejected, sum(t.lock_expired) AS lock_expired, sum(t.expired) AS expired, sum(t.attempts) AS attempts
+              FROM messages.history_total t
+             WHERE (SELECT r.everything FROM messages.session_reach r)
+                OR t.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r)
+             GROUP BY 1)
+        SELECT m.* FROM (
+            SELECT 'pgqueue_published_messages_total', 'counter', 'Messages published, as of the last upkeep.', jsonb_build_object('queue', t.queue), t.arrivals::double precision FROM total t
+            UNION ALL
+            SELECT 'pgqueue_finished_messages_total', 'counter', 'Messages archived by result, as of the last upkeep.', jsonb_build_object('queue', t.queue, 'result', v.result), v.number
+              FROM total t CROSS JOIN LATERAL (VALUES ('success', t.success), ('failed', t.failed), ('rejected', t.rejected),
+                                                      ('lock_expired', t.lock_expired), ('expired', t.expired)) AS v (result, number)
+            UNION ALL
+            SELECT 'pgqueue_delivery_attempts_total', 'counter', 'Deliveries that the archived messages took.', jsonb_build_object('queue', t.queue), t.attempts FROM total t) AS m (metric, kind, help, labels, value)
+         WHERE metrics.names IS NULL OR m.metric = ANY (metrics.names);
+    END IF;
+    IF metrics.names IS NULL OR metrics.names && ARRAY['pgqueue_longest_wait_seconds', 'pgqueue_longest_run_seconds'] THEN
+        RETURN QUERY
+        SELECT v.metric, 'gauge', v.help, jsonb_build_object('queue', r.queue), coalesce(date_part('epoch', v.longest), 0)
+          FROM (SELECT CASE WHEN q.queue_name = ANY (shown) THEN q.queue_name ELSE 'other' END AS queue, max(q.wait_max) AS wait_max, max(q.run_max) AS run_max
+                  FROM messages.queue_rates() q GROUP BY 1) r
+         CROSS JOIN LATERAL (VALUES
+            ('pgqueue_longest_wait_seconds', 'Longest time from publish to the last lease, of what was archived in the last five minutes.', r.wait_max),
+            ('pgqueue_longest_run_seconds', 'Longest time from lease to archive, of what was archived in the last five minutes.', r.run_max)) AS v (metric, help, longest)
+         WHERE metrics.names IS NULL OR v.metric = ANY (metrics.names);
+    END IF;
+    IF metrics.names IS NULL OR 'pgqueue_open_dispatches' = ANY (metrics.names) THEN
+        RETURN QUERY
+        SELECT 'pgqueue_open_dispatches', 'gauge', 'Dispatches whose DAG run has not ended.', '{}'::jsonb, count(*)::double precision
+          FROM messages.dispatch d
+         WHERE d.ended_at IS NULL AND ((SELECT r.everything FROM messages.session_reach r)
+            OR d.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r));
+    END IF;
+    IF metrics.names IS NULL OR 'pgqueue_health_severity' = ANY (metrics.names) THEN
+        RETURN QUERY
+        SELECT 'pgqueue_health_severity', 'gauge', '1 at the severity that the check of health() found, 0 at the others.',
+               jsonb_build_object('check', h.check_name, 'severity', s.severity), (max((h.severity = s.severity)::integer))::double precision
+          FROM messages.health() h CROSS JOIN unnest(ARRAY['ok', 'warning', 'critical']) AS s (severity)
+         GROUP BY h.check_name, s.severity;
+    END IF;
+END $$;
+COMMENT ON FUNCTION messages.metrics(integer, text[], text[]) IS
+    'The metrics as Prometheus names them, one row for each series: of the queues named, or of the oldest max_queues; the rest, and a queue called other, is summed up as other. With names only those metrics, and no more work than they need. PQ004: max_queues out of range.';

@@ -1,0 +1,271 @@
+"""The commands with which an operator looks and puts right, and JSON from each command there is."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import time
+import urllib.request
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import click
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.cli.program import COMMANDS
+from airflow_provider_pgqueue.cli.program import program as whole_program
+from airflow_provider_pgqueue.cli.sparkline import sparkline
+from airflow_provider_pgqueue.core import run, verbs
+from tests.core.cli.conftest import Ended, Pgqueue, Program
+from tests.core.cli.test_commands import kill
+from tests.waiting import PATIENCE
+
+Connection = psycopg.Connection[Any]
+Queue = Callable[..., str]
+
+
+@pytest.fixture
+def orders(conn: Connection, queue: Queue) -> str:
+    """The queue orders: three that wait, one of them leased, and two dead ones of different causes."""
+    queue("orders", max_attempts=1)
+    kill(conn, "orders", "no stock", "no shop")
+    run(conn, verbs.publish_batch("orders", [1, 2, 3], references=["a", "b", "c"], headers={"shop": 7}))
+    run(conn, verbs.lease("orders", locked_by="packer"))
+    conn.execute("SELECT messages.upkeep()")
+    return "orders"
+
+
+def dead(conn: Connection) -> list[int]:
+    return run(conn, verbs.dead_ids("orders"))
+
+
+def test_show_follows_one_message_and_knows_when_there_is_none(pgqueue: Pgqueue, conn: Connection, orders: str) -> None:
+    first, _ = dead(conn)
+    entries = pgqueue("show", str(first), "--json").json["entries"]
+    assert [entry["entry"] for entry in entries] == ["published", "leased", "archived"]
+    shown = pgqueue("show", str(first)).out
+    assert "no stock" in shown
+    assert "other_id" not in shown
+    ended = pgqueue("show", "999999")
+    assert (ended.status, ended.out) == (1, "")
+    assert "message 999999 is not known" in ended.err
+
+
+def test_search_finds_by_what_is_known_of_a_message(pgqueue: Pgqueue, conn: Connection, orders: str) -> None:
+    def found(*arguments: str) -> list[Any]:
+        return [row["state"] for row in pgqueue("search", *arguments, "--json").json["messages"]]
+
+    assert sorted(found("orders")) == ["failed", "failed", "leased", "ready", "ready"]
+    assert found("--reference", "b") == ["ready"]
+    assert sorted(found("--header", "shop=7")) == ["leased", "ready", "ready"]
+    assert found("--header", 'shop="7"') == found("--reference", "none") == found("--result", "success") == []
+    assert found("--result", "failed", "-n", "1") == ["failed"]
+    (cause, _) = [row["cause"] for row in pgqueue("search", "--result", "failed", "--json").json["messages"]]
+    assert found("--cause", cause) == ["failed"]
+    assert found("--until", "1h") == []
+    assert len(found("--since", "1h")) == 5
+    assert "packer" in pgqueue("search", "orders").out
+    assert pgqueue("search", "--header", "shop").status == 2
+    assert pgqueue("search", "nope").status == 1
+
+
+def test_a_single_message_or_a_cause_is_requeued_or_dismissed(pgqueue: Pgqueue, conn: Connection, orders: str) -> None:
+    first, second = dead(conn)
+    looked = pgqueue("requeue", "--id", str(first), "--dry-run", "--json").json
+    assert (looked["would_requeue"], looked["waiting"], len(dead(conn))) == (1, {"failed": 1}, 2)
+    done = pgqueue("requeue", "--id", str(first), "--json").json
+    assert [message["id"] for message in done["messages"]] == [first]
+    (cause,) = [row["cause"] for row in pgqueue("search", "--result", "failed", "-n", "1", "--json").json["messages"]]
+    looked = pgqueue("dismiss", "--cause", cause, "--reason", "known", "--dry-run", "--json").json
+    assert (looked["would_dismiss"], len(dead(conn))) == (1, 1)
+    refused = pgqueue("dismiss", "--cause", cause, "--reason", "known")
+    assert (refused.status, len(dead(conn))) == (2, 1)
+    done = pgqueue("dismiss", "--cause", cause, "--reason", "known", "--yes", "--json")
+    assert not done.err, done
+    assert done.json["ids"] == [second]
+    assert dead(conn) == []
+
+
+@pytest.mark.parametrize("command", [["requeue"], ["dismiss", "--reason", "all", "--yes"]])
+def test_nothing_is_requeued_or_dismissed_that_nobody_named(
+    pgqueue: Pgqueue, conn: Connection, orders: str, command: list[str]
+) -> None:
+    ended = pgqueue(*command)
+    assert ended.status == 2
+    assert "--cause" in ended.err
+    assert len(dead(conn)) == 2
+
+
+def test_workers_and_causes_are_shown(pgqueue: Pgqueue, conn: Connection, orders: str) -> None:
+    holders = pgqueue("workers", "--json").json["workers"]
+    assert [row["leased"] for row in holders if row["worker"] == "packer"] == [1]
+    assert "packer" in pgqueue("workers", "orders").out
+    found = pgqueue("causes", "orders", "--json").json["causes"]
+    assert [(row["died"], row["waiting"], row["trend"]) for row in found] == [(1, 1, "new"), (1, 1, "new")]
+    assert "no stock" in pgqueue("causes").out
+    assert pgqueue("causes", "nope").status == 1
+    assert pgqueue("causes", "--step", "30s").status == 1
+
+
+def test_schedules_are_added_paused_resumed_and_removed(pgqueue: Pgqueue, conn: Connection, orders: str) -> None:
+    added = ["schedules", "add", "nightly", "0 3 * * *", "orders", "--message", '{"n": 1.10}', "--headers", '{"a": 1}']
+    assert pgqueue(*added, "--json").json == {"schedule_name": "nightly", "added": True}
+    assert pgqueue(*added).out == "replaced schedule nightly.\n"
+    assert conn.execute("SELECT message::text, headers FROM messages.schedule").fetchone() == ('{"n": 1.10}', {"a": 1})
+    for command, paused in (("pause", True), ("resume", False)):
+        assert pgqueue("schedules", command, "nightly", "--json").json["paused"] is paused
+        assert [row["paused"] for row in pgqueue("schedules", "--json").json["schedules"]] == [paused]
+    assert pgqueue("schedules", "remove", "nightly").status == 2
+    assert pgqueue("schedules", "remove", "nightly", "--yes", "--json").json["removed"] is True
+    assert pgqueue("schedules").out == "no schedules\n"
+    bad = ["add", "x", "* * *", "orders", "--message", "1"]
+    for command in (["remove", "nightly", "--yes"], ["pause", "nightly"], bad):
+        ended = pgqueue("schedules", *command)
+        assert (ended.status, len(ended.err.splitlines())) == (1, 1)
+    assert pgqueue("schedules", "add", "x", "@daily", "orders", "--message", "{").status == 1
+
+
+def test_top_without_a_terminal_prints_one_look(pgqueue: Pgqueue, orders: str) -> None:
+    for arguments in (["top"], ["top", "--once"]):
+        shown = pgqueue(*arguments).out
+        assert "orders" in shown
+        assert len(shown.splitlines()) == 4
+    rows = pgqueue("top", "--once", "--sort", "depth", "--json").json["queues"]
+    assert [row["queue_name"] for row in rows] == ["orders", "default"]
+    assert (rows[0]["depth"], rows[0]["leased"], rows[0]["dead"]) == (3, 1, 2)
+    assert len(rows[0]["in"]) in (30, 31)
+    looks = pgqueue("top", "--json", "--refreshes", "2", "--interval", "10ms").lines
+    assert [len(look["queues"]) for look in looks] == [2, 2]
+
+
+def test_top_at_a_terminal_follows_its_keys_and_leaves_the_screen_as_it_was(
+    program: Program, dsn: str, orders: str
+) -> None:
+    mine, theirs = pty.openpty()
+    shown = ""
+
+    def see(text: str) -> None:
+        nonlocal shown
+        end = time.monotonic() + PATIENCE
+        while text not in shown:
+            assert time.monotonic() < end, shown[-2000:]
+            if select.select([mine], [], [], 1)[0]:
+                shown += os.read(mine, 65536).decode(errors="replace")
+
+    pipes = {"stdin": theirs, "stdout": theirs, "stderr": theirs}
+    environment = {"TERM": "xterm", "COLUMNS": "160", "LINES": "20"}
+    with program("top", "--interval", "20ms", dsn=dsn, env=environment, **pipes) as process:
+        see("\x1b[?1049h")
+        see("order: attention")
+        os.write(mine, b"s")
+        see("order: queue_name")
+        os.write(mine, b"\x1b[C")
+        see("order: depth")
+        os.write(mine, b"r")
+        see("order: depth (reverse)")
+        os.write(mine, b" ")
+        see("stopped")
+        os.write(mine, b"jq")
+        see("\x1b[?1049l")
+        assert process.wait(PATIENCE) == 0
+    os.close(mine)
+    os.close(theirs)
+
+
+def test_a_sparkline_shows_whatever_is_there() -> None:
+    assert sparkline([0, 1, 1000, None, 500]) == " ▁█·▄"
+    assert sparkline([]) == ""
+    assert sparkline([None, 0]) == "· "
+
+
+def test_metrics_are_served_until_the_program_ends(program: Program, dsn: str, orders: str) -> None:
+    with program("metrics", "--listen", "127.0.0.1:0", dsn=dsn) as process:
+        assert process.stderr is not None
+        (address,) = re.findall(r"http://\S+", process.stderr.readline())
+        with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
+            text = answer.read().decode()
+        assert 'pgqueue_unfinished_messages{queue="orders",state="ready"} 2.0' in text
+        assert "pgqueue_up 1.0" in text
+        process.terminate()
+
+
+def test_an_address_that_cannot_be_listened_at_is_one_line(pgqueue: Pgqueue) -> None:
+    assert pgqueue("metrics", "--listen", "nowhere").status == 2
+    ended = pgqueue("metrics", "--listen", "192.0.2.1:80")
+    assert (ended.status, len(ended.err.splitlines())) == (1, 1)
+
+
+# JSON -----------------------------------------------------------------------------------------------------------------
+
+WALK: dict[str, list[str]] = {
+    "install": [],
+    "uninstall": ["--yes"],
+    "doctor": [],
+    "queues": [],
+    "queues create": ["mail"],
+    "queues alter": ["orders", "--max-attempts", "2"],
+    "queues pause": ["orders"],
+    "queues resume": ["orders"],
+    "queues drop": ["orders", "--yes", "--force"],
+    "publish": ["orders", "--message", "1"],
+    "show": ["1"],
+    "search": ["orders"],
+    "peek": ["orders"],
+    "tail": ["orders", "--since", "1h", "--no-follow"],
+    "stats": [],
+    "top": ["--once"],
+    "metrics": [],
+    "workers": [],
+    "worker": ["json:dumps", "--queue", "orders", "--until-empty"],
+    "dead": [],
+    "causes": [],
+    "requeue": ["orders"],
+    "repair": ["orders", "--function", "json:dumps"],
+    "dismiss": ["orders", "--reason", "a test", "--yes"],
+    "purge": ["orders", "--yes"],
+    "schedules": [],
+    "schedules add": ["nightly", "@daily", "orders", "--message", "1"],
+    "schedules pause": ["daily"],
+    "schedules resume": ["daily"],
+    "schedules remove": ["daily", "--yes"],
+    "upkeep": [],
+    "bench": ["--messages", "10"],
+}
+KEEPS_RUNNING = {"tail", "worker"}
+
+
+def every_command() -> list[str]:
+    context = click.Context(whole_program)
+    found = []
+    for name in COMMANDS:
+        command = whole_program.get_command(context, name)
+        found.append(name)
+        if isinstance(command, click.Group):
+            found += [f"{name} {inner}" for inner in command.commands]
+    return found
+
+
+def test_the_walk_has_every_command() -> None:
+    assert set(every_command()) - {"web"} == set(WALK)
+
+
+@pytest.mark.parametrize("name", WALK)
+def test_each_command_prints_json(pgqueue: Pgqueue, conn: Connection, orders: str, name: str) -> None:
+    run(conn, verbs.schedule("daily", "@daily", "orders", 1))
+    ended: Ended = pgqueue(*name.split(), *WALK[name], "--json")
+    assert ended.status == 0 or name == "doctor", ended.err
+    lines = ended.out.splitlines()
+    assert lines or name in KEEPS_RUNNING
+    assert all(isinstance(json.loads(line), dict) for line in lines)
+    assert len(lines) == 1 or name in KEEPS_RUNNING
+
+
+def test_json_has_moments_and_durations_that_programs_read(pgqueue: Pgqueue, orders: str) -> None:
+    (row,) = [row for row in pgqueue("workers", "--json").json["workers"] if row["worker"] == "packer"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\S+\+00:00", row["leased_since"])
+    assert timedelta(seconds=pgqueue("stats", "orders", "--json").json["queues"][0]["oldest_age"]) < timedelta(hours=1)
