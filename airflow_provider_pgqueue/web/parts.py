@@ -25,7 +25,7 @@ class Refused:
 
 
 def part(conn: psycopg.Connection[Any], find: Callable[[], T]) -> T | Refused:
-    """Return what is found on a connection, or why the login may not find it; the transaction goes on."""
+    """Return what is found on a connection, or why the login may not find it; the transaction continues."""
     try:
         with conn.transaction():
             return find()
