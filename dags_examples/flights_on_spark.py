@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -16,12 +17,12 @@ from airflow_provider_pgqueue.core import DeadMessage
 Delays = dict[str, list[float]]
 
 
-def judge(batch: pd.DataFrame) -> pd.DataFrame:
+def judge(batch: pa.Table) -> pd.DataFrame:
     """Return an outcome for each flight; the output of a departed one is what the statistics need.
 
     It has no effect of its own: the result and the output are archived together, once, however often it is called.
     """
-    flights = pd.DataFrame([json.loads(message) for message in batch["message"]], index=batch.index)
+    flights = pd.DataFrame([json.loads(message) for message in batch["message"].to_pylist()])
     cancelled, unheard = flights["dep_time"].isna(), flights["arr_time"].isna()
     output = [
         json.dumps({"carrier": carrier, "month": int(month), "dep_delay": None if pd.isna(delay) else int(delay)})
@@ -30,7 +31,7 @@ def judge(batch: pd.DataFrame) -> pd.DataFrame:
     result = np.select([cancelled, unheard], ["rejected", "failed"], "success")
     return pd.DataFrame(
         {
-            "id": batch["id"],
+            "id": batch["id"].to_pylist(),
             "result": result,
             "details": np.select([cancelled, unheard], ["no departure time", "no arrival report yet"], None),
             "output": np.where(result == "success", output, None),

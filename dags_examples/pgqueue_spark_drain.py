@@ -65,7 +65,7 @@ with DAG(
     drain = PgQueueSparkOperator(
         task_id="drain",
         pipeline="drain",
-        arguments={"queue": QUEUE, "function": "flights_on_spark:judge", "as": "pandas"},
+        arguments={"queue": QUEUE, "function": "flights_on_spark:judge"},
         env_vars={"PYTHONPATH": str(Path(__file__).parent)},
         driver_memory="1g",
     )

@@ -53,7 +53,7 @@ with DAG(
     drain = PgQueueSparkOperator(
         task_id="drain",
         pipeline="drain",
-        arguments={"queue": QUEUE, "function": "flights_on_spark:judge", "as": "pandas"},
+        arguments={"queue": QUEUE, "function": "flights_on_spark:judge"},
         env_vars=HERE,
         driver_memory="1g",
     )

@@ -14,4 +14,4 @@ RUN apt-get update && apt-get install -y --no-install-recommends openjdk-17-jre-
     && rm -rf /var/lib/apt/lists/* \
     && install -d -o airflow -g root /opt/airflow/output
 USER airflow
-RUN pip install --no-cache-dir "apache-airflow==${AIRFLOW_VERSION}" "/opt/airflow/provider[spark-triage]"
+RUN pip install --no-cache-dir "apache-airflow==${AIRFLOW_VERSION}" "/opt/airflow/provider[spark]"

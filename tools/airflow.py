@@ -260,6 +260,8 @@ def main() -> None:
     stack = demo_stack(cluster)
     running = stack.running()
     print(f"Airflow:    {stack.url if running else 'not running'}  ({', '.join(running)})")
+    if running:
+        print(f"Queues:     {stack.url}/plugin/queues")
     print(f"PostgreSQL: {cluster.dsn(QUEUE_DATABASE)}")
     print(f"Logs:       {stack.logs}")
     sys.exit(0 if len(running) == len(COMMANDS) else 3)

@@ -44,7 +44,7 @@ install_project() {
 
 # No header, no index: neither a path nor the name of a package index of this machine gets into the lock.
 lock() {
-    "$BOOT/bin/uv" pip compile pyproject.toml --quiet --group dev --group docs --extra spark-triage --python "$PYTHON" --universal \
+    "$BOOT/bin/uv" pip compile pyproject.toml --quiet --group dev --group docs --extra spark --python "$PYTHON" --universal \
         --python-version 3.11 --generate-hashes --no-header --no-emit-index-url "$@" -o requirements.lock
     # Never newer ones: an old Airflow does not work with the packages of today.
     local pins

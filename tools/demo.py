@@ -214,7 +214,8 @@ class Demo:
             f"published {account.published:,} + requeued {account.requeued:,} {sign} "
             + " + ".join(f"{result} {number:,}" for result, number in sorted(account.results.items()))
         )
-        console.print("Next: `make up` starts the stack and prints the URL of Airflow; docs/tutorial/quickstart.md.")
+        console.print("Next: `make up` starts the stack again, with all that happened; docs/tutorial/quickstart.md.")
+        console.print(f"The page of the queues is then at {self.stack.url}/plugin/queues")
 
 
 if __name__ == "__main__":

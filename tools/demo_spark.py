@@ -134,7 +134,7 @@ class Demo:
         return 0 if balances and not delays["different"] else 1
 
     def _drain(self) -> dict[str, Any]:
-        return self._pipeline("drain", "--queue", QUEUE, "--function", "flights_on_spark:judge", "--as", "pandas")
+        return self._pipeline("drain", "--queue", QUEUE, "--function", "flights_on_spark:judge")
 
     def _pipeline(self, *arguments: str) -> dict[str, Any]:
         return self._last_line(

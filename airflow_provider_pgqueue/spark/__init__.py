@@ -13,10 +13,7 @@ and `until` choose messages.
 from __future__ import annotations
 
 import sys
-import warnings
-from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_provider_pgqueue.spark.jobs.drain.drain import drain
     from airflow_provider_pgqueue.spark.jobs.export.export import export
     from airflow_provider_pgqueue.spark.jobs.exported.read_export import read_export
-    from airflow_provider_pgqueue.spark.jobs.reconcile.reconcile import reconcile
+    from airflow_provider_pgqueue.spark.jobs.reconcile import reconcile
     from airflow_provider_pgqueue.spark.jobs.repair import repair
     from airflow_provider_pgqueue.spark.jobs.replay import replay
     from airflow_provider_pgqueue.spark.jobs.rollup import rollup
@@ -46,7 +43,7 @@ _HOMES: Final = {
     "drain": "drain.drain",
     "export": "export.export",
     "read_export": "exported.read_export",
-    "reconcile": "reconcile.reconcile",
+    "reconcile": "reconcile",
     "repair": "repair",
     "replay": "replay",
     "rollup": "rollup",
@@ -58,23 +55,6 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.jobs.{_HOMES[name]}"), name)
-
-
-def _warn_of_mixed_versions() -> None:
-    """Warn if pyspark and pyspark-client, which share a directory, overwrote files of each other."""
-    found = {}
-    for name in ("pyspark", "pyspark-client"):
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    if len(set(found.values())) > 1:
-        installed = " and ".join(f"{name} {number}" for name, number in found.items())
-        warnings.warn(
-            f"{installed} share a directory, so that files of two versions lie there. Install both in one version.",
-            stacklevel=2,
-        )
-
-
-_warn_of_mixed_versions()
 
 
 def register(spark: SparkSession, dsn: str | None = None) -> None:

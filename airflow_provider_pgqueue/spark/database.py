@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final, TypeVar, cast
 
+import adbc_driver_manager.dbapi as adbc
 import psycopg
+import pyarrow as pa
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo, PGconn
 from psycopg.types.json import set_json_loads
 
-from airflow_provider_pgqueue.core.client import Statement, run
+from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import DEFAULTS, check_version, connect, conninfo_of, parameters
-from airflow_provider_pgqueue.core.errors import ConnectionFailed
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, PermissionDenied, PgQueueError
+from airflow_provider_pgqueue.core.verbs import Statement
 
-T = TypeVar("T")
 _SERVICE: Final = frozenset({"service", "servicefile"})  # resolved
 _NOT_SENT: Final = _SERVICE | {"client_encoding", "fallback_application_name"}  # libpq fills it in everywhere
 _ALWAYS_SENT: Final = frozenset({"host", "hostaddr", "port", "dbname", "user"})
 _TOO_MANY_PORTS: Final = "," * 1000
+T = TypeVar("T")
 
 
 class Database:
@@ -119,3 +124,84 @@ def _unpickled(conninfo: str) -> Database:
     database = Database.__new__(Database)
     database._conninfo = conninfo
     return database
+
+
+class Session:
+    """Opens its connection at the first question, and a new one when it broke. Pickled, it comes out unopened.
+
+    `seconds` is how long the questions took so far.
+    """
+
+    def __init__(self, database: Database, application_name: str) -> None:
+        self._database = database
+        self._application_name = application_name
+        self._conn: psycopg.Connection[Any] | None = None
+        self.seconds = 0.0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Session, (self._database, self._application_name)
+
+    def ask(self, statement: Statement[T]) -> T:
+        """Return the result of a statement. It runs twice if the connection breaks under it."""
+        conn = self._conn or self._open()
+        began = time.monotonic()
+        try:
+            return run(conn, statement)
+        except (PgQueueError, psycopg.Error):
+            if not conn.closed:
+                raise
+        finally:
+            self.seconds += time.monotonic() - began
+        return run(self._open(), statement)
+
+    def close(self) -> None:
+        """Close the connection, if there is one; the next question opens another."""
+        if self._conn is not None:
+            self._conn.close()
+            self._conn = None
+
+    def _open(self) -> psycopg.Connection[Any]:
+        self._conn = self._database.connect(self._application_name)
+        check_version(self._conn)
+        return self._conn
+
+
+def rows(conn: Any, statement: str, schema: pa.Schema, *, has_where: bool = False) -> Iterator[pa.RecordBatch]:
+    """Stream the record batches of a statement, one in memory at a time; ConnectionFailed rather than a short result.
+
+    :param has_where: whether the statement has a condition of the user, who then is told what is wrong with it.
+    """
+    try:
+        with reading(conn) as cursor:
+            cursor.execute(statement)
+            for batch in cursor.fetch_record_batch():
+                yield batch.cast(schema)
+    except (adbc.Error, pa.ArrowException, OSError) as error:
+        # Not as the cause: its text has the whole statement, with the values in its conditions.
+        raise _translated(error, has_where) from None
+
+
+@contextmanager
+def reading(conn: Any, isolation: str = "READ COMMITTED") -> Iterator[Any]:
+    """Open a read-only transaction of an ADBC session, and a cursor in it. After an error, close the session.
+
+    The driver sends each statement in two steps, between which a pooler in transaction mode may give the session to
+    somebody else; but not BEGIN and COMMIT, if it is told to make them itself.
+    """
+    conn.adbc_connection.set_autocommit(False)
+    with conn.cursor() as cursor:
+        cursor.execute(f"SET TRANSACTION ISOLATION LEVEL {isolation}, READ ONLY")
+        yield cursor
+    conn.adbc_connection.set_autocommit(True)
+
+
+def _translated(error: Exception, has_where: bool) -> PgQueueError:
+    """Return the error of the tree for one of the Arrow driver, or of Arrow in the middle of a result."""
+    said = re.search(r"(ERROR|FATAL): +(.*)", str(error))
+    text = said[2] if said else "the connection broke"
+    if getattr(error, "sqlstate", None) == "42501":
+        return PermissionDenied(f"{text}. Ask an admin to grant messages_reader to the role.")
+    # In the middle of a result there is no SQLSTATE, but no other part of a statement fails for a row.
+    if has_where and said and said[1] == "ERROR":
+        return InvalidArgument(f"option where fails: {text}. Give a condition that holds or not for each row.")
+    return ConnectionFailed(f"a range could not be read: {text}. Nothing was changed; read again.")

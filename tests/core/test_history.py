@@ -315,6 +315,22 @@ def test_an_unknown_queue_has_no_history_and_a_dropped_one_keeps_it(conn: Connec
     assert conn.execute("SELECT count(*) FROM messages.history_level WHERE queue_name = 'orders'").fetchone() == (0,)
 
 
+def test_days_begin_in_utc_whatever_the_clocks_of_the_session_do(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    conn.execute("SET TimeZone = 'Europe/Berlin'")
+    year = rows(conn, since=datetime.now(UTC) - timedelta(days=400), step=timedelta(days=1))
+    assert {row["bucket_at"].astimezone(UTC).hour for row in year} == {0}
+    assert len(year) == len({row["bucket_at"] for row in year}) == 401
+    # The hours of a day on which the clocks are set back, in Berlin.
+    conn.execute(
+        "INSERT INTO messages.history (queue_name, grain, bucket_at, arrivals)"
+        " SELECT 'orders', 'hour', '2025-10-26 00:00Z'::timestamptz + n * interval '1 hour', 1"
+        " FROM generate_series(0, 23) n"
+    )
+    conn.execute("SELECT messages.roll_up_bucket('hour', 'day', '2025-10-26 00:00Z', '', 10)")
+    assert conn.execute("SELECT arrivals FROM messages.history WHERE grain = 'day'").fetchone() == (24,)
+
+
 def test_rates_and_sparklines_are_of_whole_minutes(conn: Connection, queue: Queue) -> None:
     queue("orders")
     publish_and_archive(conn, 4)

@@ -46,6 +46,8 @@ def test_the_wheel_carries_the_whole_of_sql(wheel: Path) -> None:
         carried = {name.removeprefix(prefix) for name in archive.namelist() if name.startswith(prefix)}
         entry_points = [name for name in archive.namelist() if name.endswith("entry_points.txt")]
         assert "airflow_provider_pgqueue/py.typed" in archive.namelist()
+        page = {"templates/queues.html", "static/page.js", "vendor/htmx.js", "vendor/htmx.LICENSE"}
+        assert {f"airflow_provider_pgqueue/web/{name}" for name in page} <= set(archive.namelist())
         assert b"get_provider_info:get_provider_info" in archive.read(entry_points[0])
     tree = {str(path.relative_to(ROOT / "sql")) for path in (ROOT / "sql").rglob("*") if path.is_file()}
     assert carried == tree

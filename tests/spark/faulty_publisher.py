@@ -15,8 +15,8 @@ from pyspark.sql.types import StructType
 
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.data_source import PgQueueSource, data_source
-from airflow_provider_pgqueue.spark.source.publish.staging import StagedRows
-from airflow_provider_pgqueue.spark.source.publish.writer import (
+from airflow_provider_pgqueue.spark.source.staging import StagedRows
+from airflow_provider_pgqueue.spark.source.writer import (
     Messages,
     PublishOptions,
     PublishStreamWriter,

@@ -22,9 +22,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.errors import BeforeArchive
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.source.log import log_end, log_plan
-from airflow_provider_pgqueue.spark.source.log.archive_log import ArchiveLog
-from airflow_provider_pgqueue.spark.source.log.log_plan import Stretch
+from airflow_provider_pgqueue.spark.source import log_end
+from airflow_provider_pgqueue.spark.source.archive_log import ArchiveLog
+from airflow_provider_pgqueue.spark.source.log_end import Stretch
 from airflow_provider_pgqueue.spark.source.schema import ARCHIVE, spark_schema
 from tests.core.test_roles import logins
 from tests.spark.foreigners import let_foreigners_pass
@@ -193,7 +193,7 @@ def test_a_part_is_read_by_few_short_statements(
 ) -> None:
     for _ in range(40):
         archive(1)
-    monkeypatch.setattr(log_plan, "_STRETCH", 8)
+    monkeypatch.setattr(log_end, "_STRETCH", 8)
     reader = log(numPartitions="2")
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadAllAvailable())

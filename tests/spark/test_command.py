@@ -78,7 +78,7 @@ def test_the_help_of_a_pipeline_says_all_its_words_but_the_connection(
     ("given", "complaint"),
     [
         (["drain", "--queue", "orders"], "Missing option '--function'"),
-        (["drain", "--queue", "orders", "--function", "x:y", "--as", "csv"], "'csv' is not one of"),
+        (["reconcile", "--by", "name"], "'name' is not one of"),
         (["drain", "--queue", "orders", "--function", "x:y", "--lease-for", "soon"], "'soon' is not a duration"),
         (["rollup", "--since", "2026-01-01"], "is not a moment with its zone"),
         (["replay", "--rate", "fast"], "'fast' is not a valid float"),

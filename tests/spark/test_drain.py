@@ -35,7 +35,7 @@ from airflow_provider_pgqueue.core import (
 from airflow_provider_pgqueue.core.migrations import code_version
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import drain
-from airflow_provider_pgqueue.spark.jobs.drain.batches import outcomes_of
+from airflow_provider_pgqueue.spark.jobs.drain.held import outcomes_of
 from airflow_provider_pgqueue.spark.package import package
 from tests.waiting import until
 
@@ -159,17 +159,17 @@ def test_a_function_says_what_becomes_of_each_message(draining: Drain, conn: Con
     queue("orders")
     publish(conn, "good", "plain", "invalid", "broken", "later")
 
-    def judge(messages: pd.DataFrame) -> pd.DataFrame:
+    def judge(messages: pa.Table) -> pd.DataFrame:
         said = {
             '"good"': {"result": "success", "output": '{"parcel": 12}', "details": "sent"},
             '"invalid"': {"result": "rejected", "details": "no order"},
             '"broken"': {"result": "failed", "details": "out of stock"},
             '"later"': {"result": "retry", "delay_seconds": 3600},
         }
-        rows = [{"id": row.id} | said[row.message] for row in messages.itertuples() if row.message in said]
+        rows = [{"id": row.id} | said[row.message] for row in messages.to_pandas().itertuples() if row.message in said]
         return pd.DataFrame(rows)
 
-    summary = draining(judge, as_="pandas", parallelism=1)
+    summary = draining(judge, parallelism=1)
     found = {body: rest[:3] for body, rest in archive(conn).items()}
     assert found == {
         "good": ["success", "sent", {"parcel": 12}],

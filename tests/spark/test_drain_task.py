@@ -33,7 +33,6 @@ def share_of(dsn: str, function: Any, **options: Any) -> Share:
         "database": Database(dsn),
         "queue": "orders",
         "function": function,
-        "form": "arrow",
         "parallelism": 1,
         "batch_size": 40,
         "lease_for": None,

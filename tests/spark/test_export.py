@@ -40,7 +40,7 @@ from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark import export
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.export import exporter, partition
-from airflow_provider_pgqueue.spark.jobs.export.checksum import checksum_of_file
+from airflow_provider_pgqueue.spark.jobs.export.chunk import checksum_of_file
 from airflow_provider_pgqueue.spark.jobs.export.export import _Export
 from airflow_provider_pgqueue.spark.jobs.export.exporter import Exporter
 from airflow_provider_pgqueue.spark.jobs.exported.manifest import File, Manifest, staging_folder

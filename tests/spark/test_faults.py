@@ -70,7 +70,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.data_source import data_source
-from airflow_provider_pgqueue.spark.source.publish.writer import PublishOptions, PublishWriter
+from airflow_provider_pgqueue.spark.source.writer import PublishOptions, PublishWriter
 
 class SlowWriter(PublishWriter):
     def write(self, iterator):

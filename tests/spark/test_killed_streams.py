@@ -15,7 +15,7 @@ from tests.spark.foreigners import let_foreigners_pass
 Connection = psycopg.Connection[Any]
 KILLED = """
 import psycopg
-from airflow_provider_pgqueue.spark.source.lease.archive_sink import ArchiveSink
+from airflow_provider_pgqueue.spark.source.leases import ArchiveSink
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.data_source import data_source
 

@@ -23,8 +23,7 @@ from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, Per
 from airflow_provider_pgqueue.core.errors import InvalidQueueName, SchemaMissing, SchemaTooOld
 from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.source.read.ranges import Range
-from airflow_provider_pgqueue.spark.source.read.reader import RangeReader
+from airflow_provider_pgqueue.spark.source.read import Range, RangeReader
 from airflow_provider_pgqueue.spark.source.schema import spark_schema
 from airflow_provider_pgqueue.spark.source.selection import OPTIONS, columns
 from tests.waiting import until

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -21,10 +19,9 @@ from pyspark.sql import SparkSession
 from airflow_provider_pgqueue.core import InvalidArgument, run, verbs
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import triage
-from airflow_provider_pgqueue.spark.jobs.triage.causes import Causes
+from airflow_provider_pgqueue.spark.jobs.triage.causes import Causes, Period, trend
 from airflow_provider_pgqueue.spark.jobs.triage.error_pattern import group, normalise
 from airflow_provider_pgqueue.spark.jobs.triage.report import render
-from airflow_provider_pgqueue.spark.jobs.triage.trend import Period, trend
 
 Connection = psycopg.Connection[Any]
 BODY = "the body, which nobody may see"
@@ -135,16 +132,6 @@ def test_a_share_that_is_not_all_or_nothing_does_not_look_so() -> None:
     page = html.unescape(render("night 1", WEEK, found(a="steady"))).replace("\N{NO-BREAK SPACE}", " ")
     assert ">99 % of them" in page
     assert "<1 % of them died again" in page
-
-
-def test_the_plots_for_wide_and_narrow_screens_have_axes_with_names() -> None:
-    page = render("night 1", WEEK, found(a="steady", b="growing"))
-    plots = [base64.b64decode(plot).decode() for plot in re.findall(r"data:image/svg\+xml;base64,([^\"]+)", page)]
-    assert [float(width) for width in re.findall(r'<svg[^>]* width="([\d.]+)pt"', "".join(plots))] == [302.4, 806.4]
-    for plot in plots:
-        assert {"deaths per hour", "time (UTC)", "last quarter", "03 Jun"} <= {
-            text.strip() for text in re.findall(r"<!-- (.*?) -->", plot)
-        }
 
 
 # In the database ------------------------------------------------------------------------------------------------------
@@ -443,19 +430,6 @@ def test_the_command_prints_the_summary_as_one_line(
     assert command_line.run(["triage", "--queues", "orders", "--queues", "bills", *period]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["dead"] == 2
-
-
-def test_without_the_extra_the_causes_are_recorded_and_a_page_says_what_to_install(
-    spark: SparkSession, dsn: str, conn: Connection, deaths: Deaths, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deaths.add("disk full", 2)
-    for name in ("jinja2", "matplotlib"):
-        monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ModuleNotFoundError, match=r"is not installed. .*airflow-provider-pgqueue\[spark-triage\]"):
-        deaths.triage(spark, dsn, report="page.html")
-    assert conn.execute("SELECT FROM messages.pipeline_run").rowcount == 0
-    assert deaths.triage(spark, dsn)["dead"] == 2
-    assert [one["dead"] for one in causes(conn)] == [2]
 
 
 def test_what_cannot_be_is_refused(session: SparkSession) -> None:

@@ -40,8 +40,8 @@ from airflow_provider_pgqueue.core import (
 from airflow_provider_pgqueue.core.errors import MessageTooLarge, StageIncomplete
 from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.source.publish.staging import Stage, StagedRows
-from airflow_provider_pgqueue.spark.source.publish.writer import PublishOptions, PublishStreamWriter, PublishWriter
+from airflow_provider_pgqueue.spark.source.staging import Stage, StagedRows
+from airflow_provider_pgqueue.spark.source.writer import PublishOptions, PublishStreamWriter, PublishWriter
 from tests.core.test_roles import logins
 from tests.waiting import until, until_waiting
 from tools.postgres import Cluster
@@ -597,7 +597,7 @@ KILLED_TASK = """
 import signal, sys
 import pyarrow as pa
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.source.publish import staging
+from airflow_provider_pgqueue.spark.source import staging
 
 def copy_and_hang(*arguments):
     copy(*arguments)

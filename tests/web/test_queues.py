@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -82,10 +82,19 @@ def test_what_is_no_id_is_told_so(browse: Browse, path: str) -> None:
     assert "not valid: id" in page.text
 
 
-def test_a_login_that_may_not_see_bodies_sees_the_rest(browse: Browse, conn: Connection, dsn: str) -> None:
+@pytest.fixture
+def observer(conn: Connection) -> Iterator[str]:
+    """A login that may see numbers, and no body."""
     conn.execute("CREATE ROLE page_observer LOGIN IN ROLE messages_observer")
+    yield "page_observer"
+    conn.execute("DROP ROLE page_observer")
+
+
+def test_a_login_that_may_not_see_bodies_sees_the_rest(
+    browse: Browse, conn: Connection, dsn: str, observer: str
+) -> None:
     (id_,) = conn.execute("SELECT messages.publish('default', '{}')").fetchone() or (0,)
-    client = browse(may_act=True, to=f"{dsn}{'&' if '?' in dsn else '?'}user=page_observer")
+    client = browse(may_act=True, to=f"{dsn}{'&' if '?' in dsn else '?'}user={observer}")
     assert "may not read this" in client.get(f"/messages/{id_}").text
     page = client.get("/queues/default")
     assert page.status_code == 200

@@ -16,9 +16,8 @@ from airflow_provider_pgqueue.core.repair.repair import repair_by
 from airflow_provider_pgqueue.core.repair.share import RepairShare
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.ledger import Summary, new_run_id, once
-from airflow_provider_pgqueue.spark.jobs.progress import watching
 from airflow_provider_pgqueue.spark.jobs.tables import tasks_at_once
-from airflow_provider_pgqueue.spark.jobs.tasks import for_each
+from airflow_provider_pgqueue.spark.jobs.tasks import for_each, watching
 
 DeadResult = Literal["failed", "rejected", "lock_expired", "expired"]
 log = logging.getLogger(__name__)

@@ -21,8 +21,8 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.exported.read_export import exported_queues, read_export
 from airflow_provider_pgqueue.spark.jobs.ledger import Summary, new_run_id, once
-from airflow_provider_pgqueue.spark.jobs.progress import Meter, watching_tasks
 from airflow_provider_pgqueue.spark.jobs.tables import Result, read, require_queues, several, tasks_at_once
+from airflow_provider_pgqueue.spark.jobs.tasks import watching_tasks
 
 if TYPE_CHECKING:
     import psycopg
@@ -84,15 +84,8 @@ def replay(
     def work() -> Summary:
         plan = _plan(choice, to_queue)
         copies = choice.rows(_COPIED)
-        if to_queue is not None:
-            copies = copies.withColumn("queue_name", F.lit(to_queue))
-        copies = copies.select(*_COPIED)
-        if not plan["chosen"]:
-            published, known = 0, 0
-        elif rate:
-            published, known = _at_pace(copies, database, run_id, rate)
-        else:
-            published, known = _at_once(copies, database, run_id, at_once)
+        copies = (copies if to_queue is None else copies.withColumn("queue_name", F.lit(to_queue))).select(*_COPIED)
+        published, known = _copied(copies, database, run_id, at_once, rate) if plan["chosen"] else (0, 0)
         return plan | {"published": published, "known": known}
 
     return _plan(choice, to_queue) | {"dry_run": True} if dry_run else once(database, "replay", run_id, work)
@@ -184,41 +177,29 @@ def _filtered(rows: DataFrame, where: str | None) -> DataFrame:
     return found
 
 
-def _at_pace(copies: DataFrame, database: Database, run_id: str, rate: float) -> tuple[int, int]:
-    """Publish from the driver in the order of ids; a pause is not made up for afterwards."""
-    rows = (row.asDict() for row in copies.orderBy("id").toLocalIterator())
-    meter = Meter(f"replay {run_id}")
-    due, published, known = 0.0, 0, 0
-    with database.connect("pgqueue replay") as conn:
-        for part in _chunks(rows, min(_CHUNK, max(1, int(rate)))):
-            time.sleep(max(0.0, due - time.monotonic()))
-            began = time.monotonic()
-            new = _publish(conn, run_id, part)
-            # What the run published before it was killed takes no time.
-            due = began + new / rate
-            published, known = published + new, known + len(part) - new
-            meter.at(published, known=known)
-    return published, known
-
-
-def _at_once(copies: DataFrame, database: Database, run_id: str, parallelism: int) -> tuple[int, int]:
-    """Publish from the executors; a group is in one task, in the order of ids."""
+def _copied(copies: DataFrame, database: Database, run_id: str, parallelism: int, rate: float) -> tuple[int, int]:
+    """Publish from the executors, each group in one task and in the order of ids; at a pace from a single task."""
+    size = min(_CHUNK, max(1, int(rate))) if rate else _CHUNK
 
     def publish(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        published = known = 0
+        due, published, known = 0.0, 0, 0
         with database.connect("pgqueue replay") as conn:
-            for part in _chunks((row for batch in batches for row in batch.to_pylist()), _CHUNK):
+            for part in _chunks((row for batch in batches for row in batch.to_pylist()), size):
+                time.sleep(max(0.0, due - time.monotonic()))
+                began = time.monotonic()
                 new = _publish(conn, run_id, part)
+                # A pause is not made up for afterwards, and what the run had published before takes no time.
+                due = began + new / rate if rate else 0.0
                 published, known = published + new, known + len(part) - new
         yield pa.RecordBatch.from_pydict({"published": [published], "known": [known]})
 
     line = F.coalesce("group_key", F.col("id").cast("string"))
-    tasks = copies.repartition(parallelism, "queue_name", line).sortWithinPartitions("id")
-    done = tasks.mapInArrow(publish, "published long, known long").agg(F.sum("published"), F.sum("known"))
+    tasks = copies.repartition(1) if rate else copies.repartition(parallelism, "queue_name", line)
+    done = tasks.sortWithinPartitions("id").mapInArrow(publish, "published long, known long")
     with watching_tasks(copies.sparkSession, f"replay {run_id}"):
-        published, known = done.collect()[0]
+        published, known = done.agg(F.sum("published"), F.sum("known")).collect()[0]
     return published, known
 
 

@@ -16,8 +16,8 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.ledger import Summary, new_run_id, once
-from airflow_provider_pgqueue.spark.jobs.progress import Meter, watching_tasks
 from airflow_provider_pgqueue.spark.jobs.tables import read, tasks_at_once
+from airflow_provider_pgqueue.spark.jobs.tasks import watching_tasks
 
 _Windows = Mapping[str, tuple[datetime, datetime]]
 
@@ -179,11 +179,9 @@ def _record(traffic: DataFrame, database: Database, run_id: str) -> tuple[int, i
         row.json
         for row in traffic.select(F.to_json(F.struct("*"), {"timeZone": "UTC"}).alias("json")).toLocalIterator()
     )
-    meter = Meter(f"rollup {run_id}, buckets")
     buckets = changed = 0
     with database.connect("pgqueue rollup") as conn:
         while chunk := list(islice(rows, _CHUNK)):
             changed += run(conn, verbs.record_traffic(run_id, f"[{','.join(chunk)}]"))
             buckets += len(chunk)
-            meter.at(buckets, changed=changed)
     return buckets, changed

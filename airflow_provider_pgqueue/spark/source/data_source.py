@@ -45,13 +45,13 @@ class PgQueueSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what reads a table in ranges."""
-        from airflow_provider_pgqueue.spark.source.read.reader import RangeReader
+        from airflow_provider_pgqueue.spark.source.read import RangeReader
 
         return RangeReader(self.database, self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return what publishes the rows of a DataFrame."""
-        from airflow_provider_pgqueue.spark.source.publish.writer import PartitionWriter, PublishOptions, PublishWriter
+        from airflow_provider_pgqueue.spark.source.writer import PartitionWriter, PublishOptions, PublishWriter
 
         choice(self.options, "table", ("queue",), default="queue")
         options = PublishOptions.of(self.options, schema, overwrite=overwrite)
@@ -59,8 +59,8 @@ class PgQueueSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return what follows the archive, or leases."""
-        from airflow_provider_pgqueue.spark.source.lease.lease_stream import LeaseStream
-        from airflow_provider_pgqueue.spark.source.log.archive_log import ArchiveLog
+        from airflow_provider_pgqueue.spark.source.archive_log import ArchiveLog
+        from airflow_provider_pgqueue.spark.source.leases import LeaseStream
         from airflow_provider_pgqueue.spark.source.schema import ARCHIVE
         from airflow_provider_pgqueue.spark.source.selection import table_of
 
@@ -70,11 +70,11 @@ class PgQueueSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return what publishes each batch of a stream, or archives it."""
         if choice(self.options, "table", ("queue", "archive"), default="queue") == "archive":
-            from airflow_provider_pgqueue.spark.source.lease.archive_sink import ArchiveSink
+            from airflow_provider_pgqueue.spark.source.leases import ArchiveSink
 
             check_names(self.options, ("table",), "The sink of a lease stream")
             return ArchiveSink(self.database, schema)
-        from airflow_provider_pgqueue.spark.source.publish.writer import PublishOptions, PublishStreamWriter
+        from airflow_provider_pgqueue.spark.source.writer import PublishOptions, PublishStreamWriter
 
         return PublishStreamWriter(self.database, PublishOptions.of(self.options, schema, overwrite=overwrite))
 

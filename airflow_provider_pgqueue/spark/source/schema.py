@@ -11,6 +11,7 @@ from psycopg import sql
 from pyspark.sql.types import DataType, LongType, ShortType, StringType, StructField, StructType, TimestampType
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.query import query
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +90,13 @@ class Table:
 
     def statement(self, columns: Iterable[TableColumn], conditions: Collection[sql.Composable]) -> sql.Composed:
         """Return the SELECT of the rows that meet all conditions."""
-        return sql.SQL("SELECT {} FROM {}{}{}").format(
-            sql.SQL(", ").join(column.expression for column in columns),
-            self.relation,
-            sql.SQL(" WHERE " if conditions else ""),
-            sql.SQL(" AND ").join(conditions),
-        )
+        selected = sql.SQL(", ").join(column.expression for column in columns)
+        return sql.SQL(query("rows").decode()).format(selected, self.relation, both(conditions))
+
+
+def both(conditions: Collection[sql.Composable]) -> sql.Composable:
+    """Return the condition that all of these are met."""
+    return sql.SQL(" AND ").join(conditions) if conditions else sql.SQL("true")
 
 
 def _columns(text: str, *, on_request: str = "") -> tuple[TableColumn, ...]:

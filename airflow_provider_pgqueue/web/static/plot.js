@@ -85,7 +85,7 @@
       const axis = { stroke: colour("--axis"), grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui, sans-serif" };
       return [{
         width: this.clientWidth, height: this.clientHeight,
-        padding: [8, 8, 0, 0],
+        padding: [8, 20, 0, 0],
         cursor: { drag: { x: false, y: false } },
         legend: { show: false },
         scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.1, unit === "messages" ? 4 : 0.001)] } },

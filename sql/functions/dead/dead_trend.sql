@@ -7,7 +7,7 @@ CREATE OR REPLACE FUNCTION messages.dead_trend(
 ) RETURNS TABLE (cause_queue text, result text, fingerprint text, pattern text, died bigint, waiting bigint, trend text,
                  first_at timestamptz, last_at timestamptz, series_from timestamptz, series_step interval, series bigint[],
                  sample_ids bigint[], sample_references text[])
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET jit = off
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET jit = off SET timezone = 'UTC'
 AS $$
 #variable_conflict use_column
 DECLARE

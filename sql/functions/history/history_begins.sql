@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.history_begins() RETURNS TABLE (grain text, since timestamptz)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET timezone = 'UTC'
 AS $$
     -- Minutes stay until their hour is made, and hours until their day is.
     SELECT 'minute', least(date_trunc('hour', clock_timestamp() - p.minutes_for, 'UTC') + interval '1 hour', g.hours_until)

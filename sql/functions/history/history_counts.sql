@@ -2,7 +2,7 @@ CREATE OR REPLACE FUNCTION messages.history_counts(progress messages.history_pro
 RETURNS TABLE (queue_name text, bucket_at timestamptz, arrived_at timestamptz, result text, fingerprint text,
                wait integer, run integer, messages bigint, attempts bigint, wait_max interval, run_max interval)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_indexscan = off SET jit = off
+SET enable_seqscan = off SET enable_indexscan = off SET jit = off SET timezone = 'UTC'
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.note_history(xids_at_once bigint DEFAULT 200000) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET timezone = 'UTC'
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -9,7 +9,7 @@ CREATE OR REPLACE FUNCTION messages.queue_history(
     attempts bigint, wait_p50 interval, wait_p95 interval, wait_p99 interval, wait_max interval,
     run_p50 interval, run_p95 interval, run_p99 interval, run_max interval
 )
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET jit = off
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET jit = off SET timezone = 'UTC'
 AS $$
 #variable_conflict use_column
 DECLARE

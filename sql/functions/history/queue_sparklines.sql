@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION messages.queue_sparklines(
     until       timestamptz DEFAULT NULL,
     step        interval    DEFAULT '1 minute'
 ) RETURNS TABLE (queue_name text, first_at timestamptz, arrivals bigint[], success bigint[], dead bigint[], depth bigint[])
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET timezone = 'UTC'
 AS $$
 #variable_conflict use_column
 DECLARE

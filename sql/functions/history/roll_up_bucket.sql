@@ -1,6 +1,6 @@
 CREATE OR REPLACE FUNCTION messages.roll_up_bucket(from_grain text, to_grain text, first_at timestamptz, after_queue text, max_queues integer)
 RETURNS text[]
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET timezone = 'UTC'
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.roll_up_history(late_from timestamptz, queues_at_once integer DEFAULT 200) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET timezone = 'UTC'
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -23,6 +23,8 @@ BEGIN
     count_up_to := greatest(100, least(10000, 100000 / greatest(1, cardinality(names))));
     RETURN QUERY
     WITH held AS (
+        SELECT h.locked_by, h.name, sum(h.leased)::bigint AS leased, min(h.leased_since) AS leased_since, min(h.lease_ends_at) AS lease_ends_at,
+               max(h.last_at) AS last_at FROM (
         SELECT m.locked_by, n.name, count(*) AS leased, min(m.leased_at) AS leased_since, min(m.lock_expires_at) AS lease_ends_at, max(m.leased_at) AS last_at
           FROM unnest(names) AS n (name)
          CROSS JOIN LATERAL (
@@ -30,6 +32,11 @@ BEGIN
                 SELECT m.locked_by, m.leased_at, m.lock_expires_at FROM messages.message m WHERE m.queue_name = n.name
                  ORDER BY m.priority DESC, m.visible_at LIMIT count_up_to) h
              WHERE h.lock_expires_at > moment) m
+         GROUP BY 1, 2
+        -- What a session works on without a lease.
+        UNION ALL
+        SELECT b.locked_by, b.queue_name, cardinality(b.ids), b.locked_at, NULL, b.locked_at
+          FROM messages.locked_batch b WHERE b.queue_name = ANY (names)) h
          GROUP BY 1, 2),
     done AS (
         SELECT a.handled_by, a.queue_name AS name, count(*) AS finished, count(*) FILTER (WHERE a.result <> 'success') AS dead,

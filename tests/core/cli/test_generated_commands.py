@@ -40,6 +40,7 @@ NUMBERS = ["0", "1", "2", "-1", "7", "100", "101", "2147483647", "2147483648", "
 BOUNDED: dict[str, list[str]] = {
     "tail": ["--no-follow"],
     "stats": ["--refreshes", "1", "--interval", "1s"],
+    "top": ["--once"],
     "worker": ["--until-empty", "--processes", "1"],
     "bench": ["--messages", "3", "--consumers", "1"],
     "repair": [],
@@ -48,6 +49,8 @@ NEVER = {
     "uninstall": {"yes"},
     "tail": {"follow"},
     "stats": {"refreshes", "interval"},
+    "top": {"once", "refreshes", "interval"},
+    "metrics": {"listen"},
     "worker": {"until_empty", "processes"},
     "bench": {"messages", "consumers"},
 }

@@ -20,15 +20,14 @@ from pyspark.util import InheritableThread
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import check, duration, optional, whole
-from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, PgQueueError
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, PgQueueError
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.drain.batches import BatchFunction, Form
+from airflow_provider_pgqueue.spark.jobs.drain.held import BatchFunction
 from airflow_provider_pgqueue.spark.jobs.drain.task import Backlog, Share, backlog
 from airflow_provider_pgqueue.spark.jobs.ledger import Summary, new_run_id, once
-from airflow_provider_pgqueue.spark.jobs.progress import EVERY, Meter
-from airflow_provider_pgqueue.spark.jobs.tasks import for_each
+from airflow_provider_pgqueue.spark.jobs.tasks import EVERY, Meter, for_each
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +54,6 @@ def drain(
     parallelism: int | None = None,
     batch_size: int = 1000,
     lease_for: timedelta | None = None,
-    as_: Form = "arrow",
     topic: str | None = None,
     max_messages: int | None = None,
     give_up_after: int = 20,
@@ -63,9 +61,9 @@ def drain(
 ) -> Summary:
     """Lease, handle and archive a large backlog in parallel.
 
-    The function gets a table with id, message (JSON), reference, attempts, headers (JSON), topic, group_key and
-    created_at. It returns nothing if all succeeded, or a table with id, result (success, rejected, failed or retry) and
-    if wanted details, output and delay_seconds.
+    The function gets a pyarrow.Table with id, message (JSON), reference, attempts, headers (JSON), topic, group_key and
+    created_at. It returns nothing if all succeeded, or a table or a pandas.DataFrame with id, result (success,
+    rejected, failed or retry) and if wanted details, output and delay_seconds.
 
     Delivery is at least once, and each message is archived once. When a task, an executor or the driver dies, what they
     held is delivered again when its lease ends. The run ends when nothing is ready and it holds nothing; messages that
@@ -78,7 +76,6 @@ def drain(
     :param batch_size: Messages per lease; never more than a task's share of what is ready.
     :param lease_for: How long the messages of a killed task wait; renewed while the function works. Default: as the
         policy of the queue says.
-    :param as_: What the function gets and returns: a pyarrow.Table or a pandas.DataFrame.
     :param topic: Only messages whose topic matches this pattern.
     :param max_messages: Archive at most so many, over all tries of the run.
     :param give_up_after: End when the function fails alike on each of the first so many messages of a task, or on 95 %
@@ -91,15 +88,12 @@ def drain(
     :raises InvalidArgument: for a function that is not there, or returns something unusable.
     """
     check(locals(), _RULES)
-    if as_ not in ("arrow", "pandas"):
-        raise InvalidArgument(f"as_ is {as_!r}. Give arrow or pandas.")
     run_id = run_id or new_run_id("drain", queue)
     database = Database(dsn or "")
     share = Share(
         database=database,
         queue=queue,
         function=function,
-        form=as_,
         parallelism=parallelism or _cores(spark),
         batch_size=batch_size,
         lease_for=lease_for,

@@ -26,8 +26,7 @@ from airflow_provider_pgqueue.core.message import LeasePolicy, Message
 from airflow_provider_pgqueue.core.outcome import Rejected, Retry, describe, outcome_of
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.drain.batches import Batches, BatchFunction, Form, Raised
-from airflow_provider_pgqueue.spark.jobs.drain.held import TableLease, held
+from airflow_provider_pgqueue.spark.jobs.drain.held import Batches, BatchFunction, Raised, TableLease, held
 from airflow_provider_pgqueue.spark.source.outcomes import Outcomes, archive
 
 log = logging.getLogger(__name__)
@@ -59,7 +58,6 @@ class Share:
     database: Database
     queue: str
     function: str | BatchFunction
-    form: Form
     parallelism: int
     batch_size: int
     lease_for: timedelta | None
@@ -101,7 +99,7 @@ class Share:
                 conn,
                 stack.enter_context(self.database.connect(name)) if self.transactional else None,
                 policy,
-                Batches(function, self.form, None if limit is None else stack.enter_context(Caller(limit))),
+                Batches(function, None if limit is None else stack.enter_context(Caller(limit))),
                 stack.enter_context(closing(Renewal())),
                 f"{self.holder}{part}.{attempt}:{process_name()}",
                 Breaker(self.queue, self.give_up_after),

@@ -34,8 +34,7 @@ from airflow_provider_pgqueue.spark.jobs.exported.manifest import (
     staging_folder,
 )
 from airflow_provider_pgqueue.spark.jobs.exported.target import move, remove_folder, shown, sync_folders
-from airflow_provider_pgqueue.spark.jobs.progress import watching, watching_tasks
-from airflow_provider_pgqueue.spark.jobs.tasks import for_each
+from airflow_provider_pgqueue.spark.jobs.tasks import for_each, watching, watching_tasks
 
 log = logging.getLogger(__name__)
 

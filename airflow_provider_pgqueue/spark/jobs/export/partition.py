@@ -18,7 +18,7 @@ from airflow_provider_pgqueue.core.client import ZERO, run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, ForeignPartition, UnremediedMessages
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.jobs.exported.manifest import ArchiveColumn, Chunk, Manifest, Version
-from airflow_provider_pgqueue.spark.jobs.progress import watching
+from airflow_provider_pgqueue.spark.jobs.tasks import watching
 
 log = logging.getLogger(__name__)
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from pyspark.sql import functions as f
 
+from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.tables import read
 from airflow_provider_pgqueue.spark.jobs.triage.error_pattern import group, normalise
-from airflow_provider_pgqueue.spark.jobs.triage.trend import Period, trend
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +32,11 @@ _COMPARED: Final = 5000  # fingerprints of one queue, result and error, most fre
 _OTHERS: Final = "(other messages)"
 _MICROSECOND: Final = timedelta(microseconds=1)
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
+_Trend = Literal["new", "growing", "steady", "fading"]
+
+_HOURS_UP_TO: Final = timedelta(days=14)
+_FACTOR: Final = 2.0
+_DEVIATIONS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,14 +124,8 @@ def _fingerprints(database: Database) -> Callable[[Iterator[pd.DataFrame]], Iter
             if not len(batch):
                 continue
             with database.connect("pgqueue triage") as conn:
-                rows = conn.execute(
-                    """
-                    SELECT messages.fingerprint(result, text, jsonb_build_object('error', error))
-                      FROM unnest(%s::text[], %s::text[], %s::text[]) WITH ORDINALITY AS g (result, text, error, place)
-                     ORDER BY place
-                    """,
-                    [list(batch[name]) for name in ("result", "text", "error")],
-                ).fetchall()
+                given = [list(batch[name]) for name in ("result", "text", "error")]
+                rows = conn.execute(query("fingerprints"), given).fetchall()
             yield batch.assign(fingerprint=[fingerprint for (fingerprint,) in rows])
 
     return fill
@@ -221,3 +221,55 @@ def _micros(moment: datetime) -> int:
 
 def _moment(micros: int) -> datetime:
     return _EPOCH + micros * _MICROSECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Period:
+    """A time from `begin` to before `end`, in steps of an hour, or of a day if it is longer than two weeks."""
+
+    begin: datetime
+    end: datetime
+
+    @property
+    def step(self) -> timedelta:
+        """How long one step is."""
+        return timedelta(hours=1) if self.end - self.begin <= _HOURS_UP_TO else timedelta(days=1)
+
+    @property
+    def first_step(self) -> datetime:
+        """When the first step begins, on the full hour or at midnight UTC."""
+        seconds = self.step.total_seconds()
+        return datetime.fromtimestamp(self.begin.timestamp() // seconds * seconds, tz=self.begin.tzinfo)
+
+    @property
+    def steps(self) -> int:
+        """How many steps there are; the first and the last may be cut by the period."""
+        return max(1, math.ceil((self.end - self.first_step) / self.step))
+
+    @property
+    def last_quarter(self) -> datetime:
+        """When the last quarter begins, which the trend compares with what was before."""
+        return self.end - (self.end - self.begin) / 4
+
+
+def trend(period: Period, *, before: int, lately: int, first_at: datetime) -> _Trend:
+    """Say how a cause develops, from how many died before the last quarter of the window and in it.
+
+    `new`: none before. `fading`: none lately. Else `growing` or `fading` if the rate at least doubled or halved since
+    the first death in the window, and if that is more than two standard deviations off what chance gives.
+    """
+    if not before:
+        return "new"
+    if not lately:
+        return "fading"
+    lately_for = period.end - period.last_quarter
+    before_for = max(period.last_quarter - first_at, period.step)
+    change = (lately / lately_for.total_seconds()) / (before / before_for.total_seconds())
+    expected = lately_for / (lately_for + before_for)
+    number = before + lately
+    deviations = (lately - number * expected) / math.sqrt(number * expected * (1 - expected))
+    if change >= _FACTOR and deviations >= _DEVIATIONS:
+        return "growing"
+    if change <= 1 / _FACTOR and deviations <= -_DEVIATIONS:
+        return "fading"
+    return "steady"

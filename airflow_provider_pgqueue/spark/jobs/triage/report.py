@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import os
 from datetime import timedelta
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from airflow_provider_pgqueue.spark.jobs.triage.causes import FINGERPRINTS, Cause, Causes
-from airflow_provider_pgqueue.spark.jobs.triage.trend import Period
+from airflow_provider_pgqueue.spark.jobs.triage.causes import FINGERPRINTS, Cause, Causes, Period
 
-# Told apart by the colour-blind (Okabe and Ito, 2008), on a light and on a dark page.
-_COLOURS: Final = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
-_OTHERS: Final = "#9aa3ad"
-_INK: Final = "#76808d"  # of the axes, on both
 _SHOWN: Final = 100  # causes in the table
 _URGENT: Final = ("new", "growing")
 _FIRST: Final = 5  # causes to look at first
-_SMALL: Final = (132, 30)  # width and height of a small plot
+_SMALL, _LARGE = (132, 30), (1100, 119)  # width and height of the plot of a cause, and of that of all
 _BARS: Final = 56
 
 
@@ -55,21 +48,18 @@ def render(run_id: str, period: Period, found: Causes) -> str:
         },
         trends=[(name, sum(cause["trend"] == name for cause in found.causes)) for name in _URGENT],
         first=[row for row in rows if row["trend"] in _URGENT and row["unremedied"]][:_FIRST],
-        plots=[base64.b64encode(_plot(period, found, inches)).decode() for inches in ((11.2, 3.3), (4.2, 3.0))],
+        bars=_bars(found.series, *_LARGE),
+        peak=max(found.series),
         rows=rows,
-        coloured=len(_COLOURS),
         most=FINGERPRINTS,
         unshown=found.sums["causes"] - len(rows),
-        others=_OTHERS,
-        has_others=found.sums["causes"] > len(_COLOURS),
     )
 
 
 def _row(place: int, cause: Cause) -> dict[str, Any]:
     return cause | {
         "place": place + 1,
-        "colour": _COLOURS[place] if place < len(_COLOURS) else _OTHERS,
-        "bars": _bars(cause["series"]),
+        "bars": _bars(cause["series"], *_SMALL),
         "peak": max(cause["series"]),
         "samples": list(zip(cause["sample_ids"], cause["sample_references"], strict=True)),
         "died_again_share": _share(cause["died_again"], cause["requeued"]),
@@ -87,9 +77,8 @@ def _share(part: int, whole: int) -> str | None:
     return f"{sign}{percent}\N{NO-BREAK SPACE}%"
 
 
-def _bars(series: list[int]) -> str:
-    """Return a small plot as the path of an SVG: a bar for each step, or for some steps together."""
-    width, height = _SMALL
+def _bars(series: list[int], width: int, height: int) -> str:
+    """Return a plot as the path of an SVG: a bar for each step, or for some steps together."""
     together = -(-len(series) // _BARS)
     counts = [sum(series[place : place + together]) for place in range(0, len(series), together)]
     across, up = width / len(counts), (height - 2) / max(1, *counts)
@@ -98,64 +87,6 @@ def _bars(series: list[int]) -> str:
         for place, count in enumerate(counts)
         if count
     )
-
-
-def _plot(period: Period, found: Causes, inches: tuple[float, float]) -> bytes:
-    """Return deaths over time, stacked by cause, as SVG. No text of a message is in it."""
-    from matplotlib import rc_context
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    with rc_context({"svg.hashsalt": "pgqueue", "font.size": 9, "axes.edgecolor": _INK}):
-        figure = Figure(figsize=inches, layout="constrained", facecolor="none")
-        _stack(figure.add_subplot(facecolor="none"), period, found)
-        page = io.BytesIO()
-        canvas: Any = FigureCanvasSVG(figure)
-        canvas.print_svg(page, metadata={"Date": None})
-    return page.getvalue()
-
-
-def _stack(axes: Any, period: Period, found: Causes) -> None:
-    largest = [cause["series"] for cause in found.causes[: len(_COLOURS)]]
-    others = [count - sum(parts) for count, *parts in zip(found.series, *largest, strict=True)]
-    edges = [period.first_step + place * period.step for place in range(period.steps + 1)]
-    below = [0] * period.steps
-    for series, colour in zip([*largest, others], [*_COLOURS[: len(largest)], _OTHERS], strict=True):
-        above = [low + count for low, count in zip(below, series, strict=True)]
-        axes.stairs(above, edges, baseline=below, fill=True, color=colour)
-        below = above
-    axes.set_xlim(edges[0], edges[-1])
-    axes.set_ylim(0, max(1, *below) * 1.15)
-    axes.axvline(period.last_quarter, color=_INK, linewidth=0.8, linestyle=(0, (4, 3)))
-    axes.annotate(
-        " last quarter", (period.last_quarter, 1), xycoords=("data", "axes fraction"), va="top", color=_INK, fontsize=8
-    )
-    _tidy(axes, "hour" if period.step == timedelta(hours=1) else "day")
-
-
-def _tidy(axes: Any, per: str) -> None:
-    from matplotlib import dates, ticker
-
-    mpl: Any = dates
-    days, hours = "%d %b", "%H:%M"
-    locator = mpl.AutoDateLocator(minticks=2, maxticks=max(5, int(axes.figure.get_figwidth())))
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(
-        mpl.ConciseDateFormatter(
-            locator,
-            formats=["%Y", "%b %Y", days, hours, hours, hours],
-            zero_formats=["%Y", "%b %Y", days, days, hours, hours],
-            show_offset=False,
-        )
-    )
-    axes.yaxis.set_major_locator(ticker.MaxNLocator(5, integer=True))
-    axes.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,.0f}"))
-    axes.set_ylabel(f"deaths per {per}", color=_INK)
-    axes.set_xlabel("time (UTC)", color=_INK)
-    axes.grid(axis="y", color=_INK, alpha=0.25, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(length=0, colors=_INK)
 
 
 def _printable(text: str | None, longest: int = 300) -> str:

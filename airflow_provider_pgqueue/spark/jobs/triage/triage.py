@@ -11,7 +11,6 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,10 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.ledger import Summary, new_run_id, once
-from airflow_provider_pgqueue.spark.jobs.progress import watching_tasks
 from airflow_provider_pgqueue.spark.jobs.tables import require_queues, several, tasks_at_once
-from airflow_provider_pgqueue.spark.jobs.triage.causes import SUMS, Cause, Causes, find_causes
-from airflow_provider_pgqueue.spark.jobs.triage.trend import Period
+from airflow_provider_pgqueue.spark.jobs.tasks import watching_tasks
+from airflow_provider_pgqueue.spark.jobs.triage.causes import SUMS, Cause, Causes, Period, find_causes
+from airflow_provider_pgqueue.spark.jobs.triage.report import write_report
 
 log = logging.getLogger(__name__)
 
@@ -53,17 +52,10 @@ def triage(
     :param since: Died at or after, such as 2026-01-31T08:00Z. Default: 7 days before the end.
     :param until: Died before. Default: now.
     :param max_causes: Record at most so many, those with most deaths; 1 to 1000.
-    :param report: Write a page with plots to this file. Needs the extra spark-triage.
+    :param report: Write a page with plots to this file.
     :raises QueueNotFound: for a name that no queue has.
     """
     check({"max_causes": max_causes}, {"max_causes": whole(1, 1000)})
-    missing = [name for name in ("jinja2", "matplotlib") if report is not None and find_spec(name) is None]
-    if missing:
-        raise ModuleNotFoundError(
-            f'{missing[0]} is not installed. Install it with: pip install "airflow-provider-pgqueue[spark-triage]", '
-            "or leave out report.",
-            name=missing[0],
-        )
     queues, at_once, database = several(queues), tasks_at_once(parallelism), Database(dsn or "")
     period, run_id = _period(since, until or database.now()), run_id or new_run_id("triage", *queues)
 
@@ -73,8 +65,6 @@ def triage(
             found = find_causes(spark, database, period, queues, max_causes=max_causes, parallelism=at_once)
         _record(database, run_id, found.causes)
         if report is not None:
-            from airflow_provider_pgqueue.spark.jobs.triage.report import write_report
-
             write_report(Path(report), run_id, period, found)
         return _summary(period, found) | {"report": report}
 

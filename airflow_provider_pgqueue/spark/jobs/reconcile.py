@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+import psycopg
+from psycopg import sql
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from airflow_provider_pgqueue.core.argument import check, duration, optional
-from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
+from airflow_provider_pgqueue.core.errors import (
+    ConnectionFailed,
+    InvalidArgument,
+    PermissionDenied,
+    PgQueueError,
+    translate,
+)
+from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.ledger import Summary, as_line, new_run_id, once
-from airflow_provider_pgqueue.spark.jobs.progress import watching_tasks
-from airflow_provider_pgqueue.spark.jobs.reconcile.keys import Keys
 from airflow_provider_pgqueue.spark.jobs.tables import read, require_queues, several, tasks_at_once
+from airflow_provider_pgqueue.spark.jobs.tasks import watching_tasks
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +39,7 @@ _KINDS: Final = ("lost", "doubled", "missing_effect", "effect_without_success", 
 _COLUMNS: Final = ("kind", "key", "ids", "successes", "effects", "seconds")
 _IDS: Final = 100  # of one key
 _SAMPLE: Final = 20  # keys of each kind in the summary
+_FORMATS: Final = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 
 
 def reconcile(
@@ -221,3 +236,75 @@ def _write(found: DataFrame, output: str, output_format: str) -> str:
     rows = found.withColumn("ids", F.concat_ws(" ", "ids")).orderBy("kind", "key")
     rows.write.format(output_format).options(header="true", escape='"').mode("overwrite").save(folder)
     return folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keys:
+    """Where keys come from: the `column` of `files`, or of a `query`, which is run as it is in `database`."""
+
+    column: str
+    query: str | None
+    files: str | None
+    database: Database
+
+    @classmethod
+    def of(
+        cls, name: str, files: str | None, query: str | None, column: str, variable: str | None, database: Database
+    ) -> Keys | None:
+        """Return what the arguments `name`, `name_query`, … say, None if they name no source."""
+        if files is None and query is None:
+            return None
+        if files is not None and query is not None:
+            raise InvalidArgument(f"{name} and {name}_query are both given. Give files or a query.")
+        if variable is not None and not os.environ.get(variable):
+            raise InvalidArgument(f"the variable {variable} is not set. Put the connection string of {name} into it.")
+        where = database if variable is None else Database(os.environ[variable])
+        return cls(column=column, query=query, files=files, database=where)
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """Return the keys as texts in a column `key`, without NULL; InvalidArgument for what has no such column."""
+        rows = _of_files(spark, self) if self.query is None else _of_query(spark, self, self.query)
+        return rows.where(F.col("key").isNotNull())
+
+
+def _of_files(spark: SparkSession, keys: Keys) -> DataFrame:
+    path = keys.files or ""
+    kind = next((_FORMATS[suffix] for suffix in PurePath(path).suffixes if suffix in _FORMATS), "parquet")
+    try:
+        rows = spark.read.format(kind).options(**({"header": "true"} if kind == "csv" else {})).load(path)
+        columns = rows.columns
+    except AnalysisException as error:
+        raise InvalidArgument(f"{path!r} cannot be read as {kind}: {str(error).splitlines()[0]}") from error
+    if keys.column not in columns:
+        raise InvalidArgument(f"{path!r} has no column {keys.column!r}. It has {', '.join(columns)}.")
+    return rows.select(F.col(f"`{keys.column.replace('`', '``')}`").cast("string").alias("key"))
+
+
+def _of_query(spark: SparkSession, keys: Keys, given: str) -> DataFrame:
+    database = keys.database
+    text = sql.SQL(query("keys").decode()).format(sql.Identifier(keys.column), sql.SQL(given.strip().rstrip(";")))
+    with database.connect("pgqueue keys") as conn:
+        statement = text.as_string(conn)
+        _check(conn, statement)
+
+    def fetch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            with database.arrow("pgqueue keys") as session, session.cursor() as cursor:
+                cursor.execute(statement)
+                yield from cursor.fetch_record_batch()
+
+    # One task: a query cannot be cut into ranges, and one column of it flows through COPY as it is read.
+    return spark.range(0, 1, 1, 1).mapInArrow(fetch, "key string")
+
+
+def _check(conn: psycopg.Connection[Any], statement: str) -> None:
+    """Let PostgreSQL plan the query, before Spark starts anything."""
+    try:
+        conn.execute(f"EXPLAIN {statement}".encode())
+    except psycopg.Error as error:
+        known = translate(error)
+        if isinstance(known, ConnectionFailed | PermissionDenied):
+            raise known from error
+        raise InvalidArgument(
+            f"the query is not valid: {error.diag.message_primary}. Give a SELECT that has the column."
+        ) from error

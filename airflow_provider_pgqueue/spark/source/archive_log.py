@@ -15,14 +15,11 @@ from pyspark.sql.types import StructType
 
 from airflow_provider_pgqueue.core.errors import BeforeArchive, InvalidArgument
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.database import Database, Session, reading, rows
 from airflow_provider_pgqueue.spark.source import options as given
-from airflow_provider_pgqueue.spark.source.log.log_end import LogEnd, LogWatch, Offset
-from airflow_provider_pgqueue.spark.source.log.log_plan import LogPlan
-from airflow_provider_pgqueue.spark.source.rows import reading, rows
+from airflow_provider_pgqueue.spark.source.log_end import LogEnd, LogPlan, LogWatch, Offset
 from airflow_provider_pgqueue.spark.source.schema import ARCHIVE, arrow_schema
 from airflow_provider_pgqueue.spark.source.selection import compare, conditions
-from airflow_provider_pgqueue.spark.source.session import Session
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +160,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _end(conn: Any) -> Any:
     with reading(conn) as cursor:
-        cursor.execute("SELECT horizon, begins_at, gone_before_xid FROM messages.archive_log_end()")
+        cursor.execute(query("log_end").decode())
         return cursor.fetchone()
 
 

@@ -1,0 +1,2 @@
+-- The rows of a read, as its options choose them.
+SELECT {} FROM {} WHERE {}
