@@ -1,7 +1,7 @@
 # Everything lives in .venv (packages) and .run (servers, logs, state): `make clean` removes both.
 # PG=debian or PG=embedded chooses the PostgreSQL; without it, Debian's with pg_cron where it can be had.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark up down test test-fast test-clock matrix matrix-smoke mutants states chaos bench bench-quick bench-spark docs check fix golden lock dist tag clean
+.PHONY: help setup demo demo-spark up down test test-fast test-clock matrix matrix-smoke mutants states chaos bench bench-quick bench-airflow bench-spark docs check fix golden lock dist tag clean
 MAKEFLAGS += --no-print-directory
 export PG
 
@@ -37,7 +37,7 @@ BOTH = trap 'kill $$! 2>/dev/null' EXIT INT TERM; \
 
 help: ## Show this help
 	@echo "Usage: make TARGET [PG=embedded|debian] [FLIGHTS=20000] [TESTS=tests/test_x.py]"
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-11s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | awk -F '\t' '{ printf "  %-13s %s\n", $$1, $$2 }'
 
 setup: $(STAMP) ## Install everything into .venv, once
 
@@ -94,6 +94,9 @@ bench-quick: $(BENCH)/.installed ## The same in under 5 minutes, less exact and 
 
 bench-spark: setup ## Measure the pipeline beside Spark's own JDBC source, about 20 minutes (BENCH_ARGS="--only export")
 	@PYTHONPATH=. $(BIN)/python -m benchmarks.spark $(BENCH_ARGS)
+
+bench-airflow: setup ## Measure 1,000 deferred sensors and 100 watchers on one triggerer, about 4 minutes
+	@$(BIN)/python -m benchmarks.triggerer $(BENCH_ARGS)
 
 # The peers never mix with the project's own packages, which are there for the one case that needs Airflow.
 $(BENCH)/.installed: pyproject.toml | setup

@@ -82,15 +82,20 @@ class Stack:
 
     def start(self, timeout: float = 120.0) -> None:
         """Start what does not run yet, migrating the metadata if needed, and wait until all is healthy."""
-        self.logs.mkdir(parents=True, exist_ok=True)
         began_at = datetime.now(UTC)
+        running = self.prepare()
+        for component in COMMANDS:
+            self.start_component(component)
+        self.client.wait_healthy(timeout, since=began_at if len(running) < len(COMMANDS) else None)
+
+    def prepare(self) -> list[str]:
+        """Migrate the metadata if needed, so that components can be started, and return those that run."""
+        self.logs.mkdir(parents=True, exist_ok=True)
         running = self.running()
         if not running:
             self._choose_port()
         self._migrate()
-        for component in COMMANDS:
-            self.start_component(component)
-        self.client.wait_healthy(timeout, since=began_at if len(running) < len(COMMANDS) else None)
+        return running
 
     def stop(self, patience: float = 15.0) -> None:
         """Stop everything: TERM to all, KILL to those that are left after `patience` seconds.

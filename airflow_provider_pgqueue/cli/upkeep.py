@@ -21,7 +21,7 @@ def upkeep(settings: Settings) -> None:
     archive. Running it at the same time as another upkeep does no harm.
 
     Of the counts, freed is how many expired leases it ended, archived how many messages had expired or were out of
-    attempts, rung for how many messages it notified consumers again, and groups_healed in how many groups it made the
+    attempts, rung for how many messages it notified consumers again, and groups_repaired in how many groups it made the
     next message ready because none was.
     """
     with connected(settings) as conn:

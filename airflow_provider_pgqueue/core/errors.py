@@ -246,7 +246,8 @@ _TRANSIENT: Final[dict[str, str]] = {
 }
 _CURES: dict[type[PgQueueError], str] = {
     PermissionDenied: "Ask an admin of the queue to grant you the group role for it, such as messages_consumer, "
-    "messages_reader to read with Spark, or messages_pipeline for the pipelines on Spark.",
+    "messages_observer for the page Queues and for monitoring, messages_reader to read with Spark, or "
+    "messages_pipeline for the pipelines on Spark.",
     SchemaMissing: INSTALL,
     InvalidMessage: "Publish JSON without NaN, Infinity, \\u0000 or lone surrogates, not nested thousands deep.",
 }

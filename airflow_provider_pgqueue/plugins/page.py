@@ -50,10 +50,19 @@ def connection_id() -> str:
 
 @contextmanager
 def _connect() -> Iterator[psycopg.Connection[Any]]:
+    from airflow.providers.common.compat.sdk import AirflowNotFoundException
+
     from airflow_provider_pgqueue.core import connection
+    from airflow_provider_pgqueue.core.errors import ConnectionFailed
     from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 
-    arguments = {"connect_timeout": 5} | PgQueueHook(connection_id()).connection_arguments()
+    try:
+        arguments = {"connect_timeout": 5} | PgQueueHook(connection_id()).connection_arguments()
+    except AirflowNotFoundException:
+        raise ConnectionFailed(
+            f"Airflow has no connection {connection_id()!r}",
+            "Define it, or name another one: [pgqueue] conn_id in airflow.cfg, or AIRFLOW__PGQUEUE__CONN_ID.",
+        ) from None
     arguments["application_name"] = "pgqueue:page"
     with connection.connect(**arguments) as conn:
         yield conn

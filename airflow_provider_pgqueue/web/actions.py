@@ -14,7 +14,6 @@ from starlette.responses import RedirectResponse, Response
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.connection import check_version
 from airflow_provider_pgqueue.core.duration import parse_duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, QueueError
 from airflow_provider_pgqueue.core.message import Row
@@ -302,8 +301,7 @@ def _known(actions: Mapping[str, Action], name: str) -> Action:
 
 
 def _queue_of(request: Request, id: int) -> str:
-    with site_of(request).connect() as conn:
-        check_version(conn)
+    with site_of(request).reading() as conn:
         life = run(conn, verbs.message_life(id))
     if not life:
         raise HTTPException(404, f"There is no message {id}. Retention may have removed it, or it was purged.")
@@ -313,8 +311,7 @@ def _queue_of(request: Request, id: int) -> str:
 def _ask(request: Request, action: Action, name: str, given: Form, wrong: Exception | None = None) -> Response:
     if not person_of(request).may_act:
         raise HTTPException(403, "You may look at the queues. Changing them needs the right to edit the connection.")
-    with site_of(request).connect() as conn:
-        check_version(conn)
+    with site_of(request).reading() as conn:
         run(conn, verbs.lease_policy(name))  # raises for an unknown queue
         about = action.about(conn, name, given)
     status = 400 if wrong else 200
@@ -325,8 +322,7 @@ def _act(request: Request, action: Action, name: str, form: dict[str, str], path
     site, person = site_of(request), person_of(request)
     try:
         arguments = action.arguments(name, form)
-        with site.connect() as conn:
-            check_version(conn)
+        with site.acting() as conn:
             rows = run(conn, verbs.audited(person.name, action.verb, arguments))
     except QueueError:
         raise

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ from airflow_provider_pgqueue.web.html import error_page
 from airflow_provider_pgqueue.web.site import Connect, Links, Person, Site
 
 _FOLDER: Final = Path(__file__).parent
+_AT_ONCE: Final = 8
+_PATIENCE: Final = 10.0  # seconds
 _STATUS: Final[dict[type[PgQueueError], int]] = {
     errors.QueueNotFound: 404,
     errors.ScheduleNotFound: 404,
@@ -44,6 +47,7 @@ def make_app(connect: Connect, who: Callable[..., Person], *, secret: bytes, lin
     # No page of the framework's own: those load scripts from elsewhere.
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(_knowing(who))])
     app.state.site = Site(connect, secret, links or Links())
+    app.middleware("http")(_room())
     app.middleware("http")(with_headers)
     for part in (queues, queue, message, actions):
         app.include_router(part.router)
@@ -54,6 +58,25 @@ def make_app(connect: Connect, who: Callable[..., Person], *, secret: bytes, lin
     app.add_exception_handler(PgQueueError, _failed)
     app.add_exception_handler(psycopg.Error, _failed)
     return app
+
+
+def _room() -> Callable[[Request, Callable[[Request], Awaitable[Response]]], Awaitable[Response]]:
+    """Return what lets few requests in at once: each holds a thread of a pool that all of Airflow's API shares."""
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def enter(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
+        if "\0" in request.url.path or "\0" in request.scope["path"]:
+            return error_page(request, 404, "There is no such page")
+        try:
+            await asyncio.wait_for(room.acquire(), _PATIENCE)
+        except TimeoutError:
+            return error_page(request, 503, "Many ask for this page, and the database is slow", "Try again later.")
+        try:
+            return await call_next(request)
+        finally:
+            room.release()
+
+    return enter
 
 
 def _knowing(who: Callable[..., Person]) -> Callable[..., None]:

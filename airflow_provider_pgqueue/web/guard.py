@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -13,6 +14,7 @@ from starlette.responses import Response
 
 from airflow_provider_pgqueue.web.site import person_of, site_of
 
+log = logging.getLogger(__name__)
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'self'; base-uri 'none'"
@@ -28,8 +30,12 @@ _HOURS: Final = 12
 
 
 async def with_headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-    """Return the answer with the headers of safety, also of errors and files."""
-    response = await call_next(request)
+    """Return the answer with the headers of safety, also of errors and files, and never a traceback."""
+    try:
+        response = await call_next(request)
+    except Exception:
+        log.exception("the page of the queues failed")
+        response = Response("The page failed; the log of the server says why.", 500, media_type="text/plain")
     response.headers.update(_HEADERS)
     response.headers.setdefault("Cache-Control", "no-store")
     return response
@@ -66,7 +72,7 @@ async def checked_form(request: Request) -> dict[str, str]:
     fields = await _fields(request)
     until, _, signature = fields.pop("token", "").partition(".")
     good = until.isdecimal() and len(until) < 12 and int(until) > time.time()
-    if not good or not hmac.compare_digest(signature, _sign(request, int(until))):
+    if not good or not hmac.compare_digest(signature.encode(), _sign(request, int(until)).encode()):
         raise HTTPException(403, "This form is too old. Go back, load the page again, and repeat what you did.")
     return fields
 

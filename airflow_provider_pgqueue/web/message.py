@@ -9,12 +9,11 @@ from starlette.responses import Response
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.connection import check_version
 from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.web import numbers
 from airflow_provider_pgqueue.web.actions import Id, said_of
 from airflow_provider_pgqueue.web.html import page
-from airflow_provider_pgqueue.web.parts import part, rows_of
+from airflow_provider_pgqueue.web.parts import Refused, part, rows_of
 from airflow_provider_pgqueue.web.site import Site, person_of, site_of
 
 router = APIRouter()
@@ -36,7 +35,7 @@ def message(request: Request, id: Id) -> Response:
         request,
         "message.html",
         id=id,
-        inside=part(lambda: _inside(site, id)) if person.may_act else None,
+        inside=_inside(site, id) if person.may_act else None,
         wants_body=wants_body,
         longest=_LONGEST,
         done=said_of(request),
@@ -45,8 +44,7 @@ def message(request: Request, id: Id) -> Response:
 
 
 def _find(site: Site, id: int) -> dict[str, Any]:
-    with site.connect() as conn:
-        check_version(conn)
+    with site.reading() as conn:
         life = run(conn, verbs.message_life(id))
         waiting = rows_of(conn, "unfinished_message", id=id)
         finished = [] if waiting else run(conn, verbs.search_archive(id=id))
@@ -59,10 +57,10 @@ def _find(site: Site, id: int) -> dict[str, Any]:
     }
 
 
-def _inside(site: Site, id: int) -> Row | None:
-    with site.connect() as conn:
-        rows = rows_of(conn, "body_of_message", id=id, longest=_LONGEST)
-    return rows[0] if rows else None
+def _inside(site: Site, id: int) -> Row | Refused | None:
+    with site.reading() as conn:
+        rows = part(conn, lambda: rows_of(conn, "body_of_message", id=id, longest=_LONGEST))
+    return rows if isinstance(rows, Refused) else next(iter(rows), None)
 
 
 def _trouble(failure: Any) -> str | None:

@@ -9,7 +9,6 @@ from typing import Any, Final, TypeVar
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import Statement, run
-from airflow_provider_pgqueue.core.connection import check_version
 from airflow_provider_pgqueue.core.message import Finding, QueueStatus, Row
 from airflow_provider_pgqueue.web.site import Site
 
@@ -30,8 +29,7 @@ class Overview:
 
 def ask(site: Site, statement: Statement[T]) -> T:
     """Run a verb on a connection of its own."""
-    with site.connect() as conn:
-        check_version(conn)
+    with site.reading() as conn:
         return run(conn, statement)
 
 

@@ -24,10 +24,11 @@ class Refused:
     cure: str | None
 
 
-def part(find: Callable[[], T]) -> T | Refused:
-    """Return what is found, or why the login may not find it."""
+def part(conn: psycopg.Connection[Any], find: Callable[[], T]) -> T | Refused:
+    """Return what is found on a connection, or why the login may not find it; the transaction continues."""
     try:
-        return find()
+        with conn.transaction():
+            return find()
     except PermissionDenied as error:
         return Refused(error.problem, error.cure)
 

@@ -11,7 +11,6 @@ from starlette.responses import Response
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.connection import check_version
 from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.web import numbers
 from airflow_provider_pgqueue.web.actions import said_of
@@ -44,8 +43,7 @@ def queue(request: Request, name: str) -> Response:
 def _find(site: Site, name: str, span: str) -> dict[str, Any]:
     length, step = SPANS[span]
     since = datetime.now(UTC) - length
-    with site.connect() as conn:
-        check_version(conn)
+    with site.reading() as conn:
         # First, because it says that there is no such queue.
         (status,) = run(conn, verbs.status(name))
 
@@ -61,15 +59,15 @@ def _find(site: Site, name: str, span: str) -> dict[str, Any]:
             "at": datetime.now(UTC),
             "queue": status,
             "needs": numbers.needs(status),
-            "past": part(lambda: site.shared.get(("past", name, span), _SLOWER, past)),
-            "causes": part(lambda: site.shared.get(("dead", name, span), _SLOWER, causes)),
-            "workers": part(lambda: run(conn, verbs.workers(name))[:50]),
-            "leased": part(lambda: rows_of(conn, "leased_of_queue", queue_name=name)),
-            "schedules": part(lambda: [one for one in run(conn, verbs.schedules()) if one.queue_name == name]),
-            "dispatches": part(lambda: rows_of(conn, "dispatches_of_queue", queue_name=name)),
-            "policy": part(lambda: rows_of(conn, "policy_of_queue", queue_name=name)[0]),
-            "listeners": part(lambda: rows_of(conn, "listeners")),
-            "audit": part(lambda: run(conn, verbs.audit_log(name, max_entries=10))),
+            "past": part(conn, lambda: site.shared.get(("past", name, span), _SLOWER, past)),
+            "causes": part(conn, lambda: site.shared.get(("dead", name, span), _SLOWER, causes)),
+            "workers": part(conn, lambda: run(conn, verbs.workers(name))[:50]),
+            "leased": part(conn, lambda: rows_of(conn, "leased_of_queue", queue_name=name)),
+            "schedules": part(conn, lambda: [one for one in run(conn, verbs.schedules()) if one.queue_name == name]),
+            "dispatches": part(conn, lambda: rows_of(conn, "dispatches_of_queue", queue_name=name)),
+            "policy": part(conn, lambda: rows_of(conn, "policy_of_queue", queue_name=name)[0]),
+            "listeners": part(conn, lambda: rows_of(conn, "listeners")),
+            "audit": part(conn, lambda: run(conn, verbs.audit_log(name, max_entries=10))),
         }
 
 
@@ -77,7 +75,7 @@ def _with_older(conn: Connection, name: str, dead: int, found: list[Row]) -> lis
     """Return the causes of the time, or if nothing of that time is left, also those of what is dead from before."""
     if not dead or any(cause["waiting"] for cause in found):
         return found
-    older = part(lambda: run(conn, verbs.dead_causes(name))[:_CAUSES])
+    older = part(conn, lambda: run(conn, verbs.dead_causes(name))[:_CAUSES])
     if isinstance(older, Refused):
         return found
     return found + [

@@ -8,21 +8,28 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from airflow_provider_pgqueue.core.errors import ConnectionFailed
+
 T = TypeVar("T")
 _MOST: Final = 500
+_PATIENCE: Final = 2.0  # seconds that one who asks waits for another, with a thread of the server
+_KEPT_FAILURE: Final = 3.0
 
 
 @dataclass
 class _Kept:
     lock: threading.Lock = field(default_factory=threading.Lock)
     value: Any = None
+    error: ConnectionFailed | None = None
+    found: bool = False
     until: float = 0.0
 
 
 class Shared:
     """Keeps results for some seconds. Whoever asks while one is looked for waits for it, and does not ask again.
 
-    An error is not kept: the next one to ask tries again.
+    Nobody waits for long: the last result, however old, is better than a thread that stands still. That the database
+    cannot be reached is kept for a moment, too, so that not each of many viewers finds it out. Other errors are not.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,12 +40,31 @@ class Shared:
     def get(self, key: Hashable, seconds: float, find: Callable[[], T]) -> T:
         """Return the result for a key, found at most `seconds` ago."""
         kept = self._one(key)
-        with kept.lock:
+        if not kept.lock.acquire(timeout=_PATIENCE):
+            late: T = self._late(kept)
+            return late
+        try:
             if self._clock() >= kept.until:
-                kept.value = find()
-                kept.until = self._clock() + seconds
+                self._find(kept, seconds, find)
+            if kept.error is not None:
+                raise kept.error.with_traceback(None)
             value: T = kept.value
             return value
+        finally:
+            kept.lock.release()
+
+    def _find(self, kept: _Kept, seconds: float, find: Callable[[], Any]) -> None:
+        try:
+            kept.value, kept.error, kept.found = find(), None, True
+            kept.until = self._clock() + seconds
+        except ConnectionFailed as error:
+            kept.error = error
+            kept.until = self._clock() + _KEPT_FAILURE
+
+    def _late(self, kept: _Kept) -> Any:
+        if not kept.found:
+            raise ConnectionFailed("the database is still being asked", "Try again in some seconds.")
+        return kept.value
 
     def forget(self) -> None:
         """Look for every result again: somebody changed something."""

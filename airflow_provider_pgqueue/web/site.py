@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import psycopg
 from fastapi import Request
 
+from airflow_provider_pgqueue.core.connection import check_version
+from airflow_provider_pgqueue.core.errors import ConnectionFailed
+from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.web.shared import Shared
 
 _TASK: Final = re.compile(r"([^/]+)/(.+)/([^/]+)/(-?\d{1,6})/(\d{1,6})@(.*)", re.DOTALL | re.ASCII)
@@ -66,6 +69,31 @@ class Site:
     secret: bytes
     links: Links = field(default_factory=Links)
     shared: Shared = field(default_factory=Shared)
+
+    def reading(self) -> AbstractContextManager[psycopg.Connection[Any]]:
+        """Return a connection, in a transaction whose statements end after five seconds: ConnectionFailed."""
+        return self._limited("5s", "2s")
+
+    def acting(self) -> AbstractContextManager[psycopg.Connection[Any]]:
+        """Return a connection, in a transaction that has time for a purge and waits for no lock for long."""
+        return self._limited("60s", "5s")
+
+    @contextmanager
+    def _limited(self, longest: str, locked: str) -> Iterator[psycopg.Connection[Any]]:
+        with self.connect() as conn:
+            check_version(conn)
+            try:
+                with conn.transaction():
+                    conn.execute(query("limits_of_page"), {"longest": longest, "locked": locked})
+                    yield conn
+            except ConnectionFailed as error:
+                late = {"57014": longest, "55P03": locked}.get(getattr(error.__cause__, "sqlstate", None) or "")
+                if late is None:
+                    raise
+                raise ConnectionFailed(
+                    f"the database did not answer within {late[:-1]} seconds, so the page stopped waiting",
+                    "Find who holds it up: SELECT pid, pg_blocking_pids(pid), query FROM pg_stat_activity;",
+                ) from error
 
 
 def site_of(request: Request) -> Site:

@@ -23,6 +23,6 @@ def browse(dsn: str) -> Iterator[Browse]:
         def client(name: str = "ann", *, may_act: bool = False, to: str = dsn) -> httpx.Client:
             app = make_app(lambda: connect_to(to), lambda: Person(name, may_act), secret=b"a secret of the tests")
             address = stack.enter_context(served(app))
-            return stack.enter_context(httpx.Client(base_url=address, trust_env=False))
+            return stack.enter_context(httpx.Client(base_url=address, trust_env=False, timeout=60))
 
         yield client

@@ -2,6 +2,7 @@ CREATE OR REPLACE FUNCTION messages.status(queue_name text DEFAULT NULL, exact b
 RETURNS SETOF messages.queue_status
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
+SET jit = off -- the costs of what is switched off would have it compile for a second
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -62,4 +62,4 @@ BEGIN
                               'archive_deleted', coalesce(retained.messages_deleted, 0), 'cron_history_purged', purged, 'history_rows', noted);
 END $$;
 COMMENT ON FUNCTION messages.upkeep() IS
-    'Archives what expired, rings again for what waits, makes partitions, applies retention, deletes old dedup keys, purges its own pg_cron history. Returns how many expired leases it ended (freed), messages it archived (archived) and rang for (rung), and groups in which it made the next message ready (groups_healed). Idempotent, and safe to run concurrently. Adds speed, never correctness.';
+    'Archives what expired, rings again for what waits, makes partitions, applies retention, deletes old dedup keys, purges its own pg_cron history. Returns how many expired leases it ended (freed), messages it archived (archived) and rang for (rung), and groups in which it made the next message ready (groups_repaired). Idempotent, and safe to run concurrently. Adds speed, never correctness.';

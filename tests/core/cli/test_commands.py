@@ -78,6 +78,7 @@ def test_queues_are_paused_and_resumed(pgqueue: Pgqueue, conn: Connection, queue
         ["tail", "nope"],
         ["stats", "nope"],
         ["requeue", "nope"],
+        ["dead", "nope"],
         ["dismiss", "nope", "--reason", "no", "--yes"],
         ["purge", "nope", "--yes"],
         ["worker", "json:loads", "--queue", "nope", "--until-empty"],
