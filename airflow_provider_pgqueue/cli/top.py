@@ -14,7 +14,7 @@ import psycopg
 
 from airflow_provider_pgqueue.cli.connection import Connection, Lasting, connected_for_long
 from airflow_provider_pgqueue.cli.duration import duration
-from airflow_provider_pgqueue.cli.keys import Keys
+from airflow_provider_pgqueue.cli.keyboard import Keyboard
 from airflow_provider_pgqueue.cli.output import Row, console, records, show_line, table
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.cli.sparkline import sparkline
@@ -108,7 +108,7 @@ def _on_the_screen(lasting: Lasting, view: _View, interval: timedelta, looks: in
     from rich.live import Live
 
     screen = console()
-    with Keys() as keys, Live(console=screen, screen=True, auto_refresh=False) as live:
+    with Keyboard() as keys, Live(console=screen, screen=True, auto_refresh=False) as live:
         rows: list[Row] = []
         while not view.ended and (looks is None or looks > 0):
             room = max(1, screen.size.height - 4)

@@ -13,7 +13,7 @@ _NAMES: Final = {"A": "up", "B": "down", "C": "right", "D": "left", "5~": "pageu
 _KEY: Final = re.compile(r"\x1b[\[O]([A-D]|[0-9]~)|(.)", re.S)
 
 
-class Keys:
+class Keyboard:
     """Reads single keys of the terminal at standard input, which is as it was before when the block ends."""
 
     def __enter__(self) -> Self:
