@@ -101,7 +101,7 @@ def test_transactions_of_several_verbs_in_any_order_do_not_deadlock(
     connect: Connect, queue: Queue, limited: bool
 ) -> None:
     for name in QUEUES:
-        queue(name, max_attempts=3, **({"max_leased": 9, "max_depth": 400} if limited else {}))
+        queue(name, max_attempts=3, **({"max_depth": 400} if limited else {}))
     queue("volatile")
     ended = Event()
     # A dedup key waits for the transaction that holds it, because only its end tells whether the key is known: what a
