@@ -136,7 +136,7 @@ def requeue(
 @click.command()
 @click.argument("queue", required=False)
 @_which
-@click.option("--reason", required=True, help="Why; kept in the archive.")
+@click.option("--reason", required=True, help="The reason, which is kept in the archive.")
 @click.option(
     "--result",
     "results",

@@ -15,13 +15,13 @@ from airflow_provider_pgqueue.core.client import run
 
 
 @click.command()
-@click.option("--listen", metavar="HOST:PORT", help="Serve them at http://HOST:PORT/metrics until Ctrl-C.")
+@click.option("--listen", metavar="HOST:PORT", help="Serve the metrics at http://HOST:PORT/metrics until Ctrl-C.")
 @click.option(
     "--max-queues",
     type=click.IntRange(0, 10000),
     default=200,
     show_default=True,
-    help="How many queues get series of their own, those with most messages first; the others are summed up as other.",
+    help="How many queues are exported one by one, those with most messages first; the others are summed up as other.",
 )
 @shared_options
 @pass_settings

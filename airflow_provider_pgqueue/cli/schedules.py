@@ -40,7 +40,7 @@ def schedules(settings: Settings, context: click.Context) -> None:
 @click.option("--time-zone", default="UTC", show_default=True, help="The time zone of the expression.")
 @click.option("--priority", type=int, default=0, show_default=True, help="Higher is leased first.")
 @click.option("--headers", help="Headers, as a JSON object.")
-@click.option("--paused/--not-paused", default=None, help="Whether it publishes nothing; left out, it stays as it is.")
+@click.option("--paused/--not-paused", default=None, help="Stop or resume publishing. Default: leave it as it is.")
 @shared_options
 @pass_settings
 def add(

@@ -46,14 +46,14 @@ def _used(rows: Sequence[Row]) -> list[str]:
 
 @click.command()
 @click.argument("queue", required=False)
-@click.option("--reference", help="The publisher's own key.")
+@click.option("--reference", help="Only messages with this reference, the key of the publisher.")
 @click.option(
     "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header, as JSON or text; can be repeated."
 )
 @click.option("--result", type=_RESULTS, help="How the message ended; leaves out unfinished ones.")
 @click.option("--cause", help="The fingerprint of a cause of death, as `pgqueue causes` prints it.")
-@click.option("--since", type=duration, help="Not older than this: 90s, 10m, 2h, 1d.")
-@click.option("--until", type=duration, help="At least this old.")
+@click.option("--since", type=duration, help="Only messages published at most this long ago: 90s, 10m, 2h, 1d.")
+@click.option("--until", type=duration, help="Only messages published at least this long ago.")
 @click.option(
     "-n", "--number", type=click.IntRange(1, 10000), default=20, show_default=True, help="How many messages to show."
 )

@@ -66,11 +66,9 @@ class _View:
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Print one look and end; without a terminal, this is what happens.")
-@click.option(
-    "--interval", type=duration, default="2s", show_default=True, help="Time between two looks at the database."
-)
-@click.option("--refreshes", type=click.IntRange(1), help="End after this many looks, with or without a terminal.")
+@click.option("--once", is_flag=True, help="Print the queues once and exit, as it does without a terminal.")
+@click.option("--interval", type=duration, default="2s", show_default=True, help="How often to refresh.")
+@click.option("--refreshes", type=click.IntRange(1), help="Exit after refreshing this many times.")
 @click.option("--sort", type=click.Choice(_SORTS), default="attention", show_default=True, help="The order of queues.")
 @shared_options
 @pass_settings

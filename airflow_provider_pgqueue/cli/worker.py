@@ -55,8 +55,8 @@ log = logging.getLogger(__name__)
     type=click.IntRange(0),
     default=20,
     show_default=True,
-    help="Stop when the function fails alike on each of the first so many messages, or on nearly all of 50 times "
-    "as many later. 0 never stops.",
+    help="Stop when the function fails with the same error on each of the first N messages, or later on nearly all "
+    "of the last 50 x N. 0 never stops.",
 )
 @click.option(
     "--poll-interval",

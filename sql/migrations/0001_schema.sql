@@ -639,7 +639,7 @@ COMMENT ON COLUMN messages.traffic.dead_causes IS 'The ten most frequent causes 
 COMMENT ON COLUMN messages.traffic.run_id IS 'The run of the pipeline that counted it last.';
 COMMENT ON COLUMN messages.traffic.recorded_at IS 'When that was.';
 
--- What the upkeep notes of each queue. docs/decisions/0033-history.md
+-- What the upkeep notes of each queue. docs/decisions/0032-history.md
 CREATE TABLE messages.history (
     queue_name   text        NOT NULL,
     grain        text        NOT NULL CHECK (grain IN ('minute', 'hour', 'day')),
