@@ -52,8 +52,8 @@ def _used(rows: Sequence[Row]) -> list[str]:
 )
 @click.option("--result", type=_RESULTS, help="How the message ended; leaves out unfinished ones.")
 @click.option("--cause", help="The fingerprint of a cause of death, as `pgqueue causes` prints it.")
-@click.option("--since", type=duration, help="Only messages published, or once they ended archived, at most this long ago: 90s, 10m, 2h, 1d.")
-@click.option("--until", type=duration, help="Only messages published, or once they ended archived, at least this long ago.")
+@click.option("--since", type=duration, help="Only messages published, or if ended archived, within this time: 2h, 1d.")
+@click.option("--until", type=duration, help="Only messages published, or if ended archived, before that: 2h, 1d.")
 @click.option(
     "-n", "--number", type=click.IntRange(1, 10000), default=20, show_default=True, help="How many messages to show."
 )
