@@ -540,6 +540,6 @@ def test_the_zip_has_what_a_worker_needs_and_the_same_bytes_every_time(tmp_path:
 
 
 def test_bad_options_are_refused(session: SparkSession) -> None:
-    for options in ({"parallelism": 0}, {"batch_size": 10_001}, {"lease_for": timedelta(0)}, {"as_": "csv"}):
+    for options in ({"parallelism": 0}, {"batch_size": 10_001}, {"lease_for": timedelta(0)}):
         with pytest.raises(PgQueueError, match=f"{next(iter(options))} is .*Give"):
             drain(session, queue="orders", function=len, **options)  # type: ignore[arg-type]

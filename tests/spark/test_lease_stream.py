@@ -318,7 +318,7 @@ def test_a_result_that_there_is_not_is_refused(
         ({"output": "secret: 42"}, "its output is not JSON"),
         ({"output": '{"secret": "\\u0000"}'}, "its output is not JSON"),
         ({"output": "secret \0"}, "its output is not JSON"),
-        ({"output": f'"{"secret" * 11000}"'}, "its output has 66002 bytes. Give at most 65536"),
+        ({"output": f'"{"secret" * 11000}"'}, "an output or failure has 66002 bytes. Give at most 65536"),
         ({"result": "retry", "delay_seconds": float("inf")}, "delay_seconds is inf. Give 0 to 366 days"),
         ({"result": "retry", "delay_seconds": -1.0}, "delay_seconds is -1.0. Give 0 to 366 days"),
     ],
