@@ -137,7 +137,8 @@ def bug(arguments: list[str]) -> str | None:
 OTHER = "SELECT array_agg(m ORDER BY id) FROM messages.message m WHERE queue_name = 'other'"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+# `web` serves until it is stopped, and takes a number and a flag: tests/web/test_alone.py.
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "web"])
 def test_no_command_fails_by_accident_hangs_or_touches_another_queue(
     pgqueue: Pgqueue, conn: Connection, queue: Callable[..., str], tmp_path: Path, name: str,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
