@@ -17,9 +17,17 @@ DECLARE
     largest integer;
     done    bigint[];
 BEGIN
+    IF cardinality(archive_rows.ids) <> (SELECT count(DISTINCT given.id) FROM unnest(archive_rows.ids) AS given (id)) THEN
+        RAISE EXCEPTION 'an id is given twice, or is NULL' USING ERRCODE = 'PQ004', HINT = 'Give one outcome for each message.';
+    END IF;
     IF archive_rows.outputs IS NOT NULL THEN
-        SELECT array_agg(o.output ORDER BY o.place), max(octet_length(o.output::text)) INTO kept, largest
-          FROM (SELECT given.output::jsonb, given.place FROM unnest(archive_rows.outputs) WITH ORDINALITY AS given (output, place) OFFSET 0) o;
+        BEGIN
+            SELECT array_agg(o.output ORDER BY o.place), max(octet_length(o.output::text)) INTO kept, largest
+              FROM (SELECT given.output::jsonb, given.place FROM unnest(archive_rows.outputs) WITH ORDINALITY AS given (output, place) OFFSET 0) o;
+        EXCEPTION WHEN data_exception OR program_limit_exceeded THEN -- SQLERRM would quote the output
+            RAISE EXCEPTION 'an output is not JSON that PostgreSQL can store'
+                USING ERRCODE = 'PQ004', HINT = 'Give JSON as text, without NUL characters and not nested thousands deep.';
+        END;
         IF largest > 65536 THEN
             RAISE EXCEPTION 'an output or failure has % bytes', largest
                 USING ERRCODE = 'PQ004', HINT = 'Give at most 65536 bytes; store large results elsewhere and say where.';
@@ -51,4 +59,4 @@ BEGIN
     RETURN ARRAY(SELECT unnest(archive_rows.ids) EXCEPT SELECT unnest(done));
 END $$;
 COMMENT ON FUNCTION messages.archive_rows(uuid, bigint[], text[], text[], text[], text) IS
-    'Finishes the messages of a lease, or of a batch that lock_ready locked, and returns the ids that were lost. results (NULL is success), details and outputs (JSON) have one entry per id, in the same order. PQ004: an output that is too large; 22P02: one that is not JSON.';
+    'Finishes the messages of a lease, or of a batch that lock_ready locked, and returns the ids that were lost. results (NULL is success), details and outputs (JSON) have one entry per id, in the same order. PQ004: an id that is given twice, an output that is too large, or one that is not JSON.';
