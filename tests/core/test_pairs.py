@@ -112,8 +112,8 @@ def test_transactions_of_several_verbs_in_any_order_do_not_deadlock(
         chance, found = random.Random(seed), Counter[str]()
         for _ in range(50):
             names = [chance.choice(VERBS) for _ in range(chance.randint(2, 4))]
-            if "publish_once" in names:
-                names = ["publish_once"]
+            # A change of max_depth waits for those who publish, as a dedup key waits for its owner.
+            names = next(([alone] for alone in ("publish_once", "limit") if alone in names), names)
             transaction = Transaction(conn, chance)
 
             def act(transaction: Transaction = transaction, names: list[str] = names) -> None:
