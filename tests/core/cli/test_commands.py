@@ -459,7 +459,7 @@ def test_doctor_looks_at_everything_in_a_kept_database(pgqueue: Pgqueue, conn: C
 def test_doctor_shows_problems_first_and_counts_the_rest(pgqueue: Pgqueue, conn: Connection) -> None:
     conn.execute("UPDATE messages.schema_migration SET applied_at = now() - interval '1 hour'")
     lines = pgqueue("doctor").out.splitlines()
-    assert lines[0].startswith("critical  upkeep_lag: no upkeep ran since the installation 01:00:0")
+    assert lines[0].startswith("critical  upkeep_lag: no upkeep ran since the installation 01:00:")
     assert lines[1].startswith("          cure: SELECT messages.upkeep()")
     assert re.fullmatch(r"\d problems?; \d+ checks ok, listed by --all\.", lines[-1])
     assert not any(line.startswith("ok ") for line in lines)
@@ -467,7 +467,8 @@ def test_doctor_shows_problems_first_and_counts_the_rest(pgqueue: Pgqueue, conn:
     assert severities == sorted(severities, key=["critical", "warning", "ok"].index)
     everything = pgqueue("doctor", "--all").out.splitlines()
     assert sum(line.startswith("ok ") for line in everything) == severities.count("ok")
-    assert everything[: len(lines) - 1] == lines[:-1]
+    # The first says how long ago, and a second may have passed.
+    assert everything[1 : len(lines) - 1] == lines[1:-1]
 
 
 def test_doctor_finds_a_role_that_may_do_nothing(pgqueue: Pgqueue, guest: str) -> None:
