@@ -155,7 +155,7 @@ def test_a_database_that_is_away_costs_the_scheduler_nothing_and_one_line_of_its
     assert state_listener._states.flush(60)
     state_listener.on_dag_run_success(a_run(), "")
     assert state_listener._states.flush(60)
-    assert [record.levelno for record in caplog.records if "states" in record.message] == [logging.WARNING]
+    assert [record.levelno for record in caplog.records if "states" in record.getMessage()] == [logging.WARNING]
 
 
 def test_nothing_that_a_state_has_can_hurt_who_tells_of_it(
