@@ -95,7 +95,7 @@ bench-quick: $(BENCH)/.installed ## The same in under 5 minutes, less exact and 
 bench-spark: setup ## Measure the pipeline beside Spark's own JDBC source, about 20 minutes (BENCH_ARGS="--only export")
 	@PYTHONPATH=. $(BIN)/python -m benchmarks.spark $(BENCH_ARGS)
 
-bench-airflow: setup ## Measure 1,000 deferred sensors and 100 watchers on one triggerer, about 4 minutes
+bench-airflow: setup ## Measure 1,000 deferred sensors and 100 watchers on one triggerer
 	@$(BIN)/python -m benchmarks.triggerer $(BENCH_ARGS)
 
 # The peers never mix with the project's own packages, which are there for the one case that needs Airflow.
