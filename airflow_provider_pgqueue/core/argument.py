@@ -31,7 +31,7 @@ def check(
 ) -> None:
     """Raise an InvalidArgument with name, value and cure for the first argument that breaks its rule.
 
-    What may hold secrets, such as headers, is named by its type alone.
+    A value that may hold secrets, such as headers, is named by its type only.
     """
     for name, rule in rules.items():
         if name in arguments and (cure := rule(arguments[name])) is not None:

@@ -75,8 +75,8 @@ class Intake:
     def can_exchange(self) -> bool:
         """Whether `exchange` is possible, and hinders nobody.
 
-        An error in the caller's transaction would undo it. With a max_leased nobody else leases until the commit, which
-        had better not wait for the disk.
+        In a transaction of the caller, an error would undo more than the exchange. With a max_leased nobody else can
+        lease until the commit, and that of an exchange waits for the disk.
         """
         return is_alone(self.conn) and not self.policy.counts_leases
 

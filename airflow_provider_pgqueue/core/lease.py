@@ -49,8 +49,8 @@ class Lease(Sequence[Message]):
     dies loses nothing: its leases expire.
 
     `lost` has the ids whose lease a renewal or a call found lost: stop working on them. `unkept` has the ids whose
-    outcome could not be kept, so that they were archived as failed. `in_hand` has the ids that are being handled and
-    `handled` the outcomes that are not settled yet, if the holder notes them: `give_back` needs both.
+    outcome could not be kept, so that they were archived as failed. The holder may note in `in_hand` the ids that it is
+    handling, and in `handled` the outcomes that it has not settled yet: `give_back` needs both.
 
     :param conn: an autocommit connection that nothing else blocks; the lease uses it until the block ends.
     :param lease_for: how long the lease lasts after each renewal, which comes every third of this; by default as long
@@ -136,7 +136,7 @@ class Lease(Sequence[Message]):
             )
 
     def renew(self) -> None:
-        """Extend what is still held, and log a warning instead of raising if that fails or messages were lost."""
+        """Extend the lease of what is still held; if that fails or messages were lost, only log a warning."""
         try:
             self.extend()
         except LeaseLost as error:
@@ -153,7 +153,7 @@ class Lease(Sequence[Message]):
                 self._run(statement, ())
 
     def let_expire(self, messages: Collection[Message]) -> None:
-        """Renew messages no longer, and leave them to the end of their lease: the attempt counts."""
+        """Stop renewing the lease of messages; when it ends, the attempt counts."""
         self._held.difference_update(_ids(messages))
 
     def archive(
@@ -205,9 +205,9 @@ class Lease(Sequence[Message]):
             self._call(statement, ids)
 
     def give_back(self, conn: psycopg.Connection[Any]) -> None:
-        """Settle what was handled, and release what nobody began, without counting an attempt.
+        """Settle the handled messages, and release those that were not begun, without counting an attempt.
 
-        For a thread beside a handler that does not return: it uses a connection of its own.
+        To be called from another thread, with a connection of its own, while a handler does not return.
         """
         with self._calling:
             if self._token is None:
@@ -224,7 +224,7 @@ class Lease(Sequence[Message]):
                     run(conn, statement)
 
     def give_up(self, conn: psycopg.Connection[Any], reason: str) -> None:
-        """Release the rest, what is in hand; that was an attempt. Its handler has lost the lease."""
+        """Release the messages in hand too, as an attempt; the handler that still works on them has lost the lease."""
         with self._calling:
             if self._token is not None and (held := frozenset(self._held)):
                 self._held.clear()
@@ -248,10 +248,10 @@ class Lease(Sequence[Message]):
     def exchange(
         self, outcomes: Mapping[int, Outcome | None], intake: Intake, max_messages: int
     ) -> list[Message] | None:
-        """Settle the last messages of this lease and lease others in one call; return them, or None if that cannot be.
+        """Settle the last messages of this lease and lease others in one call; return those, or None if it cannot.
 
-        It cannot if it holds others too. Then nothing has happened. `lost` has the ids of those that were lost; the
-        others are archived.
+        It cannot if the lease also holds other messages, or one is to be retried. Then nothing has happened. `lost` has
+        the ids of those that were lost; the others are archived.
         """
         finals = {id_: outcome for id_, outcome in outcomes.items() if not isinstance(outcome, Retry)}
         if len(finals) < len(outcomes) or self._token is None:
@@ -290,7 +290,7 @@ class Lease(Sequence[Message]):
     def _settle_apart(
         self, ids: list[int], outcomes: Mapping[int, Outcome | None], lost: set[int], error: PgQueueError
     ) -> None:
-        """Settle by halves what one call refused, so that only the outcome that was meant is replaced."""
+        """Settle by halves what one call refused, so that only the outcome that caused it is replaced."""
         if len(ids) > 1:
             for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
                 self._settle({id_: outcomes[id_] for id_ in half}, lost)
@@ -370,7 +370,7 @@ def _ids(messages: Collection[Message]) -> list[int]:
 
 
 class Renewable(Protocol):
-    """What a Renewal keeps leased. Its `renew` must not raise, because nobody would see the error in the thread."""
+    """Something that a Renewal keeps leased. `renew` must not raise: in the thread nobody would see the error."""
 
     def renew(self) -> None:
         """Extend the lease of what is still held."""

@@ -55,32 +55,31 @@ class PgQueuePublishOperator(AwaitsMessages):
 
     By default everything is published in one transaction, under a dedup key that is the same for all tries of the task:
     a task that fails has published nothing, and a retry after a success that Airflow did not hear of does not publish
-    again.
-    The result is `{"queue_name", "published", "first_id", "last_id"}`; also `ids` if there are at most a hundred, and
-    `duplicate_of`, the first message of an earlier try, if there was one. Bodies are neither logged nor put into XCom.
-    A datetime, date or time in a body becomes its ISO text, a UUID or Decimal its text.
+    again. The result is `{"queue_name", "published", "first_id", "last_id"}`, with `ids` if there are at most a
+    hundred, and with `duplicate_of`, the first message of an earlier try, if there was one. Bodies are neither logged
+    nor put into XCom. A datetime, date or time in a body becomes its ISO text, and a UUID or Decimal its text.
 
-    With `wait_for_completion` the task ends when its messages, at most a hundred, are finished: request and reply. The
-    result then has their `outcomes`; a message that ended as anything but success fails the task, without a retry, with
-    its id, result and class of error. The task waits five seconds in the worker, then in the triggerer. A further try
-    of the task publishes nothing, and waits for what an earlier try published. The login needs the role
-    `messages_observer` too.
+    With `wait_for_completion` the task ends when its messages, at most a hundred, are finished (request and reply). The
+    result then has their `outcomes`. A message that ended as anything but success fails the task, without a retry, with
+    its id, result and class of error. The task waits five seconds in the worker, then in the triggerer. Another try of
+    the task publishes nothing, and waits for what an earlier try published. The login also needs the role
+    `messages_observer`.
 
     :param queue_name: the queue to publish to.
-    :param message: one body, any JSON value; its texts are templates. What they make is not stored by Airflow and not
-        shown under Rendered Template. JSON null is `messages=[None]`.
+    :param message: one body, any JSON value; the texts in it are templates. What they render to is not stored by
+        Airflow, nor shown under Rendered Template. To publish JSON null, give `messages=[None]`.
     :param messages: bodies as a list, or the result of another task that is a list, or a function without parameters
         that returns any iterable, which is read as a stream. They are not templates.
-    :param sql: a query, or the name of a file with one, which ends in `.sql` and is a template; each row is a body, as
-        an object with the columns as keys. If `message` is its only column, the value of that is the body.
+    :param sql: a query, or the name of a file with one, which ends in `.sql` and is a template. Each row becomes a
+        body: an object with the columns as keys, or if `message` is the only column, its value.
     :param parameters: the parameters of `sql`.
-    :param sql_conn_id: where `sql` runs, a PostgreSQL; by default on the database of the queue.
+    :param sql_conn_id: the connection on which `sql` runs, to a PostgreSQL; by default that of the queue.
     :param batch_size: messages per round trip.
     :param one_transaction: False commits each batch, so that consumers can begin before the end; a retry continues with
         the first batch that was not published, so the messages must come in the same order again.
     :param priority: from -100 to 100; higher is leased first.
     :param delay: make the messages ready only after this time.
-    :param visible_at: make them ready only from this moment on.
+    :param visible_at: make the messages ready only from this moment on.
     :param expires_in: archive the messages as `expired` if nobody handled them by then.
     :param headers: an object kept beside each body.
     :param origin: add the headers `airflow`, which names the task, and `traceparent`, if the task is traced.
@@ -91,12 +90,11 @@ class PgQueuePublishOperator(AwaitsMessages):
         identity of the task without the number of the try, so that clearing the task does not publish again within the
         window either. None publishes in every try.
     :param dedup_window: how long the key is remembered; by default the window of the queue.
-    :param on_conflict: what happens to a single `message` whose key is remembered: `skip` it, or `replace` the one that
-        was published before, as long as nobody leased it.
+    :param on_conflict: what happens to a single `message` whose key is remembered: `skip` it, or let it `replace` the
+        one that was published before, unless that has been leased.
     :param wait_for_completion: end when the messages are finished.
     :param wait_timeout: fail the task when that takes longer in the triggerer.
-    :param follow_requeues: wait for the message that repeats one that died; a dead one is waited for until it is
-        requeued or dismissed.
+    :param follow_requeues: when a message dies, wait until it is dismissed, or requeued and the new one is finished.
     :param with_output: add the `output` that the handler returned to each outcome, and so to XCom.
     :param poll_interval: seconds between looks while waiting when no notification arrives.
     :param deferrable: False waits in a worker, for installations without a triggerer.
@@ -215,7 +213,7 @@ class PgQueuePublishOperator(AwaitsMessages):
             XComArg.apply_upstream_relationship(self, messages)
 
     def prepare_template(self) -> None:
-        """Load the query if `sql` names a file, when the DAG is parsed: a missing file is an error of the DAG."""
+        """Load the query while the DAG is parsed, if `sql` names a file: a missing file is an error of the DAG."""
         if self._is_file():
             self._sql_name, self.sql = f"sql {self.sql!r}", self._source(self.get_template_env())
 

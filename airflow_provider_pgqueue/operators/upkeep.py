@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class PgQueueUpkeepOperator(QueueTask):
-    """Archives what expired, rings again for what waits, makes partitions, publishes what is due by a schedule.
+    """Archives expired messages, rings again for waiting ones, makes partitions, and publishes the due schedules.
 
-    The result has the counts; `scheduled` is that of the messages of schedules. Any number may run at once: each tick
-    of a schedule is published once. Only schedules depend on it; everything else is correct without it, only later.
+    The result has the counts, `scheduled` that of the messages of schedules. Any number may run at once: each tick of a
+    schedule is published once. Only schedules depend on it; everything else works without it, but later.
 
     :param skip_if_pg_cron: skip the task where pg_cron does the upkeep.
-    :param with_metrics: report the numbers of all queues to Airflow's metrics first, also where pg_cron does the
-        upkeep; the login needs the role `messages_observer` for that.
+    :param with_metrics: report the numbers of all queues to Airflow's metrics first, even where pg_cron does the
+        upkeep; this needs the role `messages_observer`.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
@@ -52,7 +52,7 @@ class PgQueueUpkeepOperator(QueueTask):
         self.check_written()
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Publish what is due and do the upkeep once."""
+        """Publish the due schedules and do the upkeep once."""
         self.check_rendered()
         hook = PgQueueHook(self.pgqueue_conn_id)
         with hook.connect() as conn:
