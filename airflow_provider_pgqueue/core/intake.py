@@ -113,7 +113,7 @@ class Intake:
         return [self._queue_name, max_messages, self._lease_for, self._handled_by, *self._chosen]
 
     def _fetch(self, name: str, arguments: list[Any], *, alone: bool) -> list[tuple[Any, ...]]:
-        # As client.own_transaction, for whoever has asked already whether the statement is alone.
+        # As client._own_transaction, for whoever has asked already whether the statement is alone.
         own = self.conn.transaction() if alone and self.conn.isolation_level is not None else nullcontext()
         try:
             # Binary, because the texts of moments and durations depend on settings.

@@ -369,7 +369,7 @@ def _ids(messages: Collection[Message]) -> list[int]:
     return [message.id for message in messages]
 
 
-class Renewable(Protocol):
+class _Renewable(Protocol):
     """Something that a Renewal keeps leased. `renew` must not raise: in the thread nobody would see the error."""
 
     def renew(self) -> None:
@@ -386,9 +386,9 @@ class Renewal:
         self._interval = 0.0
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
-        self._lease: Renewable | None = None
+        self._lease: _Renewable | None = None
 
-    def hold(self, lease: Renewable, lease_for: timedelta) -> None:
+    def hold(self, lease: _Renewable, lease_for: timedelta) -> None:
         """Renew this lease from now on instead of the previous one, which was as long."""
         # A third: when one renewal fails or is late, there is time for another before the lease ends.
         self._interval = lease_for.total_seconds() / 3

@@ -84,7 +84,7 @@ class PgQueueHook(PostgresHook):
         given = {name: value for name, value in arguments.items() if value is not None or name == "prepare_threshold"}
         return connection.conninfo_of(given)
 
-    async def aconnection_arguments(self) -> dict[str, Any]:
+    async def _aconnection_arguments(self) -> dict[str, Any]:
         """Return the arguments for `psycopg.AsyncConnection.connect` without blocking the event loop.
 
         The Airflow connection is read again each time, so that a changed password counts.
@@ -95,7 +95,7 @@ class PgQueueHook(PostgresHook):
 
     async def aconnect(self, **arguments: Any) -> psycopg.AsyncConnection[Any]:
         """Return a new autocommit async connection; `arguments` override those of the Airflow connection."""
-        return await connection.connect_async(**(await self.aconnection_arguments() | arguments))
+        return await connection.connect_async(**(await self._aconnection_arguments() | arguments))
 
     async def aconnect_to_listen(self) -> psycopg.AsyncConnection[Any]:
         """Return an async connection on which notifications arrive: that of `listen_conn_id` if the extra names one."""

@@ -47,7 +47,7 @@ _FEW: Final = 100
 _SAY_EVERY: Final = 5.0  # seconds
 _LONGEST_KEY: Final = 255  # characters
 # A text, because None means no key and the default has to survive the serialization of the DAG.
-OF_THE_TASK: Final = "<the task's identity>"
+_OF_THE_TASK: Final = "<the task's identity>"
 
 
 class PgQueuePublishOperator(AwaitsMessages):
@@ -163,10 +163,10 @@ class PgQueuePublishOperator(AwaitsMessages):
         expires_in: timedelta | None = None,
         headers: Mapping[str, Any] | None = None,
         origin: bool = True,
-        reference: str | None = OF_THE_TASK,
+        reference: str | None = _OF_THE_TASK,
         topic: str | None = None,
         group_key: str | None = None,
-        dedup_key: str | None = OF_THE_TASK,
+        dedup_key: str | None = _OF_THE_TASK,
         dedup_window: timedelta | None = None,
         on_conflict: str = "skip",
         wait_for_completion: bool = False,
@@ -233,7 +233,7 @@ class PgQueuePublishOperator(AwaitsMessages):
         published = _Published(self.queue_name)
         started = said = time.monotonic()
         # Without the number of the try: a retry after a lost success finds the key, and publishes nothing.
-        key = task_of(context) if self.dedup_key == OF_THE_TASK else self.dedup_key
+        key = task_of(context) if self.dedup_key == _OF_THE_TASK else self.dedup_key
         in_one = self.one_transaction
         with PgQueueHook(self.pgqueue_conn_id).connect() as conn, conn.transaction() if in_one else nullcontext():
             for number, batch in enumerate(self._batches()):
@@ -272,7 +272,7 @@ class PgQueuePublishOperator(AwaitsMessages):
         return {**(summary or {}), "outcomes": self._finished(ids)}
 
     def _take_identity(self, context: Context) -> None:
-        if self.reference == OF_THE_TASK:
+        if self.reference == _OF_THE_TASK:
             self.reference = task_of(context)
         headers = {**(origin_of(context) if self.origin else {}), **(self.headers or {})}
         # For this header the database rings when the message is finished.
