@@ -17,7 +17,7 @@ from airflow_provider_pgqueue.core.errors import DispatchNotFound
 from airflow_provider_pgqueue.core.message import Dispatch, Message
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.metrics import note_dispatches
+from airflow_provider_pgqueue.telemetry import note_dispatches
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -19,7 +19,7 @@ from airflow_provider_pgqueue.core.breaker import Breaker, failure_of
 from airflow_provider_pgqueue.core.caller import Caller, TimeIsUp
 from airflow_provider_pgqueue.core.errors import HandlerBroken, InvalidArgument, InvalidOutcome, LeaseLost, PgQueueError
 from airflow_provider_pgqueue.core.intake import Intake
-from airflow_provider_pgqueue.core.lease import Lease, Renewal
+from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.message import Message, Unreadable
 from airflow_provider_pgqueue.core.outcome import (
     PLAIN,
@@ -35,6 +35,7 @@ from airflow_provider_pgqueue.core.outcome import (
     storable,
 )
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.renewal import Renewal
 
 log = logging.getLogger(__name__)
 

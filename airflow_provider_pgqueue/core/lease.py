@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Protocol, Self, overload
+from typing import Any, Self, overload
 from uuid import UUID
 
 import psycopg
@@ -36,6 +36,7 @@ from airflow_provider_pgqueue.core.outcome import (
     text_of,
 )
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.renewal import Renewal
 from airflow_provider_pgqueue.core.verbs import Statement
 
 log = logging.getLogger(__name__)
@@ -367,44 +368,3 @@ def settlement(
 
 def _ids(messages: Collection[Message]) -> list[int]:
     return [message.id for message in messages]
-
-
-class _Renewable(Protocol):
-    """Something that a Renewal keeps leased. `renew` must not raise: in the thread nobody would see the error."""
-
-    def renew(self) -> None:
-        """Extend the lease of what is still held."""
-
-
-class Renewal:
-    """A thread that renews the lease it was given last, every third of its length, until it is closed.
-
-    It starts with the first lease. One thread serves all the leases that a loop takes, one after another.
-    """
-
-    def __init__(self) -> None:
-        self._interval = 0.0
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._lease: _Renewable | None = None
-
-    def hold(self, lease: _Renewable, lease_for: timedelta) -> None:
-        """Renew this lease from now on instead of the previous one, which was as long."""
-        # A third: when one renewal fails or is late, there is time for another before the lease ends.
-        self._interval = lease_for.total_seconds() / 3
-        self._lease = lease
-        if self._thread is None:
-            # A daemon, so that a process that ends does not wait for it; what it leased comes back by itself.
-            self._thread = threading.Thread(target=self._run, name="pgqueue-renewal", daemon=True)
-            self._thread.start()
-
-    def close(self) -> None:
-        """Stop the thread, and wait for a renewal in progress."""
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._ended.wait(self._interval):
-            if self._lease is not None:
-                self._lease.renew()

@@ -175,6 +175,7 @@ class Listener:
         try:
             await asyncio.wait(
                 waits,
+                # The bell ends by itself at the end of the pause, so the second more is only for one that does not.
                 timeout=pause + 1.0 if hears else pause,
                 return_when=asyncio.FIRST_COMPLETED,
             )

@@ -34,9 +34,8 @@ from airflow_provider_pgqueue.core.model import all_with_model, each_with_model,
 from airflow_provider_pgqueue.core.outcome import ErrorRules, Outcome
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, name_of, task_of
-from airflow_provider_pgqueue.metrics import ConsumerMetrics
 from airflow_provider_pgqueue.operators.waiting import WaitingTask
-from airflow_provider_pgqueue.origin import in_trace_of_message, in_trace_of_messages
+from airflow_provider_pgqueue.telemetry import ConsumerTelemetry
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
 if TYPE_CHECKING:
@@ -192,7 +191,7 @@ class PgQueueConsumeOperator(WaitingTask):
         # Not in __init__: Airflow copies operators, and an Event cannot be copied.
         self._stopping = threading.Event()
         self._finished = threading.Event()
-        self._metrics = ConsumerMetrics(self.queue_name)
+        self._telemetry = ConsumerTelemetry(self.queue_name)
         consumer = self._consumer(name_of(context))
         self._hook = PgQueueHook(self.pgqueue_conn_id)
         breaker = consumer.breaker()
@@ -204,7 +203,7 @@ class PgQueueConsumeOperator(WaitingTask):
                     max_messages=self.max_messages,
                     stop=self._stopping.is_set,
                     on_lease=self._hold,
-                    on_batch=self._metrics.note_batch,
+                    on_batch=self._telemetry.note_batch,
                     breaker=breaker,
                 )
         finally:
@@ -223,13 +222,10 @@ class PgQueueConsumeOperator(WaitingTask):
             read = load_model(self.model)
             handle = handle and each_with_model(handle, read)
             handle_batch = handle_batch and all_with_model(handle_batch, read)
-        handle = handle and in_trace_of_message(handle)
-        handle_batch = handle_batch and in_trace_of_messages(handle_batch)
-        metrics = self._metrics
         return Consumer(
             queue_name=self.queue_name,
-            handle=handle and metrics.timed(handle),
-            handle_batch=handle_batch and metrics.timed(handle_batch),
+            handle=handle and self._telemetry.watched(handle),
+            handle_batch=handle_batch and self._telemetry.batch_watched(handle_batch),
             batch_size=self.batch_size,
             lease_for=self.lease_for,
             handler_timeout=self.handler_timeout,
@@ -268,7 +264,7 @@ class PgQueueConsumeOperator(WaitingTask):
 
     def _hold(self, lease: Lease) -> None:
         self._lease = lease
-        self._metrics.note_lease(lease)
+        self._telemetry.note_lease(lease)
 
     def _take_over(self, context: Context, conn: psycopg.Connection[Any]) -> None:
         """Release what an earlier try of this task still holds, for example because it was killed."""

@@ -26,7 +26,7 @@ from airflow_provider_pgqueue.core.argument import (
 )
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, task_of
-from airflow_provider_pgqueue.metrics import note_remedies
+from airflow_provider_pgqueue.telemetry import note_remedies
 from airflow_provider_pgqueue.task import QueueTask
 
 if TYPE_CHECKING:

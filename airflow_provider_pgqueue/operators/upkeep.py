@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, text, truth
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.metrics import note_status
+from airflow_provider_pgqueue.telemetry import note_status
 from airflow_provider_pgqueue.task import QueueTask
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
 from airflow_provider_pgqueue.dispatch import reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.metrics import note_dispatches
+from airflow_provider_pgqueue.telemetry import note_dispatches
 from airflow_provider_pgqueue.triggers.hub import rings
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 

@@ -31,7 +31,7 @@ from airflow_provider_pgqueue.core.errors import (
 )
 from airflow_provider_pgqueue.core.listener import CHANNELS, Listener
 from airflow_provider_pgqueue.core.message import ClosedQueue
-from airflow_provider_pgqueue.metrics import note_doorbell
+from airflow_provider_pgqueue.telemetry import note_doorbell
 from airflow_provider_pgqueue.triggers.watch import Doorbell, Watch
 
 if TYPE_CHECKING:
