@@ -142,4 +142,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.lease(text, integer, interval, text, text, jsonb) IS
-    'Leases up to max_messages ready messages under one fresh lock_token, highest priority and oldest first; only those whose topic matches the pattern and whose headers contain the ones given. Counts an attempt. PQ001: unknown queue; PQ002: paused; PQ004: bad argument.';
+    'Leases up to max_messages ready messages under one fresh lock_token, highest priority first, then oldest; only those whose topic matches the pattern and whose headers contain the ones given. Counts an attempt. PQ001: unknown queue; PQ002: paused; PQ004: bad argument.';
