@@ -1,8 +1,8 @@
 """What Airflow's metrics and traces learn of the messages, and which task a message says that it comes from.
 
-A metric is about a queue, which is a tag, and never about a message; it goes to statsd or OpenTelemetry. A span is about
-the messages of one call of a handler, in the trace that their header `traceparent` names. Where Airflow has neither
-switched on, this costs some function calls per batch, and a span that records nothing per call.
+A metric is about a queue, which is a tag, and never about a message; it goes to statsd or OpenTelemetry. A span is
+about the messages of one call of a handler, in the trace that their header `traceparent` names. Where Airflow has
+neither switched on, this costs some function calls per batch, and a span that records nothing per call.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ConsumerTelemetry:
         return call
 
     def batch_watched(self, handle: Callable[[list[Message]], Any]) -> Callable[[list[Message]], Any]:
-        """Return the handler of batches so that each call is timed, and a span with links to the spans that published."""
+        """Return the handler of batches so that each call is timed, and a span that links to those that published."""
 
         def call(messages: list[Message]) -> Any:
             published = filter(None, map(_published, messages[:_MOST_LINKS]))
@@ -85,9 +85,7 @@ class ConsumerTelemetry:
         return call
 
     @contextmanager
-    def _call(
-        self, messages: list[Message], *, parent: otel.Context | None, links: list[trace.Link]
-    ) -> Iterator[None]:
+    def _call(self, messages: list[Message], *, parent: otel.Context | None, links: list[trace.Link]) -> Iterator[None]:
         """Time a call, in a span named after the queue. Of an error it keeps the class: the text may quote a body."""
         queue_name = messages[0].queue_name
         about: dict[str, AttributeValue] = {

@@ -314,7 +314,8 @@ class PgQueuePublishOperator(AwaitsMessages):
         """Yield bodies as JSON texts, a batch at a time."""
         if self.sql is not None:
             conn_id = self.sql_conn_id or self.pgqueue_conn_id
-            yield from QueryRows(self.sql, self.parameters, conn_id=conn_id, name=self._sql_name).batches(self.batch_size)
+            rows = QueryRows(self.sql, self.parameters, conn_id=conn_id, name=self._sql_name)
+            yield from rows.batches(self.batch_size)
             return
         bodies: Any = [self.message] if self.messages is None else self.messages
         texts = map(to_json, bodies() if callable(bodies) else bodies)

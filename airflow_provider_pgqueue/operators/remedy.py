@@ -26,8 +26,8 @@ from airflow_provider_pgqueue.core.argument import (
 )
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, task_of
-from airflow_provider_pgqueue.telemetry import note_remedies
 from airflow_provider_pgqueue.task import QueueTask
+from airflow_provider_pgqueue.telemetry import note_remedies
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

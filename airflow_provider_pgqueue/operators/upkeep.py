@@ -10,8 +10,8 @@ from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, text, truth
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.telemetry import note_status
 from airflow_provider_pgqueue.task import QueueTask
+from airflow_provider_pgqueue.telemetry import note_status
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

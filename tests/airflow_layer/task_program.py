@@ -19,11 +19,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from airflow_provider_pgqueue.core import Message, Outcome, Rejected, Retry, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.telemetry import ConsumerTelemetry, note_dispatches
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
+from airflow_provider_pgqueue.telemetry import ConsumerTelemetry, note_dispatches
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
 
