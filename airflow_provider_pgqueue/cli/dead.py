@@ -94,8 +94,8 @@ def requeue(
 ) -> None:
     """Publish dead messages again.
 
-    Those of a queue, of a cause, or single ones. Each message gets a new id. The archive keeps the dead one, with a
-    pointer to the new id.
+    Name a queue, a cause (--cause) or single messages (--id). Each message gets a new id. The archive keeps the dead
+    one, with the new id.
     """
     named = _named(queue, ids, cause)
     wanted = results or (() if ids or cause else ("failed", "lock_expired"))
