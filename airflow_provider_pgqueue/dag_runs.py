@@ -21,7 +21,7 @@ class RunRefused(PgQueueError):
     """Airflow does not make the run: there is no such DAG, it has import errors, or takes no such runs."""
 
 
-class NoSupervisor(PgQueueError):
+class _NoSupervisor(PgQueueError):
     """Nobody can say what became of a run: this is no task and no trigger that Airflow started."""
 
 
@@ -35,7 +35,7 @@ def start_run(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> None:
     try:
         reply = task_runner.SUPERVISOR_COMMS.send(TriggerDagRun(dag_id=dag_id, run_id=run_id, conf=dict(conf)))
     except AirflowRuntimeError as error:
-        if status_of(error) in _REFUSALS:
+        if _status_of(error) in _REFUSALS:
             raise RunRefused(
                 f"Airflow does not start a run of DAG {dag_id!r}: {_reason(error)}",
                 "Its messages were given back without an attempt. Mend the DAG, or trigger_dag_id.",
@@ -58,7 +58,7 @@ def is_paused(dag_id: str) -> bool:
     try:
         return bool(sdk.get_dag(dag_id).is_paused)
     except AirflowRuntimeError as error:
-        if status_of(error) == 404:
+        if _status_of(error) == 404:
             raise RunRefused(f"there is no DAG {dag_id!r}", "Give trigger_dag_id the id of a DAG.") from error
         raise
 
@@ -84,7 +84,7 @@ def failed_tasks(dag_id: str, run_id: str) -> list[str]:
     return sorted(task_id for task_id, state in states.items() if state == "failed")
 
 
-def status_of(error: Any) -> int | None:
+def _status_of(error: Any) -> int | None:
     """Return the HTTP status of what the api-server answered, if it did."""
     detail = error.error.detail
     return detail.get("status_code") if isinstance(detail, Mapping) else None
@@ -115,7 +115,7 @@ def _sdk() -> Any:
     from airflow.sdk.execution_time import task_runner
 
     if not hasattr(task_runner, "SUPERVISOR_COMMS"):
-        raise NoSupervisor(
+        raise _NoSupervisor(
             "Airflow tells of DAG runs in its tasks and triggers only. Run the DAG, or call `dag.test()`."
         )
     return task_runner.RuntimeTaskInstance

@@ -17,14 +17,14 @@ from airflow_provider_pgqueue.core.errors import DispatchNotFound
 from airflow_provider_pgqueue.core.message import Dispatch, Message
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.metrics import note_dispatches
+from airflow_provider_pgqueue.telemetry import note_dispatches
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 log = logging.getLogger(__name__)
 
-CONF: Final = "pgqueue"
+_CONF: Final = "pgqueue"
 """The key of a run's `conf` under which its messages are named."""
 
 
@@ -41,7 +41,7 @@ def get_messages(context: Context, *, ids: Iterable[int] | None = None) -> list[
     attempt, has the messages.
     """
     dag_run = context["dag_run"]
-    named = (dag_run.conf or {}).get(CONF)
+    named = (dag_run.conf or {}).get(_CONF)
     if not isinstance(named, Mapping) or not isinstance(named.get("pgqueue_conn_id"), str):
         raise DispatchNotFound(
             f"run {dag_run.run_id!r} of DAG {dag_run.dag_id!r} was not started by a PgQueueDispatchOperator"
@@ -56,7 +56,7 @@ def conf_of(dispatch: Dispatch, pgqueue_conn_id: str, conf: Mapping[str, Any] | 
     named = {"pgqueue_conn_id": pgqueue_conn_id, "queue_name": dispatch.queue_name, "ids": dispatch.ids}
     if dispatch.fingerprint is not None:
         named["fingerprint"] = dispatch.fingerprint
-    return {**(conf or {}), CONF: named}
+    return {**(conf or {}), _CONF: named}
 
 
 def hand_over(

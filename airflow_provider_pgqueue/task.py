@@ -12,8 +12,8 @@ from airflow_provider_pgqueue.core.argument import Rule, check, only_texts
 from airflow_provider_pgqueue.lineage import QueueLineage
 from airflow_provider_pgqueue.links import PgQueueLink
 
-SOON = timedelta(seconds=5)
-LATEST = timedelta(minutes=5)
+_SOON = timedelta(seconds=5)
+_LATEST = timedelta(minutes=5)
 # Airflow 3.1 knows only yes, for twice as long each time, and takes a number for an error.
 DOUBLED: Final[float] = True if BaseOperator.retry_exponential_backoff is False else 2
 
@@ -40,9 +40,9 @@ class QueueTask(QueueLineage, BaseOperator):
     def __init__(
         self,
         *,
-        retry_delay: timedelta | float = SOON,
+        retry_delay: timedelta | float = _SOON,
         retry_exponential_backoff: float = DOUBLED,
-        max_retry_delay: timedelta | float | None = LATEST,
+        max_retry_delay: timedelta | float | None = _LATEST,
         **kwargs: Any,
     ) -> None:
         super().__init__(

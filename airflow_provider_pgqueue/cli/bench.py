@@ -45,8 +45,8 @@ from airflow_provider_pgqueue.core.query import query
 def bench(settings: Settings, messages: int, consumers: int, batch_size: int, body_bytes: int) -> None:
     """Measure how fast this database publishes and consumes.
 
-    It makes a queue, publishes to it, leases and archives with a function that does nothing, and removes the queue and
-    its archive again.
+    It creates a queue, publishes to it, consumes the messages with a function that does nothing, and removes the queue
+    and its archive again.
     """
     bodies = ["x" * (body_bytes - 2)] * batch_size
     with connected(settings) as conn, _queue(conn) as queue:

@@ -27,10 +27,10 @@ _SHOWN = ("queue_name", "result", "cause", "died", "waiting", "trend", "last_at"
 @shared_options
 @pass_settings
 def causes(settings: Settings, queue: str | None, since: timedelta, step: timedelta, number: int) -> None:
-    """Show of which causes messages died, how many in each step, and the trend.
+    """Show the causes of death of messages, how many died in each step of time, and the trend.
 
-    The numbers are those that the upkeep noted. `waiting` counts the messages without a remedy now. Requeue or dismiss
-    those of a cause with `pgqueue requeue --cause` and `pgqueue dismiss --cause`.
+    The numbers are those that the upkeep noted. `waiting` counts the messages that are without a remedy now. Requeue or
+    dismiss the messages of a cause with `pgqueue requeue --cause` and `pgqueue dismiss --cause`.
     """
     try:
         begin = datetime.now(UTC) - since

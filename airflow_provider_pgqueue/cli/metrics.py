@@ -21,14 +21,14 @@ from airflow_provider_pgqueue.core.client import run
     type=click.IntRange(0, 10000),
     default=200,
     show_default=True,
-    help="How many queues are exported one by one, those with most messages first; the others are summed up as other.",
+    help="How many queues have metrics of their own, the oldest first; the others are summed up as other.",
 )
 @shared_options
 @pass_settings
 def metrics(settings: Settings, listen: str | None, max_queues: int) -> None:
     """Print the metrics in the format of OpenMetrics, or serve them to Prometheus.
 
-    Needs the extra metrics: pip install 'airflow-provider-pgqueue[metrics]'. Each look at them asks the database once.
+    Needs the extra metrics: pip install 'airflow-provider-pgqueue[metrics]'. Each scrape queries the database once.
     """
     if listen is not None:
         _serve(settings, _address(listen), max_queues)

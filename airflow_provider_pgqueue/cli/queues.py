@@ -27,7 +27,7 @@ _POLICY = (
     click.option(
         "--notify",
         type=click.Choice(["always", "gated", "off"]),
-        help="Whether a publish notifies consumers: always; gated: of several simultaneous publishes only one does; "
+        help="Whether a publish notifies consumers. always; gated: of several simultaneous publishes only one does; "
         "off: none does, and they poll.",
     ),
     click.option("--max-body-bytes", type=int, help="Size of the largest body that is accepted."),
@@ -122,7 +122,7 @@ def create(settings: Settings, /, name: str, **policy: Any) -> None:
 @shared_options
 @pass_settings
 def alter(settings: Settings, /, name: str, **policy: Any) -> None:
-    """Change the policy of a queue, also for the messages already in it."""
+    """Change the policy of a queue, even for the messages already in it."""
     changed = _given(policy)
     if not changed:
         raise click.UsageError("name at least one option to change.")

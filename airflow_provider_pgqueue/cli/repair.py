@@ -109,7 +109,7 @@ def repair(
     MODULE is searched for in the current directory first. The function gets a dead message (id, body, failure, result,
     reference, attempts, …) and returns a new body to publish, or KEEP, LEAVE or Dismiss(reason) of
     airflow_provider_pgqueue.core. If it raises, that message stays dead and the run continues with the others. The exit
-    status is 1 if the run stopped early. SIGTERM and Ctrl-C finish the message in hand.
+    status is 1 if the run stopped early. On SIGTERM and Ctrl-C the command finishes the current message and ends.
     """
     logging.basicConfig(level="INFO", stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     if (queue is None) == (given["cause"] is None):

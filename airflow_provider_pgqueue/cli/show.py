@@ -25,7 +25,7 @@ _FOUND = ("id", "queue_name", "state", "at", "attempts", "worker", "reference", 
 @shared_options
 @pass_settings
 def show(settings: Settings, id: int) -> None:
-    """Show all that is recorded of one message, in the order of time.
+    """Show everything recorded about one message, in the order of time.
 
     When it was published, delayed, leased and by whom, handed to a DAG run, archived with which result, and requeued as
     which message. The body is not shown.
@@ -52,8 +52,8 @@ def _used(rows: Sequence[Row]) -> list[str]:
 )
 @click.option("--result", type=_RESULTS, help="How the message ended; leaves out unfinished ones.")
 @click.option("--cause", help="The fingerprint of a cause of death, as `pgqueue causes` prints it.")
-@click.option("--since", type=duration, help="Only messages published, or if ended archived, within this time: 2h, 1d.")
-@click.option("--until", type=duration, help="Only messages published, or if ended archived, before that: 2h, 1d.")
+@click.option("--since", type=duration, help="Only messages published, or archived, within this time: 2h, 1d.")
+@click.option("--until", type=duration, help="Only messages published, or archived, longer ago than this.")
 @click.option(
     "-n", "--number", type=click.IntRange(1, 10000), default=20, show_default=True, help="How many messages to show."
 )

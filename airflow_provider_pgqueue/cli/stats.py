@@ -46,7 +46,8 @@ def stats(
     """Show depth, ages and rates of each queue, once or live.
 
     success_rate counts messages per second that were archived as success, dead_rate those with any other result.
-    Numbers with ~ are estimates, of queues with more than 10,000 messages; with --json the margins tell how exact.
+    Numbers with ~ are estimates, of queues with more than 10,000 messages; with --json the margins say how far off they
+    may be.
     """
     with connected_for_long(settings) as lasting:
         if not watch:

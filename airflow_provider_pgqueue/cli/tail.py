@@ -31,7 +31,7 @@ _LATEST = timedelta(seconds=30)  # a transaction may commit so long after it arc
     "--follow/--no-follow",
     default=True,
     show_default=True,
-    help="Continue until Ctrl-C, or end after the messages that are there.",
+    help="Continue until Ctrl-C, or print the messages that are there and end.",
 )
 @click.option("--stop-after", type=click.IntRange(1), metavar="N", help="End after N messages.")
 @click.option(

@@ -20,9 +20,9 @@ def upkeep(settings: Settings) -> None:
     It ends expired leases, archives expired messages, notifies consumers of waiting ones and makes partitions of the
     archive. Running it at the same time as another upkeep does no harm.
 
-    Of the counts, freed is how many expired leases it ended, archived how many messages had expired or were out of
-    attempts, rung for how many messages it notified consumers again, and groups_repaired in how many groups it made the
-    next message ready because none was.
+    The counts: freed, expired leases that it ended; archived, messages that had expired or were out of attempts; rung,
+    messages for which it notified consumers again; groups_repaired, groups in which no message was ready and it made
+    the next one ready.
     """
     with connected(settings) as conn:
         counts = run(conn, verbs.upkeep())

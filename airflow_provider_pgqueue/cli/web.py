@@ -19,9 +19,10 @@ from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, share
 @shared_options
 @pass_settings
 def web(settings: Settings, port: int, read_only: bool) -> None:
-    """Serve the page of the queues on the loopback, until Ctrl-C.
+    """Serve the page Queues on the loopback address, until Ctrl-C.
 
-    Whoever has the address that this prints may use the page, with the rights of the connection. Needs the extra web.
+    Whoever has the address that this prints may use the page, with the rights of the connection. Needs the extra web:
+    pip install 'airflow-provider-pgqueue[web]'.
     """
     try:
         import uvicorn

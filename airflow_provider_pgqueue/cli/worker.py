@@ -88,7 +88,8 @@ def worker(
 
     MODULE is searched for in the current directory first. The function gets a message (id, body, headers, reference,
     attempts, …). It returns None for success, or Rejected, Failed or Retry from airflow_provider_pgqueue.core. If it
-    raises, the message is delivered again later. SIGTERM and Ctrl-C end the worker after the message in hand.
+    raises, the message is delivered again later. On SIGTERM and Ctrl-C the worker finishes the current message and
+    ends.
     """
     logging.basicConfig(level="INFO", stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     handler = load(function, settings)

@@ -29,7 +29,8 @@ _SHOWN = (
 def workers(settings: Settings, queue: str | None, window: timedelta) -> None:
     """Show who leases messages now, for how long, and how fast each works.
 
-    A worker is shown by the name that it gave itself, also if it holds nothing but finished something recently.
+    Workers are shown by the names that they gave themselves, including those that hold nothing now but finished
+    something recently.
     """
     with connected(settings) as conn:
         found = run(conn, verbs.workers(queue, period=window))

@@ -18,7 +18,7 @@ from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Retry
 Rule = Callable[[Any], str | None]
 """Returns how to cure a bad value, and None for a good one."""
 
-RESULTS: Final = ("failed", "rejected", "lock_expired", "expired")
+_RESULTS: Final = ("failed", "rejected", "lock_expired", "expired")
 _QUEUE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
 _TOPIC: Final = re.compile(r"([A-Za-z0-9_-]+|[*#])(\.([A-Za-z0-9_-]+|[*#]))*")
 _LONGEST_SHOWN: Final = 100
@@ -31,7 +31,7 @@ def check(
 ) -> None:
     """Raise an InvalidArgument with name, value and cure for the first argument that breaks its rule.
 
-    What may hold secrets, such as headers, is named by its type alone.
+    A value that may hold secrets, such as headers, is named by its type only.
     """
     for name, rule in rules.items():
         if name in arguments and (cure := rule(arguments[name])) is not None:
@@ -125,8 +125,8 @@ def moment_or_text(value: Any) -> str | None:
 
 def results(value: Any) -> str | None:
     """Judge a list of results that make a message dead."""
-    good = isinstance(value, list | tuple) and value and all(isinstance(one, str) and one in RESULTS for one in value)
-    return None if good else f"Give a list of {', '.join(RESULTS)}."
+    good = isinstance(value, list | tuple) and value and all(isinstance(one, str) and one in _RESULTS for one in value)
+    return None if good else f"Give a list of {', '.join(_RESULTS)}."
 
 
 def json_value(value: Any) -> str | None:

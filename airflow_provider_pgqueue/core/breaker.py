@@ -17,7 +17,7 @@ from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Retry
 
 log = logging.getLogger(__name__)
 
-Fingerprint = tuple[str, str]
+_Fingerprint = tuple[str, str]
 _FEWEST_CALLS: Final = 3  # a batch that fails as a whole may do so for one message
 _LOOKS_BACK: Final = 50  # times `give_up_after` messages
 _NEARLY_ALL: Final = 0.95
@@ -30,7 +30,7 @@ _NUMBER: Final = re.compile(r"\b[0-9a-fA-F-]*[0-9][0-9a-fA-F-]*\b")
 _PLACE: Final = re.compile(r'File "(?:[^"]*[/\\])?([^"]*)", line (\d+), in (\S+)')
 
 
-def fingerprint(failure: Mapping[str, Any]) -> Fingerprint:
+def _fingerprint(failure: Mapping[str, Any]) -> _Fingerprint:
     """Return what the failures of two messages with one cause have in common: the class of the error, and its text."""
     text = _NUMBER.sub("#", _QUOTED.sub("?", str(failure.get("message", ""))[:_LONGEST]))
     return str(failure.get("error", "")), " ".join(text.lower().split())
@@ -51,10 +51,10 @@ class Breaker:
 
     def __init__(self, queue_name: str, give_up_after: int | None) -> None:
         self._queue_name = queue_name
-        self._warnings = Warnings(log.warning)
+        self._warnings = _Warnings(log.warning)
         self._first = give_up_after or 0
-        self._seen: dict[int, Fingerprint | None] = {}
-        self._numbers: Counter[Fingerprint] = Counter()
+        self._seen: dict[int, _Fingerprint | None] = {}
+        self._numbers: Counter[_Fingerprint] = Counter()
         self._calls = 0
         self._last: Mapping[str, Any] | None = None
         self._begins = self._first > 0
@@ -71,7 +71,7 @@ class Breaker:
         self.handled += 1
         failure = failure_of(outcome)
         self.failed += failure is not None or isinstance(outcome, Failed)
-        mark = None if failure is None else fingerprint(failure)
+        mark = None if failure is None else _fingerprint(failure)
         if failure is not None:
             # Without its text, which may quote the body.
             text = "message %s of queue %s failed with %s"
@@ -117,7 +117,7 @@ class Breaker:
         self.handled -= 1  # as what its handler returned it was counted before
         self.note(message, Failed("", failure={"error": _UNKEPT}))
 
-    def _replace(self, id_: int, mark: Fingerprint | None) -> None:
+    def _replace(self, id_: int, mark: _Fingerprint | None) -> None:
         if id_ in self._seen:
             self._forget(id_)
         elif len(self._seen) == self._first * _LOOKS_BACK:
@@ -148,7 +148,7 @@ def _name(failure: Mapping[str, Any]) -> str:
     return (name if known else "one error") + where
 
 
-class Warnings:
+class _Warnings:
     """Logs a warning at once, and the same again a minute later at the earliest, with the number in between."""
 
     def __init__(self, warn: Callable[..., None]) -> None:

@@ -102,7 +102,7 @@ def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
     Raises a PgQueueError. LeaseLost is raised after the call took effect for the messages that were not lost.
     """
     try:
-        with own_transaction(conn), conn.cursor(row_factory=dict_row, binary=True) as cursor:
+        with _own_transaction(conn), conn.cursor(row_factory=dict_row, binary=True) as cursor:
             rows = cursor.execute(_text(conn, statement), statement.given).fetchall()
     except psycopg.Error as error:
         raise translate(error) from error
@@ -127,7 +127,7 @@ def _text(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], statemen
     return statement.sql_alone if is_alone(conn) else statement.sql
 
 
-def own_transaction(conn: psycopg.Connection[Any]) -> AbstractContextManager[object]:
+def _own_transaction(conn: psycopg.Connection[Any]) -> AbstractContextManager[object]:
     """Return the transaction that a single statement needs: one behind a pooler whose role is not READ COMMITTED."""
     return conn.transaction() if conn.isolation_level is not None and is_alone(conn) else nullcontext()
 
@@ -187,13 +187,13 @@ def nothing(rows: list[Row]) -> None:
     return None
 
 
-def only(row: Row) -> Any:
+def _only(row: Row) -> Any:
     (value,) = row.values()
     return value
 
 
 def one(rows: list[Row]) -> Any:
-    return only(rows[0])
+    return _only(rows[0])
 
 
 def only_row(rows: list[Row]) -> Row:
@@ -202,7 +202,7 @@ def only_row(rows: list[Row]) -> Row:
 
 
 def onlys(rows: list[Row]) -> list[Any]:
-    return [only(row) for row in rows]
+    return [_only(row) for row in rows]
 
 
 def ids_of(rows: list[Row]) -> list[int]:

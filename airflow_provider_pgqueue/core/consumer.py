@@ -19,7 +19,7 @@ from airflow_provider_pgqueue.core.breaker import Breaker, failure_of
 from airflow_provider_pgqueue.core.caller import Caller, TimeIsUp
 from airflow_provider_pgqueue.core.errors import HandlerBroken, InvalidArgument, InvalidOutcome, LeaseLost, PgQueueError
 from airflow_provider_pgqueue.core.intake import Intake
-from airflow_provider_pgqueue.core.lease import Lease, Renewal
+from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.message import Message, Unreadable
 from airflow_provider_pgqueue.core.outcome import (
     PLAIN,
@@ -35,6 +35,7 @@ from airflow_provider_pgqueue.core.outcome import (
     storable,
 )
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.renewal import Renewal
 
 log = logging.getLogger(__name__)
 
@@ -58,32 +59,32 @@ class Consumer:
 
     A handler that raises RejectMessage rejects the message. After any other exception the message is delivered again,
     after `retry_delay(attempts)` or by default the back-off of the queue; after its last attempt it is archived as
-    failed, with the traceback. `on_error` says otherwise for classes of exceptions and what inherits from them, the
-    nearest first: `{ValidationError: Rejected, KeyError: Failed, HTTPError: Retry(timedelta(minutes=5))}`. An exception
-    of `handle_batch` concerns the whole batch. An outcome that cannot be kept, such as an output of more than 64 kB,
-    makes its own message failed and no other.
+    failed, with the traceback. `on_error` gives other outcomes to classes of exceptions and their subclasses; the most
+    specific class counts: `{ValidationError: Rejected, KeyError: Failed, HTTPError: Retry(timedelta(minutes=5))}`. An
+    exception of `handle_batch` concerns the whole batch. If an outcome cannot be kept, for example because its output
+    has more than 64 kB, that message alone is archived as failed.
 
-    What ends the process or the task while a handler runs, such as SystemExit, AirflowTaskTimeout or TaskDeferred,
-    costs the message in hand an attempt, so that one that kills its consumer is not delivered for ever; the others go
-    back without one. A rule of `on_error` may say otherwise: `{AirflowTaskTimeout: Retry(count_attempt=False)}`.
-    KeyboardInterrupt costs no attempt.
+    If something ends the process or the task while a handler runs, such as SystemExit, AirflowTaskTimeout or
+    TaskDeferred, the attempt of the current message counts, so that a message that kills its consumer is not delivered
+    for ever; the others go back without an attempt. `on_error` may say otherwise:
+    `{AirflowTaskTimeout: Retry(count_attempt=False)}`. After KeyboardInterrupt no attempt counts.
 
-    A handler that returns something else has a bug that no delivery cures: `drain` settles what was handled before,
-    gives the rest back, and raises InvalidOutcome. No attempt is counted; the message itself is delivered again only
-    after the back-off, behind the others.
+    A handler that returns anything else has a bug that no other delivery cures: `drain` settles the messages handled
+    before, gives the rest back, and raises InvalidOutcome. No attempt counts; the message itself is delivered again
+    only after the back-off, behind the others.
 
     Leases are renewed while the handler runs. `lease_for` and `handler_timeout` are by default those of the queue's
     policy. With a `topic` pattern or `headers` only matching messages are leased; the others stay in the queue.
 
-    With a `handler_timeout` a handler runs in a thread of its own. When it takes longer for a message, or on average
+    With a `handler_timeout` the handler runs in a thread of its own. If it takes longer for a message, or on average
     longer for each message of its batch, the lease is no longer renewed: when it ends, the message is delivered again,
     or archived as `lock_expired` after its last attempt. Python cannot end the call, so it continues in its thread, and
-    what it returns is dropped; the consumer handles the other messages in a new one. With ten calls hanging, `drain`
+    what it returns is dropped; the consumer handles the other messages in a new thread. When ten calls hang, `drain`
     gives the rest back and raises HandlerBroken.
 
-    `drain` also raises HandlerBroken when the handler fails with one fingerprint on each of the first `give_up_after`
-    messages, or on 95 % of the last 50 times as many. It gives back what it has not finished, without counting an
-    attempt, as far as possible also what failed. 0 or None never gives up.
+    `drain` also raises HandlerBroken when the handler fails with the same fingerprint on each of the first
+    `give_up_after` messages, or on 95 % of the last 50 times as many. It gives unfinished messages back without
+    counting an attempt, including failed ones that it has not settled yet. 0 or None never gives up.
     """
 
     queue_name: str
@@ -110,7 +111,7 @@ class Consumer:
             check({"on_error": self.on_error}, {"on_error": error_rules})
 
     def breaker(self) -> Breaker:
-        """Return what stops a drain, or several that share it, when the handler is broken."""
+        """Return the breaker that stops a drain, or several that share it, when the handler is broken."""
         return Breaker(self.queue_name, self.give_up_after)
 
     def drain(
@@ -133,9 +134,9 @@ class Consumer:
 
         A crash loses nothing: messages that were handled but not yet archived, at most a batch, are delivered again.
         The call that archives a batch leases the next one, so at no time are more messages leased than `batch_size`.
-        `on_batch` is called with the counts so far after each batch, `on_lease` with each lease, whose `give_back` and
-        `give_up` free the messages beside a handler that does not return. `breaker` and `intake` are shared by drains
-        that follow one another; by default each has its own.
+        `on_batch` is called after each batch with the counts so far. `on_lease` is called with each lease; its
+        `give_back` and `give_up` free the messages from another thread while a handler does not return. Drains that
+        follow one another may share a `breaker` and an `intake`; by default each has its own.
         """
         counts: Counter[str] = Counter()
         intake = intake or self.intake(conn)
@@ -172,7 +173,7 @@ class Consumer:
         return counts
 
     def intake(self, conn: psycopg.Connection[Any]) -> Intake:
-        """Return where drains over this connection get their messages; sharing it saves a question each."""
+        """Return where drains over this connection get their messages; sharing it saves each drain a query."""
         return Intake(
             conn,
             self.queue_name,
@@ -186,7 +187,7 @@ class Consumer:
 
 @contextmanager
 def _given_back_after_an_error(conn: psycopg.Connection[Any], messages: list[Message] | None) -> Iterator[None]:
-    """Release messages that nobody began, without counting an attempt, if the block raises."""
+    """If the block raises, release the messages, none of which was begun, without counting an attempt."""
     try:
         yield
     except BaseException:
@@ -202,7 +203,7 @@ def _given_back_after_an_error(conn: psycopg.Connection[Any], messages: list[Mes
 class _Batch:
     """Handles the messages of a lease and settles them: those of each second together, and the rest at the end.
 
-    :param caller: what ends the wait for a handler that takes too long, if there is a limit.
+    :param caller: calls the handler if it has a time limit, and stops waiting for it at the limit.
     :param counts: how messages ended is added here.
     """
 
@@ -221,7 +222,7 @@ class _Batch:
         """Handle all messages until `stop` returns True, settle them, and give back what nobody began.
 
         Returns the next messages, up to `room`, if they could be leased in the same call, else None. When the handler
-        is broken, failures that are not settled yet become retries that are no attempts.
+        is broken, failures that are not settled yet become retries that do not count as attempts.
         """
         lease, following = self._lease, None
         with lease:
@@ -316,7 +317,7 @@ class _Batch:
                 self._note(message, PLAIN if outcome is None else self._checked(message, outcome))
 
     def _checked(self, message: Message, returned: Any) -> Outcome:
-        """Return an outcome; InvalidOutcome if it is none: its message then comes later, or it would stay the first."""
+        """Return the outcome. If it is none, let its message come later, which would stay the first otherwise."""
         try:
             return checked(message, returned)
         except InvalidOutcome as error:
@@ -362,7 +363,7 @@ class _Batch:
         self._lease.handled[message.id] = outcome
 
     def _exchange(self, intake: Intake, room: int) -> list[Message] | None:
-        """Settle what is left and lease the next messages in one call, if nothing else is left and that is possible."""
+        """Settle all that is left and lease the next messages in one call; None if that cannot be done in one."""
         outcomes = {message.id: outcome for message, outcome in self._gathered.items()}
         settled = self._take()
         following = self._lease.exchange(outcomes, intake, room)
@@ -411,7 +412,7 @@ def _warn_of_lost(error: LeaseLost) -> None:
 
 
 def _uncounted(outcome: Outcome) -> Outcome:
-    """Return a failure as a retry that is no attempt: later, so that those behind it come first next time."""
+    """Return a failure as a retry that does not count, after a delay, so that the messages behind it come first."""
     if not isinstance(outcome, Retry) or failure_of(outcome) is None:
         return outcome
     return replace(outcome, count_attempt=False)

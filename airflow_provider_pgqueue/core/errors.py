@@ -10,7 +10,7 @@ PgQueueError
  |    +-- Unroutable          the topic reaches no queue
  +-- ScheduleNotFound         no such schedule
  +-- InvalidArgument          a number, duration or result out of range
- |    +-- InvalidOutcome      a handler returned something that is no outcome
+ |    +-- InvalidOutcome      a handler returned something that is not an outcome
  +-- InvalidMessage           the body cannot be stored as JSON
  |    +-- MessageTooLarge     the body is larger than the queue allows, or the headers than 64 kB
  +-- BeforeArchive            older than what the archive keeps
@@ -20,7 +20,7 @@ PgQueueError
  |    +-- ExportDiffers       it differs from the archive
  |    +-- UnremediedMessages  dead messages without a remedy
  |    +-- ForeignPartition    another role owns it
- +-- InUse                    transactions of others were in the way for seconds; nothing was changed
+ +-- InUse                    transactions of others held a lock for seconds; nothing was changed
  +-- HandlerBroken            a handler fails on nearly every message, or hangs; consuming stopped
  +-- LeaseLost                somebody else may have the messages now; nothing was changed
  +-- SchemaError
@@ -118,7 +118,7 @@ class InvalidArgument(PgQueueError, ValueError):
 
 
 class InvalidOutcome(InvalidArgument):
-    """A handler returned something that is no outcome, which is a bug of the handler: no message is retried for it."""
+    """A handler returned something that is not an outcome: a bug of the handler, which costs no message an attempt."""
 
 
 class InvalidMessage(PgQueueError, ValueError):
@@ -138,7 +138,7 @@ class StageIncomplete(PgQueueError):
 
 
 class InUse(PgQueueError):
-    """Transactions of others were in the way for seconds: nothing was changed, and another try may succeed."""
+    """Transactions of others held a needed lock for seconds: nothing was changed, and another try may succeed."""
 
 
 class LeaseLost(PgQueueError):

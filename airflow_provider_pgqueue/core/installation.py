@@ -25,8 +25,8 @@ Connection = psycopg.Connection[Any]
 Users = str | Collection[str]
 T = TypeVar("T")
 CRON_ROLE: Final = "messages_cron"
-GROUPS: Final = ("publisher", "consumer", "observer", "upkeep", "admin", "raw", "reader", "pipeline")
-PRIVILEGES: Final = ("publish", "consume", "observe")
+_GROUPS: Final = ("publisher", "consumer", "observer", "upkeep", "admin", "raw", "reader", "pipeline")
+_PRIVILEGES: Final = ("publish", "consume", "observe")
 
 
 def _queues(value: Any) -> str | None:
@@ -51,18 +51,18 @@ def _users(value: Any) -> bool:
 
 
 def _grants(value: Any) -> str | None:
-    good = isinstance(value, Mapping) and all(group in GROUPS and _users(users) for group, users in value.items())
-    return None if good else f"Give one of {', '.join(GROUPS)} as a key, and a list of users as its value."
+    good = isinstance(value, Mapping) and all(group in _GROUPS and _users(users) for group, users in value.items())
+    return None if good else f"Give one of {', '.join(_GROUPS)} as a key, and a list of users as its value."
 
 
 def _queue_grants(value: Any) -> str | None:
     good = isinstance(value, Mapping) and all(
         queue_name(queue) is None
         and isinstance(privileges, Mapping)
-        and all(privilege in PRIVILEGES and _users(users) for privilege, users in privileges.items())
+        and all(privilege in _PRIVILEGES and _users(users) for privilege, users in privileges.items())
         for queue, privileges in value.items()
     )
-    return None if good else f"Give queues, each with users by privilege: {', '.join(PRIVILEGES)}."
+    return None if good else f"Give queues, each with users by privilege: {', '.join(_PRIVILEGES)}."
 
 
 RULES: Final[Mapping[str, Rule]] = {
@@ -85,20 +85,21 @@ def install(
 ) -> dict[str, Any]:
     """Install or upgrade the schema, create queues, and let pg_cron do the upkeep where there is one.
 
-    It can be repeated safely. Returns `schema_version`, `migrations_applied`, `queues_created` and `upkeep_mode`:
+    Running it again is safe. Returns `schema_version`, `migrations_applied`, `queues_created` and `upkeep_mode`:
     `pg_cron`, or `airflow` if something else has to run the upkeep every minute.
 
     :param queues: names, or dicts with the arguments of `verbs.create_queue`, which also change a queue that exists;
         a text is one name.
-    :param cron: True raises CronUnavailable where there is no pg_cron; False removes its jobs; None uses it if it can.
-    :param cron_role: the login that pg_cron does the upkeep as; by default this one, or for a superuser
-        `messages_cron`, which is made if it is missing.
+    :param cron: True raises CronUnavailable where there is no pg_cron; False removes its jobs; None uses it if it is
+        available.
+    :param cron_role: the login as which pg_cron does the upkeep; by default this one, or for a superuser
+        `messages_cron`, which is created if it is missing.
     :param roles: True raises PermissionDenied if the group roles cannot be created; False creates none.
     :param grants: users by group role, such as `{"publisher": ["shop"], "consumer": ["packer"]}`.
     :param queue_grants: users by queue and privilege, such as `{"orders": {"consume": ["packer"]}}`; those users
         reach no other queue.
-    :param dry_run: do all of it in a transaction that is rolled back: what would be done is returned, also what cannot
-        be done is raised, and nothing stays. It takes the same locks as an installation for that time.
+    :param dry_run: install in a transaction that is rolled back, and return what would be done; raises what the
+        installation would raise. Meanwhile it holds the locks of an installation.
     """
     check({"queues": queues, "grants": grants, "queue_grants": queue_grants}, RULES)
     with conn.transaction(force_rollback=True) if dry_run else nullcontext():
@@ -159,11 +160,11 @@ def _cron_role(conn: Connection) -> str | None:
 def grant_group(conn: Connection, group: str, users: Users) -> None:
     """Make users members of a group role, named without its prefix: `publisher` for `messages_publisher`.
 
-    It can be repeated safely. Raises InvalidArgument if the group or a user does not exist, PermissionDenied if this
+    Running it again is safe. Raises InvalidArgument if the group or a user does not exist, PermissionDenied if this
     login may not grant it.
     """
-    if group not in GROUPS:
-        raise InvalidArgument(f"group role {group!r} does not exist. Give one of {', '.join(GROUPS)}.")
+    if group not in _GROUPS:
+        raise InvalidArgument(f"group role {group!r} does not exist. Give one of {', '.join(_GROUPS)}.")
     for user in _listed(users):
         try:
             conn.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(f"messages_{group}"), sql.Identifier(user)))

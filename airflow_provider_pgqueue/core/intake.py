@@ -75,8 +75,8 @@ class Intake:
     def can_exchange(self) -> bool:
         """Whether `exchange` is possible, and hinders nobody.
 
-        An error in the caller's transaction would undo it. With a max_leased nobody else leases until the commit, which
-        had better not wait for the disk.
+        In a transaction of the caller, an error would undo more than the exchange. With a max_leased nobody else can
+        lease until the commit, and that of an exchange waits for the disk.
         """
         return is_alone(self.conn) and not self.policy.counts_leases
 
@@ -113,7 +113,7 @@ class Intake:
         return [self._queue_name, max_messages, self._lease_for, self._handled_by, *self._chosen]
 
     def _fetch(self, name: str, arguments: list[Any], *, alone: bool) -> list[tuple[Any, ...]]:
-        # As client.own_transaction, for whoever has asked already whether the statement is alone.
+        # As client._own_transaction, for whoever has asked already whether the statement is alone.
         own = self.conn.transaction() if alone and self.conn.isolation_level is not None else nullcontext()
         try:
             # Binary, because the texts of moments and durations depend on settings.

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Protocol, Self, overload
+from typing import Any, Self, overload
 from uuid import UUID
 
 import psycopg
@@ -36,6 +36,7 @@ from airflow_provider_pgqueue.core.outcome import (
     text_of,
 )
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.renewal import Renewal
 from airflow_provider_pgqueue.core.verbs import Statement
 
 log = logging.getLogger(__name__)
@@ -49,8 +50,8 @@ class Lease(Sequence[Message]):
     dies loses nothing: its leases expire.
 
     `lost` has the ids whose lease a renewal or a call found lost: stop working on them. `unkept` has the ids whose
-    outcome could not be kept, so that they were archived as failed. `in_hand` has the ids that are being handled and
-    `handled` the outcomes that are not settled yet, if the holder notes them: `give_back` needs both.
+    outcome could not be kept, so that they were archived as failed. The holder may note in `in_hand` the ids that it is
+    handling, and in `handled` the outcomes that it has not settled yet: `give_back` needs both.
 
     :param conn: an autocommit connection that nothing else blocks; the lease uses it until the block ends.
     :param lease_for: how long the lease lasts after each renewal, which comes every third of this; by default as long
@@ -136,7 +137,7 @@ class Lease(Sequence[Message]):
             )
 
     def renew(self) -> None:
-        """Extend what is still held, and log a warning instead of raising if that fails or messages were lost."""
+        """Extend the lease of what is still held; if that fails or messages were lost, only log a warning."""
         try:
             self.extend()
         except LeaseLost as error:
@@ -153,7 +154,7 @@ class Lease(Sequence[Message]):
                 self._run(statement, ())
 
     def let_expire(self, messages: Collection[Message]) -> None:
-        """Renew messages no longer, and leave them to the end of their lease: the attempt counts."""
+        """Stop renewing the lease of messages; when it ends, the attempt counts."""
         self._held.difference_update(_ids(messages))
 
     def archive(
@@ -205,9 +206,9 @@ class Lease(Sequence[Message]):
             self._call(statement, ids)
 
     def give_back(self, conn: psycopg.Connection[Any]) -> None:
-        """Settle what was handled, and release what nobody began, without counting an attempt.
+        """Settle the handled messages, and release those that were not begun, without counting an attempt.
 
-        For a thread beside a handler that does not return: it uses a connection of its own.
+        To be called from another thread, with a connection of its own, while a handler does not return.
         """
         with self._calling:
             if self._token is None:
@@ -224,7 +225,7 @@ class Lease(Sequence[Message]):
                     run(conn, statement)
 
     def give_up(self, conn: psycopg.Connection[Any], reason: str) -> None:
-        """Release the rest, what is in hand; that was an attempt. Its handler has lost the lease."""
+        """Release the messages in hand too, as an attempt; the handler that still works on them has lost the lease."""
         with self._calling:
             if self._token is not None and (held := frozenset(self._held)):
                 self._held.clear()
@@ -248,10 +249,10 @@ class Lease(Sequence[Message]):
     def exchange(
         self, outcomes: Mapping[int, Outcome | None], intake: Intake, max_messages: int
     ) -> list[Message] | None:
-        """Settle the last messages of this lease and lease others in one call; return them, or None if that cannot be.
+        """Settle the last messages of this lease and lease others in one call; return those, or None if it cannot.
 
-        It cannot if it holds others too. Then nothing has happened. `lost` has the ids of those that were lost; the
-        others are archived.
+        It cannot if the lease also holds other messages, or one is to be retried. Then nothing has happened. `lost` has
+        the ids of those that were lost; the others are archived.
         """
         finals = {id_: outcome for id_, outcome in outcomes.items() if not isinstance(outcome, Retry)}
         if len(finals) < len(outcomes) or self._token is None:
@@ -290,7 +291,7 @@ class Lease(Sequence[Message]):
     def _settle_apart(
         self, ids: list[int], outcomes: Mapping[int, Outcome | None], lost: set[int], error: PgQueueError
     ) -> None:
-        """Settle by halves what one call refused, so that only the outcome that was meant is replaced."""
+        """Settle by halves what one call refused, so that only the outcome that caused it is replaced."""
         if len(ids) > 1:
             for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
                 self._settle({id_: outcomes[id_] for id_ in half}, lost)
@@ -367,44 +368,3 @@ def settlement(
 
 def _ids(messages: Collection[Message]) -> list[int]:
     return [message.id for message in messages]
-
-
-class Renewable(Protocol):
-    """What a Renewal keeps leased. Its `renew` must not raise, because nobody would see the error in the thread."""
-
-    def renew(self) -> None:
-        """Extend the lease of what is still held."""
-
-
-class Renewal:
-    """A thread that renews the lease it was given last, every third of its length, until it is closed.
-
-    It starts with the first lease. One thread serves all the leases that a loop takes, one after another.
-    """
-
-    def __init__(self) -> None:
-        self._interval = 0.0
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._lease: Renewable | None = None
-
-    def hold(self, lease: Renewable, lease_for: timedelta) -> None:
-        """Renew this lease from now on instead of the previous one, which was as long."""
-        # A third: when one renewal fails or is late, there is time for another before the lease ends.
-        self._interval = lease_for.total_seconds() / 3
-        self._lease = lease
-        if self._thread is None:
-            # A daemon, so that a process that ends does not wait for it; what it leased comes back by itself.
-            self._thread = threading.Thread(target=self._run, name="pgqueue-renewal", daemon=True)
-            self._thread.start()
-
-    def close(self) -> None:
-        """Stop the thread, and wait for a renewal in progress."""
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._ended.wait(self._interval):
-            if self._lease is not None:
-                self._lease.renew()

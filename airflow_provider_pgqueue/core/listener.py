@@ -50,9 +50,9 @@ class Listener:
     :param look: queries the database; returns how soon something will become ready, None if that is unknown.
     :param poll_interval: seconds between looks when nothing rings, each shortened at random by up to a tenth.
     :param deadline: seconds that connecting or one look may take.
-    :param min_gap: least seconds between two looks; all that rings in between leads to one look.
-    :param on_ring: called at once for each NOTIFY, by a consumer that then looks for work itself. The look comes a
-        little later, for all that rang meanwhile, and does not compete with it.
+    :param min_gap: least seconds between two looks; all rings in between lead to one look.
+    :param on_ring: called at once for each NOTIFY, by a consumer that then looks for work itself. `look` follows a
+        little later, once for all rings meanwhile, so that the two do not compete.
     :param channels: what to LISTEN to.
     :param name: who listens, for the log.
     """
@@ -175,6 +175,7 @@ class Listener:
         try:
             await asyncio.wait(
                 waits,
+                # The bell ends by itself at the end of the pause, so the second more is only for one that does not.
                 timeout=pause + 1.0 if hears else pause,
                 return_when=asyncio.FIRST_COMPLETED,
             )

@@ -16,7 +16,7 @@ class Duplicate(int):
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """In place of a body or headers that PostgreSQL holds and Python cannot read, such as a number of 5,000 digits.
+    """Stands for a body or headers that Python cannot read, such as those with a number of 5,000 digits.
 
     A Consumer rejects such a message and does not call its handler.
     """
@@ -100,7 +100,7 @@ class ReadyQueue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedQueue:
-    """A name for which somebody would wait in vain: the queue is `paused`, or there is none that the login may see."""
+    """A queue for which nobody should wait: it is `paused`, or there is none of this name that the login may see."""
 
     queue_name: str
     paused: bool
@@ -232,7 +232,7 @@ class ArchivedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageOutcome:
-    """What became of message `id`; `result` is None while it is not finished, `unknown` if this login sees no such one.
+    """What became of message `id`; `result` is None while it is unfinished, `unknown` if this login does not see it.
 
     `last_id` is the message that repeats it, if requeues were followed. `failure` is the class of the last error.
     """

@@ -70,6 +70,7 @@ def migrate(conn: psycopg.Connection[Any]) -> list[int]:
                     continue
                 conn.execute(script.text.encode())
                 if script.path == "bootstrap.sql":
+                    # Not before: it makes the table in which that is recorded.
                     found = _applied(conn)
                 elif script.version is not None:
                     conn.execute(query("install/record_migration"), [script.version, script.name])

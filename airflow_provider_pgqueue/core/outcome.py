@@ -74,7 +74,7 @@ class Retry:
 
 
 def _check(name: str, value: Any, kind: type, wanted: str) -> None:
-    """Raise a TypeError where a handler makes the outcome, so that it is an error of its message and of no other."""
+    """Raise a TypeError where a handler makes the outcome, so that it is an error of that message only."""
     if value is not None and not isinstance(value, kind):
         raise TypeError(f"{name} is of type {type(value).__name__}. Give {wanted}.")
 
@@ -108,8 +108,8 @@ def outcome_of(
 ) -> Rejected | Failed | Retry:
     """Return the outcome of a message whose handler raised, as the rule for the nearest class of the error says.
 
-    Without a rule that is Rejected for RejectMessage, else Retry after `delay`. `failure` describes the error, if it
-    was described before.
+    Without a rule, RejectMessage becomes Rejected, and all else a Retry after `delay`. `failure` describes the error,
+    if the caller has its description already.
     """
     rule = next((rules[kind] for kind in type(error).__mro__ if kind in rules), None) if rules else None
     if rule is None and isinstance(error, RejectMessage):
@@ -184,7 +184,7 @@ def describe(error: BaseException) -> dict[str, str]:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an exception, also of one that cannot say it."""
+    """Return the text of an exception, even if its `__str__` raises."""
     try:
         return str(error)
     except Exception as failed:

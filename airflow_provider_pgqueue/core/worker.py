@@ -34,9 +34,9 @@ _AFTER_NOTHING: Final = 0.01  # seconds until the next look of a worker that fou
 class Worker:
     """Handles the messages of one queue for as long as the process lives.
 
-    A NOTIFY makes it look at once; without one it looks every `poll_interval` seconds, so it depends neither on NOTIFY
-    nor on the upkeep. It opens two connections, one to work and one to listen, and opens them again when they break or
-    the server cannot write, such as a standby that is not promoted yet.
+    A NOTIFY makes it look for work at once; without one it looks every `poll_interval` seconds, so it depends neither
+    on NOTIFY nor on the upkeep. It opens two connections, one to work and one to listen. It opens them again when they
+    break, or when the server cannot write, like a standby that is not promoted yet.
     On SIGTERM and SIGINT it finishes the current message, archives what is done, releases the rest, and `run` returns.
     `kill -9` loses nothing, because the leases expire.
 

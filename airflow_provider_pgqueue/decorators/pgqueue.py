@@ -49,8 +49,8 @@ def pgqueue_task(python_callable: Callable[..., Any] | None = None, **kwargs: An
     """Make a function of a message a task that consumes a queue: `@task.pgqueue(queue_name="orders")`.
 
     The function gets each Message, or with `batches=True` lists of them, and returns None or outcomes, as for
-    `PgQueueConsumeOperator`, whose parameters are the other ones. The arguments of the call in the DAG are further
-    arguments of the function, and may be templates or results of other tasks.
+    `PgQueueConsumeOperator`, whose other parameters the decorator takes too. The arguments of the call in the DAG are
+    passed to the function after the message, and may be templates or results of other tasks.
 
     :param python_callable: the function, if the decorator is used without parentheses.
     """
@@ -104,9 +104,9 @@ def _messages_of(returned: Any) -> Iterable[Any]:
 def publish_task(python_callable: Callable[..., Any] | None = None, **kwargs: Any) -> TaskDecorator:
     """Make a function a task that publishes what it returns: `@task.pgqueue.publish(queue_name="orders")`.
 
-    A list, a tuple or an iterator is many messages, which are read as a stream; anything else is one, and None is none.
-    The result of the task and the other parameters are those of `PgQueuePublishOperator`. The arguments of the call in
-    the DAG are those of the function, and may be templates or results of other tasks.
+    A list, a tuple or an iterator is read as a stream of messages; None publishes nothing, and anything else is one
+    message. The result of the task and the other parameters are those of `PgQueuePublishOperator`. The arguments of the
+    call in the DAG are passed to the function, and may be templates or results of other tasks.
 
     :param python_callable: the function, if the decorator is used without parentheses.
     """

@@ -33,9 +33,9 @@ _LONGEST_NAME: Final = 63  # bytes that PostgreSQL keeps of application_name
 class PgQueueHook(PostgresHook):
     """Runs verbs of the queue through the connection `pgqueue_conn_id`, of type `pgqueue` or `postgres`.
 
-    Everything that `PostgresHook` supports (IAM and Azure tokens, SSL, service files) is supported. If the connection
-    goes through a pooler, its extra `listen_conn_id` names a direct one to the same database, for those who wait; the
-    extra `prepare_threshold` says whether statements are prepared, by default only without a pooler.
+    It supports everything that `PostgresHook` does (IAM and Azure tokens, SSL, service files). If the connection goes
+    through a pooler, its extra `listen_conn_id` names a direct one to the same database, on which to wait; the extra
+    `prepare_threshold` says whether statements are prepared, by default only without a pooler.
     Before its first verb the hook checks the version of the schema. Errors are PgQueueErrors.
 
     The everyday verbs are methods. `run` runs any verb of `core.verbs`: `hook.run(verbs.requeue_dead("orders"))`.
@@ -60,9 +60,9 @@ class PgQueueHook(PostgresHook):
         return conn
 
     def connect_to_listen(self) -> Connection:
-        """Return a connection, as `connect` does, which listens for the ends of messages.
+        """Return a connection that listens for the ends of messages, made as `connect` makes it.
 
-        That of `listen_conn_id` if the extra names one; through a pooler nothing is heard.
+        It is that of `listen_conn_id` if the extra names one; through a pooler no notification arrives.
         """
         direct = self.connection_extra.get("listen_conn_id")
         conn = (type(self)(direct) if direct else self).connect()
@@ -84,7 +84,7 @@ class PgQueueHook(PostgresHook):
         given = {name: value for name, value in arguments.items() if value is not None or name == "prepare_threshold"}
         return connection.conninfo_of(given)
 
-    async def aconnection_arguments(self) -> dict[str, Any]:
+    async def _aconnection_arguments(self) -> dict[str, Any]:
         """Return the arguments for `psycopg.AsyncConnection.connect` without blocking the event loop.
 
         The Airflow connection is read again each time, so that a changed password counts.
@@ -95,7 +95,7 @@ class PgQueueHook(PostgresHook):
 
     async def aconnect(self, **arguments: Any) -> psycopg.AsyncConnection[Any]:
         """Return a new autocommit async connection; `arguments` override those of the Airflow connection."""
-        return await connection.connect_async(**(await self.aconnection_arguments() | arguments))
+        return await connection.connect_async(**(await self._aconnection_arguments() | arguments))
 
     async def aconnect_to_listen(self) -> psycopg.AsyncConnection[Any]:
         """Return an async connection on which notifications arrive: that of `listen_conn_id` if the extra names one."""
@@ -184,8 +184,9 @@ class PgQueueHook(PostgresHook):
         """Lease ready messages, optionally only those that match a topic pattern and headers, for a `with` block.
 
         Without `lease_for` a lease lasts as long as the policy of the queue says.
-        The lease is renewed while the block runs. At its end what was not settled is archived as success, or released
-        if the block raised. Without `conn` the lease opens a connection of its own, which the block closes.
+        The lease is renewed while the block runs. At the end of the block, messages that were not settled are archived
+        as success, or released if the block raised. Without `conn` the lease opens a connection of its own, and closes
+        it at the end of the block.
         """
         statement = verbs.lease(
             queue_name,

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class PgQueueNotifier(BaseNotifier):
     """Publishes a message when a DAG or task calls back, for example `on_failure_callback=PgQueueNotifier(…)`.
 
-    It works in a worker, in the DAG processor, and with `await` in the triggerer, for deadlines. An error is one of the
-    callback: Airflow logs it, and the state of the run stays.
+    It works in a worker, in the DAG processor, and with `await` in the triggerer, for deadlines. Airflow logs an error
+    of a callback and does not change the state of the run.
 
     :param queue_name: the queue to publish to.
     :param message: the body, any JSON value; its texts are templates. By default an object that says which run, task

@@ -34,9 +34,8 @@ from airflow_provider_pgqueue.core.model import all_with_model, each_with_model,
 from airflow_provider_pgqueue.core.outcome import ErrorRules, Outcome
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, name_of, task_of
-from airflow_provider_pgqueue.metrics import ConsumerMetrics
 from airflow_provider_pgqueue.operators.waiting import WaitingTask
-from airflow_provider_pgqueue.origin import in_trace_of_message, in_trace_of_messages
+from airflow_provider_pgqueue.telemetry import ConsumerTelemetry
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
 if TYPE_CHECKING:
@@ -84,9 +83,9 @@ class PgQueueConsumeOperator(WaitingTask):
     The result is the number of messages by how they ended: `success`, `rejected`, `failed`, `retried`, `lost`,
     `timed_out`.
 
-    Also if the function is inside a long call, the messages that nobody began are released within a second, without an
-    attempt, and the one in hand just before Airflow kills the task. A further try of the task first releases what an
-    earlier one that was killed still holds; for those messages the attempt counts.
+    Even while the function is inside a long call, a task that is told to stop releases the messages that it has not
+    begun within a second, without an attempt, and the current one just before Airflow kills the task. The next try of
+    a killed task first releases the messages that the killed one still holds; for these the attempt counts.
 
     Airflow 3.3 now and then fails a task that resumes within seconds after it deferred, so a wait takes at least eight
     seconds, and this operator has one retry by default, which comes after five seconds.
@@ -101,23 +100,25 @@ class PgQueueConsumeOperator(WaitingTask):
     :param op_args: further arguments of the function, after the message.
     :param op_kwargs: further arguments of the function, by name.
     :param model: a pydantic model, or its name as `module:Class`, or the path of a `.json` file with a JSON Schema. A
-        message whose body does not match is rejected, without the function; with a pydantic model the function gets a
-        message whose body is an instance of it.
+        message whose body does not match is rejected before the function is called; with a pydantic model the function
+        gets a message whose body is an instance of it.
     :param batch_size: messages per lease.
     :param max_messages: stop after this many messages.
-    :param lease_for: how long a lease lasts without renewal, and so when the messages of a killed task come back; by
-        default as the policy of the queue says.
+    :param lease_for: how long a lease lasts without renewal, and so how long the messages of a killed task wait; by
+        default that of the queue's policy.
     :param handler_timeout: how long the function may take for a message, or on average for each message of a batch.
         After that the lease is no longer renewed, so that another consumer gets the message, and this task continues
-        with the others. With a limit the function runs in a thread of its own. By default as the queue's policy says.
-    :param give_up_after: fail with HandlerBroken when the function fails with one error on each of the first so many
-        messages, or on 95 % of the last 50 times as many; what is not finished is given back without counting an
+        with the others. With a limit the function runs in a thread of its own. The default is that of the queue's
+        policy.
+    :param give_up_after: fail with HandlerBroken when the function fails with the same error on each of the first so
+        many messages, or on 95 % of the last 50 times as many; unfinished messages are given back without counting an
         attempt. 0 or None never gives up.
     :param on_error: what becomes of a message whose function raises, by class of the exception; `Rejected`, `Failed` or
         `Retry(…)`, as for `core.Consumer`. Without a rule the message is delivered again after the queue's back-off.
-    :param fail_on_failed: fail the task, after all is settled, when so many messages failed, or if it is a float such
-        a share of what was handled: whose function raised, returned Failed or exceeded its time, whether they are
-        delivered again or not. By default 1.0, so a task all of whose messages failed is not green. None never fails.
+    :param fail_on_failed: fail the task, after all messages are settled, if at least this many of them failed; a float
+        is a share of those that were handled. A message counts as failed if its function raised, returned Failed or
+        exceeded its time, even if it is delivered again. The default of 1.0 fails a task all of whose messages failed;
+        None never fails it.
     """
 
     template_fields: Sequence[str] = ("queue_name", "op_args", "op_kwargs", "topic", "headers", "pgqueue_conn_id")
@@ -178,11 +179,11 @@ class PgQueueConsumeOperator(WaitingTask):
         _check_call(apply_function or apply_function_batch, op_args, op_kwargs or {})
 
     def execute(self, context: Context) -> dict[str, int]:
-        """Consume what is ready; with `wait_for_messages` wait if there is nothing."""
+        """Consume ready messages; with `wait_for_messages` wait if there are none."""
         return self._consume(context, fruitless=0)
 
     def execute_complete(self, context: Context, event: Any = None, fruitless: int = 0) -> dict[str, int]:
-        """Consume what the trigger saw; wait again, longer each time, if there is nothing left to lease."""
+        """Consume what the trigger saw; if nothing is left to lease, wait again, longer each time."""
         return self._consume(context, fruitless)
 
     def _consume(self, context: Context, fruitless: int) -> dict[str, int]:
@@ -190,7 +191,7 @@ class PgQueueConsumeOperator(WaitingTask):
         # Not in __init__: Airflow copies operators, and an Event cannot be copied.
         self._stopping = threading.Event()
         self._finished = threading.Event()
-        self._metrics = ConsumerMetrics(self.queue_name)
+        self._telemetry = ConsumerTelemetry(self.queue_name)
         consumer = self._consumer(name_of(context))
         self._hook = PgQueueHook(self.pgqueue_conn_id)
         breaker = consumer.breaker()
@@ -202,7 +203,7 @@ class PgQueueConsumeOperator(WaitingTask):
                     max_messages=self.max_messages,
                     stop=self._stopping.is_set,
                     on_lease=self._hold,
-                    on_batch=self._metrics.note_batch,
+                    on_batch=self._telemetry.note_batch,
                     breaker=breaker,
                 )
         finally:
@@ -221,13 +222,10 @@ class PgQueueConsumeOperator(WaitingTask):
             read = load_model(self.model)
             handle = handle and each_with_model(handle, read)
             handle_batch = handle_batch and all_with_model(handle_batch, read)
-        handle = handle and in_trace_of_message(handle)
-        handle_batch = handle_batch and in_trace_of_messages(handle_batch)
-        metrics = self._metrics
         return Consumer(
             queue_name=self.queue_name,
-            handle=handle and metrics.timed(handle),
-            handle_batch=handle_batch and metrics.timed(handle_batch),
+            handle=handle and self._telemetry.watched(handle),
+            handle_batch=handle_batch and self._telemetry.batch_watched(handle_batch),
             batch_size=self.batch_size,
             lease_for=self.lease_for,
             handler_timeout=self.handler_timeout,
@@ -249,7 +247,7 @@ class PgQueueConsumeOperator(WaitingTask):
             )
 
     def on_kill(self) -> None:
-        """Finish the current message and release the others; also while the function is inside a long call."""
+        """Finish the current message and release the others, even while the function is inside a long call."""
         if self._stopping is None or self._stopping.is_set():
             return
         self._stopping.set()
@@ -266,7 +264,7 @@ class PgQueueConsumeOperator(WaitingTask):
 
     def _hold(self, lease: Lease) -> None:
         self._lease = lease
-        self._metrics.note_lease(lease)
+        self._telemetry.note_lease(lease)
 
     def _take_over(self, context: Context, conn: psycopg.Connection[Any]) -> None:
         """Release what an earlier try of this task still holds, for example because it was killed."""

@@ -33,30 +33,30 @@ class PgQueueDispatchOperator(WaitingTask):
     """Starts a DAG run for each message, or batch of messages, which is finished when its run is.
 
     The tasks of the run get the messages with `get_messages(context)` of `airflow_provider_pgqueue.dispatch`; the
-    run's `conf` has their ids, and no bodies. They stay leased while the run is queued or running, for hours. The run
-    succeeds: its messages are archived as success. It fails: they are delivered again after the back-off of the
-    queue, to another run, and archived as failed after their last attempt; with `on_failure="fail"` at once. It is
-    deleted: they are delivered again, and the attempt counts.
+    run's `conf` has their ids, and no bodies. The messages stay leased while the run is queued or running, even for
+    hours. If the run succeeds, they are archived as success. If it fails, they are delivered to another run after the
+    back-off of the queue, or archived as failed after their last attempt, with `on_failure="fail"` after the first. If
+    it is deleted, they are delivered again, and the attempt counts.
 
-    A run that is cleared finishes what still waits, and dismisses what had died; if another run, for the next attempt,
-    has the messages, its `get_messages` fails.
+    A run that is cleared finishes its messages that still wait, and dismisses those that had died. If the run of their
+    next attempt has them, its `get_messages` fails.
 
     The id of a run is made of queue, message and attempt, and each dispatch is recorded before its run starts: whatever
-    dies, no message is lost, and none has two runs for one attempt. What became of the runs is learned from Airflow by
-    this operator, by its trigger while it waits, by `PgQueueReconcileOperator`, and at once by a listener in the
-    scheduler. If none of them sees a run alive for `lease_for`, its messages are delivered again.
+    dies, no message is lost, and none has two runs for one attempt. The ends of runs are noticed by this operator, by
+    its trigger while it waits, by `PgQueueReconcileOperator`, and at once by a listener in the scheduler. If none of
+    them sees a run alive for `lease_for`, its messages are delivered again.
 
-    The result is a number of dispatches: `started`, and by how earlier ones were found to have ended: `success`,
-    `failed`, `lost`.
+    The result has numbers of dispatches: how many were `started`, and how many earlier ones were found to have ended as
+    `success`, `failed` or `lost`.
 
-    The arguments for queue, choice of messages and waiting are those of `WaitingTask`; while it waits, its trigger
-    keeps the dispatches true.
+    The arguments for queue, choice of messages and waiting are those of `WaitingTask`; while the operator waits, its
+    trigger does what `PgQueueReconcileOperator` does.
 
     :param trigger_dag_id: the DAG that finishes the messages. While it is paused it gets none.
-    :param batch_size: the most messages for one run.
-    :param group_by: give a run messages of one `topic` or `reference` only.
-    :param max_open: the most runs under way, for this queue and DAG, whoever started them.
-    :param on_failure: `retry` or `fail`.
+    :param batch_size: the largest number of messages for one run.
+    :param group_by: give a run only messages with the same `topic` or `reference`.
+    :param max_open: the largest number of runs under way for this queue and DAG, whoever started them.
+    :param on_failure: what a failed run does to its messages: `retry` or `fail`.
     :param conf: more `conf` for the runs.
     :param lease_for: how long the messages stay leased after somebody last saw the run alive; at most 12 hours.
     """
@@ -96,11 +96,11 @@ class PgQueueDispatchOperator(WaitingTask):
         self.check_written()
 
     def execute(self, context: Context) -> dict[str, int]:
-        """Start what may be started; with `wait_for_messages` wait if there is nothing."""
+        """Start runs for ready messages, up to `max_open`; with `wait_for_messages` wait if there are none."""
         return self._dispatch(context, fruitless=0)
 
     def execute_complete(self, context: Context, event: Any = None, fruitless: int = 0) -> dict[str, int]:
-        """Start what the trigger saw; wait again, longer each time, if there is nothing left."""
+        """Start runs for what the trigger saw; if nothing is left, wait again, longer each time."""
         return self._dispatch(context, fruitless)
 
     def _dispatch(self, context: Context, fruitless: int) -> dict[str, int]:
@@ -144,7 +144,7 @@ class PgQueueReconcileOperator(QueueTask):
     two dispatchers, or where no dispatcher waits. Runs that were recorded and never started are started by the next
     dispatcher.
 
-    The result is a number of dispatches: by how they ended, `success`, `failed`, `lost`, and `unstarted`.
+    The result has numbers of dispatches: how many ended as `success`, `failed` or `lost`, and how many are `unstarted`.
 
     :param queue_name: only those of this queue.
     :param trigger_dag_id: only those of this DAG.

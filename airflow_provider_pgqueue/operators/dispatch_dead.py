@@ -32,21 +32,21 @@ class PgQueueDispatchDeadOperator(QueueTask):
     "ids"}}`, and no bodies. A `PgQueueRepairOperator` or `PgQueueRequeueOperator` in it takes
     `ids="{{ dag_run.conf['pgqueue']['ids'] }}"`. Its id is made of queue, fingerprint and the number of the dispatch,
     which is recorded before the run starts: whatever dies, no message has two runs. A cause has one run at a time;
-    what dies of it meanwhile gets the next one.
+    messages that die of it meanwhile go to the next run.
 
-    A run that failed, or was deleted, is followed by another one with what has no remedy yet, after `retry_after`,
-    which doubles each time up to a day. What a run that succeeded left dead is meant to stay so, and gets no other.
+    If a run fails or is deleted, another one gets its messages that have no remedy yet, after `retry_after`, which
+    doubles each time up to a day. Messages that a successful run left dead stay dead, and get no other run.
 
     Schedule the DAG of this operator by an asset watcher with a `PgQueueDeadMessageTrigger`, or by time: each run also
-    learns what became of earlier ones. The result is a number of dispatches: `started`, and by how earlier ones were
-    found to have ended: `success`, `failed`, `lost`.
+    notices how earlier ones ended. The result has numbers of dispatches: how many were `started`, and how many earlier
+    ones were found to have ended as `success`, `failed` or `lost`.
 
     :param queue_name: the queue whose dead messages are handed over.
     :param trigger_dag_id: the DAG that remedies them. While it is paused it gets none.
     :param results: only messages with these results: `failed`, `rejected`, `lock_expired`, `expired`; None takes all.
-    :param max_requeues: leave messages that were requeued this many times before: they die again and again.
-    :param batch_size: the most messages for one run.
-    :param max_open: the most runs under way, for this queue and DAG, whoever started them.
+    :param max_requeues: leave out messages that were requeued this many times before, and died each time.
+    :param batch_size: the largest number of messages for one run.
+    :param max_open: the largest number of runs under way for this queue and DAG, whoever started them.
     :param retry_after: the pause after a run that failed; at most a day.
     :param conf: more `conf` for the runs.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.

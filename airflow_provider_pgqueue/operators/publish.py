@@ -6,14 +6,13 @@ import dataclasses
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import psycopg
 from airflow.providers.common.compat.sdk import XComArg
-from jinja2 import Environment, TemplateNotFound
 
 from airflow_provider_pgqueue.completion import COMPLETION_RULES, WAIT_TIMEOUT, AwaitsMessages
 from airflow_provider_pgqueue.core import verbs
@@ -32,13 +31,12 @@ from airflow_provider_pgqueue.core.argument import (
 )
 from airflow_provider_pgqueue.core.argument import parameters as some_parameters
 from airflow_provider_pgqueue.core.client import run, to_json
-from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, translate
+from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import Duplicate
-from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, task_of
-from airflow_provider_pgqueue.metrics import note_published
-from airflow_provider_pgqueue.origin import origin_of
+from airflow_provider_pgqueue.operators.rows import QueryRows, names_file, text_of_file
+from airflow_provider_pgqueue.telemetry import note_published, origin_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -47,7 +45,7 @@ _FEW: Final = 100
 _SAY_EVERY: Final = 5.0  # seconds
 _LONGEST_KEY: Final = 255  # characters
 # A text, because None means no key and the default has to survive the serialization of the DAG.
-OF_THE_TASK: Final = "<the task's identity>"
+_OF_THE_TASK: Final = "<the task's identity>"
 
 
 class PgQueuePublishOperator(AwaitsMessages):
@@ -55,32 +53,31 @@ class PgQueuePublishOperator(AwaitsMessages):
 
     By default everything is published in one transaction, under a dedup key that is the same for all tries of the task:
     a task that fails has published nothing, and a retry after a success that Airflow did not hear of does not publish
-    again.
-    The result is `{"queue_name", "published", "first_id", "last_id"}`; also `ids` if there are at most a hundred, and
-    `duplicate_of`, the first message of an earlier try, if there was one. Bodies are neither logged nor put into XCom.
-    A datetime, date or time in a body becomes its ISO text, a UUID or Decimal its text.
+    again. The result is `{"queue_name", "published", "first_id", "last_id"}`, with `ids` if there are at most a
+    hundred, and with `duplicate_of`, the first message of an earlier try, if there was one. Bodies are neither logged
+    nor put into XCom. A datetime, date or time in a body becomes its ISO text, and a UUID or Decimal its text.
 
-    With `wait_for_completion` the task ends when its messages, at most a hundred, are finished: request and reply. The
-    result then has their `outcomes`; a message that ended as anything but success fails the task, without a retry, with
-    its id, result and class of error. The task waits five seconds in the worker, then in the triggerer. A further try
-    of the task publishes nothing, and waits for what an earlier try published. The login needs the role
-    `messages_observer` too.
+    With `wait_for_completion` the task ends when its messages, at most a hundred, are finished (request and reply). The
+    result then has their `outcomes`. A message that ended as anything but success fails the task, without a retry, with
+    its id, result and class of error. The task waits five seconds in the worker, then in the triggerer. Another try of
+    the task publishes nothing, and waits for what an earlier try published. The login also needs the role
+    `messages_observer`.
 
     :param queue_name: the queue to publish to.
-    :param message: one body, any JSON value; its texts are templates. What they make is not stored by Airflow and not
-        shown under Rendered Template. JSON null is `messages=[None]`.
+    :param message: one body, any JSON value; the texts in it are templates. What they render to is not stored by
+        Airflow, nor shown under Rendered Template. To publish JSON null, give `messages=[None]`.
     :param messages: bodies as a list, or the result of another task that is a list, or a function without parameters
         that returns any iterable, which is read as a stream. They are not templates.
-    :param sql: a query, or the name of a file with one, which ends in `.sql` and is a template; each row is a body, as
-        an object with the columns as keys. If `message` is its only column, the value of that is the body.
+    :param sql: a query, or the name of a file with one, which ends in `.sql` and is a template. Each row becomes a
+        body: an object with the columns as keys, or if `message` is the only column, its value.
     :param parameters: the parameters of `sql`.
-    :param sql_conn_id: where `sql` runs, a PostgreSQL; by default on the database of the queue.
+    :param sql_conn_id: the connection on which `sql` runs, to a PostgreSQL; by default that of the queue.
     :param batch_size: messages per round trip.
     :param one_transaction: False commits each batch, so that consumers can begin before the end; a retry continues with
         the first batch that was not published, so the messages must come in the same order again.
     :param priority: from -100 to 100; higher is leased first.
     :param delay: make the messages ready only after this time.
-    :param visible_at: make them ready only from this moment on.
+    :param visible_at: make the messages ready only from this moment on.
     :param expires_in: archive the messages as `expired` if nobody handled them by then.
     :param headers: an object kept beside each body.
     :param origin: add the headers `airflow`, which names the task, and `traceparent`, if the task is traced.
@@ -91,12 +88,11 @@ class PgQueuePublishOperator(AwaitsMessages):
         identity of the task without the number of the try, so that clearing the task does not publish again within the
         window either. None publishes in every try.
     :param dedup_window: how long the key is remembered; by default the window of the queue.
-    :param on_conflict: what happens to a single `message` whose key is remembered: `skip` it, or `replace` the one that
-        was published before, as long as nobody leased it.
+    :param on_conflict: what happens to a single `message` whose key is remembered: `skip` it, or let it `replace` the
+        one that was published before, unless that has been leased.
     :param wait_for_completion: end when the messages are finished.
     :param wait_timeout: fail the task when that takes longer in the triggerer.
-    :param follow_requeues: wait for the message that repeats one that died; a dead one is waited for until it is
-        requeued or dismissed.
+    :param follow_requeues: when a message dies, wait until it is dismissed, or requeued and the new one is finished.
     :param with_output: add the `output` that the handler returned to each outcome, and so to XCom.
     :param poll_interval: seconds between looks while waiting when no notification arrives.
     :param deferrable: False waits in a worker, for installations without a triggerer.
@@ -165,10 +161,10 @@ class PgQueuePublishOperator(AwaitsMessages):
         expires_in: timedelta | None = None,
         headers: Mapping[str, Any] | None = None,
         origin: bool = True,
-        reference: str | None = OF_THE_TASK,
+        reference: str | None = _OF_THE_TASK,
         topic: str | None = None,
         group_key: str | None = None,
-        dedup_key: str | None = OF_THE_TASK,
+        dedup_key: str | None = _OF_THE_TASK,
         dedup_window: timedelta | None = None,
         on_conflict: str = "skip",
         wait_for_completion: bool = False,
@@ -215,47 +211,20 @@ class PgQueuePublishOperator(AwaitsMessages):
             XComArg.apply_upstream_relationship(self, messages)
 
     def prepare_template(self) -> None:
-        """Load the query if `sql` names a file, when the DAG is parsed: a missing file is an error of the DAG."""
-        if self._is_file():
-            self._sql_name, self.sql = f"sql {self.sql!r}", self._source(self.get_template_env())
+        """Load the query while the DAG is parsed, if `sql` names a file: a missing file is an error of the DAG."""
+        if isinstance(self.sql, str) and names_file(self.sql):
+            self._sql_name, self.sql = f"sql {self.sql!r}", text_of_file(self.sql, self.get_template_env())
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Publish, and return how many and their ids."""
-        self.check_rendered()
-        self._check_source()
-        if self._is_file():
-            # In a mapped task, whose arguments are known only now.
-            self._sql_name = f"sql {self.sql!r}"
-            self.sql = self.render_template(self._source(self.get_template_env()), context)
-        if isinstance(self.messages, XComArg):
-            self._check_upstream(self.messages)
-            self.messages = self.messages.resolve(context)
-            self._check_source()
-        self._take_identity(context)
-        published = _Published(self.queue_name)
-        started = said = time.monotonic()
+        self._take_arguments(context)
+        began_at = time.monotonic()
         # Without the number of the try: a retry after a lost success finds the key, and publishes nothing.
-        key = task_of(context) if self.dedup_key == OF_THE_TASK else self.dedup_key
-        in_one = self.one_transaction
-        with PgQueueHook(self.pgqueue_conn_id).connect() as conn, conn.transaction() if in_one else nullcontext():
-            for number, batch in enumerate(self._batches()):
-                # The key is that of the first message; it commits together with the others of its batch.
-                with conn.transaction():
-                    published.add(self._publish(conn, batch, self._key(key, number)))
-                if self.wait_for_completion and len(published.awaited) > _FEW:
-                    raise InvalidArgument(
-                        f"more than {_FEW} messages, and wait_for_completion is True",
-                        "Nothing was published. Map the task, or count the results of a reference instead.",
-                    )
-                if in_one and published.duplicate_of and not self.wait_for_completion:
-                    break
-                if time.monotonic() - said >= _SAY_EVERY:
-                    said = time.monotonic()
-                    self._say(published.count, "so far", said - started)
+        published = self._publish_all(task_of(context) if self.dedup_key == _OF_THE_TASK else self.dedup_key)
+        self._say(published.count, "in all", began_at)
         self.message_ids = published.awaited
-        self._say(published.count, "in all", time.monotonic() - started)
-        note_published(self.queue_name, published.count)
         self.lineage_rows = published.count
+        note_published(self.queue_name, published.count)
         if published.duplicate_of is not None:
             self.log.info("published before, from message %s on: not again", published.duplicate_of)
         if self.wait_for_completion and published.awaited:
@@ -273,14 +242,48 @@ class PgQueuePublishOperator(AwaitsMessages):
         """Return what was published, and what became of it."""
         return {**(summary or {}), "outcomes": self._finished(ids)}
 
-    def _take_identity(self, context: Context) -> None:
-        if self.reference == OF_THE_TASK:
+    def _take_arguments(self, context: Context) -> None:
+        """Complete the arguments with what is known only now, and check that."""
+        self.check_rendered()
+        self._check_source()
+        if self.sql is not None and names_file(self.sql):
+            # In a mapped task.
+            self._sql_name = f"sql {self.sql!r}"
+            self.sql = self.render_template(text_of_file(self.sql, self.get_template_env()), context)
+        if isinstance(self.messages, XComArg):
+            self._check_upstream(self.messages)
+            self.messages = self.messages.resolve(context)
+            self._check_source()
+        if self.reference == _OF_THE_TASK:
             self.reference = task_of(context)
         headers = {**(origin_of(context) if self.origin else {}), **(self.headers or {})}
         # For this header the database rings when the message is finished.
         self._headers = headers | ({"awaited": True} if self.wait_for_completion else {})
 
-    def _say(self, count: int, when: str, seconds: float) -> None:
+    def _publish_all(self, key: str | None) -> _Published:
+        """Publish all batches under a key, each in a transaction of its own or all in one."""
+        published = _Published(self.queue_name)
+        began_at = said_at = time.monotonic()
+        in_one = self.one_transaction
+        with PgQueueHook(self.pgqueue_conn_id).connect() as conn, conn.transaction() if in_one else nullcontext():
+            for number, batch in enumerate(self._batches()):
+                # The key is that of the first message; it commits together with the others of its batch.
+                with conn.transaction():
+                    published.add(self._publish(conn, batch, self._key(key, number)))
+                if self.wait_for_completion and len(published.awaited) > _FEW:
+                    raise InvalidArgument(
+                        f"more than {_FEW} messages, and wait_for_completion is True",
+                        "Nothing was published. Map the task, or count the results of a reference instead.",
+                    )
+                if in_one and published.duplicate_of and not self.wait_for_completion:
+                    break
+                if time.monotonic() - said_at >= _SAY_EVERY:
+                    said_at = time.monotonic()
+                    self._say(published.count, "so far", began_at)
+        return published
+
+    def _say(self, count: int, when: str, began_at: float) -> None:
+        seconds = time.monotonic() - began_at
         self.log.info("published to queue %s %s: %d in %.1f s", self.queue_name, when, count, seconds)
 
     def _check_source(self) -> None:
@@ -307,66 +310,17 @@ class PgQueuePublishOperator(AwaitsMessages):
                 "Give messages to expand, or set the dependency with >>.",
             )
 
-    def _is_file(self) -> bool:
-        return isinstance(self.sql, str) and self.sql.endswith(".sql")
-
-    def _source(self, environment: Environment) -> str:
-        if environment.loader is None:
-            raise InvalidArgument(f"sql is {self.sql!r}, and the task is in no DAG", "Give the query itself.")
-        try:
-            return environment.loader.get_source(environment, str(self.sql))[0]
-        except TemplateNotFound as error:
-            raise InvalidArgument(
-                f"sql is {self.sql!r}, and there is no such file",
-                "Put it beside the file of the DAG, or in its template_searchpath.",
-            ) from error
-
     def _batches(self) -> Iterator[list[str]]:
         """Yield bodies as JSON texts, a batch at a time."""
         if self.sql is not None:
-            yield from self._rows(self.sql)
+            conn_id = self.sql_conn_id or self.pgqueue_conn_id
+            rows = QueryRows(self.sql, self.parameters, conn_id=conn_id, name=self._sql_name)
+            yield from rows.batches(self.batch_size)
             return
         bodies: Any = [self.message] if self.messages is None else self.messages
         texts = map(to_json, bodies() if callable(bodies) else bodies)
         while batch := list(islice(texts, self.batch_size)):
             yield batch
-
-    def _rows(self, sql: str) -> Iterator[list[str]]:
-        source = PgQueueHook(self.sql_conn_id or self.pgqueue_conn_id)
-        rows_as_json = query("rows_as_json").decode().replace("%s", sql.strip().rstrip(";"))
-        # A cursor of the server, so that the rows need not fit into memory; it lives in a transaction.
-        with source.connect(check=False) as conn, conn.transaction(), conn.cursor("pgqueue_publish") as cursor:
-            with self._query_errors():
-                cursor.execute(rows_as_json.encode(), self.parameters)
-            while rows := self._fetch(cursor):
-                yield [text for (text,) in rows]
-
-    def _fetch(self, cursor: psycopg.ServerCursor[Any]) -> list[Any]:
-        with self._query_errors():
-            return cursor.fetchmany(self.batch_size)
-
-    @contextmanager
-    def _query_errors(self) -> Iterator[None]:
-        """Raise an InvalidArgument with the SQLSTATE for what is wrong with the query, and nothing that quotes a row.
-
-        What another try may cure stays a ConnectionFailed.
-        """
-        try:
-            yield
-        except TypeError as error:
-            raise InvalidArgument(f"parameters do not match sql: {error}") from None
-        except psycopg.Error as error:
-            if isinstance(known := translate(error), ConnectionFailed):
-                raise known from error
-            state = f"{type(error).__name__}, SQLSTATE {error.sqlstate}" if error.sqlstate else type(error).__name__
-            # Of the others the text may quote a value: invalid input syntax for type integer: "…".
-            named = (error.diag.message_primary or "").splitlines() if (error.sqlstate or "").startswith("42") else []
-            text = f": {named[0]}" if named else ""
-            conn_id = self.sql_conn_id or self.pgqueue_conn_id
-            raise InvalidArgument(
-                f"{self._sql_name} failed on connection {conn_id!r} ({state}){text}",
-                "Run the query by hand to see all that the server says.",
-            ) from None
 
     def _key(self, key: str | None, number: int) -> str | None:
         """Return the dedup key of a batch: of the first one only, if all are one transaction."""

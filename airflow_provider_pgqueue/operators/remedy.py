@@ -1,4 +1,4 @@
-"""What the operators that repair and requeue dead messages have in common."""
+"""What the operators that repair or requeue dead messages have in common."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from airflow_provider_pgqueue.core.argument import (
 )
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, task_of
-from airflow_provider_pgqueue.metrics import note_remedies
 from airflow_provider_pgqueue.task import QueueTask
+from airflow_provider_pgqueue.telemetry import note_remedies
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -42,7 +42,7 @@ def _outcomes(value: Any) -> str | None:
 
 
 class RemedyTask(QueueTask):
-    """Chooses dead messages, requeues or dismisses them, and returns how many ended how.
+    """Chooses dead messages, requeues or dismisses them, and returns what became of how many.
 
     A task that is killed and tried again gives each message one remedy: the run is named after the task instance. A
     task that is told to stop finishes the current message, gives the others back and fails, so that a retry continues.
@@ -63,15 +63,15 @@ class RemedyTask(QueueTask):
     :param headers: only messages whose headers contain these.
     :param since: only messages that died at this moment or later.
     :param until: only messages that died before this moment.
-    :param max_messages: the most messages, oldest first, over all tries of the task.
-    :param max_requeues: leave messages that were requeued this many times before.
-    :param max_per_second: the most messages per second.
+    :param max_messages: at most this many messages, oldest first, in all tries of the task together.
+    :param max_requeues: leave out messages that were requeued this many times before.
+    :param max_per_second: at most this many messages per second.
     :param canary: requeue this many first, and the others only if fewer than `stop_when_failing` percent die again.
     :param stop_when_failing: percentage of the canary that must die again for the run to stop.
     :param canary_wait: how long the canary may take; the run stops if it is not finished by then.
     :param delay: make requeued messages ready only after this time.
     :param batch_size: messages per lease.
-    :param lease_for: how long a lease lasts without renewal, and so when the messages of a killed task come back.
+    :param lease_for: how long a lease lasts without renewal, and so how long the messages of a killed task wait.
     :param fail_on: outcomes, such as `["raised", "invalid"]`, that fail the task at its end, without a retry, if any
         message had one.
     :param dry_run: say what would be done, and change nothing.
@@ -177,7 +177,7 @@ class RemedyTask(QueueTask):
         """Return what says what becomes of each message, and what checks the bodies."""
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Repair dead messages, and return how many ended how."""
+        """Repair dead messages, and return what became of how many."""
         self.check_rendered()
         self._said = time.monotonic()
         with PgQueueHook(self.pgqueue_conn_id).connect() as conn:

@@ -25,7 +25,7 @@ class PgQueueRepairOperator(RemedyTask):
     or `KEEP`, `LEAVE` or `Dismiss(reason)` of `airflow_provider_pgqueue.core`. Whatever it returns or raises concerns
     that message alone. A dry run calls it, too.
 
-    Which messages, how carefully, and the result: as `RemedyTask` says.
+    The arguments for the choice of messages and the pace, and the result, are those of `RemedyTask`.
 
     :param function: called with each dead message; a function, or its name as `package.module:function`.
     :param validator: called with each body that would be published, returns what is wrong or None; a function, its

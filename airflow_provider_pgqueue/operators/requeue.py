@@ -14,11 +14,11 @@ _CURABLE: Final = ("failed", "lock_expired")
 class PgQueueRequeueOperator(RemedyTask):
     """Publishes dead messages again, unchanged and under new ids.
 
-    Which messages, how carefully, and the result: as `RemedyTask` says.
+    The arguments for the choice of messages and the pace, and the result, are those of `RemedyTask`.
 
     :param results: by default `failed` and `lock_expired`, because rejected messages would only be rejected again;
-        with a `cause`, `fingerprints` or `ids` all.
-    :param max_messages: the most messages to requeue, oldest first, over all tries of the task.
+        with a `cause`, `fingerprints` or `ids` all results.
+    :param max_messages: requeue at most this many messages, oldest first, in all tries of the task together.
     """
 
     def __init__(

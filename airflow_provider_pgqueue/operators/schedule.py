@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 class PgQueueScheduleOperator(QueueTask):
     """Makes the database publish a message at each tick of a cron expression, whether Airflow runs or not.
 
-    It can be repeated safely; run it again after a change. The result is `{"schedule_name", "new"}`. The body is
-    neither logged nor put into XCom. Needs pg_cron, or PgQueueUpkeepOperator every minute.
+    Running it again is safe, and after a change necessary. The result is `{"schedule_name", "new"}`. The body is
+    neither logged nor put into XCom. Schedules need pg_cron, or PgQueueUpkeepOperator every minute.
 
     :param schedule_name: the name of the schedule; the rule for queue names applies.
     :param cron: minute, hour, day of month, month, day of week; or @hourly, @daily, @weekly, @monthly, @yearly.
     :param queue_name: the queue to publish to.
-    :param message: the body of each message; its texts are templates, rendered when this task runs, not at the ticks.
-        What they make is not stored by Airflow and not shown under Rendered Template.
+    :param message: the body of each message; the texts in it are templates, rendered when this task runs, not at the
+        ticks. What they render to is not stored by Airflow, nor shown under Rendered Template.
     :param time_zone: the time zone that `cron` is read in, such as Europe/Berlin.
     :param priority: from -100 to 100; higher is leased first.
     :param headers: an object kept beside each body; `schedule` and `tick` are added.

@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 
 class PgQueueSetupOperator(QueueTask):
-    """Installs or upgrades the schema, creates queues, and lets pg_cron do the upkeep where there is one.
+    """Installs or upgrades the schema, creates queues, and lets pg_cron do the upkeep where it is available.
 
-    It can be repeated safely; run it after every upgrade. The result has `schema_version`, `migrations_applied`,
+    Running it again is safe; run it after every upgrade. The result has `schema_version`, `migrations_applied`,
     `queues_created` and `upkeep_mode`: `pg_cron`, or `airflow` if PgQueueUpkeepOperator has to run every minute.
 
     :param queues: names, or dicts with the arguments of `verbs.create_queue`, such as
         `{"queue_name": "orders", "max_attempts": 3}`, which also change a queue that exists; a text is one name.
     :param cron: True fails where there is no pg_cron; False removes its jobs; None uses it if it is available.
-    :param cron_role: the login that pg_cron does the upkeep as; by default that of the connection, or if it is a
-        superuser `messages_cron`, which is made if it is missing.
-    :param roles: True fails if the group roles cannot be created; False creates none; None creates them if it may.
+    :param cron_role: the login as which pg_cron does the upkeep; by default that of the connection, or if that is a
+        superuser `messages_cron`, which is created if it is missing.
+    :param roles: True fails if the group roles cannot be created; False creates none; None creates them if possible.
     :param grants: users by group role, such as `{"publisher": ["shop"], "consumer": ["packer"]}`; the users must exist.
     :param queue_grants: users by queue and privilege (publish, consume, observe), such as
         `{"orders": {"consume": ["packer"]}}`; those users reach no other queue.
-    :param dry_run: change nothing: do it in a transaction that is rolled back, and return what would be done. What
-        cannot be done fails the task as it would without. Meanwhile it takes the locks of an installation.
+    :param dry_run: install in a transaction that is rolled back, and return what would be done. The task fails where
+        the installation would. Meanwhile it holds the locks of an installation.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 

@@ -51,8 +51,8 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
     :param pipeline: the name, as in `python -m airflow_provider_pgqueue.spark --help`.
     :param arguments: its arguments, in the words of Python and of the command line: `{"queue": "orders", "function":
         "packing:pack", "parallelism": 4}`. True is a flag, a list repeats the option.
-    :param run_id: the name of the run; by default made of the DAG run and the task. Of more than 250 characters the
-        first are kept, and a hash of all.
+    :param run_id: the name of the run; by default made of the DAG run and the task. A name of more than 250 characters
+        is cut, and ends with a hash.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     :param send_connection: False where the driver finds the database by itself, through `PGQUEUE_DSN` or a service
         file. Needed for YARN, Kubernetes and deploy mode `cluster`, where Spark would show the environment in its

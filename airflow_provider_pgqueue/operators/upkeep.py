@@ -10,22 +10,22 @@ from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, text, truth
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.metrics import note_status
 from airflow_provider_pgqueue.task import QueueTask
+from airflow_provider_pgqueue.telemetry import note_status
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
 class PgQueueUpkeepOperator(QueueTask):
-    """Archives what expired, rings again for what waits, makes partitions, publishes what is due by a schedule.
+    """Archives expired messages, rings again for waiting ones, makes partitions, and publishes the due schedules.
 
-    The result has the counts; `scheduled` is that of the messages of schedules. Any number may run at once: each tick
-    of a schedule is published once. Only schedules depend on it; everything else is correct without it, only later.
+    The result has the counts, `scheduled` that of the messages of schedules. Any number may run at once: each tick of a
+    schedule is published once. Only schedules depend on it; everything else works without it, but later.
 
     :param skip_if_pg_cron: skip the task where pg_cron does the upkeep.
-    :param with_metrics: report the numbers of all queues to Airflow's metrics first, also where pg_cron does the
-        upkeep; the login needs the role `messages_observer` for that.
+    :param with_metrics: report the numbers of all queues to Airflow's metrics first, even where pg_cron does the
+        upkeep; this needs the role `messages_observer`.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
@@ -52,7 +52,7 @@ class PgQueueUpkeepOperator(QueueTask):
         self.check_written()
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Publish what is due and do the upkeep once."""
+        """Publish the due schedules and do the upkeep once."""
         self.check_rendered()
         hook = PgQueueHook(self.pgqueue_conn_id)
         with hook.connect() as conn:

@@ -1,4 +1,4 @@
-"""What the operators have in common that handle what is ready, or wait for it."""
+"""What the operators that handle ready messages, or wait for some, have in common."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 
 
 class WaitingTask(QueueTask):
-    """Handles what is ready in a queue; if nothing is, it may wait in the triggerer, without a worker slot.
+    """Handles the ready messages of a queue; if there are none, it may wait in the triggerer, without a worker slot.
 
     :param queue_name: the queue.
     :param topic: only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
@@ -64,10 +64,10 @@ class WaitingTask(QueueTask):
 
     @abstractmethod
     def _trigger(self, ring_after: float) -> BaseTrigger:
-        """Return what waits; it rings after so many seconds at the earliest."""
+        """Return the trigger that waits; it rings after so many seconds at the earliest."""
 
     def _wait(self, fruitless: int) -> None:
-        """Defer, after so many waits that ended with nothing to do."""
+        """Defer, after this many waits that ended with nothing to do."""
         # Others may hold what is ready, in a way that nobody sees: each wait for nothing makes the next one longer.
         longest = max(self.poll_interval, SAFE_TO_RESUME)
         self.defer(

@@ -21,7 +21,7 @@ _BATCH: Final = 500
 _LAST_SECONDS: Final = 3.0  # that a task waits at its end, because its process ends with it
 
 
-class StateSettings(NamedTuple):
+class _StateSettings(NamedTuple):
     """What the configuration says."""
 
     queue_name: str
@@ -41,19 +41,19 @@ class StateSettings(NamedTuple):
 
 
 class _State(NamedTuple):
-    settings: StateSettings
+    settings: _StateSettings
     body: dict[str, Any]
 
 
 @cache
-def settings() -> StateSettings | None:
+def settings() -> _StateSettings | None:
     """Return what the configuration says, read once; None if it names no queue."""
     from airflow.providers.common.compat.sdk import conf
 
     queue_name = conf.get("pgqueue", "states_queue", fallback="").strip()
     if not queue_name:
         return None
-    return StateSettings(
+    return _StateSettings(
         queue_name,
         conf.get("pgqueue", "states_conn_id", fallback="pgqueue_default").strip(),
         frozenset(_words(conf.get("pgqueue", "states_of", fallback="dag_run"))),

@@ -34,21 +34,21 @@ def sensor_timeout(value: Any) -> str | None:
 class DoorbellSensor(QueueTask, BaseSensorOperator):
     """Waits in the triggerer for work in a queue, and ends there: it holds no worker slot and needs none to end.
 
-    It looks first, and succeeds at once if there is work. Its result is the doorbell: numbers and no messages; the
-    next task leases them. The result is JSON text, because Airflow 3.3 stores the result of a task that a trigger ends
+    It looks first, and succeeds at once if there is work. Its result is the doorbell: numbers, but no messages; the
+    next task leases those. It is JSON text, because Airflow 3.3 stores the result of a task that a trigger ends
     as text. `timeout`, `soft_fail` and the other parameters are those of `BaseSensorOperator`.
 
-    A sensor with `outlets`, an `on_success_callback` or a `post_execute` ends in a worker, because a triggerer does
-    nothing about those. It then waits for at least eight seconds, and has one retry by default, because Airflow now and
+    A sensor with `outlets`, an `on_success_callback` or a `post_execute` ends in a worker, because a triggerer ignores
+    these. It then waits for at least eight seconds, and has one retry by default, because Airflow now and
     then fails a task that resumes sooner.
 
-    A queue that does not exist, or is paused, is a warning in the log: the sensor waits for it.
+    If the queue does not exist or is paused, the sensor logs a warning and waits for it.
 
     :param queue_name: the queue to wait for.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     :param poll_interval: seconds between looks when no notification arrives.
-    :param deferrable: False looks in a worker, every `poke_interval`, by default that is `poll_interval`, for
-        installations without a triggerer.
+    :param deferrable: False looks in a worker, for installations without a triggerer, every `poke_interval`, which by
+        default is `poll_interval`.
     """
 
     template_fields: Sequence[str] = ("queue_name", "pgqueue_conn_id")

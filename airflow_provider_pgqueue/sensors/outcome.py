@@ -34,22 +34,21 @@ def _message_id(value: Any) -> str | None:
 
 
 class PgQueueOutcomeSensor(AwaitsMessages, BaseSensorOperator):
-    """Waits until a message is finished, whoever published it; the result names its outcome.
+    """Waits until a message is finished, whoever published it, and returns its outcome.
 
     A success ends the sensor with `{"message_id", "queue_name", "result", "attempts"}`, as JSON text; anything else
     fails it, without a retry, with the id, the result and the class of the error. It waits five seconds in the worker,
-    then in the triggerer, which also ends it. A message that is delivered again is waited for. The login needs the role
-    `messages_observer`.
+    then in the triggerer, which also ends it. A message that will be delivered again is not finished. The login needs
+    the role `messages_observer`.
 
     A success rings for the sensor if the message was published with the header `awaited`, as
-    `PgQueuePublishOperator(wait_for_completion=True)` does; else the sensor finds it by looking.
+    `PgQueuePublishOperator(wait_for_completion=True)` does; otherwise the sensor polls.
 
     `timeout`, `soft_fail` and the other parameters are those of `BaseSensorOperator`.
 
     :param message_id: the id of the message, or the result of a `PgQueuePublishOperator` that published one, such as
         `publish.output`.
-    :param follow_requeues: wait for the message that repeats it when it dies; a dead one is waited for until it is
-        requeued or dismissed.
+    :param follow_requeues: when the message dies, wait until it is dismissed, or requeued and the new one is finished.
     :param with_output: add the `output` that the handler returned to the result, and so to XCom.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     :param poll_interval: seconds between looks when no notification arrives.

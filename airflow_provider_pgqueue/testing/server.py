@@ -18,8 +18,8 @@ from airflow_provider_pgqueue.testing import SetupError, server_user
 from airflow_provider_pgqueue.testing.binaries import Binaries, installed
 from airflow_provider_pgqueue.testing.ports import free_port, is_free
 
-FAST_AND_UNSAFE: Final[dict[str, str | int]] = {"fsync": "off", "full_page_writes": "off"}
-LONGEST_SOCKET_PATH: Final = 100  # the system allows 107 bytes, and the server adds .s.PGSQL.<port>
+_FAST_AND_UNSAFE: Final[dict[str, str | int]] = {"fsync": "off", "full_page_writes": "off"}
+_LONGEST_SOCKET_PATH: Final = 100  # the system allows 107 bytes, and the server adds .s.PGSQL.<port>
 
 
 class Server:
@@ -52,7 +52,7 @@ class Server:
     @property
     def socket_directory(self) -> Path:
         """Where the Unix socket is: beside the data, or in a short path if that one is too long."""
-        if len(os.fsencode(self.directory)) + len("/.s.PGSQL.65535.lock") <= LONGEST_SOCKET_PATH:
+        if len(os.fsencode(self.directory)) + len("/.s.PGSQL.65535.lock") <= _LONGEST_SOCKET_PATH:
             return self.directory
         return server_user.temporary(self.directory)
 
@@ -149,7 +149,7 @@ class Server:
             "port": port,
             "unix_socket_directories": str(self.socket_directory),
         }
-        return own if self.durable else own | FAST_AND_UNSAFE
+        return own if self.durable else own | _FAST_AND_UNSAFE
 
     def _pg_ctl(self, action: str, *options: str) -> None:
         self._run("pg_ctl", "-D", str(self.data), action, *options)

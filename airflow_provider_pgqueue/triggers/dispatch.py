@@ -17,7 +17,7 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
 from airflow_provider_pgqueue.dispatch import reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.metrics import note_dispatches
+from airflow_provider_pgqueue.telemetry import note_dispatches
 from airflow_provider_pgqueue.triggers.hub import rings
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
@@ -28,11 +28,11 @@ _LOOK_WHEN_FULL: Final = 5.0
 
 
 class PgQueueDispatchTrigger(PgQueueMessageTrigger):
-    """Waits for a deferred `PgQueueDispatchOperator`, and keeps its dispatches true meanwhile.
+    """Waits for a deferred `PgQueueDispatchOperator`, and meanwhile reconciles its dispatches with their runs.
 
     Fires when there are messages and fewer than `max_open` dispatches, or a run that was never started. Every half
     minute it asks Airflow for the states of the runs, renews the leases of those that are alive, and ends the
-    dispatches of the others, with a connection that it holds only for that. It never leases.
+    dispatches of the others, over a connection that it holds only for that. It never leases.
 
     :param dag_id: the DAG of the runs.
     :param max_open: how many dispatches may be open.

@@ -37,9 +37,9 @@ class InvalidTriggerArgument(InvalidArgument, TypeError):
 class DoorbellTrigger(BaseEventTrigger):
     """Fires doorbells: events that say in numbers that a queue has work. It never leases.
 
-    For an asset watcher it never ends: it fires again and again, and a failure is logged and tried again after growing
-    pauses. For a deferred task it fires once, and the task resumes with the doorbell; with `end_task` the task ends in
-    the triggerer, with the doorbell as its result.
+    For an asset watcher it never ends: it fires again and again, and after a failure it logs the error and tries again
+    after growing pauses. For a deferred task it fires once, and the task resumes with the doorbell; with `end_task`
+    the task ends in the triggerer, with the doorbell as its result.
 
     :param queue_name: the queue to wait for.
     :param pgqueue_conn_id: the Airflow connection. All triggers of a triggerer share one session per connection.
@@ -47,10 +47,10 @@ class DoorbellTrigger(BaseEventTrigger):
     :param ring_every: seconds after which a watcher rings again if the work that it rang for is still there. Doubles
         each time that nothing has changed, up to 30 times this value.
     :param end_task: end the waiting task in the triggerer instead of resuming it in a worker; a watcher ignores it.
-    :param with_result: False ends it without a result.
+    :param with_result: False ends the task without a result.
     :param ring_after: seconds that a waiting task waits in any case.
-    :param for_task: say that a task waits. A triggerer knows it without that; `dag.test()` does not, and what is
-        beyond repair has to be raised there instead of tried again.
+    :param for_task: True if a task waits. A triggerer knows that anyway, but `dag.test()` does not, where an error that
+        no retry cures has to be raised.
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {

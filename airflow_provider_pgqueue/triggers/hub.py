@@ -31,7 +31,7 @@ from airflow_provider_pgqueue.core.errors import (
 )
 from airflow_provider_pgqueue.core.listener import CHANNELS, Listener
 from airflow_provider_pgqueue.core.message import ClosedQueue
-from airflow_provider_pgqueue.metrics import note_doorbell
+from airflow_provider_pgqueue.telemetry import note_doorbell
 from airflow_provider_pgqueue.triggers.watch import Doorbell, Watch
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 _REFUSED: Final = re.compile(r"authentication failed|no password supplied|pg_hba\.conf|FATAL: .* does not exist")
 _WRONG_TYPE: Final = ("42883", "42846", "42804")  # undefined function, cannot coerce, datatype mismatch
-FINISHED: Final = "message_finished"
+_FINISHED: Final = "message_finished"
 _MIN_GAP: Final = 0.2  # seconds between two looks
 _LINGER: Final = 5.0  # seconds that the connection stays after the last has left, against churn
 _UNKNOWN_AGAIN: Final = 2.0  # seconds until a queue that does not exist is looked for again
@@ -131,7 +131,7 @@ class _Hub:
             self._connect,
             self._look,
             min_gap=_MIN_GAP,
-            channels=(*CHANNELS, FINISHED),
+            channels=(*CHANNELS, _FINISHED),
             name=f"Airflow connection {conn_id!r}",
         )
         self._pump: asyncio.Task[None] | None = None

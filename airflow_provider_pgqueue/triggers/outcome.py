@@ -25,15 +25,15 @@ def _ids(value: Any) -> str | None:
 class PgQueueOutcomeTrigger(BaseTrigger):
     """Fires once, when all these messages are finished: `{"outcomes": [{"message_id", "queue_name", "result", …}]}`.
 
-    It looks in the tables first, so that a triggerer that was killed costs time only, and again at each notification.
-    A message that is delivered again is not finished.
+    It looks in the tables first, so that a killed triggerer costs only time, and again at each notification.
+    A message that will be delivered again is not finished.
 
     :param ids: the messages.
     :param pgqueue_conn_id: the Airflow connection. All triggers of a triggerer share one session per connection.
     :param poll_interval: seconds between looks when no notification arrives.
     :param follow_requeues: wait for the message that repeats a dead one.
     :param end_task: if all are a success, end the task in the triggerer, with the outcome of the first as its result.
-    :param with_result: False ends it without a result.
+    :param with_result: False ends the task without a result.
     :param ring_after: seconds before which the task does not resume in a worker.
     """
 

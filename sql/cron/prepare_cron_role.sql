@@ -23,4 +23,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.prepare_cron_role(text) IS
-    'Makes a login that may do the upkeep, if there is no such role. PQ004: the role may not log in, or not do the upkeep.';
+    'Makes a login that may do the upkeep, if there is no such role. PQ004: the role exists and may not log in, or may not do the upkeep.';

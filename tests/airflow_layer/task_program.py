@@ -19,11 +19,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from airflow_provider_pgqueue.core import Message, Outcome, Rejected, Retry, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.metrics import ConsumerMetrics, note_dispatches
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
+from airflow_provider_pgqueue.telemetry import ConsumerTelemetry, note_dispatches
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
 
@@ -76,7 +76,7 @@ def main() -> None:
     PgQueueRequeueOperator(task_id="requeue", queue_name="orders", results=["rejected"]).execute(context)
     PgQueueUpkeepOperator(task_id="upkeep", with_metrics=True).execute(context)
     note_dispatches("orders", "pack", hook.run(verbs.open_dispatches("orders")))
-    ConsumerMetrics("orders").note_batch({"lost": 2})
+    ConsumerTelemetry("orders").note_batch({"lost": 2})
 
 
 if __name__ == "__main__":

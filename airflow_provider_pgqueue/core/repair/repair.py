@@ -1,4 +1,4 @@
-"""A repair of dead messages: which, how, and how carefully."""
+"""A repair of dead messages: which ones, with which function, and at what pace."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Repair:
     file of a JSON Schema.
 
     `queue_name`, `results`, `fingerprints`, `ids`, `reference`, a `topic` pattern, `headers` that theirs contain, and
-    the time in which they died, `since` to before `until`, choose the messages, None for any. `cause`, in place of
+    the time in which they died, from `since` to before `until`, choose the messages; None is any. `cause`, in place of
     results and fingerprints, is a fingerprint, or a cause of `messages.triage_causes()`.
 
-    At most `max_messages` are repaired, oldest first and at most `max_per_second`;
-    messages that were requeued `max_requeues` times before are left.
+    At most `max_messages` are repaired, oldest first, and at most `max_per_second`. Messages that were requeued
+    `max_requeues` times before are left out.
 
     With a `canary` this many messages are requeued first, and the others only if fewer than `stop_when_failing`
     percent of the canary died again. The run stops if the canary is not finished within `canary_wait`.
@@ -102,15 +102,15 @@ class Repair:
         stop: Callable[[], bool] = lambda: False,
         on_batch: Callable[[Counter[str]], None] = lambda outcomes: None,
     ) -> Summary:
-        """Repair dead messages in this process, and return how many ended how, with at most a hundred ids of each.
+        """Repair dead messages in this process; return how many had which end, with at most a hundred ids of each.
 
         `requeued` and `dismissed` count all tries of this run. The other messages stay dead: `left` (by the function or
         `max_requeues`), `invalid` (a body that the validator or PostgreSQL refuses), `raised` (the function raised an
         error), `lost` and `held` (another process has them), `remedied` (another process was faster). `stopped` says
         why the run ended early, or is None.
 
-        A run that is killed and repeated gives each message one remedy: what was leased can be leased again after
-        `lease_for`. A dry run calls the function and changes nothing.
+        A run that is killed and repeated gives each message one remedy: the messages that the killed run had leased can
+        be leased again after `lease_for`. A dry run calls the function and changes nothing.
 
         :param conn: an autocommit connection that nothing else uses meanwhile.
         :param stop: return True to end the run after the current message; the rest of its batch is given back.

@@ -41,8 +41,9 @@ def lease_dead(
 ) -> Statement[list[DeadMessage]]:
     """Lease dead messages without a remedy under one new token, oldest first; with a `fingerprint`, of one cause.
 
-    With `max_requeues` only those that were requeued fewer times; with `topic` a pattern that theirs matches, with
-    `headers` what theirs contain. They died from `since` on and before `until`.
+    With `max_requeues`, only those that were requeued fewer times; with a `topic` pattern, only those whose topic
+    matches it; with `headers`, only those whose headers contain them; with `since` and `until`, only those that died
+    from the one moment on and before the other.
     """
     return Statement("lease_dead", _prepared(dict(locals())), messages_of(DeadMessage), _TYPES)
 
@@ -141,8 +142,8 @@ def requeue_dead(
 ) -> Statement[list[Requeued]]:
     """Requeue dead messages in one call; which ones, see `lease_dead`.
 
-    Without `results`, `fingerprint` and `ids` those that ended as `failed` or `lock_expired`. Messages that were
-    requeued `max_requeues` times before stay dead.
+    Without `results`, `fingerprint` and `ids`, it takes those that ended as `failed` or `lock_expired`. Messages that
+    were requeued `max_requeues` times before stay dead.
     """
     return Statement("requeue_dead", _prepared(dict(locals())), list_of(Requeued), _TYPES)
 
@@ -180,7 +181,7 @@ def dead_trend(
     step: timedelta | None = None,
     max_causes: int = 100,
 ) -> Statement[list[Row]]:
-    """Return of which causes messages died, most deaths first, with their number in each step; by default of a day."""
+    """Return the causes of death, most deaths first, with the number in each step; by default those of a day."""
     return Statement("dead_trend", dict(locals()), _trends)
 
 

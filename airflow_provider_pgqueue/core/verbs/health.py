@@ -23,7 +23,7 @@ def metrics(
 ) -> Statement[list[Row]]:
     """Return the metrics as Prometheus names them, one row for each series; with `names` only those.
 
-    The queues named, or the oldest `max_queues`, have series of their own; the rest is summed up as `other`.
+    The named queues, or the oldest `max_queues`, have series of their own; all others are summed up as `other`.
     """
     arguments = {
         "max_queues": max_queues,

@@ -33,7 +33,7 @@ def lease(
 ) -> Statement[list[Message]]:
     """Lease up to `max_messages` ready messages under one new token: highest priority first, then oldest.
 
-    With a `topic` pattern only messages whose topic it matches, with `headers` only those whose headers contain them.
+    With a `topic` pattern, only messages whose topic matches it; with `headers`, only those whose headers contain them.
     Raises QueuePaused for a paused queue.
     """
     arguments = dict(locals()) | {"headers": None if headers is None else to_json(headers)}
@@ -179,7 +179,7 @@ def release(
 
 
 def release_held_by(queue_name: str, holder: str) -> Statement[int]:
-    """Release what a consumer that is gone still holds, as if its leases had expired, and return how many there were.
+    """Release what a consumer that is gone still holds, as if its leases had expired; return the number of messages.
 
     The attempt counts: one of the messages may be why it is gone. `holder` is its `locked_by`, or the beginning of that
     up to a slash. Whoever still works under such a lease has lost it. Reads the whole queue.

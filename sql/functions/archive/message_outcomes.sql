@@ -30,4 +30,4 @@ AS $$
      ORDER BY e.id
 $$;
 COMMENT ON FUNCTION messages.message_outcomes(bigint[], boolean, boolean) IS
-    'What became of messages, by id: result is NULL while one is not finished, and unknown if there is none that this login may observe. With follow_requeues last_id is the latest message that repeats it, and a dead one without a remedy is not finished. failure is the class of the error; output what the handler returned, only on demand.';
+    'What became of messages, by id: result is NULL while a message is not finished, and unknown if there is none that this login may observe. With follow_requeues, last_id is the latest message that repeats it, and a dead one without a remedy is not finished. failure is the class of the error; output, only on demand, is what the handler returned.';

@@ -39,4 +39,4 @@ BEGIN
      ORDER BY d.archived_at, d.id LIMIT dead_ids.max_messages;
 END $$;
 COMMENT ON FUNCTION messages.dead_ids(text, text[], text[], integer, integer, bigint[], text, text, jsonb, timestamptz, timestamptz) IS
-    'The ids of dead messages without a remedy, oldest first, leased ones too; only those that were requeued fewer than max_requeues times, with this reference, a topic that matches the pattern and headers that contain these, and that died from since on and before until. PQ001: unknown queue; PQ004: bad argument.';
+    'The ids of dead messages without a remedy, oldest first, including leased ones; only those that were requeued fewer than max_requeues times, have this reference, a topic that matches the pattern and headers that contain these, and died at since or later and before until. PQ001: unknown queue; PQ004: bad argument.';

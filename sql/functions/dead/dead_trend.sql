@@ -72,4 +72,4 @@ BEGIN
      ORDER BY c.died DESC, c.fingerprint;
 END $$;
 COMMENT ON FUNCTION messages.dead_trend(text, timestamptz, timestamptz, interval, integer) IS
-    'The causes of which messages died from since (a day ago) to until (now), most deaths first: how many died in each step, how many have no remedy now (counted up to 10000), when the cause was first and last seen, to the minute, the text of its errors with # for numbers and ? for quotations, and the newest messages. trend: new (only in the last quarter), growing, steady or fading. A fingerprint other stands for the rare causes of minutes with more than twenty. PQ004: bad step, or too many.';
+    'The causes of death from since (a day ago) to until (now), most deaths first: how many messages died in each step, how many have no remedy now (counted up to 10000), when the cause was first and last seen, to the minute, the text of its errors with # for numbers and ? for quotations, and the newest messages. trend: new (only in the last quarter), growing, steady or fading. A fingerprint other stands for the rare causes of minutes with more than twenty. PQ004: bad step, or too many.';

@@ -10,4 +10,4 @@ BEGIN
     RETURNING d.id;
 END $$;
 COMMENT ON FUNCTION messages.extend_dead(uuid, bigint[], interval) IS
-    'Makes leases of dead messages last lease_for from now and returns the ids; an id that is missing was lost. PQ004: bad duration.';
+    'Makes leases of dead messages end lease_for from now, and returns the ids; an id that is missing was lost. PQ004: bad duration.';

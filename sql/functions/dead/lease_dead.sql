@@ -65,4 +65,4 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.lease_dead(text, integer, interval, text, text[], text, bigint[], integer, text, text, jsonb, timestamptz, timestamptz) IS
-    'Leases dead messages without a remedy under one fresh lock_token, oldest first; only those that were requeued fewer than max_requeues times; with this reference, a topic that matches the pattern and headers that contain these; that died from since on and before until. NULL stands for any. PQ001: unknown queue; PQ004: bad argument.';
+    'Leases dead messages without a remedy under one fresh lock_token, oldest first; only those that were requeued fewer than max_requeues times, have this reference, a topic that matches the pattern and headers that contain these, and died at since or later and before until. NULL stands for any. PQ001: unknown queue; PQ004: bad argument.';

@@ -73,4 +73,4 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.dispatch_dead(text, text, integer, integer, text[], integer, interval, text) IS
-    'Gives the dead messages of each cause that nobody has leased, and that were requeued fewer than max_requeues times, to a run of a DAG, at most batch_size, oldest first, records a dispatch for each run, and returns them; the caller starts the runs. A cause has one run at a time, and a message one run, until that failed or was lost; then another after retry_after, which doubles each time up to a day. At most max_open of a queue and DAG are open at once. PQ001: unknown queue; PQ004: bad argument.';
+    'Gives the dead messages of each cause to a run of a DAG, at most batch_size, oldest first, records a dispatch for each run, and returns the dispatches; the caller starts the runs. Leaves out messages that somebody has leased, or that were requeued max_requeues times. A cause has one run at a time. A message has one run; if that fails or is lost, it gets another after retry_after, which doubles each time up to a day. At most max_open of a queue and DAG are open at once. PQ001: unknown queue; PQ004: bad argument.';

@@ -10,4 +10,4 @@ BEGIN
     RETURN FOUND;
 END $$;
 COMMENT ON FUNCTION messages.start_dispatch(bigint) IS
-    'Records that the run of a dispatch exists: if it is gone later, somebody deleted it. Returns whether that is news.';
+    'Records that the run of a dispatch exists: if it is gone later, somebody deleted it. Returns whether that was not recorded before.';

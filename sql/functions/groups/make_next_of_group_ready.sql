@@ -71,4 +71,4 @@ BEGIN
     RETURN false;
 END $$;
 COMMENT ON FUNCTION messages.make_next_of_group_ready(text, text, bigint) IS
-    'Makes the next message of a group ready whose head was this message, or which has none if it is NULL; true if there was a next message.';
+    'Makes the next message ready in a group whose head was this message (if it is NULL, in a group without a head); true if there was a next message.';

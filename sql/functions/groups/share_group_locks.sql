@@ -21,4 +21,4 @@ BEGIN
     RETURN busy;
 END $$;
 COMMENT ON FUNCTION messages.share_group_locks(bigint[]) IS
-    'Takes locks of groups together with other publishers, and returns those that a transaction keeps which finished the last message of such a group. Waits for some milliseconds at most.';
+    'Takes locks of groups, shared with other publishers. Returns those that it did not get, because a transaction that finished the last message of such a group holds them. Waits for some milliseconds at most.';

@@ -35,4 +35,4 @@ BEGIN
     RETURN started;
 END $$;
 COMMENT ON FUNCTION messages.start_groups(text, text[], bigint[]) IS
-    'Makes these messages the heads of groups that have none, and returns the groups in which it did; the others have a head by now, or another transaction is starting them. Waits for some milliseconds at most.';
+    'Makes these messages the heads of groups that have none, and returns the groups that got a head; the others have one by now, or another transaction is starting them. Waits for some milliseconds at most.';

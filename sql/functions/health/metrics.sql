@@ -86,4 +86,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.metrics(integer, text[], text[]) IS
-    'The metrics as Prometheus names them, one row for each series: of the queues named, or of the oldest max_queues; the rest, and a queue called other, is summed up as other. With names only those metrics, and no more work than they need. PQ004: max_queues out of range.';
+    'The metrics as Prometheus names them, one row for each series: for the named queues, or the oldest max_queues; all others, and a queue that is called other, are summed up as other. With names, only those metrics, for no more work than they need. PQ004: max_queues out of range.';

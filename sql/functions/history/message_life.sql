@@ -61,4 +61,4 @@ BEGIN
       FROM life l ORDER BY l.at NULLS LAST, l.place;
 END $$;
 COMMENT ON FUNCTION messages.message_life(bigint) IS
-    'What is recorded of one message, in the order of time and without its body: published, or published again for other_id; delayed; leased by actor until; dispatched to a run; the last error; archived; requeued as other_id, or dismissed. Nothing for a message that is unknown, or in a queue that this login may not observe. Earlier attempts leave only their number and the last error; runs are known for 30 days after their end.';
+    'What is recorded of one message, in the order of time and without its body: published, or published again for other_id; delayed; leased by actor until; dispatched to a run; the last error; archived; requeued as other_id, or dismissed. No row for a message that is unknown, or in a queue that this login may not observe. Of earlier attempts only the number and the last error are known; runs are known for 30 days after their end.';

@@ -20,6 +20,7 @@ BEGIN
     IF num_nonnulls(archive.outcomes, archive.output, archive.failure) > 0 THEN
         PERFORM messages.check_outcomes(archive.outcomes, archive.output, archive.failure);
     END IF;
+    -- Not now(), here and wherever a lease is judged: the caller's transaction may have begun before the lease ended.
     RETURN QUERY
     WITH mine AS (
         DELETE FROM messages.message m

@@ -19,7 +19,7 @@ DECLARE
     idle    smallint[];
     known   boolean := false;
 BEGIN
-    -- As in lease: docs/decisions/0005-hot-statements.md
+    -- As in lease, which explains the marks and sweeps: docs/decisions/0005-hot-statements.md
     FOR level IN
         SELECT q.paused, q.max_attempts, p.priority, p.band, p.low_water AS low_water_mark,
                'epoch'::timestamptz + pg_sequence_last_value(p.low_water) * interval '1 us' AS low_water,

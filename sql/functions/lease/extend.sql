@@ -12,4 +12,4 @@ BEGIN
     RETURNING m.id;
 END $$;
 COMMENT ON FUNCTION messages.extend(uuid, bigint[], interval) IS
-    'Makes leases last lease_for from now, or the lease_for of the queue if it is NULL, and returns the ids; an id that is missing was lost. PQ004: bad duration.';
+    'Makes leases end lease_for from now (by default the lease_for of the queue), and returns the ids; an id that is missing was lost. PQ004: bad duration.';

@@ -89,7 +89,8 @@ BEGIN
             SELECT l.id, l.queue_name, l.message, l.headers, l.reference, l.topic, l.group_key, l.priority, l.attempts,
                    level.max_attempts, l.requeues, l.created_at, l.lock_token, l.lock_expires_at
               FROM leased l
-             -- Evaluated once: what lies before the first of these is finished, so the next lease need not look there.
+             -- Evaluated once: what lies before the first of these is finished, so the next lease need not look there. The
+             -- mark stays 5 ms behind, for publishes that commit after their visible_at; later ones are found by a sweep.
              WHERE (SELECT CASE WHEN min(visible_at) > from_at + interval '0.2 ms' AND moment > from_at + interval '5.2 ms'
                                      -- Not back to where others have looked while this call waited for a processor.
                                      AND ('epoch'::timestamptz + pg_sequence_last_value(level.low_water_mark) * interval '1 us'
@@ -141,4 +142,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.lease(text, integer, interval, text, text, jsonb) IS
-    'Leases up to max_messages ready messages under one fresh lock_token, highest priority and oldest first; only those whose topic matches the pattern and whose headers contain the ones given. Counts an attempt. PQ001: unknown queue; PQ002: paused; PQ004: bad argument.';
+    'Leases up to max_messages ready messages under one fresh lock_token, highest priority first, then oldest; only those whose topic matches the pattern and whose headers contain the ones given. Counts an attempt. PQ001: unknown queue; PQ002: paused; PQ004: bad argument.';

@@ -51,4 +51,4 @@ BEGIN
       FROM held h JOIN messages.queue q ON q.queue_name = h.queue_name;
 END $$;
 COMMENT ON FUNCTION messages.lease_named(text, text, integer, interval, text) IS
-    'Leases like lease, but once for each name, of which every login has its own: a repeated call extends and returns those messages of the name that are still leased, and never others. Two concurrent calls get the same messages. PQ001: unknown queue; PQ002: paused; PQ004: bad argument, or the name is in use for another queue.';
+    'Leases like lease, but only once for each name; every login has names of its own. A repeated call extends and returns those messages of the name that are still leased, never others. Two concurrent calls get the same messages. PQ001: unknown queue; PQ002: paused; PQ004: bad argument, or the name is in use for another queue.';

@@ -56,4 +56,4 @@ BEGIN
                                          coalesce(release.details, 'released after its last attempt'), failure => release.failure);
 END $$;
 COMMENT ON FUNCTION messages.release(uuid, bigint[], interval, boolean, text, jsonb, boolean) IS
-    'Gives leased messages back, now or after a delay or the back-off of the queue, and returns the ids; an id that is missing was lost. Keeps the error of failure, or else details, as last_error. After its last attempt a message is archived as failed instead, with details and failure. count_attempt => false gives the attempt back: "come back later". PQ004: bad delay or failure.';
+    'Gives leased messages back, now or after a delay or the back-off of the queue, and returns the ids; an id that is missing was lost. Keeps the error of failure, or else details, as last_error. After its last attempt a message is archived as failed instead, with details and failure. count_attempt => false takes the attempt off the count, for work that should merely be done later. PQ004: bad delay or failure.';

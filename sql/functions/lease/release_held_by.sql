@@ -25,4 +25,4 @@ BEGIN
     RETURN released;
 END $$;
 COMMENT ON FUNCTION messages.release_held_by(text, text) IS
-    'Releases at once what a consumer that is gone still holds, as if its leases had expired, and returns how many there were; the attempt counts, because one of them may be why it is gone: all leases whose locked_by is holder, or begins with holder and a slash. Whoever still works under one of them has lost it. Reads the whole queue. PQ001: unknown queue; PQ004: bad holder.';
+    'Releases at once what a consumer that is gone still holds, as if its leases had expired, and returns how many messages there were. These are all leases whose locked_by is holder, or begins with holder and a slash. The attempt counts, because one of the messages may be why the consumer is gone. Whoever still works under such a lease has lost it. Reads the whole queue. PQ001: unknown queue; PQ004: bad holder.';

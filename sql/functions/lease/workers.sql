@@ -54,4 +54,4 @@ BEGIN
      ORDER BY 3 DESC, 6 DESC, 1, 2;
 END $$;
 COMMENT ON FUNCTION messages.workers(text, interval) IS
-    'Who leases now or finished something in the last while, by the name that each gave itself: how many messages it holds, since when and until when, and how many it finished, of how many of them died. Looks at the first 10,000 messages of a queue, fewer where there are many queues. PQ001: unknown queue; PQ004: a period of less than a second or more than a day.';
+    'Who leases now or finished something within the period, by the name that each gave itself: how many messages it holds, since when and until when, how many it finished, and how many of those died. Looks at the first 10,000 messages of a queue, fewer where there are many queues. PQ001: unknown queue; PQ004: a period of less than a second or more than a day.';

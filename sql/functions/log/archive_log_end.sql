@@ -20,4 +20,4 @@ AS $$
       LEFT JOIN holder ON true
 $$;
 COMMENT ON FUNCTION messages.archive_log_end() IS
-    'Where the archive as a log ends now: all transactions before the horizon have ended, so everything that they archived can be read and nothing can appear before it. Also the cluster and database, where the archive begins, the place up to which messages are gone, and the transaction that holds the horizon back.';
+    'Where the archive as a log ends now: all transactions before the horizon have ended, so everything that they archived can be read, and nothing can appear before it later. Also returns the cluster and database, where the archive begins, the place up to which messages were removed, and the transaction that holds the horizon back.';

@@ -72,4 +72,4 @@ BEGIN
     RETURN after.rows;
 END $$;
 COMMENT ON FUNCTION messages.drop_archive_partition(text, jsonb) IS
-    'Drops a closed archive partition if the manifest of its export, with the md5 of what each of its files was read back to have, covers and equals it; returns how many messages it had. 55P03: it is in use, try again. PQ004: no such partition, not closed, not its manifest, or an isolation level other than read committed. PQ013: it differs from the manifest. PQ014: it has dead messages without a remedy. PQ015: it belongs to another role.';
+    'Drops a closed archive partition if the manifest of its export covers and equals it, by the md5 of what was read back from each of its files; returns how many messages it had. 55P03: it is in use, try again. PQ004: no such partition, not closed, not its manifest, or an isolation level other than read committed. PQ013: it differs from the manifest. PQ014: it has dead messages without a remedy. PQ015: it belongs to another role.';

@@ -79,4 +79,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, boolean, interval, interval, interval, interval, text, integer, bigint, interval) IS
-    'Changes the policy of a queue, also for the messages already in it; NULL keeps a value; 0 lifts max_leased, max_depth, retention and handler_timeout. The first max_leased waits some seconds for the transactions that leased from the queue, so that they count; what plain SQL leases in a transaction that is still open does not count. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that leased, or changes the queue, stayed open.';
+    'Changes the policy of a queue, even for the messages already in it; NULL keeps a value; 0 lifts max_leased, max_depth, retention and handler_timeout. The first max_leased waits some seconds for the transactions that leased from the queue, so that they count; what plain SQL leases in a transaction that is still open does not count. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that leased, or changes the queue, stayed open.';

@@ -9,4 +9,4 @@ BEGIN
     RETURN messages.run_summary(begin_run.run_id, begin_run.pipeline);
 END $$;
 COMMENT ON FUNCTION messages.begin_run(text, text) IS
-    'Records that a run of a pipeline starts; returns its summary if it has finished before, else NULL. Each login has names of its own. PQ004: no name, or the name of another pipeline''s run.';
+    'Records that a run of a pipeline starts; returns its summary if it has already finished, else NULL. Each login has names of its own. PQ004: no name, or the name of another pipeline''s run.';

@@ -47,4 +47,4 @@ BEGIN
     RETURN recorded;
 END $$;
 COMMENT ON FUNCTION messages.record_traffic(text, jsonb) IS
-    'Records counted buckets and returns how many were new or grew. Of two counts of one bucket the one with more messages stays, so that the same or older numbers change nothing. Durations in microseconds. PQ004: an unknown run, or a bucket that is not whole or has not ended.';
+    'Records counted buckets and returns how many were new or grew. Of two counts of one bucket the one with more messages is kept, so that the same or older numbers change nothing. Durations in microseconds. PQ004: an unknown run, or a bucket that is not whole or has not ended.';

@@ -10,4 +10,4 @@ BEGIN
     RETURN true;
 END $$;
 COMMENT ON FUNCTION messages.begin_sweep(regclass, timestamptz) IS
-    'Whether this session may sweep, because the mark is still what it saw; the others go on without for a second, also if this one fails.';
+    'Whether this session may sweep, because the mark is still what it saw; the others do without a sweep for a second, even if this one fails.';

@@ -34,4 +34,4 @@ EXCEPTION WHEN lock_not_available THEN
     RETURN resting;
 END $$;
 COMMENT ON FUNCTION messages.suspend_futile_autovacuum(interval, bigint) IS
-    'Switches autovacuum of the messages and of the archive''s current partition off while a session holds a snapshot for so long that it could remove nothing, and on again afterwards; true while it is off.';
+    'Switches off autovacuum of the messages and of the archive''s current partition while a session holds a snapshot for so long that it could remove nothing, and on again afterwards; true while it is off.';

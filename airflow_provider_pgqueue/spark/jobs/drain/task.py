@@ -21,10 +21,10 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.errors import HandlerBroken, InvalidArgument, InvalidMessage, PgQueueError
 from airflow_provider_pgqueue.core.function import load_function
-from airflow_provider_pgqueue.core.lease import Renewal
 from airflow_provider_pgqueue.core.message import LeasePolicy, Message
 from airflow_provider_pgqueue.core.outcome import Rejected, Retry, describe, outcome_of
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.renewal import Renewal
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.drain.held import Batches, BatchFunction, Raised, TableLease, held
 from airflow_provider_pgqueue.spark.source.outcomes import Outcomes, archive

@@ -1,0 +1,48 @@
+"""Keeps leases from ending while their messages are handled."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Protocol
+
+
+class Renewable(Protocol):
+    """Something that a Renewal keeps leased. `renew` must not raise: in the thread nobody would see the error."""
+
+    def renew(self) -> None:
+        """Extend the lease of what is still held."""
+
+
+class Renewal:
+    """A thread that renews the lease it was given last, every third of its length, until it is closed.
+
+    It starts with the first lease. One thread serves all the leases that a loop takes, one after another.
+    """
+
+    def __init__(self) -> None:
+        self._interval = 0.0
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lease: Renewable | None = None
+
+    def hold(self, lease: Renewable, lease_for: timedelta) -> None:
+        """Renew this lease from now on instead of the previous one, which was as long."""
+        # A third: when one renewal fails or is late, there is time for another before the lease ends.
+        self._interval = lease_for.total_seconds() / 3
+        self._lease = lease
+        if self._thread is None:
+            # A daemon, so that a process that ends does not wait for it; what it leased comes back by itself.
+            self._thread = threading.Thread(target=self._run, name="pgqueue-renewal", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread, and wait for a renewal in progress."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._interval):
+            if self._lease is not None:
+                self._lease.renew()

@@ -1,0 +1,87 @@
+"""The rows of a query as the bodies of messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from jinja2 import Environment, TemplateNotFound
+
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, translate
+from airflow_provider_pgqueue.core.query import query
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+
+
+class QueryRows:
+    """The rows of a query, each a body as JSON text: its columns by name, or the value of the only column `message`.
+
+    What is wrong with the query is an InvalidArgument with the SQLSTATE, which quotes no row. What another try may cure
+    is a ConnectionFailed.
+
+    :param conn_id: the Airflow connection of the database that runs the query.
+    :param name: how errors name the query.
+    """
+
+    def __init__(
+        self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] | None, *, conn_id: str, name: str
+    ) -> None:
+        self._sql = sql
+        self._parameters = parameters
+        self._conn_id = conn_id
+        self._name = name
+
+    def batches(self, size: int) -> Iterator[list[str]]:
+        """Run the query, and yield its rows, so many at a time."""
+        rows_as_json = query("rows_as_json").decode().replace("%s", self._sql.strip().rstrip(";"))
+        # A cursor of the server, so that the rows need not fit into memory; it lives in a transaction.
+        with (
+            PgQueueHook(self._conn_id).connect(check=False) as conn,
+            conn.transaction(),
+            conn.cursor("pgqueue_publish") as cursor,
+        ):
+            with self._judged():
+                cursor.execute(rows_as_json.encode(), self._parameters)
+            while rows := self._fetch(cursor, size):
+                yield [text for (text,) in rows]
+
+    def _fetch(self, cursor: psycopg.ServerCursor[Any], size: int) -> list[Any]:
+        with self._judged():
+            return cursor.fetchmany(size)
+
+    @contextmanager
+    def _judged(self) -> Iterator[None]:
+        try:
+            yield
+        except TypeError as error:
+            raise InvalidArgument(f"parameters do not match sql: {error}") from None
+        except psycopg.Error as error:
+            if isinstance(known := translate(error), ConnectionFailed):
+                raise known from error
+            state = f"{type(error).__name__}, SQLSTATE {error.sqlstate}" if error.sqlstate else type(error).__name__
+            # Of the others the text may quote a value: invalid input syntax for type integer: "…".
+            named = (error.diag.message_primary or "").splitlines() if (error.sqlstate or "").startswith("42") else []
+            text = f": {named[0]}" if named else ""
+            raise InvalidArgument(
+                f"{self._name} failed on connection {self._conn_id!r} ({state}){text}",
+                "Run the query by hand to see all that the server says.",
+            ) from None
+
+
+def names_file(sql: str) -> bool:
+    """Return whether this is the name of a file with a query, and not the query."""
+    return sql.endswith(".sql")
+
+
+def text_of_file(name: str, environment: Environment) -> str:
+    """Return the query in a file that a task's templates are searched for; InvalidArgument if there is none."""
+    if environment.loader is None:
+        raise InvalidArgument(f"sql is {name!r}, and the task is in no DAG", "Give the query itself.")
+    try:
+        return environment.loader.get_source(environment, name)[0]
+    except TemplateNotFound as error:
+        raise InvalidArgument(
+            f"sql is {name!r}, and there is no such file",
+            "Put it beside the file of the DAG, or in its template_searchpath.",
+        ) from error

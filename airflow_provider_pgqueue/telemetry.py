@@ -1,0 +1,193 @@
+"""What Airflow's metrics and traces learn of the messages, and which task a message says that it comes from.
+
+A metric is about a queue, which is a tag, and never about a message; it goes to statsd or OpenTelemetry. A span is
+about the messages of one call of a handler, in the trace that their header `traceparent` names. Where Airflow has
+neither switched on, this costs some function calls per batch, and a span that records nothing per call.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from airflow.providers.common.compat.sdk import Stats
+from opentelemetry import context as otel
+from opentelemetry import trace
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from airflow_provider_pgqueue.core.lease import Lease
+from airflow_provider_pgqueue.core.message import Dispatch, Message, QueueStatus
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from opentelemetry.util.types import AttributeValue
+
+_PREFIX: Final = "pgqueue"
+_IN_DOORBELLS: Final = {"ready": "ready", "waiting": "dead", "oldest_age": "oldest_age"}
+_PROPAGATOR: Final = TraceContextTextMapPropagator()
+_TRACER: Final = trace.get_tracer("airflow_provider_pgqueue")
+_TRACE: Final = ("traceparent", "tracestate")
+_MOST_LINKS: Final = 100
+
+
+class ConsumerTelemetry:
+    """Counts what a consumer leases and how its messages end, times how long they waited, and watches its handler.
+
+    `note_lease` and `note_batch` are for the hooks of `Consumer.drain`.
+    """
+
+    def __init__(self, queue_name: str) -> None:
+        self._queue = {"queue": queue_name}
+        self._seen: Counter[str] = Counter()
+
+    def note_lease(self, lease: Lease) -> None:
+        """Count the messages of a lease, and time how long the one that waited longest waited."""
+        oldest = min(message.created_at for message in lease.messages)
+        _count("leased", len(lease.messages), self._queue)
+        _time("waited", datetime.now(UTC) - oldest, self._queue)
+
+    def note_batch(self, counts: Mapping[str, int]) -> None:
+        """Count how the messages of the last batch ended; `counts` are the sums so far."""
+        for result, number in (Counter(counts) - self._seen).items():
+            # In the name too: plain statsd has no tags.
+            _count("lease_lost" if result == "lost" else f"handled.{result}", number, self._queue)
+        self._seen = Counter(counts)
+
+    def watched(self, handle: Callable[[Message], Any]) -> Callable[[Message], Any]:
+        """Return the handler so that each call is timed, and a span: a child of the span that published its message.
+
+        Not of the task that consumes, which is a link of the span: a batch has messages of many traces.
+        """
+
+        def call(message: Message) -> Any:
+            published = _published(message)
+            links = [trace.Link(task)] if published and (task := _current()).is_valid else []
+            with self._call([message], parent=published, links=links):
+                return handle(message)
+
+        return call
+
+    def batch_watched(self, handle: Callable[[list[Message]], Any]) -> Callable[[list[Message]], Any]:
+        """Return the handler of batches so that each call is timed, and a span that links to those that published."""
+
+        def call(messages: list[Message]) -> Any:
+            published = filter(None, map(_published, messages[:_MOST_LINKS]))
+            spans = [trace.get_current_span(context).get_span_context() for context in published]
+            # Those of one publisher have one span; by its id, because a span has no hash.
+            links = [trace.Link(span) for span in {span.span_id: span for span in spans}.values()]
+            with self._call(messages, parent=None, links=links):
+                return handle(messages)
+
+        return call
+
+    @contextmanager
+    def _call(self, messages: list[Message], *, parent: otel.Context | None, links: list[trace.Link]) -> Iterator[None]:
+        """Time a call, in a span named after the queue. Of an error it keeps the class: the text may quote a body."""
+        queue_name = messages[0].queue_name
+        about: dict[str, AttributeValue] = {
+            "messaging.system": "pgqueue",
+            "messaging.operation.type": "process",
+            "messaging.destination.name": queue_name,
+        }
+        if len(messages) == 1:
+            about |= {"messaging.message.id": str(messages[0].id), "pgqueue.attempt": messages[0].attempts}
+        else:
+            about["messaging.batch.message_count"] = len(messages)
+        began_at = time.monotonic()
+        try:
+            with _TRACER.start_as_current_span(
+                f"process {queue_name}",
+                context=parent,
+                kind=trace.SpanKind.CONSUMER,
+                links=links,
+                attributes=about,
+                record_exception=False,
+                set_status_on_exception=False,
+            ) as span:
+                try:
+                    yield
+                except BaseException as error:
+                    span.set_status(trace.StatusCode.ERROR, type(error).__name__)
+                    span.set_attribute("error.type", type(error).__qualname__)
+                    raise
+        finally:
+            _time("handler", timedelta(seconds=time.monotonic() - began_at), self._queue)
+
+
+def origin_of(context: Context) -> dict[str, Any]:
+    """Return the headers of a message that a task publishes: which task, and `traceparent` if it is traced."""
+    ti = context["ti"]
+    headers: dict[str, Any] = {
+        "airflow": {
+            "dag_id": ti.dag_id,
+            "run_id": ti.run_id,
+            "task_id": ti.task_id,
+            "map_index": ti.map_index,
+            "try_number": ti.try_number,
+        }
+    }
+    _PROPAGATOR.inject(headers)
+    return headers
+
+
+def note_published(queue_name: str, number: int) -> None:
+    """Count messages that were published."""
+    if number:
+        _count("published", number, {"queue": queue_name})
+
+
+def note_remedies(queue_name: str | None, summary: Mapping[str, Any]) -> None:
+    """Count what became of dead messages."""
+    for name in ("requeued", "dismissed"):
+        if summary[name] and not summary["dry_run"]:
+            _count(name, summary[name], {"queue": queue_name or "all"})
+
+
+def note_doorbell(doorbell: Mapping[str, Any]) -> None:
+    """Show what a doorbell says: how many are ready or dead, and the age of the oldest in seconds."""
+    for key, name in _IN_DOORBELLS.items():
+        if key in doorbell:
+            name = "dead_oldest_age" if name == "oldest_age" and "waiting" in doorbell else name
+            _show(name, doorbell[key], {"queue": doorbell["queue_name"]})
+
+
+def note_dispatches(queue_name: str, dag_id: str, open_: list[Dispatch]) -> None:
+    """Show how many dispatches of a queue to a DAG are open."""
+    _show("dispatches_open", len(open_), {"queue": queue_name, "dag_id": dag_id})
+
+
+def note_status(queues: list[QueueStatus]) -> None:
+    """Show the numbers of queues."""
+    for queue in queues:
+        tags = {"queue": queue.queue_name}
+        for name in ("ready", "leased", "delayed", "dead"):
+            _show("leased_now" if name == "leased" else name, getattr(queue, name), tags)
+        _show("oldest_age", queue.oldest_age.total_seconds() if queue.oldest_age else 0, tags)
+
+
+def _count(name: str, number: int, tags: dict[str, str]) -> None:
+    Stats.incr(f"{_PREFIX}.{name}", number, tags=tags)
+
+
+def _time(name: str, duration: timedelta, tags: dict[str, str]) -> None:
+    Stats.timing(f"{_PREFIX}.{name}", duration, tags=tags)
+
+
+def _show(name: str, value: float, tags: dict[str, str]) -> None:
+    Stats.gauge(f"{_PREFIX}.{name}", value, tags=tags)
+
+
+def _published(message: Message) -> otel.Context | None:
+    """Return the trace that a message comes from, if its headers name one; they are as untrusted as the body."""
+    headers = message.headers or {}
+    carrier = {name: value for name in _TRACE if isinstance(value := headers.get(name), str)}
+    found = _PROPAGATOR.extract(carrier, otel.Context()) if carrier else None
+    return found or None  # an empty one is that of a header that names no trace
+
+
+def _current() -> trace.SpanContext:
+    return trace.get_current_span().get_span_context()
