@@ -198,6 +198,13 @@ def cron_dsn(cluster: Cluster, template_database: str) -> Iterator[str]:
 
 
 @pytest.fixture
+def cron_conn(cron_dsn: str) -> Iterator[Connection]:
+    """An autocommit session to the database of pg_cron, named as no upkeep is."""
+    with psycopg.connect(cron_dsn, autocommit=True, application_name="by hand") as conn:
+        yield conn
+
+
+@pytest.fixture
 def connect(dsn: str) -> Iterator[Callable[..., Connection]]:
     """Open one more autocommit session to the test's database: `connect(user="…")`; closed at the end."""
     opened: list[Connection] = []

@@ -8,6 +8,7 @@ from xdist.scheduler import LoadScopeScheduling
 ORDER = (
     "tests/e2e/",
     "tests/spark/test_faults.py",
+    "tests/core/test_pg_cron.py",  # computes nothing, for minutes
     "tests/spark/",
     "tests/core/test_settings.py",
     "tests/chaos/",

@@ -32,6 +32,7 @@ SEEDS: Final = "tests/test_seeds.py"
 PUBLISH: Final = "tests/core/test_publish.py"
 GROUPS: Final = "tests/core/test_groups.py"
 BANDS: Final = "tests/core/test_bands.py"
+SHORT_WAY: Final = "tests/core/test_short_way.py"
 SWEEP: Final = "tests/core/test_sweep.py"
 POLICY: Final = "tests/core/test_policy.py"
 ROLES: Final = "tests/core/test_roles.py"
@@ -114,6 +115,28 @@ def _fences() -> Iterator[Mutant]:
         yield _m(f"{verb}: a lease that ended", verb, *ended, f"{ENDED_DEAD}[{verb}]")
 
 
+def _short_ways() -> Iterator[Mutant]:
+    for name, old, new in (
+        ("bands", "l.band IS NULL AND ", ""),
+        ("max_leased", "l.max_leased IS NULL AND ", ""),
+        ("pauses", "AND NOT l.paused ", ""),
+        ("short leases", "AND l.until >= moment + interval '1 s'", ""),
+        ("a sweep that is due", "AND l.sweep_due > moment - interval '1 s'", ""),
+        ("a clock that went back", "AND l.sweep_due < moment + interval '1 s'", ""),
+        ("the number", "lease.max_messages BETWEEN 1 AND 10000 AND ", ""),
+        ("lease_for", "num_nonnulls(lease.lease_for, ", "num_nonnulls("),
+        ("topics", "lease.lease_for, lease.topic, ", "lease.lease_for, "),
+        ("headers", "lease.topic, lease.headers) = 0", "lease.topic) = 0"),
+        ("what is left", "wanted := lease.max_messages - taken", "wanted := 0"),
+        ("what it leased", "wanted := lease.max_messages - taken", "wanted := lease.max_messages"),
+        ("the mark", "WHEN r.visible_at > r.from_at + interval '0.2 ms'", "WHEN false"),
+    ):
+        yield _m(f"lease: the short way ignores {name}", "lease", old, new, SHORT_WAY, BANDS, SWEEP)
+    limited = "pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER') IS NOT TRUE"
+    yield _m("lease: the short way ignores grants", "lease", limited, "true", TEAM)
+
+
+TEAM: Final = "tests/core/test_roles.py::test_a_team_is_refused_at_a_queue_whose_marks_are_set"
 OPEN_LEASE: Final = f"{CONTRACT}::test_a_lease_in_an_open_transaction_holds_up_nobody"
 TWO_BACKENDS: Final = f"{SEEDS}::test_s4_two_backends_get_different_batches_and_a_rollback_gives_one_back"
 DEPTH_TESTS: Final = (MODEL, f"{POLICY}::test_a_full_queue_refuses_a_publish_and_takes_the_next_when_there_is_room")
@@ -159,6 +182,7 @@ MUTANTS: Final = (
     _m("lease: a pause is none", "check_lease", "IF paused THEN", "IF false THEN"),
     _m("lease: any number", "check_lease", "max_messages NOT BETWEEN 1 AND 10000", "false", BAD_INPUT),
     _m("lease by plain SQL: the old token stays", "lease_taken_over", "NEW.lock_token := NULL;", ""),
+    *_short_ways(),
     # consume
     _m(
         "consume: archives and does not delete",

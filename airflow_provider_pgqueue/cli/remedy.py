@@ -144,8 +144,8 @@ def _which(default: str) -> Callable[[F], Callable[..., None]]:
 def requeue(settings: Settings, which: Which, max_requeues: int | None, delay: timedelta, dry_run: bool) -> None:
     """Publish dead messages again.
 
-    Name a queue, a cause (--cause), a reference (--reference) or single messages (--id). Each message gets a new id. The
-    archive keeps the dead one, with the new id.
+    Name a queue, a cause (--cause), a reference (--reference) or single messages (--id). Each message gets a new id.
+    The archive keeps the dead one, with the new id.
     """
     named = which.ids or which.cause or which.reference
     results = which.results or (_RESULTS if named else ("failed", "lock_expired"))

@@ -90,12 +90,16 @@ class DeadMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyQueue:
-    """A queue with messages to lease now (`ready`, counted up to a bound) or later (`next_in`)."""
+    """A queue with messages to lease now (`ready`, counted up to a bound) or later (`next_in`).
+
+    `topics` are up to twenty different ones of those that were counted.
+    """
 
     queue_name: str
     ready: int
     oldest_age: timedelta | None
     next_in: timedelta | None
+    topics: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

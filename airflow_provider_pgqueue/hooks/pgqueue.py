@@ -97,12 +97,23 @@ class PgQueueHook(PostgresHook):
         """Return a new autocommit async connection; `arguments` override those of the Airflow connection."""
         return await connection.connect_async(**(await self._aconnection_arguments() | arguments))
 
-    async def aconnect_to_listen(self) -> psycopg.AsyncConnection[Any]:
-        """Return an async connection on which notifications arrive: that of `listen_conn_id` if the extra names one."""
+    async def alisten_arguments(self) -> dict[str, Any]:
+        """Return the arguments of a connection on which notifications arrive, as `aconnection_arguments` does.
+
+        They are those of `listen_conn_id` if the extra names one.
+        """
         self._connection = await self.aget_connection(self.get_conn_id())
         extra = await asyncio.to_thread(lambda: self.connection_extra)
-        direct = type(self)(extra["listen_conn_id"]) if extra.get("listen_conn_id") else self
-        return await direct.aconnect(application_name=extra.get("application_name") or "pgqueue:listener")
+        arguments: dict[str, Any]
+        if direct := extra.get("listen_conn_id"):
+            arguments = await type(self)(direct).aconnection_arguments()
+        else:
+            arguments = await asyncio.to_thread(self.connection_arguments)
+        return arguments | {"application_name": extra.get("application_name") or "pgqueue:listener"}
+
+    async def aconnect_to_listen(self) -> psycopg.AsyncConnection[Any]:
+        """Return an async connection on which notifications arrive: that of `listen_conn_id` if the extra names one."""
+        return await connection.connect_async(**await self.alisten_arguments())
 
     def get_conn(self) -> Any:
         """Return a connection as `PostgresHook` opens it, for methods of the base class such as `get_records`."""

@@ -20,6 +20,38 @@ if TYPE_CHECKING:
 PREFIX: Final = "/pgqueue"
 
 
+def views() -> list[dict[str, Any]]:
+    """Return where Airflow shows the page: in its navigation, and as a tab of each DAG, run and task instance."""
+    root = f"{base_path()}{PREFIX}"
+    icons = {"icon": f"{root}/static/queues.svg", "icon_dark_mode": f"{root}/static/queues-dark.svg"}
+    # Airflow 3.1 puts the names in as they are: a run, which may have a slash, comes last.
+    tabs = {
+        "dag": "dags/{DAG_ID}",
+        "dag_run": "runs/{DAG_ID}/{RUN_ID}",
+        "task_instance": "tasks/{DAG_ID}/{TASK_ID}/{MAP_INDEX}/{RUN_ID}",
+    }
+    return [
+        {
+            "name": "Queues",
+            "href": f"{root}/",
+            "destination": "nav",
+            "url_route": "queues",
+            "nav_top_level": True,
+            **icons,
+        },
+        *(
+            {
+                "name": "Messages",
+                "href": f"{root}/{path}",
+                "destination": place,
+                "url_route": f"messages-{place}",
+                **icons,
+            }
+            for place, path in tabs.items()
+        ),
+    ]
+
+
 class Page:
     """An application that is made when it is first asked: Airflow imports its plugins in every process."""
 

@@ -35,7 +35,7 @@ class InvalidTriggerArgument(InvalidArgument, TypeError):
 
 
 class DoorbellTrigger(BaseEventTrigger):
-    """Fires doorbells: events that say in numbers that a queue has work. It never leases.
+    """Fires doorbells: events that say in numbers and topics that a queue has work. It never leases.
 
     For an asset watcher it never ends: it fires again and again, and after a failure it logs the error and tries again
     after growing pauses. For a deferred task it fires once, and the task resumes with the doorbell; with `end_task`

@@ -22,6 +22,7 @@ import psycopg
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run_async
+from airflow_provider_pgqueue.core.connection import connect_async
 from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
     InvalidArgument,
@@ -41,6 +42,7 @@ log = logging.getLogger(__name__)
 _REFUSED: Final = re.compile(r"authentication failed|no password supplied|pg_hba\.conf|FATAL: .* does not exist")
 _WRONG_TYPE: Final = ("42883", "42846", "42804")  # undefined function, cannot coerce, datatype mismatch
 _FINISHED: Final = "message_finished"
+_PATIENCE: Final = 2.0  # seconds that a lost connection waits for its arguments before it uses those of before
 _MIN_GAP: Final = 0.2  # seconds between two looks
 _LINGER: Final = 5.0  # seconds that the connection stays after the last has left, against churn
 _UNKNOWN_AGAIN: Final = 2.0  # seconds until a queue that does not exist is looked for again
@@ -134,6 +136,8 @@ class _Hub:
             channels=(*CHANNELS, _FINISHED),
             name=f"Airflow connection {conn_id!r}",
         )
+        self._known: dict[str, Any] | None = None
+        self._asking: asyncio.Future[dict[str, Any]] | None = None
         self._pump: asyncio.Task[None] | None = None
         self._closing: asyncio.TimerHandle | None = None
 
@@ -168,6 +172,8 @@ class _Hub:
     def _ended(self, pump: asyncio.Task[None]) -> None:
         """End everybody's waiting, because the listener gave up or was cancelled with its loop."""
         self._forget()
+        if self._asking is not None:
+            self._asking.cancel()
         error = None if pump.cancelled() else pump.exception()
         for waiting in self._waiting:
             waiting.fail(error or asyncio.CancelledError())
@@ -179,15 +185,38 @@ class _Hub:
             del hubs[self._conn_id]
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
+        known = self._known
+        arguments = await self._arguments()
+        try:
+            return await connect_async(**arguments)
+        except ConnectionFailed as error:
+            if not _REFUSED.search(str(error)):
+                raise
+            if arguments is known:
+                # The connection may have changed since: the next try waits for what it is now.
+                self._known = None
+                raise
+            # libpq keeps the SQLSTATE of a refused connection to itself; with one the listener gives up.
+            raise error from psycopg.errors.InvalidAuthorizationSpecification(str(error))
+
+    async def _arguments(self) -> dict[str, Any]:
+        """Return the arguments of the connection, or those of the last time if nobody says soon what they are now.
+
+        A triggerer asks its supervisor, which answers late or not at all while Airflow's own database is away, and then
+        has no connection of that name.
+        """
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.ensure_future(self._ask_for_arguments())
+            # Nobody may be left to hear of an error.
+            self._asking.add_done_callback(lambda asked: asked.cancelled() or asked.exception())
+        await asyncio.wait({self._asking}, timeout=_PATIENCE if self._known else None)
+        return self._known or self._asking.result()
+
+    async def _ask_for_arguments(self) -> dict[str, Any]:
         # In a thread, because the first time it imports much, and a triggerer must not stand still.
         hook = await asyncio.to_thread(_make_hook, self._conn_id)
-        try:
-            return await hook.aconnect_to_listen()
-        except ConnectionFailed as error:
-            if _REFUSED.search(str(error)):
-                # libpq keeps the SQLSTATE of a refused connection to itself; with one the listener gives up.
-                raise error from psycopg.errors.InvalidAuthorizationSpecification(str(error))
-            raise
+        self._known = await hook.alisten_arguments()
+        return self._known
 
     async def _look(self, conn: psycopg.AsyncConnection[Any]) -> timedelta | None:
         """Run one query for each kind of question, however many ask it, and return how soon to look again."""

@@ -19,10 +19,11 @@ _YEAR: Final = 366 * 86_400.0
 
 
 class PgQueueMessageTrigger(DoorbellTrigger):
-    """Fires a doorbell `{"queue_name", "ready", "oldest_age"}` when the queue has messages to lease.
+    """Fires a doorbell `{"queue_name", "ready", "oldest_age", "topics"}` when the queue has messages to lease.
 
-    `ready` is counted up to about a thousand, `oldest_age` is in seconds. Messages that cannot be leased now, because
-    of `max_leased` or the filter, are not ready. The further parameters are those of `DoorbellTrigger`.
+    `ready` is counted up to about a thousand, `oldest_age` is in seconds, and `topics` has up to twenty different
+    topics of the messages that were counted. Messages that cannot be leased now, because of `max_leased` or the filter,
+    are not ready. The further parameters are those of `DoorbellTrigger`.
 
     :param topic: only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
     :param headers: only messages whose headers contain these.

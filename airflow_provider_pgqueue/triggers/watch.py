@@ -1,7 +1,7 @@
 """Decides when somebody who waits for a queue is rung.
 
-A doorbell says that there is work, not which: it has numbers only, and whoever hears it leases. It rings as long as
-work remains, so that a lost ring costs time but never a message.
+A doorbell says that there is work, not which: it has numbers and topics, and whoever hears it leases. It rings as long
+as work remains, so that a lost ring costs time but never a message.
 """
 
 from __future__ import annotations
@@ -131,8 +131,14 @@ class MessageWatch(Watch):
             if self.max_wait is not None:
                 self._look_in = min(self._look_in, self.max_wait - age)
             return None, False
+        doorbell = {
+            "queue_name": self.queue_name,
+            "ready": ready,
+            "oldest_age": round(age, 3),
+            "topics": rows[0].topics,
+        }
         # If even the oldest came after the last ring, then all that rang before has been taken.
-        return {"queue_name": self.queue_name, "ready": ready, "oldest_age": round(age, 3)}, age < since_ring
+        return doorbell, age < since_ring
 
 
 @dataclass(slots=True, kw_only=True)

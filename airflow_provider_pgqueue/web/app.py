@@ -16,7 +16,7 @@ from starlette.staticfiles import StaticFiles
 
 from airflow_provider_pgqueue.core import errors
 from airflow_provider_pgqueue.core.errors import PgQueueError, translate
-from airflow_provider_pgqueue.web import actions, message, queue, queues
+from airflow_provider_pgqueue.web import actions, message, queue, queues, run
 from airflow_provider_pgqueue.web.guard import with_headers
 from airflow_provider_pgqueue.web.html import error_page
 from airflow_provider_pgqueue.web.site import Connect, Links, Person, Site
@@ -49,7 +49,7 @@ def make_app(connect: Connect, who: Callable[..., Person], *, secret: bytes, lin
     app.state.site = Site(connect, secret, links or Links())
     app.middleware("http")(_room())
     app.middleware("http")(with_headers)
-    for part in (queues, queue, message, actions):
+    for part in (queues, queue, message, run, actions):
         app.include_router(part.router)
     for folder in ("static", "vendor"):
         app.mount(f"/{folder}", StaticFiles(directory=_FOLDER / folder), name=folder)

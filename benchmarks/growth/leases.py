@@ -121,14 +121,16 @@ def _consumer(bench: Bench, database: str) -> Iterator[list[tuple[float, int]]]:
 
 _LATE: Final = {
     "pgqueue": {
-        "lease": "SELECT (array_agg(id))[1], (array_agg(lock_token))[1] FROM messages.lease('bench', 1, '1 hour')",
+        "lease": "SELECT id, lock_token FROM messages.lease('bench', 1, '1 hour')",
         "end": "SELECT * FROM messages.extend(%(token)s, ARRAY[%(id)s::bigint], '2 s')",
-        "poll": "SELECT count(*) FROM messages.lease('bench', 1)",
+        "poll": "SELECT id, lock_token FROM messages.lease('bench', 1)",
+        "release": "SELECT * FROM messages.release(%(token)s, ARRAY[%(id)s::bigint])",
     },
     "pgmq": {
         "lease": "SELECT msg_id, NULL FROM pgmq.read('bench', 3600, 1)",
         "end": "SELECT msg_id FROM pgmq.set_vt('bench', %(id)s::bigint, 2)",
-        "poll": "SELECT count(*) FROM pgmq.read('bench', 300, 1)",
+        "poll": "SELECT msg_id, NULL FROM pgmq.read('bench', 300, 1)",
+        "release": "SELECT msg_id FROM pgmq.set_vt('bench', %(id)s::bigint, 0)",
     },
 }
 
@@ -144,6 +146,8 @@ def live(bench: Bench) -> list[Line]:
             prepared(bench, "live_pgmq", PGMQ) as (_, other),
         ):
             until = datetime.now(UTC) + timedelta(hours=1)
+            # Each turn leases the same message twice.
+            conn.execute("SELECT messages.alter_queue('bench', max_attempts => 100)")
             for peer, session in ((PGQUEUE, conn), (PGMQ, other)):
                 peer.refill(session, size)
                 _lease_until(session, peer, size // 2, until)
@@ -168,18 +172,30 @@ def live(bench: Bench) -> list[Line]:
 
 
 def _late(conn: Connection, peer: Peer, messages: int, until: datetime) -> float:
-    """Let one lease in the middle of the others end, and poll until it is found; the milliseconds after its end."""
+    """Let one lease in the middle of the others end, and poll until it is found; the milliseconds after its end.
+
+    What was found is released, so that the next turn finds one message that is ready, as this one did.
+    """
     statements = _LATE[peer.name]
-    one, token = conn.execute(statements["lease"].encode()).fetchone() or (None, None)
+    one = _leased(conn, statements["lease"])
+    if one is None:
+        raise RuntimeError(f"{peer.name} has no message that is ready")
     left = messages - scalar(conn, _LEASED[peer.name])
     _lease_until(conn, peer, left, until)
-    conn.execute(statements["end"].encode(), {"token": token, "id": one})
+    conn.execute(statements["end"].encode(), one)
     ended = monotonic() + 2
-    while not scalar(conn, statements["poll"]):
+    while (found := _leased(conn, statements["poll"])) is None:
         if monotonic() > ended + 60:
             raise RuntimeError(f"{peer.name} did not find the message within a minute")
         sleep(0.02)
-    return max(0.0, (monotonic() - ended) * 1000)
+    late = max(0.0, (monotonic() - ended) * 1000)
+    conn.execute(statements["release"].encode(), found)
+    return late
+
+
+def _leased(conn: Connection, statement: str) -> dict[str, object] | None:
+    row = conn.execute(statement.encode()).fetchone()
+    return dict(zip(("id", "token"), row, strict=True)) if row else None
 
 
 _LEASED: Final = {

@@ -131,7 +131,7 @@ CREATE TABLE messages.message (
     vacuum_truncate = off
 );
 CREATE INDEX message_order_idx ON messages.message (queue_name, priority DESC, visible_at);
-CREATE INDEX message_reference_idx ON messages.message (reference) WHERE reference IS NOT NULL;
+CREATE INDEX message_reference_idx ON messages.message (reference text_pattern_ops) WHERE reference IS NOT NULL;
 COMMENT ON TABLE messages.message IS 'Messages that are not finished: waiting, delayed or leased.';
 COMMENT ON COLUMN messages.message.id IS 'The id for ever: the archive keeps it.';
 COMMENT ON COLUMN messages.message.created_at IS 'When it was published.';
@@ -188,7 +188,7 @@ CREATE TABLE messages.message_archive (
 CREATE TABLE messages.message_archive_default PARTITION OF messages.message_archive DEFAULT;
 CREATE INDEX message_archive_id_idx ON messages.message_archive (id);
 CREATE INDEX message_archive_archived_at_idx ON messages.message_archive USING brin (archived_at);
-CREATE INDEX message_archive_reference_idx ON messages.message_archive (reference) WHERE reference IS NOT NULL;
+CREATE INDEX message_archive_reference_idx ON messages.message_archive (reference text_pattern_ops) WHERE reference IS NOT NULL;
 CREATE INDEX message_archive_dead_idx ON messages.message_archive (fingerprint, archived_at) WHERE fingerprint IS NOT NULL;
 CREATE INDEX message_archive_xid_idx ON messages.message_archive USING brin (xid) WITH (autosummarize = on);
 -- A pipeline that was killed and starts again counts through it what it had done. Few rows have a remedy.

@@ -12,8 +12,9 @@ from typing import Any
 
 import psycopg
 import pytest
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
-from airflow_provider_pgqueue.core import ConnectionFailed
+from airflow_provider_pgqueue.core import ConnectionFailed, run, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.triggers import hub
 from airflow_provider_pgqueue.triggers.watch import DeadMessageWatch, Doorbell, MessageWatch
@@ -32,6 +33,13 @@ def listeners(conn: Connection) -> list[Any]:
 
 def has_looked(conn: Connection) -> bool:
     return any(conn.execute(f"{LISTENERS} AND state = 'idle' AND query LIKE '%closed_queues(%'"))
+
+
+def lose(conn: Connection) -> int:
+    """End the session of the hub, and return which that was."""
+    ((pid, _),) = listeners(conn)
+    conn.execute("SELECT pg_terminate_backend(%s)", [pid])
+    return int(pid)
 
 
 async def another_statement(conn: Connection) -> None:
@@ -178,6 +186,80 @@ def test_after_a_lost_connection_everybody_looks_again(
         await asyncio.gather(*waiting)
 
     within(30, lose_it())
+
+
+def test_a_lost_connection_is_opened_again_while_airflow_cannot_say_what_it_is(
+    conn_id: str, queue: Callable[..., str], conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow's own database is away, too: its supervisor answers nothing at first, then that there is no such id."""
+    queue("orders", notify="off")
+    ask = PgQueueHook.aget_connection
+    answers: list[str] = []
+
+    async def answer(conn_id: str) -> Any:
+        answers.append("right" if not answers else "none" if len(answers) == 1 else "wrong")
+        if answers[-1] == "none":
+            await asyncio.Event().wait()
+        if answers[-1] == "wrong":
+            raise AirflowNotFoundException(conn_id)
+        return await ask(conn_id)
+
+    monkeypatch.setattr(PgQueueHook, "aget_connection", staticmethod(answer))
+    monkeypatch.setattr(hub, "_PATIENCE", 0.1)
+    monkeypatch.setattr(hub, "_DOUBT_AGAIN", 0.0)
+
+    async def lose_it_twice() -> Doorbell:
+        waiting = asyncio.create_task(first(conn_id, poll_interval=300))
+        await async_until(lambda: has_looked(conn))
+        before = lose(conn)
+        await async_until(lambda: has_looked(conn) and listeners(conn)[0][0] != before)
+        # The supervisor gives up, and the next time it finds nothing.
+        (one,) = hub._HUBS[asyncio.get_running_loop()].values()
+        one._asking = None
+        PgQueueHook(conn_id).publish("orders", 1, conn=conn)
+        lose(conn)
+        return await waiting
+
+    assert within(30, lose_it_twice())["ready"] == 1
+    assert answers == ["right", "none", "wrong"]
+
+
+def test_a_connection_that_was_changed_meanwhile_is_asked_for_until_it_is_known(
+    dsn: str,
+    airflow_connection: Callable[..., str],
+    queue: Callable[..., str],
+    conn: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue("orders", notify="off")
+    conn.execute("CREATE ROLE hub_before LOGIN IN ROLE messages_consumer")
+    conn_id = airflow_connection(dsn, login="hub_before")
+    ask = PgQueueHook.aget_connection
+    late = asyncio.Event()
+
+    async def answer(conn_id: str) -> Any:
+        await late.wait()
+        return await ask(conn_id)
+
+    monkeypatch.setattr(hub, "_PATIENCE", 0.1)
+
+    async def change_it() -> Doorbell:
+        waiting = asyncio.create_task(first(conn_id, poll_interval=300))
+        await async_until(lambda: has_looked(conn))
+        monkeypatch.setattr(PgQueueHook, "aget_connection", staticmethod(answer))
+        airflow_connection(dsn)
+        run(conn, verbs.publish("orders", 1))
+        conn.execute("ALTER ROLE hub_before RENAME TO hub_after")
+        lose(conn)
+        (one,) = hub._HUBS[asyncio.get_running_loop()].values()
+        await async_until(lambda: one._known is None)
+        late.set()
+        return await waiting
+
+    try:
+        assert within(30, change_it())["ready"] == 1
+    finally:
+        conn.execute("DROP ROLE IF EXISTS hub_before, hub_after")
 
 
 def test_who_comes_while_the_others_wait_is_rung_for_what_is_there(

@@ -27,10 +27,10 @@ Run = Callable[..., Any]
 
 
 def test_a_sensor_returns_the_doorbell_at_once_when_there_is_work(conn_id: str, queue: Queue, run: Run) -> None:
-    PgQueueHook(conn_id).publish(queue("orders"), "{{ secret }}")
+    PgQueueHook(conn_id).publish(queue("orders"), "{{ secret }}", topic="shop.order")
     doorbell = json.loads(run(PgQueueMessageSensor(task_id="wait", queue_name="orders")))
-    assert doorbell.keys() == {"queue_name", "ready", "oldest_age"}
-    assert doorbell["ready"] == 1
+    assert doorbell.keys() == {"queue_name", "ready", "oldest_age", "topics"}
+    assert (doorbell["ready"], doorbell["topics"]) == (1, ["shop.order"])
 
 
 def test_a_sensor_defers_to_a_trigger_that_ends_the_task(conn_id: str, queue: Queue, run: Run) -> None:
@@ -112,7 +112,7 @@ def test_a_sensor_with_something_to_do_at_its_end_ends_in_a_worker_and_not_too_s
         run(sensor)
     arguments = deferred.value.trigger.serialize()[1]
     assert (arguments["end_task"], arguments["ring_after"]) == (False, SAFE_TO_RESUME)
-    doorbell = {"queue_name": "orders", "ready": 1, "oldest_age": 0.5}
+    doorbell = {"queue_name": "orders", "ready": 1, "oldest_age": 0.5, "topics": []}
     assert run(sensor, "execute_complete", event=doorbell) == json.dumps(doorbell)
     assert sensor.retries == 1
 

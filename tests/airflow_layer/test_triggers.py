@@ -86,7 +86,7 @@ def test_a_waiting_task_resumes_with_the_doorbell_once(conn_id: str, queue: Queu
     PgQueueHook(conn_id).publish(queue("orders"), 1)
     (event,) = within(20, take(as_task(PgQueueMessageTrigger(queue_name="orders")), 2))
     assert type(event) is TriggerEvent
-    assert event.payload.keys() == {"queue_name", "ready", "oldest_age"}
+    assert event.payload.keys() == {"queue_name", "ready", "oldest_age", "topics"}
     assert json.loads(json.dumps(event.payload)) == event.payload
 
 

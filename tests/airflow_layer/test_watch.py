@@ -10,7 +10,9 @@ from airflow_provider_pgqueue.triggers.watch import DeadMessageWatch, MessageWat
 
 
 def ready(count: int, age: float) -> list[ReadyQueue]:
-    return [ReadyQueue(queue_name="orders", ready=count, oldest_age=timedelta(seconds=age), next_in=None)]
+    return [
+        ReadyQueue(queue_name="orders", ready=count, oldest_age=timedelta(seconds=age), next_in=None, topics=["a.b"])
+    ]
 
 
 def dead(newest_id: int, result: str = "failed", waiting: int = 1, age: float = 0.1) -> DeadQueue:
@@ -37,7 +39,8 @@ def test_nothing_ready_rings_nobody_and_waits_for_the_poll() -> None:
 
 def test_work_that_is_there_at_the_first_look_rings() -> None:
     watch = MessageWatch(queue_name="orders")
-    assert watch.hear(ready(3, 60.0), 100.0) == {"queue_name": "orders", "ready": 3, "oldest_age": 60.0}
+    doorbell = {"queue_name": "orders", "ready": 3, "oldest_age": 60.0, "topics": ["a.b"]}
+    assert watch.hear(ready(3, 60.0), 100.0) == doorbell
 
 
 def test_the_same_work_rings_again_after_ten_seconds_then_ever_more_rarely() -> None:
@@ -84,7 +87,7 @@ def test_fewer_messages_than_asked_for_ring_when_the_oldest_waited_long_enough()
 
 def test_only_messages_that_come_later_are_no_reason_to_ring() -> None:
     watch = MessageWatch(queue_name="orders")
-    later = ReadyQueue(queue_name="orders", ready=0, oldest_age=None, next_in=timedelta(seconds=5))
+    later = ReadyQueue(queue_name="orders", ready=0, oldest_age=None, next_in=timedelta(seconds=5), topics=[])
     assert watch.hear([later], 0.0) is None
 
 

@@ -13,7 +13,7 @@ import pytest
 from psycopg import pq, sql
 
 from airflow_provider_pgqueue.core import InvalidArgument, migrate, run, verbs
-from airflow_provider_pgqueue.core.installation import CRON_ROLE, install
+from airflow_provider_pgqueue.core.installation import CRON_ROLE
 from airflow_provider_pgqueue.core.message import Finding
 from tests.waiting import until
 from tools.postgres import Cluster, fleeting_place
@@ -200,13 +200,6 @@ def test_a_dispatch_that_nobody_reconciles_is_named_until_its_run_is_seen(
 # pg_cron --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def cron_conn(cron_dsn: str) -> Iterator[Connection]:
-    """An autocommit session to the database of pg_cron, named as no upkeep is."""
-    with psycopg.connect(cron_dsn, autocommit=True, application_name="by hand") as conn:
-        yield conn
-
-
 @pytest.mark.cron
 def test_pg_cron_without_a_job_is_a_finding_while_nobody_does_the_upkeep(cron_conn: Connection) -> None:
     cron_conn.execute("CREATE EXTENSION IF NOT EXISTS pg_cron")
@@ -265,20 +258,6 @@ def test_a_job_that_is_missing_or_inactive_is_named_and_cured(cron_conn: Connect
     cure(cron_conn, found.cure)
     assert check(cron_conn, "cron_jobs").severity == "ok"
     assert run(cron_conn, verbs.upkeep_mode()) == "pg_cron"
-
-
-@pytest.mark.cron
-def test_a_job_that_fails_is_critical_with_what_postgresql_said(cron_conn: Connection) -> None:
-    run(cron_conn, verbs.install_cron(CRON_ROLE))
-    broken = "SELECT cron.alter_job(jobid, command => 'SELECT messages.upkeep(), 1/0') FROM cron.job"
-    cron_conn.execute(f"{broken} WHERE jobname = 'messages:upkeep'".encode())
-    # pg_cron may miss the first minute.
-    until(lambda: check(cron_conn, "cron_jobs").severity != "ok", timeout=180, what="a minute of pg_cron")
-    found = check(cron_conn, "cron_jobs")
-    assert found.severity == "critical"
-    assert re.search(r"last run of pg_cron job \d+ \(upkeep\) failed: ERROR: +division by zero", found.finding)
-    cure(cron_conn, found.cure)
-    assert check(cron_conn, "cron_jobs").severity == "ok"
 
 
 @pytest.mark.cron
@@ -368,23 +347,6 @@ def test_a_job_of_a_superuser_is_refused_and_critical_until_another_login_has_it
     assert check(cron_conn, "cron_jobs").severity == "ok"
     owners = "SELECT DISTINCT username FROM cron.job WHERE jobname LIKE 'messages:%'"
     assert cron_conn.execute(owners).fetchall() == [(CRON_ROLE,)]
-
-
-@pytest.mark.cron
-def test_a_member_of_the_owner_who_replaces_the_upkeep_gets_no_superuser(cron_conn: Connection) -> None:
-    install(cron_conn)
-    assert run(cron_conn, verbs.upkeep_mode()) == "pg_cron"
-    cron_conn.execute("SET ROLE messages_owner")
-    cron_conn.execute(
-        "CREATE TABLE messages.proof AS SELECT current_user AS who, false AS super LIMIT 0;"
-        " GRANT INSERT ON messages.proof TO PUBLIC;"
-        "CREATE OR REPLACE FUNCTION messages.upkeep() RETURNS jsonb LANGUAGE sql AS $$"
-        " INSERT INTO messages.proof SELECT current_user, rolsuper FROM pg_roles WHERE rolname = current_user;"
-        " SELECT '{}'::jsonb $$"
-    )
-    cron_conn.execute("RESET ROLE")
-    until(lambda: cron_conn.execute("SELECT FROM messages.proof").rowcount, timeout=180, what="a minute of pg_cron")
-    assert cron_conn.execute("SELECT DISTINCT who, super FROM messages.proof").fetchall() == [(CRON_ROLE, False)]
 
 
 @pytest.mark.cron

@@ -165,6 +165,7 @@ def test_an_upkeep_that_was_away_counts_what_happened_in_its_minutes(conn: Conne
 
 def test_a_lot_is_counted_in_parts_and_by_several_upkeeps(conn: Connection, queue: Queue) -> None:
     queue("orders")
+    note(conn)  # what the other tests of this server did since it was installed, at once
     for _ in range(20):
         publish_and_archive(conn, 2)
     note(conn, xids_at_once=7)

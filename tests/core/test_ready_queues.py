@@ -74,6 +74,27 @@ def test_a_queue_with_as_many_leases_as_it_may_have_has_none_ready_and_is_looked
     assert found.ready == 1
 
 
+def test_the_topics_of_what_is_ready_are_named_once_and_at_most_twenty(conn: Connection, queue: Queue) -> None:
+    topics = ["shop.order", None, "mail", "shop.order"]
+    run(conn, verbs.publish_batch(queue("orders"), [1, 2, 3, 4], topics=topics))
+    run(conn, verbs.publish("orders", 5, topic="urgent", priority=9))
+    run(conn, verbs.publish("orders", 6, topic="later", delay=timedelta(hours=1)))
+    found = ready(conn)
+    assert found is not None
+    assert found.topics == ["mail", "shop.order", "urgent"]
+    found = ready(conn, topic="shop.#")
+    assert found is not None
+    assert found.topics == ["shop.order"]
+    run(conn, verbs.lease("orders", max_messages=9))
+    found = ready(conn)
+    assert found is not None
+    assert found.topics == []
+    run(conn, verbs.publish_batch("orders", list(range(60)), topics=[f"t{n % 30}" for n in range(60)]))
+    found = ready(conn)
+    assert found is not None
+    assert (len(found.topics), len(set(found.topics))) == (20, 20)
+
+
 def test_a_bad_pattern_is_an_error(conn: Connection, queue: Queue) -> None:
     queue("orders")
     with pytest.raises(InvalidArgument, match="topic pattern"):

@@ -645,15 +645,3 @@ def test_a_pg_cron_job_from_before_the_schedules_leaves_the_upkeep_to_airflow(cr
         assert run(conn, verbs.upkeep_mode()) == "airflow"
         run(conn, verbs.install_cron(CRON_ROLE))
         assert run(conn, verbs.upkeep_mode()) == "pg_cron"
-
-
-@pytest.mark.cron
-def test_pg_cron_publishes_at_a_real_tick(cron_dsn: str) -> None:
-    with psycopg.connect(cron_dsn, autocommit=True) as conn:
-        run(conn, verbs.install_cron(CRON_ROLE))
-        run(conn, verbs.schedule("s", "* * * * *", "default", 1))
-        due = only(conn).next_at
-        conn.execute("LISTEN new_message")
-        (rung,) = conn.notifies(timeout=75, stop_after=1)
-        assert conn.execute("SELECT id::text FROM messages.message").fetchall() == [(rung.payload,)]
-        assert only(conn).last_tick == due

@@ -85,10 +85,10 @@ def settings_of(conn: Connection, kinds: list[str]) -> Iterator[tuple[str, str]]
 
 
 def companies(walked: list[tuple[str, str]]) -> list[list[tuple[str, str]]]:
-    """Put eight values of different settings together, as each session costs a second; what stops a verb is alone."""
+    """Put sixteen values of different settings together, as each session costs a second; what stops a verb is alone."""
     alone = [[setting] for setting in walked if setting[0] in MAY_END]
     others = [setting for setting in walked if setting[0] not in MAY_END]
-    number = max(1, len(others) // 8)
+    number = max(1, len(others) // 16)
     return alone + [others[place::number] for place in range(number)]
 
 

@@ -82,12 +82,13 @@ def ids(conn: Connection, queue: Callable[..., str]) -> dict[str, int]:
     return {"leased": held[0][0], "dead": held[1][0], "other": held[2][0]}
 
 
-def test_the_page_is_in_the_navigation(client: Client) -> None:
+def test_the_page_is_in_the_navigation_and_a_tab_of_what_has_messages(client: Client) -> None:
     from airflow import plugins_manager
 
     views, _ = plugins_manager._get_ui_plugins()
-    (ours,) = [view for view in views if view["url_route"] == "queues"]
-    assert (ours["destination"], ours["href"]) == ("nav", "/pgqueue/")
+    ours = {view["destination"]: view["href"] for view in views if view["href"].startswith("/pgqueue/")}
+    assert ours.keys() == {"nav", "dag", "dag_run", "task_instance"}
+    assert ours["nav"] == "/pgqueue/"
     assert client("nobody").get("/static/queues.svg").status_code == 200
 
 
@@ -101,7 +102,7 @@ def test_each_route_for_each_user(
     client: Client, address: str, ids: dict[str, int], user: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = documented()
-    assert len(table) == 30
+    assert len(table) == 33
     browser, found = client(user), {}
     for method, path in table:
         place = path.format_map(ids)
@@ -143,8 +144,16 @@ def test_every_route_of_the_page_is_in_the_table() -> None:
 
 
 def _pattern(path: str) -> str:
-    named = re.sub(r"^/messages/[^/?]+", "/messages/{id}", re.sub(r"^/queues/\w+", "/queues/{name}", path))
-    return named.split("?")[0]
+    named = path.split("?")[0]
+    for real, pattern in (
+        (r"^/messages/[^/]+", "/messages/{id}"),
+        (r"^/queues/\w+", "/queues/{name}"),
+        (r"^/dags/\w+", "/dags/{dag_id}"),
+        (r"^/runs/\w+/\w+", "/runs/{dag_id}/{run_id:path}"),
+        (r"^/tasks/\w+/\w+/-1/\w+", "/tasks/{dag_id}/{task_id}/{map_index}/{run_id:path}"),
+    ):
+        named = re.sub(real, pattern, named)
+    return named
 
 
 def test_a_form_of_another_user_is_of_no_use(

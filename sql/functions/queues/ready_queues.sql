@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION messages.ready_queues(
     topic       text    DEFAULT NULL,
     headers     jsonb   DEFAULT NULL
 )
-RETURNS TABLE (queue_name text, ready bigint, oldest_age interval, next_in interval)
+RETURNS TABLE (queue_name text, ready bigint, oldest_age interval, next_in interval, topics text[])
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
 AS $$
@@ -13,7 +13,9 @@ AS $$
     SELECT q.queue_name, least(sum(found.ready), free.leases)::bigint,
            moment - min(found.oldest),
            -- Nobody rings when a lease of somebody else ends.
-           CASE WHEN free.leases = 0 AND sum(found.ready) > 0 THEN interval '1 s' ELSE min(coming.visible_at) - moment END
+           CASE WHEN free.leases = 0 AND sum(found.ready) > 0 THEN interval '1 s' ELSE min(coming.visible_at) - moment END,
+           -- A topic has no spaces.
+           ARRAY(SELECT DISTINCT one FROM unnest(string_to_array(string_agg(found.topics, ' '), ' ')) one ORDER BY one LIMIT 20)
       FROM (SELECT clock_timestamp() AS moment,
                    CASE WHEN ready_queues.topic IS NOT NULL THEN messages.topic_regex(ready_queues.topic) END AS pattern) asked
      CROSS JOIN messages.queue q
@@ -23,8 +25,8 @@ AS $$
         SELECT CASE WHEN messages.stored_moment(p.sweep_due, moment + interval '1 s') <= moment
                     THEN '-infinity' ELSE messages.stored_moment(p.low_water, moment) END AS from_at) mark
      CROSS JOIN LATERAL (
-        SELECT count(*) AS ready, min(oldest.visible_at) AS oldest FROM (
-            SELECT m.visible_at FROM messages.message m
+        SELECT count(*) AS ready, min(oldest.visible_at) AS oldest, string_agg(DISTINCT oldest.topic, ' ') AS topics FROM (
+            SELECT m.visible_at, m.topic FROM messages.message m
              WHERE m.queue_name = p.queue_name AND m.priority = p.priority
                AND m.visible_at >= mark.from_at AND m.visible_at <= moment
                AND (m.lock_expires_at IS NULL OR m.lock_expires_at <= moment)
@@ -51,4 +53,4 @@ AS $$
     HAVING sum(found.ready) > 0 OR min(coming.visible_at) IS NOT NULL
 $$;
 COMMENT ON FUNCTION messages.ready_queues(text[], integer, text, jsonb) IS
-    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased allows), or later (next_in). Only messages whose topic matches the pattern and whose headers contain the ones given. One query serves any number of waiting consumers. PQ004: bad pattern, or a negative number.';
+    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased allows), or later (next_in), with at most twenty topics of the messages that were counted. Only messages whose topic matches the pattern and whose headers contain the ones given. One query serves any number of waiting consumers. PQ004: bad pattern, or a negative number.';

@@ -1,0 +1,10 @@
+"""The groups of tests that begin first are named by files."""
+
+from __future__ import annotations
+
+from tests.groups import ORDER
+from tools import ROOT
+
+
+def test_what_begins_first_is_there() -> None:
+    assert [start for start in ORDER if not (ROOT / start).exists()] == []
