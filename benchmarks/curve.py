@@ -1,4 +1,9 @@
-"""What grows: one measure at several sizes, for the table, for the results and as a plot in the documentation."""
+"""What grows: one measure at several sizes, for the table, for the results and as a plot in the documentation.
+
+    .venv/bin/python -m benchmarks.curve benchmarks/results/RESULT.json
+
+draws the plots of a run anew.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +75,8 @@ def _picture(curve: Mapping[str, Any], path: Path) -> None:
 
 def main() -> None:
     FOLDER.mkdir(exist_ok=True)
-    for curve in json.load(sys.stdin):
+    saved = [curve for name in sys.argv[1:] for curve in json.loads(Path(name).read_text())["curves"]]
+    for curve in saved or json.load(sys.stdin):
         path = FOLDER / f"{curve['name']}.svg"
         _picture(curve, path)
         print(f"drawn: {path.relative_to(ROOT)}")

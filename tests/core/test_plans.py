@@ -59,10 +59,12 @@ def test_what_is_leased_is_found_by_a_walk_along_the_index(
     if hostile:
         for setting in HOSTILE:
             conn.execute(f"SET {setting} = off")
-    plan = only(plans(f"SELECT messages.{verb}('orders', 100)"), "ready AS")
-    assert "Index Scan using message_order_idx" in plan
-    assert "Tid Scan on message" in plan
-    assert not re.search(r"Sort|Seq Scan|Bitmap|Hash", plan)
+    found = [plan for plan in plans(f"SELECT messages.{verb}('orders', 100)") if "ready AS" in plan]
+    assert len(found) == (2 if verb == "lease" else 1)  # the short way and the long one
+    for plan in found:
+        assert "Index Scan using message_order_idx" in plan
+        assert "Tid Scan on message" in plan
+        assert not re.search(r"Sort|Seq Scan|Bitmap|Hash", plan)
 
 
 @pytest.mark.parametrize("analysed", [False, True])

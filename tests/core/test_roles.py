@@ -403,6 +403,14 @@ def test_a_team_works_with_its_queue_and_is_refused_at_another(bob: Connection, 
             bob.execute(query.format("").replace("''", "").encode())
 
 
+def test_a_team_is_refused_at_a_queue_whose_marks_are_set(conn: Connection, bob: Connection) -> None:
+    run(conn, verbs.publish_batch("bills", list(range(10))))
+    for _ in range(3):  # from the third on they go the short way
+        assert run(conn, verbs.lease("bills"))
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match=r"role 'bob' has no privilege .* queue 'bills'"):
+        bob.execute("SELECT messages.lease('bills')")
+
+
 def test_a_team_sees_and_ends_only_its_own_dispatches(conn: Connection, bob: Connection) -> None:
     for queue_name in ("orders", "bills"):
         run(conn, verbs.dispatch_messages(queue_name, "pack"))
