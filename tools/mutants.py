@@ -225,6 +225,8 @@ MUTANTS: Final = (
         "coalesce(m.lock_expires_at, m.expires_at) <= moment",
         "m.lock_expires_at <= moment",
     ),
+    _m("sweep: a pause where more expired", "sweep_priority", "WHEN more THEN began", "WHEN false THEN began"),
+    _m("sweep: all begins at the head", "sweep_all", "m.visible_at DESC LIMIT 10000", "m.visible_at LIMIT 10000"),
     _m("sweep: one attempt more", "sweep", "::integer >= sweep.max_attempts", "::integer > sweep.max_attempts"),
     _m(
         "sweep: the token stays",
