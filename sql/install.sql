@@ -263,6 +263,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/audit/audited.sql
 \ir functions/audit/audit_log.sql
 \ir functions/audit/record_audit.sql
+\ir functions/audit/record_remedy.sql
 
 -- A copy of the queue that continues by itself
 \ir functions/upgrade/take_over.sql
@@ -277,6 +278,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/checks/check_headers.sql
 \ir functions/checks/lock_briefly.sql
 \ir functions/checks/raise_in_use.sql
+\ir functions/checks/raise_deadlock.sql
 \ir functions/checks/check_reference.sql
 \ir functions/checks/check_number.sql
 

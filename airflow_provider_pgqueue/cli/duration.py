@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import click
 
@@ -15,3 +15,11 @@ def duration(text: str) -> timedelta:
         return parse_duration(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def before(now: datetime, age: timedelta | None) -> datetime | None:
+    """Return the moment so long before now, or the first that there is; None for no duration."""
+    try:
+        return None if age is None else now - age
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC)

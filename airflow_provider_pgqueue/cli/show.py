@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from airflow_provider_pgqueue.cli.connection import connected
-from airflow_provider_pgqueue.cli.duration import duration
+from airflow_provider_pgqueue.cli.duration import before, duration
 from airflow_provider_pgqueue.cli.output import Row, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
@@ -82,19 +82,12 @@ def search(
             headers=dict(map(_header, headers)) if headers else None,
             result=result,
             fingerprint=cause,
-            since=_before(now, since),
-            until=_before(now, until),
+            since=before(now, since),
+            until=before(now, until),
             max_messages=number,
         )
         found = run(conn, statement)
     show_rows(settings, "messages", found, _FOUND)
-
-
-def _before(now: datetime, age: timedelta | None) -> datetime | None:
-    try:
-        return None if age is None else now - age
-    except OverflowError:
-        return datetime.min.replace(tzinfo=UTC)
 
 
 def _header(given: str) -> tuple[str, Any]:

@@ -181,7 +181,7 @@ def error_rules(value: Any) -> str | None:
         return "Give a dict from classes of exceptions to Rejected, Failed, Retry or Retry(…)."
     for kind, rule in value.items():
         if not isinstance(kind, type) or not issubclass(kind, BaseException):
-            return f"Its key {kind!r} is no class of exceptions."[:_LONGEST_SHOWN]
+            return f"Its key {kind!r} is not a class of exceptions."[:_LONGEST_SHOWN]
         if rule not in (Rejected, Failed, Retry) and not isinstance(rule, Retry):
             return f"For {kind.__name__} give Rejected, Failed, Retry or Retry(…), without brackets but for Retry."
     return None
@@ -257,7 +257,7 @@ def function(value: Any) -> str | None:
         else:
             found = _may_define(getattr(spec.loader, "get_source", lambda name: None)(module), first)
     except SyntaxError as error:
-        return f"Line {error.lineno} of module {module!r} is no Python ({error.msg})."
+        return f"Line {error.lineno} of module {module!r} is not valid Python ({error.msg})."
     except (Exception, SystemExit) as error:
         # Whatever the packages around it do when they are imported.
         return f"The module cannot be found ({type(error).__name__}). Check its spelling and PYTHONPATH."

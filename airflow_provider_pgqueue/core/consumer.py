@@ -332,8 +332,8 @@ class _Batch:
         self._breaker.failed += len(messages)
         queue_name = messages[0].queue_name
         log.warning(
-            "the handler of queue %s exceeded its time of %s on %s: the lease is no longer renewed, and the call goes "
-            "on in a thread that nobody waits for",
+            "the handler of queue %s exceeded its time of %s on %s: the lease is no longer renewed, and the call "
+            "continues in a thread that nobody waits for",
             queue_name,
             why.limit,
             f"message {messages[0].id}" if len(messages) == 1 else quantity(len(messages)),

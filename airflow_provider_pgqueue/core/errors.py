@@ -20,7 +20,8 @@ PgQueueError
  |    +-- ExportDiffers       it differs from the archive
  |    +-- UnremediedMessages  dead messages without a remedy
  |    +-- ForeignPartition    another role owns it
- +-- InUse                    transactions of others held a lock for seconds; nothing was changed
+ +-- InUse                    transactions of others held a lock for seconds, or wait for this one; nothing was changed
+ +-- TransactionTooLarge      it created more queues than the server has room to lock
  +-- HandlerBroken            a handler fails on nearly every message, or hangs; consuming stopped
  +-- LeaseLost                somebody else may have the messages now; nothing was changed
  +-- SchemaError
@@ -138,7 +139,14 @@ class StageIncomplete(PgQueueError):
 
 
 class InUse(PgQueueError):
-    """Transactions of others held a needed lock for seconds: nothing was changed, and another try may succeed."""
+    """Transactions of others held a needed lock for seconds, or wait for this one.
+
+    Nothing was changed, and another try may succeed: of the call, or of the whole transaction where it has others.
+    """
+
+
+class TransactionTooLarge(PgQueueError):
+    """A transaction created more queues than the server has room to lock."""
 
 
 class LeaseLost(PgQueueError):
@@ -210,6 +218,7 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "PQ015": ForeignPartition,
     "PQ016": InUse,
     "PQ017": DispatchNotFound,
+    "PQ018": TransactionTooLarge,
     "42501": PermissionDenied,  # insufficient_privilege
     "3F000": SchemaMissing,  # invalid_schema_name
     "22P02": InvalidMessage,  # invalid_text_representation: not JSON

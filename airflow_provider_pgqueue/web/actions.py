@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Annotated, Any, Final
+from uuid import UUID
 
 import psycopg
 from fastapi import APIRouter, Depends, HTTPException, Path, Request
@@ -14,41 +14,40 @@ from starlette.responses import RedirectResponse, Response
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.duration import parse_duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, QueueError
-from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.web import dead, policy
 from airflow_provider_pgqueue.web.guard import checked_form
 from airflow_provider_pgqueue.web.html import back_to, page
-from airflow_provider_pgqueue.web.parts import rows_of
 from airflow_provider_pgqueue.web.site import person_of, site_of
 
 router = APIRouter()
 Form = Mapping[str, str]
 Connection = psycopg.Connection[Any]
 Id = Annotated[int, Path(ge=1, le=2**63 - 1)]
-_DEAD: Final = ("failed", "rejected", "lock_expired", "expired")
-_MOST: Final = 10_000  # messages of one action
+_HELD: Final = "Nothing was done: it has a remedy by now, or somebody holds it."
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
     """One thing that may be done to a queue or a message.
 
-    `about` finds out what will happen, without doing it; `arguments` reads the form.
+    `about` finds out what will happen, without doing it; `arguments` reads the form. `nothing` is what to say if no
+    message was there any more.
     """
 
     title: str
     button: str
     says: str
     verb: str
-    arguments: Callable[[str, Form], dict[str, Any]]
+    arguments: Callable[[Connection, str, Form], dict[str, Any]]
     done: str
     about: Callable[[Connection, str, Form], dict[str, Any]] = lambda conn, name, given: {}
     danger: bool = False
+    nothing: str | None = None
 
 
-def _only_name(name: str, form: Form) -> dict[str, Any]:
+def _only_name(conn: Connection, name: str, form: Form) -> dict[str, Any]:
     return {"queue_name": name}
 
 
@@ -57,49 +56,19 @@ def _status(conn: Connection, name: str, given: Form) -> dict[str, Any]:
     return {"status": found}
 
 
-# What died -----------------------------------------------------------------------------------------------------------
+def _requeue(conn: Connection, name: str, form: Form) -> dict[str, Any]:
+    return {"queue_name": name, **dead.chosen(form)}
 
 
-def _chosen(form: Form) -> dict[str, Any]:
-    """Return which dead messages a form means: of one cause, of one result, or all."""
-    result, fingerprint = form.get("result") or None, form.get("fingerprint") or None
-    return {"results": [result] if result else list(_DEAD), "fingerprint": fingerprint}
+def _dismiss(conn: Connection, name: str, form: Form) -> dict[str, Any]:
+    return _requeue(conn, name, form) | {"reason": dead.reason(form)}
 
 
-def _count(conn: Connection, name: str, given: Form) -> dict[str, Any]:
-    """Count what would be requeued or dismissed, as far as one action goes."""
-    chosen = _chosen(given)
-    fingerprints = [chosen["fingerprint"]] if chosen["fingerprint"] else None
-    ids = run(conn, verbs.dead_ids(name, results=chosen["results"], fingerprints=fingerprints, max_messages=_MOST))
-    return {"count": len(ids), "ids": ids[:5], "newest": ids[-1] if ids else None, "most": _MOST}
+def _one(conn: Connection, name: str, form: Form) -> dict[str, Any]:
+    return {"queue_name": name, "ids": [int(form["id"])]}
 
 
-def _requeue(name: str, form: Form) -> dict[str, Any]:
-    return {"queue_name": name, "max_messages": _number(form, "max_messages", 1000), **_chosen(form)}
-
-
-def _dismiss(name: str, form: Form) -> dict[str, Any]:
-    return _requeue(name, form) | {"reason": _reason(form)}
-
-
-def _reason(form: Form) -> str:
-    reason = form.get("reason", "").strip()
-    if not reason:
-        raise InvalidArgument("no reason is given", "Say why nothing more is to be done about it.")
-    return reason[:500]
-
-
-def _number(form: Form, name: str, default: int) -> int:
-    text = form.get(name, "").strip() or str(default)
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text[:9]) <= _MOST:
-        raise InvalidArgument(f"{name} is {text[:20]!r}", f"Give a number from 1 to {_MOST}.")
-    return int(text)
-
-
-# A message for a test, and the policy --------------------------------------------------------------------------------
-
-
-def _publish(name: str, form: Form) -> dict[str, Any]:
+def _publish(conn: Connection, name: str, form: Form) -> dict[str, Any]:
     try:
         body = json.loads(form.get("body", ""))
     except (ValueError, RecursionError) as error:
@@ -107,61 +76,6 @@ def _publish(name: str, form: Form) -> dict[str, Any]:
         cure = 'Write for example {"order": 7}, or "a text" in quotes.'
         raise InvalidMessage(f"the body is not JSON{where}", cure) from None
     return {"queue_name": name, "message": body, "reference": form.get("reference", "").strip() or None}
-
-
-_DURATIONS: Final = ("lease_for", "backoff_first", "backoff_max", "handler_timeout", "retention", "dedup_window")
-_NUMBERS: Final = ("max_attempts", "max_leased", "max_depth", "max_body_bytes")
-_CHOICES: Final = {"notify": ("always", "gated", "off"), "on_dead_head": ("block", "skip")}
-
-
-def _policy_now(conn: Connection, name: str, given: Form) -> dict[str, Any]:
-    run(conn, verbs.lease_policy(name))  # raises for an unknown queue
-    (row,) = rows_of(conn, "policy_of_queue", queue_name=name)
-    return {
-        "policy": {key: _as_text(row[key]) for key in (*_NUMBERS, *_DURATIONS, *_CHOICES)},
-        "numbers": _NUMBERS,
-        "durations": _DURATIONS,
-        "choices": _CHOICES,
-    }
-
-
-def _as_text(value: Any) -> str:
-    """Return a value as the form shows it and takes it back: durations as 1h30m."""
-    if value is None:
-        return ""
-    if not isinstance(value, timedelta):
-        return str(value)
-    seconds = value.total_seconds()
-    parts = []
-    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
-        whole, seconds = divmod(seconds, length)
-        parts += [f"{whole:.0f}{unit}"] if whole else []
-    return "".join(parts + ([f"{seconds:g}s"] if seconds or not parts else []))
-
-
-def _alter(name: str, form: Form) -> dict[str, Any]:
-    """Return what differs from what the form showed; an empty field removes a limit."""
-    arguments: dict[str, Any] = {"queue_name": name}
-    for key in (*_NUMBERS, *_DURATIONS, *_CHOICES):
-        text = form.get(key, "").strip()
-        if key in form and text != form.get(f"was_{key}", ""):
-            arguments[key] = _policy_value(key, text)
-    if len(arguments) == 1:
-        raise InvalidArgument("nothing is changed", "Change a field, or go back.")
-    return arguments
-
-
-def _policy_value(key: str, text: str) -> Any:
-    if key in _CHOICES:
-        return text
-    if key in _DURATIONS:
-        try:
-            return f"{parse_duration(text or '0').total_seconds()} seconds"
-        except ValueError as error:
-            raise InvalidArgument(f"{key}: {error}") from None
-    if not (text or "0").isascii() or not (text or "0").isdecimal() or len(text) > 18:
-        raise InvalidArgument(f"{key} is {text[:20]!r}", "Give a whole number; leave it empty for no limit.")
-    return int(text or "0")
 
 
 OF_QUEUES: Final[dict[str, Action]] = {
@@ -206,9 +120,9 @@ OF_QUEUES: Final[dict[str, Action]] = {
         "Change it",
         "It holds at once, also for the messages that wait already. Durations are written as 90s, 10m, 2h or 1d.",
         "alter_queue",
-        _alter,
+        policy.changes,
         "The policy is changed.",
-        about=_policy_now,
+        about=policy.now,
     ),
     "requeue": Action(
         "Requeue dead messages?",
@@ -217,7 +131,8 @@ OF_QUEUES: Final[dict[str, Action]] = {
         "requeue_dead",
         _requeue,
         "Requeued {n}.",
-        about=_count,
+        about=dead.count,
+        nothing="Nothing was done: no such message is left that nobody holds.",
     ),
     "dismiss": Action(
         "Dismiss dead messages?",
@@ -226,8 +141,9 @@ OF_QUEUES: Final[dict[str, Action]] = {
         "dismiss_dead",
         _dismiss,
         "Dismissed {n}.",
-        about=_count,
+        about=dead.count,
         danger=True,
+        nothing="Nothing was done: no such message is left that nobody holds.",
     ),
 }
 OF_MESSAGES: Final[dict[str, Action]] = {
@@ -236,36 +152,62 @@ OF_MESSAGES: Final[dict[str, Action]] = {
         "Requeue it",
         "It is published again under a new id. Cure the cause first, or it dies again.",
         "requeue_dead",
-        lambda name, form: {"queue_name": name, "ids": [int(form["id"])], "results": list(_DEAD)},
+        _one,
         "Requeued {n}.",
+        nothing=_HELD,
     ),
     "dismiss": Action(
         "Dismiss this message?",
         "Dismiss it",
         "Nothing more is done about it. It stays in the archive as long as its retention says.",
         "dismiss_dead",
-        lambda name, form: {"queue_name": name, "ids": [int(form["id"])], "reason": _reason(form)},
+        lambda conn, name, form: _one(conn, name, form) | {"reason": dead.reason(form)},
         "Dismissed {n}.",
         danger=True,
+        nothing=_HELD,
     ),
     "release": Action(
         "End the lease of this message?",
         "End the lease",
         "Somebody else may lease it at once; the attempt counts. Whoever still works on it has lost it.",
         "release_messages",
-        lambda name, form: {"queue_name": name, "ids": [int(form["id"])]},
+        _one,
         "Ended the lease of {n}.",
         danger=True,
+        nothing="Nothing was done: nobody holds it any more.",
     ),
 }
 
 
-def said_of(request: Request) -> str | None:
-    """Return what was just done, as the address tells: only sentences of ours, and a number."""
-    action = (OF_QUEUES | OF_MESSAGES).get(request.query_params.get("done", ""))
-    text = request.query_params.get("n", "")[:19]
-    number = int(text) if text.isascii() and text.isdecimal() else 0
-    return None if action is None else action.done.format(n=quantity(number), id=number)
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What came of an action, in one sentence."""
+
+    text: str
+    good: bool = True
+
+
+def said_of(request: Request) -> Said | None:
+    """Return what was just done, as the address tells: only sentences of ours, and numbers."""
+    given = request.query_params
+    if given.get("done") == "again":
+        return Said("The form was sent twice. What it asked for was done once.")
+    if (action := (OF_QUEUES | OF_MESSAGES).get(given.get("done", ""))) is None:
+        return None
+    number, asked = _number(given.get("n", "")), _number(given.get("of", ""))
+    if not number and (nothing := _nothing(request, given["done"])):
+        return Said(nothing, False)
+    rest = f" {quantity(asked - number)} had a remedy by then, or somebody holds them." if asked > number else ""
+    return Said(action.done.format(n=quantity(number), id=number) + rest, not rest)
+
+
+def _nothing(request: Request, action: str) -> str | None:
+    actions = OF_MESSAGES if "/messages/" in request.url.path else OF_QUEUES
+    return actions[action].nothing if action in actions else None
+
+
+def _number(text: str) -> int:
+    return int(text[:19]) if text.isascii() and text.isdecimal() else 0
 
 
 @router.get("/queues/{name}/{action}")
@@ -319,23 +261,35 @@ def _ask(request: Request, action: Action, name: str, given: Form, wrong: Except
 
 
 def _act(request: Request, action: Action, name: str, form: dict[str, str], path: str, done: str) -> Response:
+    """Do it, in one transaction; what takes many continues from a page that says how far it is."""
     site, person = site_of(request), person_of(request)
     try:
-        arguments = action.arguments(name, form)
         with site.acting() as conn:
-            rows = run(conn, verbs.audited(person.name, action.verb, arguments))
+            arguments = action.arguments(conn, name, form)
+            many = dead.Progress.of(form) if action.about is dead.count else None
+            if many is not None:
+                arguments["max_messages"] = many.next
+            rows = run(conn, verbs.audited(person.name, action.verb, arguments, request=UUID(form["request"])))
     except QueueError:
         raise
     except (InvalidArgument, InvalidMessage) as error:
         return _ask(request, action, name, form, error)
     finally:
         site.shared.forget()
-    return RedirectResponse(back_to(request, path, done=done, n=_many(action, rows)), 303)
+    if rows is None:
+        return RedirectResponse(back_to(request, path, done="again"), 303)
+    if many is None:
+        return RedirectResponse(back_to(request, path, done=done, n=_many(action, rows)), 303)
+    left = len(rows) == many.next
+    many = dead.Progress(many.asked, many.done + len(rows))
+    if left and many.next:
+        fields = (*dead.FILTER, "reason")
+        return page(request, "progress.html", action=action, queue_name=name, given=form, many=many, fields=fields)
+    return RedirectResponse(back_to(request, path, done=done, n=many.done, of=many.asked), 303)
 
 
 def _many(action: Action, rows: list[Any]) -> int:
     """Return how many messages it was, or the id of the one that was published."""
     if action.verb in ("purge_queue", "publish"):
-        first: Row | int = rows[0]
-        return first if isinstance(first, int) else int(next(iter(first.values())))
+        return int(rows[0] if isinstance(rows[0], int) else next(iter(rows[0].values())))
     return len(rows)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
+from uuid import UUID, uuid4
 
 from fastapi import HTTPException, Request
 from starlette.responses import Response
@@ -42,13 +43,13 @@ async def with_headers(request: Request, call_next: Callable[[Request], Awaitabl
 
 
 def token_for(request: Request) -> str:
-    """Return the token that a form of this person carries: it is of no use to another person, nor after hours."""
-    until = int(time.time()) + _HOURS * 3600
-    return f"{until}.{_sign(request, until)}"
+    """Return the token that a form of this person carries: it is of no use to another, nor after hours, nor twice."""
+    until, once = int(time.time()) + _HOURS * 3600, uuid4().hex
+    return f"{until}.{once}.{_sign(request, until, once)}"
 
 
-def _sign(request: Request, until: int) -> str:
-    said = f"{until} {person_of(request).name}".encode()
+def _sign(request: Request, until: int, once: str) -> str:
+    said = f"{until} {once} {person_of(request).name}".encode()
     return hmac.new(site_of(request).secret, said, "sha256").hexdigest()
 
 
@@ -65,16 +66,20 @@ def check_same_origin(request: Request) -> None:
 
 
 async def checked_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form that this page gave to this person; 403 for any other."""
+    """Return the fields of a form that this page gave to this person, with `request`, which is another in each form.
+
+    403 for any other.
+    """
     check_same_origin(request)
     if not person_of(request).may_act:
         raise HTTPException(403, "You may look at the queues. Changing them needs the right to edit the connection.")
     fields = await _fields(request)
-    until, _, signature = fields.pop("token", "").partition(".")
+    until, _, rest = fields.pop("token", "").partition(".")
+    once, _, signature = rest.partition(".")
     good = until.isdecimal() and len(until) < 12 and int(until) > time.time()
-    if not good or not hmac.compare_digest(signature.encode(), _sign(request, int(until)).encode()):
+    if not good or not hmac.compare_digest(signature.encode(), _sign(request, int(until), once).encode()):
         raise HTTPException(403, "This form is too old. Go back, load the page again, and repeat what you did.")
-    return fields
+    return fields | {"request": str(UUID(once))}
 
 
 async def _fields(request: Request) -> dict[str, str]:

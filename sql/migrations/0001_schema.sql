@@ -811,10 +811,12 @@ CREATE TABLE messages.audit (
     queue_name  text,
     arguments   jsonb       NOT NULL,
     affected    bigint,
-    xid         bigint      NOT NULL DEFAULT pg_current_xact_id()::text::bigint
+    xid         bigint      NOT NULL DEFAULT pg_current_xact_id()::text::bigint,
+    request     uuid
 );
 CREATE INDEX audit_at_idx ON messages.audit (at);
 CREATE INDEX audit_queue_name_idx ON messages.audit (queue_name, at);
+CREATE INDEX audit_request_idx ON messages.audit (request) WHERE request IS NOT NULL;
 COMMENT ON TABLE messages.audit IS 'What was done to the queues by hand. Only functions of the schema write it, and nobody but the owner can change it.';
 COMMENT ON COLUMN messages.audit.audit_id IS 'Numbers the entries.';
 COMMENT ON COLUMN messages.audit.at IS 'When it was done.';
@@ -826,6 +828,7 @@ COMMENT ON COLUMN messages.audit.queue_name IS 'The queue; NULL if the verb name
 COMMENT ON COLUMN messages.audit.arguments IS 'What the verb was given, without bodies, headers and tokens.';
 COMMENT ON COLUMN messages.audit.affected IS 'How many messages or grants it changed; NULL if the verb does not count.';
 COMMENT ON COLUMN messages.audit.xid IS 'The transaction.';
+COMMENT ON COLUMN messages.audit.request IS 'What audited() was asked by, so that a form that is sent twice is done once; NULL: it was not given.';
 
 -- What the verbs return. A new column breaks the workers of the version before: docs/decisions/0007-upgrade-side-by-side.md
 CREATE TYPE messages.leased_message AS (

@@ -135,6 +135,14 @@ def test_a_lease_is_archived_at_the_end_of_its_block_and_released_on_an_error(co
     assert (status.ready, status.leased, status.dead) == (1, 0, 1)
 
 
+def test_a_lease_lasts_as_long_as_the_queue_says(conn_id: str, queue: Queue, conn: psycopg.Connection[Any]) -> None:
+    hook = PgQueueHook(conn_id)
+    hook.publish(queue("orders", lease_for="2 hours"), 1)
+    with hook.lease("orders"):
+        (lasts,) = conn.execute("SELECT lock_expires_at - leased_at FROM messages.message").fetchall()
+    assert lasts == (timedelta(hours=2),)
+
+
 def test_a_lease_closes_its_connection(conn_id: str, queue: Queue, conn: psycopg.Connection[Any]) -> None:
     hook = PgQueueHook(conn_id)
     hook.publish(queue("orders"), 1)

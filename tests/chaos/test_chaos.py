@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
 from tools.chaos import page
-from tools.chaos.__main__ import chaos
+from tools.chaos.__main__ import chaos, until_empty, waiting
 from tools.chaos.account import account
 
 Connection = psycopg.Connection[Any]
@@ -82,7 +84,28 @@ def test_a_kind_of_consumer_that_archived_nothing_is_found(stage: Connection) ->
     run(stage, verbs.publish("a_orders", {"k": "3"}))
     run(stage, verbs.consume("a_orders", handled_by="raw.1"))
     entries = [*CLEAN, told("ok", "3"), told("invoke", "3")]
-    assert account(stage, entries, consumers={"raw SQL", "Spark drain"}).wrong["idle consumer"] == ["Spark drain"]
+    assert account(stage, entries, kinds={"raw SQL", "Spark drain"}).wrong["idle consumer"] == ["Spark drain"]
+    later = account(stage, entries, kinds={"raw SQL"}, since=time.time() + 1.0)
+    assert later.wrong["idle consumer"] == ["raw SQL"]
+
+
+def test_what_waits_is_waited_for_while_some_of_it_is_archived(stage: Connection, dsn: str) -> None:
+    run(stage, verbs.publish_batch("a_orders", [{"k": str(number)} for number in range(9)]))
+    looks = count(1)
+
+    def look() -> tuple[int, int]:
+        if next(looks) % 5 == 0:
+            run(stage, verbs.consume("a_orders"))
+        return waiting(dsn)
+
+    assert until_empty(look, standstill=3.0) > 3.0
+    assert waiting(dsn)[0] == 0
+
+
+def test_what_nobody_handles_is_not_waited_for(stage: Connection, dsn: str) -> None:
+    run(stage, verbs.publish("a_orders", {"k": "stuck"}))
+    assert until_empty(lambda: waiting(dsn), standstill=1.0) >= 1.0
+    assert account(stage, CLEAN).wrong["blocked"] == ["a_orders: stuck"]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from tools import SetupError
-from tools.mutants import HANDFUL, MUTANTS, Mutant, is_caught, mutant
+from tools.mutants import HANDFUL, MUTANTS, Mutant, mutant, noticed_by
 
 
 def test_every_mutant_is_a_change_of_what_is_installed(conn: psycopg.Connection[tuple[object, ...]]) -> None:
@@ -28,4 +28,4 @@ def test_a_mutant_whose_text_is_gone_says_so(conn: psycopg.Connection[tuple[obje
 
 @pytest.mark.parametrize("name", HANDFUL)
 def test_a_mistake_is_noticed(name: str) -> None:
-    assert is_caught(mutant(name))
+    assert noticed_by(mutant(name))

@@ -72,7 +72,7 @@ def test_a_function_or_its_name_is_found(value: Any) -> None:
         ("no_such.module:f", "cannot be found"),
         ("json:no_such", "has no 'no_such'"),
         ("this:no_such", "has no 'no_such'"),
-        ("badly_written:f", "Line 1 of module 'badly_written' is no Python"),
+        ("badly_written:f", "Line 1 of module 'badly_written' is not valid Python"),
         ("raises_package.inner:f", "cannot be found (RuntimeError)"),
         ("ends_package.inner:f", "cannot be found (SystemExit)"),
     ],

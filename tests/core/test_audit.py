@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import InvalidArgument, PermissionDenied, QueueNotFound, run, verbs
 from tests.core.test_roles import Login, logins
+from tests.waiting import PATIENCE, until
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -51,6 +54,18 @@ def entries(conn: Connection) -> list[tuple[Any, ...]]:
             ("grant_queue", {"role_name": "bob", "privilege": "consume"}, 1),
         ),
         (verbs.revoke_queue("orders", "bob"), {"role_name": "bob"}, ("revoke_queue", {"role_name": "bob"}, 0)),
+        (
+            verbs.requeue_dead("orders", results=["failed"]),
+            {"results": ["failed"]},
+            ("requeue_dead", {"results": ["failed"]}, 2),
+        ),
+        (verbs.dismiss_dead("orders", "old"), {"reason": "old"}, ("dismiss_dead", {"reason": "old"}, 2)),
+        (verbs.bind_topic("orders", "a.#"), {"pattern": "a.#"}, ("bind_topic", {"pattern": "a.#"}, None)),
+        (
+            verbs.schedule("daily", "@daily", "orders", {"secret": 1}),
+            {"schedule_name": "daily", "cron": "@daily", "message": {"secret": 1}},
+            ("schedule", {"schedule_name": "daily", "cron": "@daily", "time_zone": "UTC"}, None),
+        ),
     ],
     ids=lambda value: value.function if isinstance(value, verbs.Statement) else None,
 )
@@ -154,3 +169,68 @@ def test_a_rollback_takes_its_entry_with_it(conn: Connection, orders: str) -> No
     with conn.transaction(force_rollback=True):
         run(conn, verbs.audited("ann", "purge_queue", {"queue_name": orders}))
     assert entries(conn) == []
+
+
+def test_a_call_for_messages_is_one_entry_with_the_filter_and_not_with_thousands_of_ids(
+    conn: Connection, orders: str
+) -> None:
+    run(conn, verbs.publish_batch(orders, list(range(25)), references=[f"r{n}" for n in range(25)]))
+    held = run(conn, verbs.lease(orders, max_messages=28))
+    run(conn, verbs.archive(held[0].lock_token, [one.id for one in held], result="failed", details="no stock"))
+    ids = run(conn, verbs.dead_ids(orders))
+    conn.execute("DELETE FROM messages.audit")
+    run(conn, verbs.requeue_dead(orders, reference="r3"))
+    run(conn, verbs.requeue_dead(orders, reference="r3"))
+    run(conn, verbs.dismiss_dead(orders, "old", ids=ids))
+    assert entries(conn) == [
+        (None, "requeue_dead", {"reference": "r3"}, 1),
+        (None, "dismiss_dead", {"reason": "old"}, len(ids) - 1),
+    ]
+
+
+def test_an_ended_lease_is_an_entry_and_one_that_nobody_held_is_none(conn: Connection, orders: str) -> None:
+    held = run(conn, verbs.lease(orders, max_messages=2))
+    ids = [one.id for one in held]
+    for _ in range(2):
+        run(conn, verbs.release_messages(orders, ids))
+    assert entries(conn) == [(None, "release_messages", {"ids": ids}, 2)]
+
+
+def test_schedules_and_bindings_are_entries_when_they_change(conn: Connection, orders: str) -> None:
+    for _ in range(2):
+        run(conn, verbs.schedule("daily", "@daily", orders, 1))
+    run(conn, verbs.schedule("daily", "@hourly", orders, 1))
+    for verb in (verbs.pause_schedule, verbs.pause_schedule, verbs.resume_schedule, verbs.resume_schedule):
+        run(conn, verb("daily"))
+    run(conn, verbs.unschedule("daily"))
+    for verb_of_topics in (verbs.bind_topic, verbs.bind_topic, verbs.unbind_topic, verbs.unbind_topic):
+        run(conn, verb_of_topics(orders, "a.*"))
+    assert [row[1] for row in entries(conn)] == [
+        *("schedule", "schedule", "pause_schedule", "resume_schedule", "unschedule"),
+        *("bind_topic", "unbind_topic"),
+    ]
+    assert conn.execute("SELECT DISTINCT queue_name FROM messages.audit").fetchall() == [(orders,)]
+
+
+def test_a_request_is_done_once_also_of_two_at_the_same_time(conn: Connection, dsn: str, orders: str) -> None:
+    asked = verbs.audited("ann", "publish", {"queue_name": orders, "message": 1}, request=uuid4())
+    with psycopg.connect(dsn) as first, ThreadPoolExecutor(1) as pool:
+        assert run(first, asked) is not None
+        second = pool.submit(run, conn, asked)
+        until(
+            lambda: (
+                first.execute("SELECT FROM pg_locks WHERE NOT granted AND locktype = 'advisory'").fetchone() is not None
+            )
+        )
+        assert not second.done()
+        first.commit()
+        assert second.result(PATIENCE) is None
+    assert run(conn, asked) is None
+    assert [(user, action, affected) for user, action, _, affected in entries(conn)] == [("ann", "publish", 1)]
+
+
+def test_a_request_that_failed_can_be_done_later(conn: Connection, orders: str) -> None:
+    request = uuid4()
+    with pytest.raises(QueueNotFound):
+        run(conn, verbs.audited("ann", "purge_queue", {"queue_name": "bills"}, request=request))
+    assert run(conn, verbs.audited("ann", "purge_queue", {"queue_name": orders}, request=request)) == [3]

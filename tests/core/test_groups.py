@@ -339,6 +339,32 @@ def test_transactions_that_finish_a_group_and_publish_to_that_of_the_other_wait_
     assert drained(conn) == {"a": ["a2"], "b": ["b2"]}
 
 
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_transactions_that_free_dead_heads_and_requeue_those_of_the_other_wait_for_nobody(
+    conn: Connection, connect: Connect, queue: Queue, ends: str
+) -> None:
+    patience = "-c lock_timeout=3s -c deadlock_timeout=100ms"
+    sessions = {name: connect(autocommit=False, options=patience) for name in ("orders", "others")}
+    for name in sessions:
+        queue(name)
+        run(conn, verbs.publish_batch(name, ["dead", "next"], group_keys=["a", "a"]))
+        (message,) = run(conn, verbs.lease(name))
+        run(conn, verbs.archive(message.lock_token, [message.id], result="failed"))
+    for name, session in sessions.items():
+        run(session, verbs.alter_queue(name, on_dead_head="skip"))
+    for name, session in zip(reversed(sessions), sessions.values(), strict=True):
+        run(session, verbs.requeue_dead(name))
+    for session in sessions.values():
+        getattr(session, ends)()
+    for name in sessions:
+        run(conn, verbs.alter_queue(name, on_dead_head="skip"))
+        bodies = []
+        while leased := run(conn, verbs.lease(name)):
+            bodies += [message.body for message in leased]
+            run(conn, verbs.archive(leased[0].lock_token, [leased[0].id]))
+        assert bodies == (["next", "dead"] if ends == "commit" else ["next"])
+
+
 def test_a_batch_writes_each_message_once_whether_it_waits_or_not(connect: Connect, queue: Queue) -> None:
     conn = connect(autocommit=False)
     queue("orders")

@@ -197,3 +197,17 @@ def test_what_cannot_be_locked_is_said(
         conn.execute("SELECT messages.lock_ready('orders')")
     assert isinstance(translate(refused.value), error)
     assert text in str(refused.value)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_what_is_locked_counts_as_leased(conn: Connection, connect: Connect, queue: Queue, exact: bool) -> None:
+    queue("orders")
+    run(conn, verbs.publish_batch("orders", range(5)))
+    locking = connect()
+    token, ids = lock(locking, 5, recorder=conn)
+    (status,) = run(conn, verbs.status("orders", exact=exact))
+    assert (status.depth, status.ready, status.leased, status.oldest_age) == (5, 0, 5, None)
+    run(locking, verbs.archive_rows(token, ids[:2], handled_by="packer"))
+    locking.execute("COMMIT")
+    (status,) = run(conn, verbs.status("orders", exact=exact))
+    assert (status.depth, status.ready, status.leased) == (3, 3, 0)

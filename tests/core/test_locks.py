@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
-from airflow_provider_pgqueue.core.errors import InUse
+from airflow_provider_pgqueue.core.errors import InUse, TransactionTooLarge
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -106,3 +106,36 @@ def test_settings_of_a_session_do_not_place_what_the_queue_creates(conn: Connect
     conn.execute("SELECT messages.stage_publish('job', 'orders')")
     assert conn.execute("SELECT messages.make_archive_partitions()").fetchone() == (1,)
     conn.execute("SELECT messages.adopt_archive_default()")
+
+
+def test_a_transaction_that_creates_more_queues_than_the_server_can_lock_is_told_so(
+    connect: Connect, queue: Queue
+) -> None:
+    conn = connect(autocommit=False)
+    run(conn, verbs.create_queue("first"))
+    # Locks of any kind fill the same table, and these in less time.
+    for more in (10_000, 1_000, 100, 10, 1):
+        while True:
+            try:
+                with conn.transaction():
+                    conn.execute(
+                        "SELECT pg_advisory_xact_lock((random() * 1e15)::bigint) FROM generate_series(1, %s)", [more]
+                    )
+            except psycopg.errors.OutOfMemory:
+                break
+    with pytest.raises(TransactionTooLarge, match="Create a thousand at most in one transaction"):
+        run(conn, verbs.create_queue("last"))
+    conn.rollback()
+    for number in range(2):
+        run(conn, verbs.create_queue(f"queue_{number}"))
+
+
+def test_an_upkeep_drops_no_more_sequences_than_a_transaction_can_lock(conn: Connection) -> None:
+    conn.execute(
+        "INSERT INTO messages.unused_sequence (sequence, since)"
+        " SELECT n::oid::regclass, clock_timestamp() - interval '2 hours'"
+        " FROM generate_series(4000000000, 4000001499) n"
+    )
+    for left in (500, 0):
+        run(conn, verbs.upkeep())
+        assert conn.execute("SELECT FROM messages.unused_sequence").rowcount == left

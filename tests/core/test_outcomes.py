@@ -24,9 +24,10 @@ from airflow_provider_pgqueue.core import (
     run,
     verbs,
 )
-from airflow_provider_pgqueue.core.errors import BeforeArchive
+from airflow_provider_pgqueue.core.errors import BeforeArchive, InUse
 from airflow_provider_pgqueue.core.message import ArchivedMessage
 from airflow_provider_pgqueue.core.outcome import describe
+from tests.waiting import until_waiting
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -161,6 +162,26 @@ def test_the_second_of_two_at_once_waits_and_has_no_effect(connect: Connect) -> 
         other = pool.submit(run, second, verbs.once("billing", 1))
         first.commit()
         assert other.result(timeout=20) is False
+
+
+def test_two_that_wait_for_each_others_effects_are_told_to_repeat(conn: Connection, connect: Connect) -> None:
+    one, two = (connect(autocommit=False, options="-c deadlock_timeout=50ms") for _ in range(2))
+    assert run(one, verbs.once("billing", 1))
+    assert run(two, verbs.once("billing", 2))
+
+    def wait(session: Connection, message: int) -> bool:
+        try:
+            return run(session, verbs.once("billing", message))
+        finally:
+            session.rollback()
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(wait, one, 2)
+        until_waiting(conn)
+        errors = [each.exception() for each in (first, pool.submit(wait, two, 1))]
+    (error,) = (error for error in errors if error)
+    assert isinstance(error, InUse)
+    assert "of consumer 'billing' is held by a transaction that waits for this one" in str(error)
 
 
 def test_a_rolled_back_effect_may_happen_again(connect: Connect) -> None:

@@ -133,6 +133,18 @@ def test_a_full_queue_refuses_a_publish_and_takes_the_next_when_there_is_room(co
     assert value(conn, "SELECT count(*) FROM messages.message") == 10
 
 
+def test_a_queue_that_was_full_when_the_clock_went_back_takes_messages_again(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders", max_depth=3), range(3)))
+    with pytest.raises(QueueFull):
+        run(conn, verbs.publish("orders", 4))
+    conn.execute(
+        "SELECT messages.store_moment(depth_recount_at, now() + interval '1 hour') FROM messages.queue"
+        " WHERE max_depth > 0"
+    )
+    run(conn, verbs.consume("orders"))
+    run(conn, verbs.publish("orders", 4))
+
+
 def test_a_full_queue_refuses_plain_sql_too_and_lets_publishers_in_after_consumers(
     conn: Connection, queue: Queue
 ) -> None:

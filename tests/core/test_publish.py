@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import statistics
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -11,7 +14,8 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import Duplicate, InvalidArgument, QueueNotFound, run, verbs
-from airflow_provider_pgqueue.core.errors import Unroutable
+from airflow_provider_pgqueue.core.errors import InUse, Unroutable
+from tests.waiting import until_waiting
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -112,6 +116,32 @@ def test_batches_with_the_same_keys_in_another_order_do_not_deadlock(connect: Co
 
     with ThreadPoolExecutor(4) as pool:
         assert sum(pool.map(publish, range(4))) == 200
+
+
+def test_of_two_transactions_that_publish_each_others_keys_one_is_told_to_repeat_and_the_other_goes_on(
+    conn: Connection, connect: Connect, queue: Queue
+) -> None:
+    queue("orders")
+    one, two = (connect(autocommit=False, options="-c deadlock_timeout=50ms") for _ in range(2))
+    run(one, verbs.publish("orders", "one", dedup_key="a"))
+    run(two, verbs.publish("orders", "two", dedup_key="b"))
+
+    def publish(session: Connection, key: str) -> str:
+        try:
+            run(session, verbs.publish("orders", 3, dedup_key=key))
+        except InUse as error:
+            session.rollback()
+            return str(error)
+        session.commit()
+        return "published"
+
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(publish, one, "b")
+        until_waiting(conn)
+        said = sorted([publish(two, "a"), waiting.result()])
+    assert said[1] == "published"
+    assert re.fullmatch(r"dedup_key '[ab]' is held by a transaction that waits for this one. Repeat the .*", said[0])
+    assert len(lease(conn)) == 2
 
 
 def test_a_batch_publishes_what_is_new_in_its_order(conn: Connection, queue: Queue) -> None:
@@ -259,3 +289,22 @@ def test_a_batch_returns_its_ids_in_order_and_rings_once(connect: Connect, queue
         if notification.payload == "the end":
             break
     assert heard == [str(ids[0]), "the end"]
+
+
+def test_a_statement_into_many_priorities_costs_as_much_as_one_into_a_single_one(
+    conn: Connection, queue: Queue
+) -> None:
+    queue("orders")
+    insert = (
+        "INSERT INTO messages.message (queue_name, message, priority)"
+        " SELECT 'orders', '1', n %% %s - 100 FROM generate_series(0, 19999) n"
+    )
+    taken: dict[int, list[float]] = {1: [], 201: []}
+    for _ in range(4):
+        for priorities, seconds in taken.items():
+            began = time.monotonic()
+            conn.execute(insert, [priorities])
+            seconds.append(time.monotonic() - began)
+    # The first of each made the priorities.
+    single, many = (statistics.median(seconds[1:]) for seconds in taken.values())
+    assert many < 3 * single

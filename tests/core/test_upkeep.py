@@ -80,3 +80,15 @@ def test_an_upkeep_lowers_the_mark_to_a_message_that_is_ready_below_it(conn: Con
     conn.execute("SELECT messages.upkeep()")
     ((behind,),) = conn.execute(BEHIND).fetchall()
     assert behind > timedelta(minutes=59)
+
+
+def test_an_upkeep_ends_a_pause_of_notifications_that_a_clock_which_went_back_made_long(
+    conn: Connection, connect: Callable[..., Connection], queue: Queue
+) -> None:
+    queue("orders")
+    conn.execute("SELECT messages.store_moment('messages.rings_paused_until', now() + interval '1 hour')")
+    run(conn, verbs.upkeep())
+    listening = connect()
+    listening.execute("LISTEN new_message")
+    run(conn, verbs.publish("orders", 1))
+    assert [notify.channel for notify in listening.notifies(timeout=30, stop_after=1)] == ["new_message"]

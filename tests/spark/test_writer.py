@@ -369,7 +369,7 @@ def test_a_published_run_is_not_staged_again(
         ({"message": None, "reference": "canary"}, InvalidMessage, "its message is NULL"),
         ({"queue_name": None}, InvalidArgument, "its queue_name is NULL"),
         ({"reference": 2601 * "x"}, InvalidArgument, "its reference is too long"),
-        ({"headers": '["canary"]'}, InvalidArgument, "its headers are no JSON object"),
+        ({"headers": '["canary"]'}, InvalidArgument, "its headers are not a JSON object"),
         ({"topic": "canary canary"}, InvalidArgument, "its topic is not valid"),
         ({"group_key": ""}, InvalidArgument, "its group_key is empty or too long"),
         ({"dedup_key": 256 * "x"}, InvalidArgument, "its dedup_key is empty or too long"),

@@ -1,7 +1,7 @@
 // Opens each page in the frame, and writes down what it finds there.
 const frame = document.getElementById("frame");
 const OURS = new Set(("HTML HEAD META TITLE LINK SCRIPT BODY A MAIN DIV P NAV H1 H2 H3 SECTION TABLE CAPTION THEAD TBODY TR TH TD SMALL B I UL OL LI DL DT DD PRE DETAILS "
-  + "SUMMARY SPAN TIME FORM INPUT SELECT OPTION TEXTAREA LABEL BUTTON BR PG-SPARK PG-PLOT").split(" "));
+  + "SUMMARY SPAN TIME FORM INPUT SELECT OPTION TEXTAREA LABEL BUTTON BR PROGRESS PG-SPARK PG-PLOT").split(" "));
 const later = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 
 async function judge(path) {
@@ -14,6 +14,8 @@ async function judge(path) {
     broken: page.documentElement.dataset.broken ?? document.documentElement.dataset.broken ?? null,
     foreign: [...page.querySelectorAll("*")].filter((one) => !OURS.has(one.tagName)).map((one) => one.tagName),
     text: page.body.innerText,
+    unnamed: [...page.querySelectorAll("table:not(:has(> caption)), th:not([scope]), pg-spark:not([role=img][aria-label]), pg-plot:not([role=img][aria-label])")]
+      .map((one) => one.outerHTML.slice(0, 160)),
     wide: page.documentElement.scrollWidth > page.documentElement.clientWidth,
     drawn: [...page.querySelectorAll("pg-plot, pg-spark")].filter((one) => one.shadowRoot?.querySelector("canvas")).length,
   };

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from fastapi import FastAPI
@@ -32,7 +32,13 @@ HOSTILE = (
 )
 
 
-def judged(dsn: str, paths: list[str]) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def tab() -> Iterator[chromium.Browser]:
+    with chromium.browser() as tab:
+        yield tab
+
+
+def judged(tab: chromium.Browser, dsn: str, paths: list[str]) -> dict[str, Any]:
     """Return what a script says that opens each page in a frame, as Airflow does, and looks around in it."""
     app = FastAPI()
     app.add_api_route(
@@ -42,10 +48,8 @@ def judged(dsn: str, paths: list[str]) -> dict[str, Any]:
     app.add_api_route("/axe.js", lambda: FileResponse(HERE / "vendor" / "axe.js"))
     app.mount("/pgqueue", make_app(lambda: connect_to(dsn), lambda: Person("ann", True), secret=b"a secret"))
     with served(app) as address:
-        page = chromium.document(f"{address}/judge")
-    found = re.search(r'<pre id="judgement">(.*?)</pre>', page, re.DOTALL)
-    assert found, page
-    told: dict[str, Any] = json.loads(html.unescape(found[1]))
+        tab.open(f"{address}/judge")
+        told: dict[str, Any] = json.loads(tab.until("document.getElementById('judgement')?.textContent"))
     return told
 
 
@@ -74,9 +78,10 @@ def message(conn: Connection, queue: Callable[..., str]) -> int:
     return id_
 
 
-def test_what_strangers_wrote_is_text(dsn: str, message: int) -> None:
+def test_what_strangers_wrote_is_text(tab: chromium.Browser, dsn: str, message: int) -> None:
     pages = ["/", "/queues/orders", f"/messages/{message}?body=1", f"/messages/{message}/dismiss"]
-    found = judged(dsn, [f"/pgqueue{page}" for page in pages])
+    pages += ["/queues/orders/requeue?" + urlencode({"reference": HOSTILE[1], "fingerprint": HOSTILE[0]})]
+    found = judged(tab, dsn, [f"/pgqueue{page}" for page in pages])
     for page in pages:
         told = found[f"/pgqueue{page}"]
         assert told["broken"] is None
@@ -86,13 +91,93 @@ def test_what_strangers_wrote_is_text(dsn: str, message: int) -> None:
     assert HOSTILE[0] in found[f"/pgqueue{pages[2]}"]["text"]
 
 
-def test_everybody_can_use_the_page(dsn: str, message: int) -> None:
+def test_everybody_can_use_the_page(tab: chromium.Browser, dsn: str, message: int) -> None:
     pages = ["/", "/queues/orders", f"/messages/{message}", "/queues/orders/policy", "/queues/unknown"]
-    found = judged(dsn, [f"/pgqueue{page}" for page in pages])
+    pages += ["/queues/orders/requeue", f"/messages/{message}/dismiss", "/queues/orders?done=requeue&n=1"]
+    found = judged(tab, dsn, [f"/pgqueue{page}" for page in pages])
     assert {page: told["axe"] for page, told in found.items()} == {page: [] for page in found}
     assert min(told["checked"] for told in found.values()) > 10
+    assert [told["unnamed"] for told in found.values() if told["unnamed"]] == [], "no caption, scope or text"
     # A refresh leaves the keyboard where it was, and draws no plot again that did not change.
     assert found["/pgqueue/"]["focus"] == ["by-dead", "by-dead"]
     assert found["/pgqueue/"]["refreshed"] is True
     assert found["/pgqueue/queues/orders"]["drawn"] > 0
     assert not any(told["wide"] for told in found.values()), "wider than the window"
+
+
+@pytest.fixture
+def dead(conn: Connection, queue: Callable[..., str]) -> list[int]:
+    """Two dead messages of the queue `orders`, with the references a and b."""
+    queue("orders", max_attempts=1)
+    for reference in "ab":
+        conn.execute("SELECT messages.publish('orders', '{}', reference => %s)", [reference])
+    held = conn.execute("SELECT id, lock_token FROM messages.lease('orders', 2)").fetchall()
+    conn.execute("SELECT messages.archive(%s, %s, 'failed', 'no stock')", [held[0][1], [row[0] for row in held]])
+    return [row[0] for row in held]
+
+
+_HERE = "document.activeElement.textContent.trim() || document.activeElement.id"
+_SEEN = """(() => {
+  const one = document.activeElement, box = one.getBoundingClientRect(), style = getComputedStyle(one);
+  return box.right > 0 && box.bottom > 0 && style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2;
+})()"""
+
+
+def walk(tab: chromium.Browser, wanted: str) -> None:
+    """Press Tab until something has the focus; each place on the way must be seen to have it."""
+    for _ in range(80):
+        tab.press("Tab")
+        assert tab.value(_SEEN), f"nobody sees where the focus is: {tab.value('document.activeElement.outerHTML')}"
+        if wanted in (tab.value(_HERE), tab.value("document.activeElement.id")):
+            return
+    pytest.fail(f"the keyboard does not reach {wanted!r}")
+
+
+def test_a_message_is_requeued_with_the_keyboard_alone(
+    tab: chromium.Browser, dsn: str, conn: Connection, dead: list[int]
+) -> None:
+    with served(make_app(lambda: connect_to(dsn), lambda: Person("ann", True), secret=b"a secret")) as address:
+        tab.open(f"{address}/")
+        tab.press("Tab")
+        assert tab.value(_HERE) == "Skip to the content"
+        assert tab.value(_SEEN)
+        tab.press("Enter")
+        assert tab.value("document.activeElement.id") == "live"
+        walk(tab, "orders")
+        tab.press("Enter")
+        tab.until("document.getElementById('requeue-all') !== null")
+        walk(tab, "requeue-all")
+        # A refresh leaves the focus there.
+        tab.value(
+            "new Promise((done) => { document.addEventListener('htmx:after:swap', done, { once: true });"
+            " document.dispatchEvent(new Event('visibilitychange')); }).then(() => true)"
+        )
+        assert tab.value("document.activeElement.id") == "requeue-all"
+        tab.press("Enter")
+        tab.until("document.getElementById('count') !== null")
+        walk(tab, "reference")
+        tab.write("a")
+        walk(tab, "count")
+        tab.press("Enter")
+        tab.until("location.search.includes('reference=a')")
+        assert "1 dead message with this reference has no remedy yet" in tab.until("document.body?.innerText")
+        assert conn.execute("SELECT count(*) FROM messages.dead_message").fetchone() == (2,)
+        walk(tab, "do")
+        tab.press("Enter")
+        tab.until("location.search.includes('done=requeue') && document.getElementById('says')?.textContent")
+        assert tab.value("document.querySelector('[aria-live=polite]').textContent") == "Requeued 1 message."
+    assert conn.execute("SELECT id FROM messages.dead_message").fetchall() == [(dead[1],)]
+
+
+def test_many_messages_are_dismissed_in_steps_that_continue_by_themselves(
+    tab: chromium.Browser, dsn: str, conn: Connection, dead: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider_pgqueue.web.dead.AT_ONCE", 1)
+    with served(make_app(lambda: connect_to(dsn), lambda: Person("ann", True), secret=b"a secret")) as address:
+        tab.open(f"{address}/queues/orders/dismiss")
+        tab.value("document.getElementById('reason').value = 'old'")
+        tab.value("document.getElementById('do').click()")
+        told = tab.until("document.getElementById('says')?.textContent")
+    assert told == "Dismissed 2 messages."
+    found = conn.execute("SELECT acting_user, affected FROM messages.audit WHERE action = 'dismiss_dead'").fetchall()
+    assert found == [("ann", 1), ("ann", 1)]

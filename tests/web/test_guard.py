@@ -44,7 +44,7 @@ def test_another_site_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    "token", ["", "1", "1.2", "99999999999.aa", "9" * 5000 + ".a", "\N{SUPERSCRIPT TWO}.a", "none"]
+    "token", ["", "1", "1.2", "99999999999.aa", "99999999999.b.aa", "9" * 5000 + ".a", "\N{SUPERSCRIPT TWO}.a", "none"]
 )
 def test_a_form_without_a_good_token_changes_nothing(form: tuple[httpx.Client, dict[str, str]], token: str) -> None:
     client, fields = form

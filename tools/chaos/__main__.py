@@ -8,6 +8,7 @@ import shutil
 import sys
 import threading
 import time
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,13 +16,16 @@ import psycopg
 
 from tools import STATE, SetupError
 from tools.chaos import history, page
-from tools.chaos.account import OF_OTHERS, OURS, Account, account
+from tools.chaos.account import OF_OTHERS, OURS, Account, account, consumers
 from tools.chaos.history import History
 from tools.chaos.load import Load
 from tools.chaos.nemesis import Nemesis
 from tools.chaos.stage import Stage
 
-LONGEST_DRAIN = 300.0  # seconds
+# In seconds. A machine may be slow: Spark and Airflow have been seen to need five minutes for a first task.
+LONGEST_START = 900.0
+LONGEST_STANDSTILL = 300.0  # at the end, in which nothing is archived although messages wait
+LONGEST_END = 3600.0
 
 
 def chaos(directory: Path, *, seconds: float, seed: int, with_others: bool = False, kind: str | None = None) -> Account:
@@ -30,6 +34,7 @@ def chaos(directory: Path, *, seconds: float, seed: int, with_others: bool = Fal
     :param directory: keeps the histories and the page.
     :param with_others: consume with a real Airflow and with Spark, too, which take a minute to start.
     """
+    kinds = OURS | OF_OTHERS if with_others else OURS
     for old in ("history", "spark", "airflow"):
         shutil.rmtree(directory / old, ignore_errors=True)
     (directory / "history").mkdir(parents=True)
@@ -40,14 +45,15 @@ def chaos(directory: Path, *, seconds: float, seed: int, with_others: bool = Fal
         causing = threading.Thread(target=nemesis.run)
         supervisor.start()
         try:
-            _until_busy(stage)
+            _until_busy(stage, kinds)
+            began = time.time()
             causing.start()
             time.sleep(seconds)
             nemesis.stopping.set()
             causing.join()
             nemesis.mend()
             load.stop_publishing()
-            _until_empty(stage)
+            took = until_empty(lambda: waiting(stage.dsn))
         finally:
             nemesis.stopping.set()
             load.stop()
@@ -55,35 +61,51 @@ def chaos(directory: Path, *, seconds: float, seed: int, with_others: bool = Fal
             load.stop()
         entries = list(history.read(directory / "history"))
         with psycopg.connect(stage.dsn, autocommit=True) as conn:
-            found = account(conn, entries, consumers=OURS | OF_OTHERS if with_others else OURS)
-        found.figures |= {"actors started again": load.restarts}
+            found = account(conn, entries, kinds=kinds, since=began)
+        found.figures |= {"actors started again": load.restarts, "seconds in which the rest was handled": round(took)}
         page.write(directory / "page.html", found, entries, title=f"{seconds:.0f} seconds of faults, seed {seed}")
         return found
 
 
-def _waiting(stage: Stage) -> tuple[int, int]:
-    with psycopg.connect(stage.dsn, autocommit=True) as conn:
+def _until_busy(stage: Stage, kinds: Collection[str]) -> None:
+    """Wait until each kind of consumer has archived something: only then a fault finds it at work."""
+    deadline = time.monotonic() + LONGEST_START
+    missing = set(kinds)
+    while missing:
+        if time.monotonic() > deadline:
+            raise SetupError(f"still at rest: {', '.join(sorted(missing))}; see {stage.directory}")
+        time.sleep(0.5)
+        with psycopg.connect(stage.dsn, autocommit=True) as conn:
+            missing -= consumers(conn).keys()
+
+
+def until_empty(look: Callable[[], tuple[int, int]], *, standstill: float = LONGEST_STANDSTILL) -> float:
+    """Wait until nothing waits, for as long as some of it is archived now and then; return for how many seconds.
+
+    :param look: how many messages wait, and how many are archived.
+    """
+    began = progressed = time.monotonic()
+    before: tuple[int, int] | None = None
+    while (now := time.monotonic()) < min(progressed + standstill, began + LONGEST_END):
+        with suppress(psycopg.OperationalError):
+            seen = look()
+            if not seen[0]:
+                break
+            if seen != before:
+                before, progressed = seen, now
+        time.sleep(0.2)
+    return now - began
+
+
+def waiting(dsn: str) -> tuple[int, int]:
+    """Return how many messages wait, and how many are archived."""
+    with psycopg.connect(dsn, autocommit=True) as conn:
         row = conn.execute(
             "SELECT (SELECT count(*) FROM messages.message WHERE queue_name <> 'ticks'),"
             " (SELECT count(*) FROM messages.message_archive)"
         ).fetchone()
         assert row
         return int(row[0]), int(row[1])
-
-
-def _until_busy(stage: Stage) -> None:
-    deadline = time.monotonic() + 120.0
-    while _waiting(stage)[1] < 100:
-        if time.monotonic() > deadline:
-            raise SetupError(f"the load does not start: see {stage.directory / 'history'}")
-        time.sleep(0.2)
-
-
-def _until_empty(stage: Stage) -> None:
-    deadline = time.monotonic() + LONGEST_DRAIN
-    with suppress(psycopg.OperationalError):
-        while _waiting(stage)[0] and time.monotonic() < deadline:
-            time.sleep(0.2)
 
 
 def main() -> int:

@@ -71,11 +71,12 @@ class Account:
 
 
 def account(
-    conn: psycopg.Connection[Any], entries: Iterable[dict[str, Any]], *, consumers: Iterable[str] = ()
+    conn: psycopg.Connection[Any], entries: Iterable[dict[str, Any]], *, kinds: Iterable[str] = (), since: float = 0.0
 ) -> Account:
     """Account for every message of a run that has come to rest.
 
-    :param consumers: the kinds of consumers that must have archived something.
+    :param kinds: the kinds of consumers that must have archived something.
+    :param since: when the faults began, in seconds since 1970; what was archived before that shows no kind at work.
     """
     rows = [Row(*values) for values in conn.execute(ROWS.encode()).fetchall()]
     effects = Counter(key for (key,) in conn.execute("SELECT k FROM public.effect"))
@@ -93,8 +94,9 @@ def account(
     _finished(result, told, by_key)
     _effects(result, rows, effects)
     _drained(result, told)
-    result.consumers = Counter(_consumer(row) for row in rows if row.result is not None)
-    result.wrong["idle consumer"] = sorted(set(consumers) - result.consumers.keys())
+    result.consumers = Counter(_kind(row.handled_by) for row in rows if row.result is not None)
+    busy = {_kind(row.handled_by) for row in rows if row.archived_at is not None and row.archived_at >= since}
+    result.wrong["idle consumer"] = sorted(set(kinds) - busy)
     unsure = _keys(told["invoke"]) - _keys(told["ok"])
     result.wrong["out of order"] = list(_out_of_order(rows, unsure))
     result.wrong["blocked"] = [f"{row.queue}: {row.key}" for row in rows if row.result is None]
@@ -183,9 +185,17 @@ def _drained(result: Account, told: Mapping[str, list[dict[str, Any]]]) -> None:
         }
 
 
-def _consumer(row: Row) -> str:
-    """Return the kind of consumer that archived a row, by the name that it gave itself."""
-    name = row.handled_by or "nobody"
+def consumers(conn: psycopg.Connection[Any]) -> Counter[str]:
+    """Return how many messages each kind of consumer has archived."""
+    found = Counter[str]()
+    for name, number in conn.execute("SELECT handled_by, count(*) FROM messages.message_archive GROUP BY handled_by"):
+        found[_kind(name)] += number
+    return found
+
+
+def _kind(handled_by: str | None) -> str:
+    """Return the kind of the consumer that calls itself so."""
+    name = handled_by or "nobody"
     for beginning, kind in KINDS.items():
         if name.startswith(beginning):
             return kind

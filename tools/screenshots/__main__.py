@@ -54,12 +54,12 @@ def main() -> None:
     given.into.mkdir(parents=True, exist_ok=True)
     with _databases() as (full, empty):
         ids = _ids(full)
-        with served(_app(full)) as of_full, served(_app(empty)) as of_empty:
+        with served(_app(full)) as of_full, served(_app(empty)) as of_empty, chromium.browser() as tab:
             for picture in PICTURES:
                 if not given.names or picture.name in given.names:
-                    address = (of_empty if picture.empty else of_full) + picture.path.format_map(ids)
-                    file = given.into / f"{picture.name}.png"
-                    chromium.draw(address, file, width=picture.width, height=picture.height, dark=picture.dark)
+                    tab.look(width=picture.width, height=picture.height, dark=picture.dark)
+                    tab.open((of_empty if picture.empty else of_full) + picture.path.format_map(ids))
+                    tab.draw(given.into / f"{picture.name}.png")
 
 
 @contextmanager

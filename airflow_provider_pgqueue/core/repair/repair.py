@@ -82,7 +82,7 @@ class Repair:
             if value is not None and value < least:
                 raise InvalidArgument(f"{name} is {value}. Give at least {least}.")
         if self.cause is not None and (self.results is not None or self.fingerprints is not None):
-            raise InvalidArgument("a cause has result and fingerprints. Give either it or them.")
+            raise InvalidArgument("a cause has a result and fingerprints of its own. Give either a cause or these.")
         if self.max_per_second is not None and self.max_per_second <= 0:
             raise InvalidArgument(f"max_per_second is {self.max_per_second}. Give more than 0.")
         if not 0 < self.stop_when_failing <= 100:
@@ -157,7 +157,7 @@ def _without_cause(repair: Repair, connect: Connect) -> Repair:
         return replace(repair, cause=None, fingerprints=[repair.cause])
     if not causes:
         raise InvalidArgument(
-            f"{repair.cause!r} is no fingerprint, and the last triage found no cause {repair.cause!r}. "
+            f"{repair.cause!r} is not a fingerprint, and the last triage found no cause {repair.cause!r}. "
             "Look in messages.dead_causes() and messages.triage_causes()."
         )
     (cause,) = causes

@@ -35,7 +35,7 @@ class MatchesSchema:
             from jsonschema.exceptions import SchemaError
             from jsonschema.validators import validator_for
         except ModuleNotFoundError as error:
-            raise InvalidArgument("a JSON Schema needs the package jsonschema. Install it here and there.") from error
+            raise InvalidArgument("a JSON Schema needs jsonschema. Install it where the repair runs.") from error
         try:
             text = path.read_text(encoding="utf-8")
             schema = json.loads(text)

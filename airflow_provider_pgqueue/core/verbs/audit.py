@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from airflow_provider_pgqueue.core.client import Statement, one, to_json
 from airflow_provider_pgqueue.core.message import Row
 
 
-def audited(acting_user: str, verb: str, arguments: Mapping[str, Any]) -> Statement[list[Any]]:
+def audited(
+    acting_user: str, verb: str, arguments: Mapping[str, Any], *, request: UUID | None = None
+) -> Statement[list[Any] | None]:
     """Call a verb for a user, record it in the audit under that name, and return the rows of the verb.
 
     `arguments` are those of the SQL function: durations as texts, bodies as they are. The login of the session must be
-    allowed to call the verb; the audit has both names.
+    allowed to call the verb; the audit has both names. A `request` is done once: a second call with it does nothing and
+    returns None.
     """
     return Statement(
         "audited",
-        {"acting_user": acting_user, "verb": verb, "arguments": to_json(dict(arguments))},
+        {"acting_user": acting_user, "verb": verb, "arguments": to_json(dict(arguments)), "request": request},
         one,
         {"arguments": "jsonb"},
     )

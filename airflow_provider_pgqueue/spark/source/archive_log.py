@@ -175,5 +175,5 @@ def _require(horizon: int, end: int) -> None:
 def _loss(read_at: datetime, begins_at: datetime) -> BeforeArchive:
     return BeforeArchive(
         f"the query had read what was archived until {read_at}, and retention has removed what is older than "
-        f"{begins_at}: what was archived between is lost to it. To go on with the rest, set failOnDataLoss to false."
+        f"{begins_at}: what was archived between is lost to it. To continue with the rest, set failOnDataLoss to false."
     )

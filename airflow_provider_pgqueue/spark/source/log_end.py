@@ -72,7 +72,7 @@ class LogEnd:
             raise InvalidArgument(
                 f"the checkpoint is of the database {start.system}, and this one is {self.system}: its transactions "
                 "have other numbers. Start the query with a new checkpoint; only after pg_upgrade, which keeps the "
-                f"numbers, go on with option formerSystem = {start.system}."
+                f"numbers, continue with option formerSystem = {start.system}."
             )
         if self.horizon < start.xid:
             raise InvalidArgument(

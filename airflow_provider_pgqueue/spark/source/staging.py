@@ -40,7 +40,7 @@ _TAB, _LINE_END, _NULL = (pa.scalar(text, _TEXT) for text in ("\t", "\n", "\\N")
 _ESCAPES: Final = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 _ROW: Final = re.compile(r"^COPY \w+, line (\d+)", re.M)
 _RULES: Final = {
-    "headers": "its headers are no JSON object, or larger than 64 kB. Give a small object, or NULL.",
+    "headers": "its headers are not a JSON object, or larger than 64 kB. Give a small object, or NULL.",
     "queue_name": "its queue_name is NULL. Name a queue in each row, or leave out the column and give option queue.",
     "reference": "its reference is too long. Give a text of at most 2,600 bytes, or NULL.",
     "topic": "its topic is not valid. Use words of letters, digits, - and _ with single dots between them.",
@@ -275,5 +275,5 @@ def _refusal(error: psycopg.Error, partition: int) -> PgQueueError:
     known = translate(error)
     kind = type(known) if isinstance(known, PgQueueError) else PgQueueError
     if kind is InvalidMessage:
-        row += "its message or headers are no JSON that PostgreSQL can store: "
+        row += "its message or headers are not JSON that PostgreSQL can store: "
     return kind(row + (error.diag.message_primary or str(error).strip()))

@@ -182,7 +182,7 @@ class PublishStreamWriter(DataSourceStreamArrowWriter):
         query_id = task.getLocalProperty("sql.streaming.queryId")
         if not query_id:
             raise InvalidArgument(
-                "this is no task of a streaming query. Write with the default or AvailableNow trigger."
+                "this is not a task of a streaming query. Write with the default or AvailableNow trigger."
             )
         return self._stage(query_id).put(task.partitionId(), iterator)
 

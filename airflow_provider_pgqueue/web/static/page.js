@@ -1,8 +1,9 @@
 // Refreshes the living part of the page while somebody looks at it, and leads out of Airflow's frame.
 (() => {
   const live = () => document.getElementById("live");
-  const says = (text) => {
+  const says = (text, unseen = false) => {
     const place = document.getElementById("says");
+    place?.classList.toggle("unseen", unseen);
     if (place && place.textContent !== text) place.textContent = text;
   };
   let asking = false;
@@ -25,7 +26,27 @@
     says("The page could not be refreshed. It tries again every few seconds.");
     live()?.classList.add("stale");
   });
-  document.addEventListener("htmx:after:swap", () => { says(""); live()?.classList.remove("stale"); });
+  document.addEventListener("htmx:after:swap", () => {
+    if (live()?.classList.contains("stale")) says("");
+    live()?.classList.remove("stale");
+  });
+
+  // A screen reader says what changes after the page is there: what came of an action stands on it from the beginning.
+  const told = document.querySelector("[data-told]")?.textContent.trim();
+  if (told) setTimeout(() => says(told, true), 100);
+
+  // A form is sent once, however often its button is pressed; the server would do it once, too, but say less.
+  document.addEventListener("submit", (event) => {
+    if (event.target.method !== "post") return;
+    if (event.target.dataset.sent) event.preventDefault();
+    event.target.dataset.sent = "yes";
+  });
+  addEventListener("pageshow", (event) => {
+    if (event.persisted) document.querySelectorAll("form[data-sent]").forEach((form) => delete form.dataset.sent);
+  });
+
+  // An action on many messages is many short ones.
+  document.querySelector("form[data-goes-on]")?.requestSubmit();
 
   // Airflow's frame may not navigate the window around it, but a link of that window may.
   document.addEventListener("click", (event) => {

@@ -1,4 +1,9 @@
-CREATE OR REPLACE FUNCTION messages.audited(acting_user text, verb text, arguments jsonb DEFAULT '{}') RETURNS jsonb
+CREATE OR REPLACE FUNCTION messages.audited(
+    acting_user text,
+    verb        text,
+    arguments   jsonb DEFAULT '{}',
+    request     uuid  DEFAULT NULL
+) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
@@ -33,6 +38,13 @@ BEGIN
         RAISE EXCEPTION '% has no argument %', audited.verb, quote_literal(left(unknown, 100))
             USING ERRCODE = 'PQ004', HINT = format('It takes %s.', array_to_string(known.proargnames[:known.pronargs], ', '));
     END IF;
+    IF audited.request IS NOT NULL THEN
+        -- Of two at once the second waits here, and sees what the first has done.
+        PERFORM pg_advisory_xact_lock(hashtextextended('messages.audited.' || audited.request, 0));
+        IF EXISTS (SELECT FROM messages.audit a WHERE a.request = audited.request) THEN
+            RETURN NULL;
+        END IF;
+    END IF;
     IF 'remedied_by' = ANY (known.proargnames) THEN
         arguments := jsonb_build_object('remedied_by', audited.acting_user) || arguments;
     END IF;
@@ -52,11 +64,11 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = format('It takes %s.', pg_get_function_arguments(known.oid));
     END;
     -- What records itself has done so; of the rest, bodies and tokens stay out.
-    UPDATE messages.audit a SET acting_user = audited.acting_user
+    UPDATE messages.audit a SET acting_user = audited.acting_user, request = audited.request
      WHERE a.audit_id > before AND a.xid = pg_current_xact_id()::text::bigint AND a.login = session_user AND a.acting_user IS NULL;
     IF NOT FOUND THEN
-        INSERT INTO messages.audit (acting_user, action, queue_name, arguments, affected)
-        VALUES (audited.acting_user, audited.verb, audited.arguments ->> 'queue_name',
+        INSERT INTO messages.audit (acting_user, request, action, queue_name, arguments, affected)
+        VALUES (audited.acting_user, audited.request, audited.verb, audited.arguments ->> 'queue_name',
                 audited.arguments - '{queue_name,message,messages,headers,failure,lock_token}'::text[],
                 CASE WHEN known.prorettype = 'void'::regtype THEN NULL
                      WHEN jsonb_typeof(rows -> 0) = 'number' AND known.proretset = false AND audited.verb <> 'publish' THEN (rows ->> 0)::bigint
@@ -65,5 +77,5 @@ BEGIN
     END IF;
     RETURN rows;
 END $$;
-COMMENT ON FUNCTION messages.audited(text, text, jsonb) IS
-    'Calls a verb with named arguments, which this login must be allowed to call, records it in the audit with the name of the user for whom it acts, and returns the rows of the verb. That name is as trustworthy as the caller: the login stands beside it. PQ004: no name, an unknown verb or argument; otherwise errors as in the verb.';
+COMMENT ON FUNCTION messages.audited(text, text, jsonb, uuid) IS
+    'Calls a verb with named arguments, which this login must be allowed to call, records it in the audit with the name of the user for whom it acts, and returns the rows of the verb. That name is as trustworthy as the caller: the login stands beside it. With a request, a call of the same request that was done before does nothing and returns NULL. PQ004: no name, an unknown verb or argument; otherwise errors as in the verb.';

@@ -29,7 +29,7 @@ BEGIN
                        ('group_keys', check_batch.group_keys), ('dedup_keys', check_batch.dedup_keys)) AS arrays (part, value)
     LOOP
         IF NOT plain THEN
-            RAISE EXCEPTION '% are no list', part
+            RAISE EXCEPTION '% are not a list', part
                 USING ERRCODE = 'PQ004', HINT = 'Give an array of one dimension, which begins at 1.';
         ELSIF number <> many THEN
             RAISE EXCEPTION 'number of bodies: %; number of %: %', many, part, number

@@ -9,7 +9,7 @@ BEGIN
         RAISE EXCEPTION 'headers are of type %', jsonb_typeof(headers) USING ERRCODE = 'PQ004', HINT = 'Give a JSON object.';
     ELSIF bytes > 65536 THEN
         RAISE EXCEPTION 'headers of % bytes are too large: the most is 65536', bytes
-            USING ERRCODE = 'PQ005', HINT = 'Put into the body what is not about the message.';
+            USING ERRCODE = 'PQ005', HINT = 'Move into the body what does not describe the message.';
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.check_headers(jsonb) IS

@@ -19,6 +19,7 @@ AS $$
 DECLARE
     token uuid;
     taken bigint[];
+    done  bigint;
 BEGIN
     SELECT min(d.lock_token::text)::uuid, array_agg(d.id)
       INTO token, taken
@@ -27,6 +28,11 @@ BEGIN
                                                                    THEN ARRAY['failed', 'lock_expired'] END), requeue_dead.fingerprint, requeue_dead.ids, requeue_dead.max_requeues,
                                requeue_dead.reference, requeue_dead.topic, requeue_dead.headers, requeue_dead.since, requeue_dead.until) d;
     RETURN QUERY SELECT r.id, r.new_id FROM messages.requeue(token, taken, NULL, requeue_dead.delay, requeue_dead.remedied_by) r;
+    GET DIAGNOSTICS done = ROW_COUNT;
+    PERFORM messages.record_remedy('requeue_dead', requeue_dead.queue_name, done, jsonb_build_object(
+        'results', requeue_dead.results, 'fingerprint', requeue_dead.fingerprint, 'ids', requeue_dead.ids,
+        'max_requeues', requeue_dead.max_requeues, 'delay', nullif(requeue_dead.delay, '0'), 'reference', requeue_dead.reference,
+        'topic', requeue_dead.topic, 'since', requeue_dead.since, 'until', requeue_dead.until));
 END $$;
 COMMENT ON FUNCTION messages.requeue_dead(text, integer, text[], integer, interval, text, text, bigint[], text, text, jsonb, timestamptz, timestamptz) IS
-    'Leases dead messages and requeues them in one call; unless it is told which results, or a fingerprint or ids, those that ended as failed or lock_expired. Leaves those that have already been requeued max_requeues times. Which ones, and errors, as in lease_dead.';
+    'Leases dead messages and requeues them in one call; unless it is told which results, or a fingerprint or ids, those that ended as failed or lock_expired. Leaves those that have already been requeued max_requeues times. Which ones, and errors, as in lease_dead. Each call that requeues something is an entry of the audit.';

@@ -9,16 +9,11 @@ DECLARE
     alone  boolean := false;
     hash   bigint  := hashtextextended(make_next_of_group_ready.group_key, hashtextextended(make_next_of_group_ready.queue_name, 0));
 BEGIN
-    -- Whoever holds the row does the rest. A head that was just finished is nobody else's business.
-    IF finished IS NULL THEN
-        PERFORM FROM messages.group_head h
-          WHERE h.queue_name = make_next_of_group_ready.queue_name COLLATE "C" AND h.group_key = make_next_of_group_ready.group_key COLLATE "C" AND h.id IS NULL
-            FOR UPDATE SKIP LOCKED;
-    ELSE
-        PERFORM FROM messages.group_head h
-          WHERE h.queue_name = make_next_of_group_ready.queue_name COLLATE "C" AND h.group_key = make_next_of_group_ready.group_key COLLATE "C" AND h.id = finished
-            FOR UPDATE;
-    END IF;
+    -- Whoever holds the row does the rest; should that be rolled back, an upkeep finds a head that is in no queue.
+    PERFORM FROM messages.group_head h
+      WHERE h.queue_name = make_next_of_group_ready.queue_name COLLATE "C" AND h.group_key = make_next_of_group_ready.group_key COLLATE "C"
+        AND h.id IS NOT DISTINCT FROM finished
+        FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
         RETURN false;
     END IF;

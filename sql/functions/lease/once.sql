@@ -16,6 +16,8 @@ BEGIN
     END IF;
     INSERT INTO messages.inbox (consumer, message_id) VALUES (once.consumer, once.message_id) ON CONFLICT DO NOTHING;
     RETURN FOUND;
+EXCEPTION WHEN deadlock_detected THEN
+    PERFORM messages.raise_deadlock(format('message %s of consumer %L', once.message_id, left(once.consumer, 100)));
 END $$;
 COMMENT ON FUNCTION messages.once(text, bigint) IS
-    'True the first time that it is called for a consumer and a message, else false. Called in the transaction of an effect, it lets the effect happen once, however often the message is delivered. Remembered for 30 days. Of two concurrent calls the second waits for the first. PQ004: bad argument.';
+    'True the first time that it is called for a consumer and a message, else false. Called in the transaction of an effect, it lets the effect happen once, however often the message is delivered. Remembered for 30 days. Of two concurrent calls the second waits for the first. PQ004: bad argument; PQ016: the first waits for the transaction of the second.';

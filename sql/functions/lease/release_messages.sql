@@ -3,7 +3,9 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
-    held record;
+    held  record;
+    ended bigint;
+    done  bigint := 0;
 BEGIN
     PERFORM messages.check_queue(release_messages.queue_name, 'consume');
     PERFORM messages.check_number('the number of ids', cardinality(release_messages.ids), 0, 10000);
@@ -14,7 +16,10 @@ BEGIN
          GROUP BY m.lock_token ORDER BY min(m.id)
     LOOP
         RETURN QUERY SELECT messages.release(held.lock_token, held.ids, details => 'its lease was ended by hand');
+        GET DIAGNOSTICS ended = ROW_COUNT;
+        done := done + ended;
     END LOOP;
+    PERFORM messages.record_remedy('release_messages', release_messages.queue_name, done, jsonb_build_object('ids', release_messages.ids));
 END $$;
 COMMENT ON FUNCTION messages.release_messages(text, bigint[]) IS
-    'Ends the leases of some messages of a queue, whoever holds them, and returns the ids of those that were leased; the attempt counts. Whoever still works on one has lost it. PQ001: unknown queue; PQ004: more than 10000 ids.';
+    'Ends the leases of some messages of a queue, whoever holds them, and returns the ids of those that were leased; the attempt counts. Whoever still works on one has lost it. An entry of the audit. PQ001: unknown queue; PQ004: more than 10000 ids.';

@@ -25,7 +25,7 @@ BEGIN
     PERFORM pg_advisory_xact_lock_shared(class, least((own + step - 1) / step * step, 2147483647)::integer);
     -- Whoever draws a number up to the last one has room. Two never draw the same.
     last := coalesce(pg_sequence_last_value(queue.depth_last), 0);
-    IF coalesce(pg_sequence_last_value(queue.depth_number), 0) + arrived <= last OR moment >= messages.stored_moment(queue.depth_recount_at) THEN
+    IF coalesce(pg_sequence_last_value(queue.depth_number), 0) + arrived <= last OR moment >= messages.stored_moment(queue.depth_recount_at, moment + interval '10 minutes') THEN
         SELECT max(nextval(queue.depth_number)) INTO number FROM generate_series(1, arrived);
     END IF;
     IF number <= last THEN
@@ -33,8 +33,8 @@ BEGIN
     END IF;
     free := -1;
     -- The deeper the queue, the more counting costs. So count only when the room that was last found is used up, and for at
-    -- most 2 % of the time while the queue stays full.
-    IF moment >= messages.stored_moment(queue.depth_recount_at) THEN
+    -- most 2 % of the time while the queue stays full. A moment beyond ten minutes counts as none: the clock went back.
+    IF moment >= messages.stored_moment(queue.depth_recount_at, moment + interval '10 minutes') THEN
         number := pg_sequence_last_value(queue.depth_number);
         -- In this order, so that a transaction which ends meanwhile is in one of the two, or in both.
         SELECT coalesce(sum(others.shown), 0) INTO open FROM (
@@ -49,7 +49,7 @@ BEGIN
         -- What open transactions published may go with them, and then the queue is not full. Nor does a pause pay where the
         -- room lasts for long.
         IF (free + young + open) * 50 < queue.max_depth THEN
-            PERFORM messages.store_moment(queue.depth_recount_at, clock_timestamp() + 50 * (clock_timestamp() - moment));
+            PERFORM messages.store_moment(queue.depth_recount_at, clock_timestamp() + least(50 * (clock_timestamp() - moment), interval '10 minutes'));
         END IF;
         -- Others have the room that this statement gives back.
         PERFORM setval(queue.depth_last, number + greatest(CASE WHEN free < 0 THEN free + arrived ELSE free END, 0));

@@ -4,7 +4,7 @@ AS $$
 DECLARE
     arrival record;
     policy  record;
-    started boolean := false;
+    several refcursor;
     mixed   boolean;
     grouped boolean;
     waits   boolean[];
@@ -19,15 +19,16 @@ BEGIN
     IF arrival.headers > 65536 THEN
         PERFORM messages.check_headers(a.headers) FROM arrived a;
     END IF;
+    IF mixed THEN
+        OPEN several FOR
+            SELECT a.queue_name, a.priority, min(a.id) AS first_id, count(*) AS number, max(pg_column_size(CASE WHEN pg_column_compression(a.message) IS NULL THEN a.message ELSE a.message #> '{}' END)) AS largest
+              FROM arrived a GROUP BY a.queue_name, a.priority ORDER BY a.queue_name, a.priority;
+    END IF;
     LOOP
         IF mixed THEN
-            SELECT a.queue_name, a.priority, min(a.id) AS first_id, count(*) AS number, max(pg_column_size(CASE WHEN pg_column_compression(a.message) IS NULL THEN a.message ELSE a.message #> '{}' END)) AS largest
-              INTO arrival FROM arrived a
-             WHERE NOT started OR (a.queue_name, a.priority) > (arrival.queue_name, arrival.priority)
-             GROUP BY a.queue_name, a.priority ORDER BY a.queue_name, a.priority LIMIT 1;
+            FETCH several INTO arrival;
         END IF;
         EXIT WHEN arrival.first_id IS NULL;
-        started := true;
         SELECT q.max_body_bytes, q.notify, q.max_depth, p.priority IS NULL AS new_priority INTO policy
           FROM messages.queue q LEFT JOIN messages.queue_priority p ON p.queue_name = q.queue_name AND p.priority = arrival.priority
          WHERE q.queue_name = arrival.queue_name;
@@ -55,6 +56,9 @@ BEGIN
         END IF;
         EXIT WHEN NOT mixed;
     END LOOP;
+    IF mixed THEN
+        CLOSE several;
+    END IF;
     IF grouped THEN
         FOR arrival IN
             SELECT g.queue_name, array_agg(g.id) AS ids, array_agg(g.group_key) AS group_keys, array_agg(g.requeued_from) AS requeued_from

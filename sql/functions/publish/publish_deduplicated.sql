@@ -51,42 +51,46 @@ BEGIN
     END IF;
     -- The ids follow the order of the bodies, because the order in a group follows the ids.
     ids := ARRAY(SELECT nextval('messages.message_id_seq') FROM generate_series(1, cardinality(publish_deduplicated.dedup_keys)));
-    -- Every session takes the keys in the same order, so that two batches cannot deadlock.
-    FOR item IN
-        SELECT keys.dedup_key, keys.place FROM unnest(publish_deduplicated.dedup_keys) WITH ORDINALITY AS keys (dedup_key, place)
-         ORDER BY keys.dedup_key COLLATE "C", keys.place
-    LOOP
-        old[item.place] := false;
-        CONTINUE WHEN item.dedup_key IS NULL;
+    -- Every session takes the keys in the same order, so that two batches cannot deadlock. Two transactions with several can.
+    BEGIN
+        FOR item IN
+            SELECT keys.dedup_key, keys.place FROM unnest(publish_deduplicated.dedup_keys) WITH ORDINALITY AS keys (dedup_key, place)
+             ORDER BY keys.dedup_key COLLATE "C", keys.place
         LOOP
-            INSERT INTO messages.dedup AS d (queue_name, dedup_key, id, expires_at)
-            VALUES (publish_deduplicated.queue_name, item.dedup_key, ids[item.place], forget)
-            ON CONFLICT (queue_name, dedup_key) DO UPDATE SET id = excluded.id, expires_at = excluded.expires_at
-             WHERE d.expires_at <= moment;
-            EXIT WHEN FOUND;
-            SELECT d.id INTO known FROM messages.dedup d
-             WHERE d.queue_name = publish_deduplicated.queue_name COLLATE "default" AND d.dedup_key = item.dedup_key COLLATE "default" FOR UPDATE;
-            CONTINUE WHEN NOT FOUND;                               -- it expired just now
-            IF publish_deduplicated.on_conflict = 'replace' AND known <> ALL (ids) THEN
-                UPDATE messages.message m
-                   SET message = publish_deduplicated.messages -> (item.place - 1)::integer,
-                       headers = publish_deduplicated.headers,
-                       reference = publish_deduplicated."references"[item.place],
-                       topic = publish_deduplicated.topics[item.place], expires_at = expires,
-                       visible_at = CASE WHEN m.visible_at = 'infinity' THEN m.visible_at ELSE due END,
-                       due_at = CASE WHEN m.visible_at = 'infinity' THEN due END
-                 WHERE m.id = known AND m.lock_expires_at IS NULL;
-                IF NOT FOUND THEN                                  -- too late to replace: it was leased or finished
-                    UPDATE messages.dedup d SET id = ids[item.place], expires_at = forget
-                     WHERE d.queue_name = publish_deduplicated.queue_name COLLATE "default" AND d.dedup_key = item.dedup_key COLLATE "default";
-                    EXIT;
+            old[item.place] := false;
+            CONTINUE WHEN item.dedup_key IS NULL;
+            LOOP
+                INSERT INTO messages.dedup AS d (queue_name, dedup_key, id, expires_at)
+                VALUES (publish_deduplicated.queue_name, item.dedup_key, ids[item.place], forget)
+                ON CONFLICT (queue_name, dedup_key) DO UPDATE SET id = excluded.id, expires_at = excluded.expires_at
+                 WHERE d.expires_at <= moment;
+                EXIT WHEN FOUND;
+                SELECT d.id INTO known FROM messages.dedup d
+                 WHERE d.queue_name = publish_deduplicated.queue_name COLLATE "default" AND d.dedup_key = item.dedup_key COLLATE "default" FOR UPDATE;
+                CONTINUE WHEN NOT FOUND;                               -- it expired just now
+                IF publish_deduplicated.on_conflict = 'replace' AND known <> ALL (ids) THEN
+                    UPDATE messages.message m
+                       SET message = publish_deduplicated.messages -> (item.place - 1)::integer,
+                           headers = publish_deduplicated.headers,
+                           reference = publish_deduplicated."references"[item.place],
+                           topic = publish_deduplicated.topics[item.place], expires_at = expires,
+                           visible_at = CASE WHEN m.visible_at = 'infinity' THEN m.visible_at ELSE due END,
+                           due_at = CASE WHEN m.visible_at = 'infinity' THEN due END
+                     WHERE m.id = known AND m.lock_expires_at IS NULL;
+                    IF NOT FOUND THEN                                  -- too late to replace: it was leased or finished
+                        UPDATE messages.dedup d SET id = ids[item.place], expires_at = forget
+                         WHERE d.queue_name = publish_deduplicated.queue_name COLLATE "default" AND d.dedup_key = item.dedup_key COLLATE "default";
+                        EXIT;
+                    END IF;
                 END IF;
-            END IF;
-            ids[item.place] := known;
-            old[item.place] := true;
-            EXIT;
+                ids[item.place] := known;
+                old[item.place] := true;
+                EXIT;
+            END LOOP;
         END LOOP;
-    END LOOP;
+    EXCEPTION WHEN deadlock_detected THEN
+        PERFORM messages.raise_deadlock(format('dedup_key %L', left(item.dedup_key, 100)));
+    END;
     INSERT INTO messages.message (id, queue_name, message, priority, created_at, visible_at, expires_at, headers, reference, topic, group_key)
         OVERRIDING SYSTEM VALUE
     SELECT ids[body.place], publish_deduplicated.queue_name, body.value, publish_deduplicated.priority, moment,
@@ -98,4 +102,4 @@ BEGIN
     RETURN QUERY SELECT * FROM unnest(ids, old);
 END $$;
 COMMENT ON FUNCTION messages.publish_deduplicated(text, jsonb, text[], interval, text, integer, interval, interval, jsonb, text[], timestamptz, text[], text[]) IS
-    'Publishes the bodies whose dedup_key is not remembered; a duplicate returns the id of the message that was published before. on_conflict => replace puts the new body in its place while that message waits. Errors as in publish.';
+    'Publishes the bodies whose dedup_key is not remembered; a duplicate returns the id of the message that was published before. on_conflict => replace puts the new body in its place while that message waits. Waits for the end of a transaction that publishes under one of the keys. PQ016: that one waits for this one; other errors as in publish.';

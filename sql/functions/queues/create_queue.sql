@@ -30,6 +30,9 @@ BEGIN
                                  create_queue.max_depth, create_queue.handler_timeout);
     PERFORM messages.create_priority_sequences(create_queue.queue_name, 0::smallint);
     RETURN true;
+EXCEPTION WHEN out_of_memory THEN          -- of the table of locks: two sequences are locked until the commit
+    RAISE EXCEPTION 'this transaction created more queues than the server has room to lock' USING ERRCODE = 'PQ018',
+        HINT = 'Create a thousand at most in one transaction, or raise max_locks_per_transaction.';
 END $$;
 COMMENT ON FUNCTION messages.create_queue(text, integer, interval, text, integer, boolean, interval, interval, interval, interval, text, integer, bigint, interval) IS
-    'Creates a queue and returns true; returns false and changes nothing if it exists. PQ003: bad name; PQ004: bad policy.';
+    'Creates a queue and returns true; returns false and changes nothing if it exists. PQ003: bad name; PQ004: bad policy; PQ018: thousands in one transaction.';

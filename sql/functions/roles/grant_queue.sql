@@ -22,7 +22,7 @@ BEGIN
             HINT = 'Give a role that is not a superuser, not a member of messages_admin, and not one of the group roles.';
     ELSIF messages.reads_all_bodies(grantee) THEN
         RAISE EXCEPTION 'role % reads the messages of all queues', quote_literal(grant_queue.role_name) USING ERRCODE = 'PQ004',
-            HINT = 'Take messages_reader, messages_pipeline, messages_raw and SELECT on messages.message from it first, or give another role: a limit to some queues would promise what it does not hold.';
+            HINT = 'Revoke messages_reader, messages_pipeline, messages_raw and SELECT on messages.message from it first, or give another role: while it has these, a limit to some queues means nothing.';
     END IF;
     PERFORM FROM messages.queue q WHERE q.queue_name = grant_queue.queue_name COLLATE "default" FOR KEY SHARE;
     IF NOT FOUND THEN

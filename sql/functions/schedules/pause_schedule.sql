@@ -2,10 +2,15 @@ CREATE OR REPLACE FUNCTION messages.pause_schedule(schedule_name text) RETURNS v
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
+DECLARE
+    before messages.schedule;
 BEGIN
-    UPDATE messages.schedule s SET paused = true WHERE s.schedule_name = pause_schedule.schedule_name;
-    IF NOT FOUND THEN
+    SELECT * INTO before FROM messages.schedule s WHERE s.schedule_name = pause_schedule.schedule_name FOR NO KEY UPDATE;
+    IF before.schedule_name IS NULL THEN
         PERFORM messages.raise_unknown_schedule(pause_schedule.schedule_name);
+    ELSIF NOT before.paused THEN
+        UPDATE messages.schedule s SET paused = true WHERE s.schedule_name = pause_schedule.schedule_name;
+        PERFORM messages.record_audit('pause_schedule', before.queue_name, jsonb_build_object('schedule_name', before.schedule_name), NULL);
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.pause_schedule(text) IS

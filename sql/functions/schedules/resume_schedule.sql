@@ -2,12 +2,15 @@ CREATE OR REPLACE FUNCTION messages.resume_schedule(schedule_name text) RETURNS 
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
+DECLARE
+    before messages.schedule;
 BEGIN
-    UPDATE messages.schedule s
-       SET paused = false, checked_until = CASE WHEN s.paused THEN clock_timestamp() ELSE s.checked_until END
-     WHERE s.schedule_name = resume_schedule.schedule_name;
-    IF NOT FOUND THEN
+    SELECT * INTO before FROM messages.schedule s WHERE s.schedule_name = resume_schedule.schedule_name FOR NO KEY UPDATE;
+    IF before.schedule_name IS NULL THEN
         PERFORM messages.raise_unknown_schedule(resume_schedule.schedule_name);
+    ELSIF before.paused THEN
+        UPDATE messages.schedule s SET paused = false, checked_until = clock_timestamp() WHERE s.schedule_name = resume_schedule.schedule_name;
+        PERFORM messages.record_audit('resume_schedule', before.queue_name, jsonb_build_object('schedule_name', before.schedule_name), NULL);
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.resume_schedule(text) IS

@@ -13,6 +13,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     moment timestamptz := clock_timestamp();
+    added  boolean;
 BEGIN
     PERFORM messages.check_schedule(schedule.schedule_name, schedule.cron, schedule.time_zone, schedule.message,
                                     schedule.priority, schedule.headers);
@@ -24,9 +25,7 @@ BEGIN
     VALUES (schedule.schedule_name, schedule.cron, schedule.time_zone, schedule.queue_name, schedule.message,
             schedule.priority, schedule.headers, coalesce(schedule.paused, false), moment, moment)
     ON CONFLICT DO NOTHING;
-    IF FOUND THEN
-        RETURN true;
-    END IF;
+    added := FOUND;
     -- Past ticks belong to the old times or to the pause, and are not made up for.
     UPDATE messages.schedule s
        SET cron = schedule.cron, time_zone = schedule.time_zone, queue_name = schedule.queue_name,
@@ -35,11 +34,16 @@ BEGIN
            checked_until = CASE WHEN (s.cron, s.time_zone) <> (schedule.cron, schedule.time_zone)
                                   OR s.paused AND NOT schedule.paused
                                 THEN clock_timestamp() ELSE s.checked_until END
-     WHERE s.schedule_name = schedule.schedule_name
+     WHERE NOT added AND s.schedule_name = schedule.schedule_name
        AND (s.cron, s.time_zone, s.queue_name, s.message, s.priority, s.headers, s.paused)
            IS DISTINCT FROM (schedule.cron, schedule.time_zone, schedule.queue_name, schedule.message,
                              schedule.priority::smallint, schedule.headers, coalesce(schedule.paused, s.paused));
-    RETURN false;
+    IF added OR FOUND THEN
+        PERFORM messages.record_audit('schedule', schedule.queue_name, jsonb_build_object(
+            'schedule_name', schedule.schedule_name, 'cron', schedule.cron, 'time_zone', schedule.time_zone,
+            'priority', nullif(schedule.priority, 0), 'paused', schedule.paused), NULL);
+    END IF;
+    RETURN added;
 END $$;
 COMMENT ON FUNCTION messages.schedule(text, text, text, jsonb, text, integer, jsonb, boolean) IS
     'Publishes a message at each tick of a cron expression from now on. Returns true if the schedule is new, false if it existed and was changed. paused => NULL keeps it paused or running. PQ001: unknown queue; PQ004: bad argument.';

@@ -9,7 +9,7 @@ BEGIN
     PERFORM messages.check_name('run_id', finish_partitions.run_id);
     IF jsonb_typeof(finish_partitions.partitions) IS DISTINCT FROM 'object'
        OR EXISTS (SELECT FROM jsonb_each(finish_partitions.partitions) p WHERE p.key !~ '^[0-9]{1,9}$' OR jsonb_typeof(p.value) <> 'number') THEN
-        RAISE EXCEPTION 'partitions are not how many rows each partition has'
+        RAISE EXCEPTION 'partitions is not an object with the number of rows of each partition'
             USING ERRCODE = 'PQ004', HINT = 'Give a JSON object of the number of rows by the number of the partition.';
     END IF;
     done := messages.lock_publish_run(finish_partitions.run_id) || '{"repeated": true}';

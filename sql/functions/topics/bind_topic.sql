@@ -2,6 +2,8 @@ CREATE OR REPLACE FUNCTION messages.bind_topic(queue_name text, pattern text) RE
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
+DECLARE
+    changed boolean;
 BEGIN
     PERFORM messages.topic_regex(coalesce(bind_topic.pattern, ''));
     IF NOT EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = bind_topic.queue_name COLLATE "default") THEN
@@ -9,7 +11,11 @@ BEGIN
     END IF;
     INSERT INTO messages.topic_binding (queue_name, pattern) VALUES (bind_topic.queue_name, bind_topic.pattern)
     ON CONFLICT DO NOTHING;
-    RETURN FOUND;
+    changed := FOUND;
+    IF changed THEN
+        PERFORM messages.record_audit('bind_topic', bind_topic.queue_name, jsonb_build_object('pattern', bind_topic.pattern), NULL);
+    END IF;
+    RETURN changed;
 END $$;
 COMMENT ON FUNCTION messages.bind_topic(text, text) IS
     'Lets a queue get a copy of what publish_topic publishes under a topic that the pattern matches; true if the binding is new. PQ001: unknown queue; PQ004: bad pattern.';

@@ -2,8 +2,14 @@ CREATE OR REPLACE FUNCTION messages.unbind_topic(queue_name text, pattern text) 
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
+DECLARE
+    changed boolean;
 BEGIN
     DELETE FROM messages.topic_binding b WHERE b.queue_name = unbind_topic.queue_name COLLATE "default" AND b.pattern = unbind_topic.pattern;
-    RETURN FOUND;
+    changed := FOUND;
+    IF changed THEN
+        PERFORM messages.record_audit('unbind_topic', unbind_topic.queue_name, jsonb_build_object('pattern', unbind_topic.pattern), NULL);
+    END IF;
+    RETURN changed;
 END $$;
 COMMENT ON FUNCTION messages.unbind_topic(text, text) IS 'Removes a binding; true if there was one.';

@@ -7,7 +7,7 @@ BEGIN
     FOR unused IN
         SELECT u.sequence, c.oid IS NOT NULL AS exists
           FROM messages.unused_sequence u LEFT JOIN pg_class c ON c.oid = u.sequence
-         WHERE u.since <= clock_timestamp() - interval '1 hour' ORDER BY u.since
+         WHERE u.since <= clock_timestamp() - interval '1 hour' ORDER BY u.since LIMIT 1000     -- each is locked until the commit
     LOOP
         BEGIN
             IF unused.exists THEN
@@ -20,4 +20,4 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.drop_unused_sequences() IS
-    'Drops the sequences of queues that were dropped more than an hour ago, except those that somebody reads.';
+    'Drops sequences of queues that were dropped more than an hour ago, a thousand at most, except those that somebody reads.';

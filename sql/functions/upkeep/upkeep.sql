@@ -42,6 +42,9 @@ BEGIN
     SELECT coalesce(sum(messages.repair_stuck_groups(q.queue_name)), 0) INTO healed
       FROM messages.queue q WHERE EXISTS (SELECT FROM messages.group_head g WHERE g.queue_name = q.queue_name);
     IF pg_notification_queue_usage() <= 0.5 THEN
+        IF messages.stored_moment('messages.rings_paused_until') > clock_timestamp() + interval '1 minute' THEN    -- the clock went back
+            PERFORM messages.store_moment('messages.rings_paused_until', clock_timestamp());
+        END IF;
         SELECT coalesce(sum(messages.ring(q.queue_name, 100)), 0) INTO rung
           FROM messages.queue q
          WHERE q.notify <> 'off' AND NOT q.paused AND EXISTS (SELECT FROM messages.message m WHERE m.queue_name = q.queue_name);

@@ -18,6 +18,7 @@ import pytest
 from airflow_provider_pgqueue.cli.queues import create
 from airflow_provider_pgqueue.core import run, verbs
 from tests.core.cli.conftest import Pgqueue, Program
+from tests.past import died_at
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -237,6 +238,14 @@ def test_peek_shows_what_waits_in_the_order_of_leasing_and_takes_nothing(
     assert pgqueue("peek", "default").out == "no messages\n"
 
 
+def test_peek_prints_each_body_as_it_is_however_deep_and_long(pgqueue: Pgqueue, conn: Connection) -> None:
+    deep, long = "[" * 2000 + "]" * 2000, "12345678901234567890.123456789"
+    conn.execute("SELECT messages.publish('default', body::jsonb) FROM unnest(%s::text[]) body", [[deep, long]])
+    printed = pgqueue("peek", "default", "--json").out
+    assert deep in printed
+    assert f'"message": {long}' in printed
+
+
 def test_peek_says_what_waits_behind_another_of_its_group(pgqueue: Pgqueue, conn: Connection) -> None:
     run(conn, verbs.publish_batch("default", ["head", "next"], group_keys=["a", "a"]))
     for options in ([], ["--headers-only"]):
@@ -378,6 +387,25 @@ def test_requeue_publishes_dead_messages_again(pgqueue: Pgqueue, conn: Connectio
     assert pgqueue("requeue", "orders", "--dry-run").out == "would requeue up to 1 message of orders: 1 failed.\n"
     conn.execute("UPDATE messages.dead_message SET requeues = 1")
     assert pgqueue("requeue", "orders", "--max-requeues", "1", "--dry-run", "--json").json["would_requeue"] == 0
+
+
+def test_remedies_take_what_a_filter_finds_in_short_transactions_and_are_in_the_audit(
+    pgqueue: Pgqueue, conn: Connection, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider_pgqueue.cli.remedy._AT_ONCE", 2)
+    kill(conn, queue("orders"), "a", "b", "c", "d", "e", "f")
+    for id_ in run(conn, verbs.dead_ids("orders"))[::2]:
+        died_at(conn, id_, "2020-01-01")
+    conn.execute("UPDATE messages.message_archive SET reference = 'r' WHERE message ->> 'reason' = 'a'")
+    assert pgqueue("requeue", "--reference", "r", "--dry-run", "--json").json["would_requeue"] == 1
+    assert pgqueue("requeue", "--reference", "r").out == "requeued 1 message of reference r.\n"
+    before = pgqueue("dismiss", "orders", "--until", "1d", "--reason", "old", "--yes", "--json").json["dismissed"]
+    assert pgqueue("requeue", "orders", "--since", "1d", "--dry-run", "--json").json["would_requeue"] == 5 - before
+    assert pgqueue("requeue", "orders", "--since", "1d", "--json").json["requeued"] == 5 - before
+    entries = conn.execute("SELECT action, affected FROM messages.audit WHERE action LIKE '%_dead'").fetchall()
+    assert sum(affected for _, affected in entries) == 6
+    assert max(affected for _, affected in entries) == 2
+    assert pgqueue("requeue").status == 2
 
 
 def test_dismiss_asks_and_keeps_the_reason(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:

@@ -223,6 +223,6 @@ def _as_table(returned: Any) -> pa.Table:
     except (pa.ArrowException, TypeError, ValueError) as error:
         # The text of the error quotes a value.
         raise InvalidArgument(
-            f"the DataFrame that the function returned is no table ({type(error).__name__}). "
+            f"the DataFrame that the function returned is not a table ({type(error).__name__}). "
             "Give each column one type: whole numbers as id, text as result, details and output."
         ) from None

@@ -115,7 +115,7 @@ class Manifest:
         """Return the manifest in a text; ValueError if the text is not whole, ExportError if its format is newer."""
         content = json.loads(text)
         if not isinstance(content, dict):
-            raise ValueError("it is no object")
+            raise ValueError("it is not an object")
         if content.get("format", _FORMAT) != _FORMAT:
             raise ExportError(f"format {content['format']}; this version of the package knows format {_FORMAT}")
         if content.pop("checksum", None) != _checksum(content):

@@ -1,0 +1,213 @@
+"""The remedies of dead messages: published again, or dismissed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from functools import wraps
+from typing import Any, Final, TypeVar
+
+import click
+
+from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
+from airflow_provider_pgqueue.cli.connection import Connection, connected
+from airflow_provider_pgqueue.cli.duration import before, duration
+from airflow_provider_pgqueue.cli.output import records, show
+from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.connection import process_name
+from airflow_provider_pgqueue.core.quantity import quantity
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+_RESULTS: Final = ("failed", "rejected", "lock_expired", "expired")
+_AT_ONCE: Final = 5_000  # messages of one transaction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Which:
+    """The dead messages that a command means."""
+
+    queue: str | None
+    ids: tuple[int, ...]
+    cause: str | None
+    results: tuple[str, ...]
+    reference: str | None
+    since: timedelta | None
+    until: timedelta | None
+    max_messages: int
+
+    def __post_init__(self) -> None:
+        """Refuse to take everything because nothing was said."""
+        if self.queue is None and not self.ids and self.cause is None and self.reference is None:
+            raise click.UsageError("name a queue, or messages with --id, --cause or --reference.")
+
+    def __str__(self) -> str:
+        """Return what was asked for, as people say it."""
+        named = f"cause {self.cause}" if self.cause else "those that were named"
+        return self.queue or (f"reference {self.reference}" if self.reference and not self.cause else named)
+
+    @property
+    def filtered(self) -> bool:
+        """Whether it is less than the dead messages of a queue."""
+        given = (self.cause, self.reference, self.since, self.until)
+        return bool(self.ids) or any(one is not None for one in given)
+
+    def filter(self) -> dict[str, Any]:
+        """Return the arguments that say which, but for the results."""
+        now = datetime.now(UTC)
+        # What takes several transactions must not take what it has requeued and what died again meanwhile.
+        until = timedelta(0) if self.until is None and self.max_messages > _AT_ONCE else self.until
+        return {
+            "ids": self.ids or None,
+            "reference": self.reference,
+            "since": before(now, self.since),
+            "until": before(now, until),
+        }
+
+    def waiting(self, conn: Connection, results: Collection[str]) -> Counter[str]:
+        """Count them by result; those of a whole queue without the ones that somebody holds."""
+        if self.queue is not None:
+            run(conn, verbs.status(self.queue))  # an unknown queue is an error
+            if not self.filtered:
+                found = run(conn, verbs.dead_queues([self.queue]))
+                return Counter({one.result: one.waiting for one in found if one.result in results})
+        return Counter({result: number for result in results if (number := self.count(conn, [result]))})
+
+    def count(self, conn: Connection, results: Collection[str], **limits: Any) -> int:
+        """Count those with some results, also the ones that somebody holds."""
+        causes = None if self.cause is None else [self.cause]
+        statement = verbs.dead_ids(self.queue, results=results, fingerprints=causes, **self.filter(), **limits)
+        return len(run(conn, statement))
+
+    def in_parts(self, take: Callable[[int], list[T]]) -> list[T]:
+        """Take so many messages at a time that no transaction is long, and return all that were taken."""
+        taken: list[T] = []
+        while size := min(_AT_ONCE, self.max_messages - len(taken)):
+            some = take(size)
+            taken += some
+            if len(some) < size:
+                break
+        return taken
+
+
+_OPTIONS: Final = (
+    click.argument("queue", required=False),
+    click.option(
+        "--id", "ids", multiple=True, type=click.IntRange(1, 2**63 - 1), help="Only this message; can be repeated."
+    ),
+    click.option("--cause", help="Only messages of this cause: the fingerprint that `pgqueue causes` prints."),
+    click.option("--reference", help="Only messages with this reference, the key of the publisher."),
+    click.option("--since", type=duration, help="Only messages that died within this time: 2h, 1d."),
+    click.option("--until", type=duration, help="Only messages that died before that: 2h, 1d."),
+    click.option(
+        "--max",
+        "max_messages",
+        type=click.IntRange(1, 10_000_000),
+        default=1000,
+        show_default=True,
+        help="Handle at most this many messages, 5,000 in each transaction; run it again for the rest.",
+    ),
+    click.option("--dry-run", is_flag=True, help="Count the messages and change nothing."),
+)
+
+
+def _which(default: str) -> Callable[[F], Callable[..., None]]:
+    """Add the options that say which messages, and call the command with a `Which`."""
+    help_ = f"Only messages with this result; can be repeated. Default: {default}"
+    result = click.option("--result", "results", multiple=True, type=click.Choice(_RESULTS), help=help_)
+
+    def add(command: F) -> Callable[..., None]:
+        @wraps(command)
+        def call(**given: Any) -> None:
+            command(Which(**{one.name: given.pop(one.name) for one in fields(Which)}), **given)
+
+        added: Callable[..., None] = call
+        for option in reversed((*_OPTIONS, result)):
+            added = option(added)
+        return added
+
+    return add
+
+
+@click.command()
+@_which("failed, lock_expired; with --id, --cause or --reference, all.")
+@click.option("--max-requeues", type=click.IntRange(1), help="Leave out messages that were requeued this many times.")
+@click.option(
+    "--delay", type=duration, default="0", help="Keep the messages from being leased for this long: 90s, 10m, 2h, 1d."
+)
+@shared_options
+@pass_settings
+def requeue(settings: Settings, which: Which, max_requeues: int | None, delay: timedelta, dry_run: bool) -> None:
+    """Publish dead messages again.
+
+    Name a queue, a cause (--cause), a reference (--reference) or single messages (--id). Each message gets a new id.
+    The archive keeps the dead one, with the new id.
+    """
+    named = which.ids or which.cause or which.reference
+    results = which.results or (_RESULTS if named else ("failed", "lock_expired"))
+    with connected(settings) as conn:
+        waiting = which.waiting(conn, results)
+        if dry_run:
+            would = which.count(conn, results, max_requeues=max_requeues, max_messages=which.max_messages)
+            found = {"queue_name": which.queue, "would_requeue": would, "waiting": waiting}
+            show(settings, found, f"would requeue up to {quantity(would)} of {which}: {_by_result(waiting)}.")
+            return
+        given = {
+            "results": results,
+            "fingerprint": which.cause,
+            "max_requeues": max_requeues,
+            "delay": delay,
+            "remedied_by": f"pgqueue {process_name()}",
+            **which.filter(),
+        }
+        requeued = which.in_parts(lambda size: run(conn, verbs.requeue_dead(which.queue, max_messages=size, **given)))
+    done = records(requeued)
+    show(
+        settings,
+        {"queue_name": which.queue, "requeued": len(done), "messages": done},
+        f"requeued {quantity(len(done))} of {which}.",
+    )
+
+
+@click.command()
+@_which("all.")
+@click.option("--reason", required=True, help="The reason, which is kept in the archive.")
+@yes_option
+@shared_options
+@pass_settings
+def dismiss(settings: Settings, which: Which, reason: str, dry_run: bool, yes: bool) -> None:
+    """Dismiss dead messages: nothing more is done about them.
+
+    They stay in the archive with the reason, and are no longer listed as dead.
+    """
+    results = which.results or _RESULTS
+    with connected(settings) as conn:
+        waiting = which.waiting(conn, results)
+        number = min(sum(waiting.values()), which.max_messages)
+        if dry_run:
+            found = {"queue_name": which.queue, "would_dismiss": number, "waiting": waiting}
+            show(settings, found, f"would dismiss up to {quantity(number)} of {which}: {_by_result(waiting)}.")
+            return
+        confirm(f"Dismiss {quantity(number)} of {which}: {_by_result(waiting)}?", yes=yes)
+        given = {
+            "results": results,
+            "fingerprint": which.cause,
+            "remedied_by": f"pgqueue {process_name()}",
+            **which.filter(),
+        }
+        done = which.in_parts(
+            lambda size: run(conn, verbs.dismiss_dead(which.queue, reason, max_messages=size, **given))
+        )
+    show(
+        settings,
+        {"queue_name": which.queue, "dismissed": len(done), "ids": done},
+        f"dismissed {quantity(len(done))} of {which}.",
+    )
+
+
+def _by_result(waiting: Counter[str]) -> str:
+    return ", ".join(f"{number:,} {result}" for result, number in waiting.items()) or "none are waiting without a lease"

@@ -1,0 +1,86 @@
+"""The policy of a queue as a form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+import psycopg
+
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.duration import parse_duration
+from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.web.parts import rows_of
+
+Form = Mapping[str, str]
+Connection = psycopg.Connection[Any]
+_DURATIONS: Final = ("lease_for", "backoff_first", "backoff_max", "handler_timeout", "retention", "dedup_window")
+_NUMBERS: Final = ("max_attempts", "max_leased", "max_depth", "max_body_bytes")
+_CHOICES: Final = {"notify": ("always", "gated", "off"), "on_dead_head": ("block", "skip")}
+
+
+def now(conn: Connection, name: str, given: Form) -> dict[str, Any]:
+    """Return the policy for the form; QueueNotFound if there is no such queue."""
+    return {
+        "policy": _texts(conn, name),
+        "numbers": _NUMBERS,
+        "durations": _DURATIONS,
+        "choices": _CHOICES,
+    }
+
+
+def changes(conn: Connection, name: str, form: Form) -> dict[str, Any]:
+    """Return what differs from what the form showed; an empty field removes a limit.
+
+    InvalidArgument if nothing differs, or if somebody else changed the same value since the form was shown.
+    """
+    arguments: dict[str, Any] = {"queue_name": name}
+    texts = _texts(conn, name)
+    for key in texts:
+        text, shown = form.get(key, "").strip(), form.get(f"was_{key}", "")
+        if key not in form or text == shown:
+            continue
+        if texts[key] not in (shown, text):
+            raise InvalidArgument(
+                f"somebody changed {key} to {texts[key] or 'no limit'} meanwhile",
+                "Nothing of this form was done. Change it again if your value is still right.",
+            )
+        arguments[key] = _value(key, text)
+    if len(arguments) == 1:
+        raise InvalidArgument("nothing is changed", "Change a field, or go back.")
+    return arguments
+
+
+def _texts(conn: Connection, name: str) -> dict[str, str]:
+    run(conn, verbs.lease_policy(name))  # raises for an unknown queue
+    (row,) = rows_of(conn, "policy_of_queue", queue_name=name)
+    return {key: _as_text(row[key]) for key in (*_NUMBERS, *_DURATIONS, *_CHOICES)}
+
+
+def _as_text(value: Any) -> str:
+    """Return a value as the form shows it and takes it back: durations as 1h30m."""
+    if value is None:
+        return ""
+    if not isinstance(value, timedelta):
+        return str(value)
+    seconds = value.total_seconds()
+    parts = []
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        whole, seconds = divmod(seconds, length)
+        parts += [f"{whole:.0f}{unit}"] if whole else []
+    return "".join(parts + ([f"{seconds:g}s"] if seconds or not parts else []))
+
+
+def _value(key: str, text: str) -> Any:
+    if key in _CHOICES:
+        return text
+    if key in _DURATIONS:
+        try:
+            return f"{parse_duration(text or '0').total_seconds()} seconds"
+        except ValueError as error:
+            raise InvalidArgument(f"{key}: {error}") from None
+    if not (text or "0").isascii() or not (text or "0").isdecimal() or len(text) > 18:
+        raise InvalidArgument(f"{key} is {text[:20]!r}", "Give a whole number; leave it empty for no limit.")
+    return int(text or "0")

@@ -1,0 +1,230 @@
+"""Each action of the page: asked once, done once, in short transactions, and recorded with a name."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from airflow_provider_pgqueue.core import run, verbs
+from tests.conftest import Connection
+from tests.past import died_at
+from tests.web.conftest import Browse
+
+HERE = {"Sec-Fetch-Site": "same-origin"}
+QUEUE_ACTIONS = ("pause", "resume", "purge", "publish", "policy", "requeue", "dismiss")
+FILLED = {"reason": "a test", "body": "{}", "max_attempts": "7"}
+
+
+def form_of(client: httpx.Client, path: str, **written: str) -> dict[str, str]:
+    """Return what a browser sends: the hidden fields of the form that changes something, and what was written."""
+    page = client.get(path)
+    assert page.status_code == 200, page.text
+    form = page.text.partition('<form method="post"')[2]
+    hidden = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', form)
+    return {name: html.unescape(value) for name, value in hidden} | FILLED | written
+
+
+def send(client: httpx.Client, path: str, form: dict[str, str]) -> httpx.Response:
+    return client.post(path, data=form, headers=HERE, follow_redirects=True)
+
+
+@pytest.fixture
+def dead(conn: Connection, queue: Callable[..., str]) -> list[int]:
+    """Five dead messages of the queue `orders` with the references a to e, one that waits and one that is leased."""
+    queue("orders", max_attempts=1)
+    for reference in "abcde":
+        run(conn, verbs.publish("orders", {}, reference=reference))
+    held = run(conn, verbs.lease("orders", max_messages=5))
+    run(conn, verbs.archive(held[0].lock_token, [one.id for one in held], result="failed", details="no stock"))
+    run(conn, verbs.publish_batch("orders", [1, 2]))
+    run(conn, verbs.lease("orders"))
+    conn.execute("DELETE FROM messages.audit")
+    return [one.id for one in held]
+
+
+def entries(conn: Connection) -> list[tuple[Any, ...]]:
+    return conn.execute("SELECT acting_user, action, affected FROM messages.audit ORDER BY audit_id").fetchall()
+
+
+@pytest.fixture
+def paths(conn: Connection, dead: list[int]) -> dict[str, str]:
+    """The path of each action."""
+    row = conn.execute("SELECT id FROM messages.message WHERE lock_expires_at IS NOT NULL").fetchone()
+    assert row is not None
+    of_messages = {"requeue one": "requeue", "dismiss one": "dismiss"}
+    return (
+        {action: f"/queues/orders/{action}" for action in QUEUE_ACTIONS}
+        | {name: f"/messages/{dead[0]}/{action}" for name, action in of_messages.items()}
+        | {"release": f"/messages/{row[0]}/release"}
+    )
+
+
+ENTRIES = {
+    "pause": ("pause_queue", None),
+    "resume": ("resume_queue", None),
+    "purge": ("purge_queue", 1),
+    "publish": ("publish", 1),
+    "policy": ("alter_queue", None),
+    "requeue": ("requeue_dead", 5),
+    "dismiss": ("dismiss_dead", 5),
+    "requeue one": ("requeue_dead", 1),
+    "dismiss one": ("dismiss_dead", 1),
+    "release": ("release_messages", 1),
+}
+
+
+@pytest.mark.parametrize("action", ENTRIES)
+def test_each_action_is_one_entry_with_the_name_of_who_asked_and_is_done_once(
+    browse: Browse, conn: Connection, paths: dict[str, str], action: str
+) -> None:
+    client, path = browse(may_act=True), paths[action]
+    form = form_of(client, path, max_messages="1000")
+    with ThreadPoolExecutor(2) as twice:
+        pages = list(twice.map(lambda _: send(client, path, form), range(2)))
+    assert entries(conn) == [("ann", *ENTRIES[action])]
+    assert [page.status_code for page in pages] == [200, 200]
+    assert sorted("The form was sent twice" in page.text for page in pages) == [False, True]
+
+
+@pytest.mark.parametrize("action", ENTRIES)
+def test_no_action_is_done_without_its_own_token_from_its_own_site(
+    browse: Browse, conn: Connection, paths: dict[str, str], action: str
+) -> None:
+    client, path = browse(may_act=True), paths[action]
+    form = form_of(client, path)
+    others = form_of(browse("bob", may_act=True), path)
+    until, once, signature = form["token"].split(".")
+    for token in ("", "x", others["token"], f"{until}.{once}.{signature[:-1]}", f"{until}.{'0' * 32}.{signature}"):
+        assert client.post(path, data=form | {"token": token}, headers=HERE).status_code == 403
+    assert client.post(path, data=form, headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
+    form.pop("token")
+    assert client.post(path, data=form, headers=HERE).status_code == 403
+    assert entries(conn) == []
+
+
+@pytest.mark.parametrize("action", QUEUE_ACTIONS)
+def test_a_queue_that_was_dropped_meanwhile_is_said_to_be_gone(
+    browse: Browse, conn: Connection, paths: dict[str, str], action: str
+) -> None:
+    client = browse(may_act=True)
+    form = form_of(client, paths[action])
+    run(conn, verbs.drop_queue("orders", force=True))
+    page = send(client, paths[action], form)
+    assert page.status_code == 404
+    assert "queue &#39;orders&#39; does not exist" in page.text
+
+
+@pytest.mark.parametrize("action", ["requeue one", "dismiss one"])
+def test_a_message_that_got_a_remedy_meanwhile_gets_no_second_one(
+    browse: Browse, conn: Connection, dead: list[int], paths: dict[str, str], action: str
+) -> None:
+    client = browse(may_act=True)
+    form = form_of(client, paths[action])
+    run(conn, verbs.requeue_dead("orders", ids=[dead[0]], remedied_by="bob"))
+    page = send(client, paths[action], form)
+    assert "Nothing was done: it has a remedy by now" in page.text
+    assert run(conn, verbs.remedies([dead[0]])) == {dead[0]: ("requeued", "bob")}
+
+
+def test_a_lease_that_ended_meanwhile_is_not_ended_again(
+    browse: Browse, conn: Connection, paths: dict[str, str]
+) -> None:
+    client = browse(may_act=True)
+    form = form_of(client, paths["release"])
+    conn.execute("UPDATE messages.message SET lock_expires_at = NULL, lock_token = NULL WHERE lock_token IS NOT NULL")
+    assert "Nothing was done: nobody holds it any more" in send(client, paths["release"], form).text
+
+
+def test_a_policy_that_somebody_else_changed_meanwhile_is_not_overwritten(
+    browse: Browse, conn: Connection, dead: list[int]
+) -> None:
+    client = browse(may_act=True)
+    form = form_of(client, "/queues/orders/policy")
+    run(conn, verbs.alter_queue("orders", max_attempts=9))
+    page = send(client, "/queues/orders/policy", form)
+    assert page.status_code == 400
+    assert "somebody changed max_attempts to 9 meanwhile" in page.text
+    assert conn.execute("SELECT max_attempts FROM messages.queue WHERE queue_name = 'orders'").fetchone() == (9,)
+    # What another field was changed to meanwhile stays.
+    run(conn, verbs.alter_queue("orders", max_attempts=1))
+    run(conn, verbs.alter_queue("orders", max_leased=5))
+    send(client, "/queues/orders/policy", form_of(client, "/queues/orders/policy"))
+    row = conn.execute("SELECT max_attempts, max_leased FROM messages.queue WHERE queue_name = 'orders'").fetchone()
+    assert row == (7, 5)
+
+
+@pytest.mark.parametrize("action", ["requeue", "dismiss"])
+@pytest.mark.parametrize(
+    ("query", "places"),
+    [
+        ("reference=b", [1]),
+        ("reference=b&result=rejected", []),
+        ("since=2020-01-02T00:00", [2, 3, 4]),
+        ("until=2020-01-02T00:00", [0, 1]),
+        ("since=2020-01-02T00:00:00&until=2020-01-04T00:00%2B00:00", [2, 3]),
+        ("since=2020-01-01T23:30-01:00", [2, 3, 4]),
+        ("reference=%20a%20", [0]),
+        ("", [0, 1, 2, 3, 4]),
+    ],
+)
+def test_what_a_filter_counts_is_what_is_done(
+    browse: Browse, conn: Connection, dead: list[int], action: str, query: str, places: list[int]
+) -> None:
+    for id_, moment in zip(dead, ("01 00:00", "01 12:00", "02 00:30", "03 00:30", "04 00:30"), strict=True):
+        died_at(conn, id_, f"2020-01-{moment} UTC")
+    client, path = browse(may_act=True), f"/queues/orders/{action}"
+    page = client.get(f"{path}?{query}").text
+    said = f"{len(places)} dead message{'' if len(places) == 1 else 's'}"
+    assert f"<b>{said}</b>" in page
+    assert entries(conn) == []
+    send(client, path, form_of(client, f"{path}?{query}", max_messages="1000"))
+    left = {id_ for (id_,) in conn.execute("SELECT id FROM messages.dead_message")}
+    assert left == {id_ for place, id_ in enumerate(dead) if place not in places}
+
+
+@pytest.mark.parametrize(
+    "query", ["since=soon", "until=2020-13-01", "result=success", "reference=%00", "result=%3Cb%3E"]
+)
+def test_a_filter_that_cannot_be_read_is_refused_and_does_nothing(
+    browse: Browse, conn: Connection, dead: list[int], query: str
+) -> None:
+    client = browse(may_act=True)
+    assert client.get(f"/queues/orders/requeue?{query}").status_code == 400
+    name = query.partition("=")[0]
+    form = form_of(client, "/queues/orders/requeue") | {name: httpx.QueryParams(query)[name]}
+    assert send(client, "/queues/orders/requeue", form).status_code == 400
+    assert entries(conn) == []
+
+
+def test_many_messages_are_taken_in_short_transactions_and_none_that_dies_meanwhile(
+    browse: Browse, conn: Connection, dead: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider_pgqueue.web.dead.AT_ONCE", 2)
+    client, path = browse(may_act=True), "/queues/orders/requeue"
+    form = form_of(client, path, max_messages="5")
+    page = send(client, path, form)
+    assert "<b>Requeued 2 messages.</b> 5 are to be done" in page.text
+    # What is requeued dies again, and stays dead.
+    held = run(conn, verbs.lease("orders", max_messages=2))
+    run(conn, verbs.archive(held[0].lock_token, [one.id for one in held], result="failed"))
+    for said in ("<b>Requeued 4 messages.</b>", "<b>Requeued 5 messages.</b>"):
+        part = page.text.partition('<form method="post"')[2]
+        page = send(client, path, dict(re.findall(r'name="(\w+)" value="([^"]*)"', html.unescape(part))))
+        assert said in page.text
+    assert page.url.path == "/queues/orders"
+    assert entries(conn) == [("ann", "requeue_dead", 2), ("ann", "requeue_dead", 2), ("ann", "requeue_dead", 1)]
+    assert {id_ for (id_,) in conn.execute("SELECT id FROM messages.dead_message")} == {one.id for one in held}
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "1000001", "x", "\N{SUPERSCRIPT TWO}", "9" * 5000])
+def test_a_number_that_is_none_is_refused(browse: Browse, conn: Connection, dead: list[int], number: str) -> None:
+    client = browse(may_act=True)
+    form = form_of(client, "/queues/orders/requeue", max_messages=number)
+    assert send(client, "/queues/orders/requeue", form).status_code == 400
+    assert entries(conn) == []
