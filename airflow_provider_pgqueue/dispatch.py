@@ -111,7 +111,7 @@ def reconcile(
     """Compare the open dispatches with what Airflow says of their runs, and end or renew them.
 
     A run that is queued or running keeps its leases. One that succeeded or failed ends its dispatch. One that is gone
-    was deleted: its messages are delivered again. Returns how many ended how, and those whose run was never started.
+    was deleted: its messages are delivered again. Returns how many ended in which way, and the unstarted ones.
     Any number may do this at once: each dispatch ends once.
     """
     ended: Counter[str] = Counter()

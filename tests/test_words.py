@@ -129,6 +129,15 @@ TURNS = {
     r"\bone after the other\b": "one at a time",
     r"\b(function|handler|callable) works\b": "runs",
     r"\bmay appear nowhere\b": "may not appear anywhere",
+    r"\bis no (superuser|outcome|quota|fingerprint|object|class|table)\b": "is not a",
+    r"\bare no (list|JSON)\b": "are not",
+    r"\bwho decides about\b|\bdecides about it\b": "who decides on",
+    r"\ba thousand million\b": "a billion",
+    r"(?i)\bwithout further ado\b": "without more",
+    r"\bby whom it may\b": "who may",
+    r"\bof today\b": "current",
+    r"\bhow many ended how\b": "how many had which end",
+    r"\bhave to be there\b|\bhas to be there\b": "must exist",
 }
 
 

@@ -43,6 +43,7 @@ class Stack:
     :param dags: the folder of the DAG files.
     :param parallelism: the number of tasks that run at once.
     :param environment: further variables for all components, such as AIRFLOW_CONN_PGQUEUE_DEFAULT.
+    :param environment_of: further variables for single components, by their names.
     :param preferred_port: taken for the API and the UI if it is free at the first start.
     """
 
@@ -54,6 +55,7 @@ class Stack:
         dags: Path,
         parallelism: int = 6,
         environment: Mapping[str, str] | None = None,
+        environment_of: Mapping[str, Mapping[str, str]] | None = None,
         preferred_port: int = 0,
     ) -> None:
         self.directory = directory
@@ -63,6 +65,7 @@ class Stack:
         self.dags = dags
         self.parallelism = parallelism
         self.environment = dict(environment or {})
+        self.environment_of = environment_of or {}
         self.preferred_port = preferred_port
 
     @property
@@ -131,7 +134,7 @@ class Stack:
             # A shell in between: the component is nobody's child, so that no zombie of it is left to us.
             shell = subprocess.Popen(
                 ["sh", "-c", '"$@" &', "sh", _program(), component, *COMMANDS[component]],
-                env=self.env(),
+                env=self.env() | dict(self.environment_of.get(component, {})),
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
@@ -10,7 +9,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from airflow_provider_pgqueue.cli.connection import Connection, connected
-from airflow_provider_pgqueue.cli.output import show_rows
+from airflow_provider_pgqueue.cli.output import show_rows, to_text
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
@@ -42,8 +41,15 @@ def peek(settings: Settings, queue: str, number: int, headers_only: bool) -> Non
         if not rows:
             run(conn, verbs.status(queue))  # an unknown queue is an error, an empty one is not
     if settings.as_json and not headers_only:
-        rows = [row | {"message": json.loads(row["message"])} for row in rows]
-    show_rows(settings, "messages", rows, (*_SHOWN, "body_bytes" if headers_only else "message"))
+        click.echo(f'{{"messages": [{", ".join(map(_with_its_body, rows))}]}}')
+    else:
+        show_rows(settings, "messages", rows, (*_SHOWN, "body_bytes" if headers_only else "message"))
+
+
+def _with_its_body(row: dict[str, Any]) -> str:
+    # Python can neither read what is nested deep nor keep each digit, and one body must not hide all others.
+    body = row.pop("message")
+    return f'{to_text(row)[:-1]}, "message": {body}}}'
 
 
 def _look(conn: Connection, shown: tuple[str, str], queue: str, number: int) -> list[dict[str, Any]]:

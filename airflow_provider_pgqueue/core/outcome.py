@@ -126,7 +126,7 @@ def outcome_of(
 
 
 def checked(message: Message, outcome: Any) -> Outcome:
-    """Return what a handler returned for a message; InvalidOutcome if it is no outcome."""
+    """Return what a handler returned for a message; InvalidOutcome if it is not an outcome."""
     if not isinstance(outcome, Outcome):
         raise InvalidOutcome(
             f"the handler of queue {message.queue_name!r} returned {type(outcome).__name__} for message {message.id}. "

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.providers.common.compat.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, check, number, queue_name, text, truth
@@ -32,15 +33,18 @@ def sensor_timeout(value: Any) -> str | None:
 
 
 class DoorbellSensor(QueueTask, BaseSensorOperator):
-    """Waits in the triggerer for work in a queue, and ends there: it holds no worker slot and needs none to end.
+    """Waits for work in a queue, in the triggerer from beginning to end: it needs no worker slot at all.
 
-    It looks first, and succeeds at once if there is work. Its result is the doorbell: numbers, but no messages; the
-    next task leases those. It is JSON text, because Airflow 3.3 stores the result of a task that a trigger ends
-    as text. `timeout`, `soft_fail` and the other parameters are those of `BaseSensorOperator`.
+    It looks first, and succeeds at once if there is work. Its result is the doorbell: numbers and topics, but no
+    messages; the next task leases those. It is JSON text, because Airflow 3.3 stores the result of a task that a
+    trigger ends as text. `timeout`, `soft_fail` and the other parameters are those of `BaseSensorOperator`.
+
+    It begins in a worker, and looks there, before Airflow 3.3, in a mapped task, with an argument that comes from a
+    template or another task, and with an `on_execute_callback` or a `pre_execute`.
 
     A sensor with `outlets`, an `on_success_callback` or a `post_execute` ends in a worker, because a triggerer ignores
-    these. It then waits for at least eight seconds, and has one retry by default, because Airflow now and
-    then fails a task that resumes sooner.
+    these. If it also began in one, it waits for at least eight seconds, and has one retry by default, because Airflow
+    now and then fails a task that resumes sooner.
 
     If the queue does not exist or is paused, the sensor logs a warning and waits for it.
 
@@ -49,6 +53,7 @@ class DoorbellSensor(QueueTask, BaseSensorOperator):
     :param poll_interval: seconds between looks when no notification arrives.
     :param deferrable: False looks in a worker, for installations without a triggerer, every `poke_interval`, which by
         default is `poll_interval`.
+    :param start_from_trigger: False begins in a worker in any case, for example because a pool limits how many begin.
     """
 
     template_fields: Sequence[str] = ("queue_name", "pgqueue_conn_id")
@@ -58,6 +63,7 @@ class DoorbellSensor(QueueTask, BaseSensorOperator):
         "pgqueue_conn_id": text,
         "poll_interval": number(0.01, _DAY, "seconds"),
         "deferrable": truth,
+        "start_from_trigger": truth,
     }
 
     def __init__(
@@ -67,6 +73,7 @@ class DoorbellSensor(QueueTask, BaseSensorOperator):
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         poll_interval: float = 30.0,
         deferrable: bool = True,
+        start_from_trigger: bool = True,
         poke_interval: timedelta | float | None = None,
         retries: int | None = 1,
         **kwargs: Any,
@@ -80,6 +87,21 @@ class DoorbellSensor(QueueTask, BaseSensorOperator):
         self.pgqueue_conn_id = pgqueue_conn_id
         self.poll_interval = poll_interval
         self.deferrable = deferrable
+        self.start_from_trigger = start_from_trigger
+
+    def check_written(self) -> None:
+        """Check the arguments as they were written, and let the scheduler hand the task to the triggerer."""
+        super().check_written()
+        at_start = (self._made_later, self.on_execute_callback, getattr(self, "_pre_execute_hook", None))
+        self.start_from_trigger = self.start_from_trigger and self.deferrable and not any(at_start)
+        if self.start_from_trigger:
+            classpath, arguments = self._waiting_trigger().serialize()
+            self.start_trigger_args = StartTriggerArgs(
+                trigger_cls=classpath,
+                trigger_kwargs=arguments,
+                next_method="execute_complete",
+                timeout=timedelta(seconds=float(self.timeout)),
+            )
 
     @abstractmethod
     def _trigger(self, **how: Any) -> DoorbellTrigger:
@@ -94,12 +116,15 @@ class DoorbellSensor(QueueTask, BaseSensorOperator):
         if doorbell := self._look():
             self.log.info("queue %s has work: %s", self.queue_name, doorbell)
             return json.dumps(doorbell)
-        if self._needs_worker():
-            trigger = self._trigger(end_task=False, ring_after=SAFE_TO_RESUME)
-        else:
-            # The trigger also ends the task: resuming it would take a worker slot only to return a number.
-            trigger = self._trigger(end_task=True, with_result=self.do_xcom_push)
+        trigger = self._waiting_trigger(ring_after=SAFE_TO_RESUME)
         self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=float(self.timeout)))
+
+    def _waiting_trigger(self, ring_after: float = 0.0) -> DoorbellTrigger:
+        """Return the trigger; if the task has to resume in a worker, that is after so many seconds at the earliest."""
+        if self._needs_worker():
+            return self._trigger(end_task=False, ring_after=ring_after)
+        # The trigger also ends the task: resuming it would take a worker slot only to return a number.
+        return self._trigger(end_task=True, with_result=self.do_xcom_push)
 
     def execute_complete(self, context: Context, event: Any = None) -> str:
         """Return the doorbell that the trigger heard."""

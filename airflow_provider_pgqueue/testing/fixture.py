@@ -113,7 +113,7 @@ class PgQueueFixture:
     def work(
         self, queue_name: str, handle: Handler | None = None, *, max_messages: int | None = None, **options: Any
     ) -> Counter[str]:
-        """Handle what is ready as the consume operator and the worker do, and return how many ended how.
+        """Handle what is ready as the consume operator and the worker do, and return how many had which end.
 
         An exception of the handler is a failed attempt, as there: it does not reach the test.
 

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.sinks import collector, metrics_of, statsd
 
 PROGRAM = Path(__file__).with_name("task_program.py")
 Queue = Callable[..., str]
@@ -39,20 +36,10 @@ def run_program(*arguments: str, **settings: Any) -> None:
 
 def test_statsd_gets_each_metric(conn_id: str, queue: Queue) -> None:
     queue("orders")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sink:
-        sink.bind(("127.0.0.1", 0))
-        sink.settimeout(10)
-        port = sink.getsockname()[1]
-        run_program(statsd_on=True, statsd_port=port, statsd_influxdb_enabled=True)
-        sink.setblocking(False)
-        lines = []
-        while True:
-            try:
-                lines.append(sink.recv(65_536).decode())
-            except BlockingIOError:
-                break
+    with statsd() as sink:
+        run_program(statsd_on=True, statsd_port=sink.port, statsd_influxdb_enabled=True)
     found: dict[str, list[tuple[str, str]]] = {}
-    for line in lines:
+    for line in sink.lines:
         named, _, value = line.partition(":")
         name, _, tags = named.removeprefix("airflow.").partition(",")
         found.setdefault(name, []).append((value, tags))
@@ -66,42 +53,11 @@ def test_statsd_gets_each_metric(conn_id: str, queue: Queue) -> None:
     assert all(tags.startswith("queue=") for _, tags in ours), ours
 
 
-@contextmanager
-def collector() -> Iterator[tuple[int, list[bytes]]]:
-    """An HTTP server that takes what OpenTelemetry exports: its port, and the bodies that it got."""
-    got: list[bytes] = []
-
-    class Receiver(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            got.append(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server.server_port, got
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 def test_an_opentelemetry_collector_gets_each_metric(conn_id: str, queue: Queue) -> None:
     queue("orders")
     with collector() as (port, got):
         run_program(otel_on=True, otel_host="127.0.0.1", otel_port=port)
-    requests = [ExportMetricsServiceRequest.FromString(body) for body in got]
-    metrics = {
-        metric.name.removeprefix("airflow."): metric
-        for request in requests
-        for resource in request.resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-    }
+    metrics = {name: some[-1] for name, some in metrics_of(got).items()}
     for name, number in COUNTERS.items():
         (point,) = metrics[name].sum.data_points
         assert (point.as_int or point.as_double) == number, name

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import Asset
+from airflow.sdk import DAG, Asset
 
 from airflow_provider_pgqueue.core import ConnectionFailed, Rejected, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
@@ -20,7 +20,7 @@ from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSens
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
-from tests.airflow_layer.of_airflow import AirflowSensorTimeout, TaskDeferralTimeout, TaskDeferred
+from tests.airflow_layer.of_airflow import AirflowSensorTimeout, DagSerialization, TaskDeferralTimeout, TaskDeferred
 
 Queue = Callable[..., str]
 Run = Callable[..., Any]
@@ -195,8 +195,54 @@ def test_a_sensor_that_is_not_deferrable_looks_every_poll_interval(conn_id: str)
 
 
 def test_a_sensor_may_be_mapped(conn_id: str) -> None:
-    from airflow.sdk import DAG
-
     with DAG("mapped", schedule=None):
         PgQueueMessageSensor.partial(task_id="wait", retries=0).expand(queue_name=["a", "b"])
         PgQueueDeadMessageSensor.partial(task_id="dead").expand(queue_name=["a", "b"])
+
+
+@pytest.mark.parametrize("ending", [{}, *ENDS], ids=lambda ending: next(iter(ending), "nothing"))
+def test_a_sensor_begins_in_the_triggerer_with_the_trigger_that_it_would_defer_to(
+    conn_id: str, queue: Queue, run: Run, ending: dict[str, Any]
+) -> None:
+    sensor = PgQueueMessageSensor(
+        task_id="wait", queue_name=queue("orders"), topic="a.#", headers={"k": [1]}, max_wait=60, timeout=90, **ending
+    )
+    with pytest.raises(TaskDeferred) as deferred:
+        run(sensor)
+    classpath, arguments = deferred.value.trigger.serialize()
+    at_start = sensor.start_trigger_args
+    assert sensor.start_from_trigger is True
+    assert at_start is not None
+    assert at_start.trigger_cls == classpath
+    # No worker deferred, so there is none whose end Airflow could take for that of the task.
+    assert at_start.trigger_kwargs == arguments | {"ring_after": 0.0}
+    assert (at_start.next_method, at_start.timeout) == (deferred.value.method_name, deferred.value.timeout)
+
+
+IN_A_WORKER = [
+    {"queue_name": "{{ params.queue }}"},
+    {"headers": {"k": "{{ ds }}"}},
+    {"deferrable": False},
+    {"start_from_trigger": False},
+    {"on_execute_callback": lambda context: None},
+    {"pre_execute": lambda context: None},
+]
+
+
+@pytest.mark.parametrize("reason", IN_A_WORKER, ids=lambda reason: next(iter(reason)))
+def test_a_sensor_with_something_to_do_or_to_render_at_its_beginning_begins_in_a_worker(reason: dict[str, Any]) -> None:
+    sensor = PgQueueMessageSensor(**{"task_id": "wait", "queue_name": "orders", **reason})
+    assert sensor.start_from_trigger is False
+    assert sensor.start_trigger_args is None
+
+
+def test_airflow_stores_how_a_sensor_begins_but_lets_a_mapped_one_begin_in_a_worker() -> None:
+    with DAG("sensors", schedule=None) as dag:
+        PgQueueDeadMessageSensor(task_id="dead", queue_name="orders", results=["failed"], timeout=90)
+        PgQueueMessageSensor.partial(task_id="mapped").expand(queue_name=["a", "b"])
+    stored = DagSerialization.from_dict(json.loads(json.dumps(DagSerialization.to_dict(dag))))
+    dead, mapped = stored.get_task("dead"), stored.get_task("mapped")
+    assert dead.start_from_trigger is True
+    assert dead.start_trigger_args.trigger_cls.endswith(".PgQueueDeadMessageTrigger")
+    assert dead.start_trigger_args.timeout == timedelta(seconds=90)
+    assert mapped.start_from_trigger is False

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from tests import sinks
 from tools import ROOT, STATE
 from tools.airflow import Stack
 from tools.postgres import Cluster, fleeting_place
@@ -31,7 +33,29 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def stack(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Stack]:
+def statsd() -> Iterator[sinks.Statsd]:
+    """What takes the metrics of the running Airflow, without those of its triggerer."""
+    with sinks.statsd() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def collector() -> Iterator[tuple[int, list[bytes]]]:
+    """What takes the metrics of its triggerer, by OpenTelemetry."""
+    with sinks.collector() as server:
+        yield server
+
+
+def metrics_to(**settings: object) -> dict[str, str]:
+    """Return settings of Airflow's metrics; none where this Airflow was installed without them."""
+    known = {f"AIRFLOW__METRICS__{name.upper()}": str(value) for name, value in settings.items()}
+    return known if find_spec("statsd") else {}
+
+
+@pytest.fixture(scope="session")
+def stack(
+    request: pytest.FixtureRequest, cluster: Cluster, statsd: sinks.Statsd, collector: tuple[int, list[bytes]]
+) -> Iterator[Stack]:
     """The running Airflow, its queue installed by the setup DAG."""
     directory = STATE / "tests" / f"airflow-{os.getpid()}"
     dags = directory / "dags"
@@ -53,6 +77,16 @@ def stack(request: pytest.FixtureRequest, cluster: Cluster) -> Iterator[Stack]:
             "AIRFLOW__PGQUEUE__STATES_DAGS": "pgqueue_notify",
             "AIRFLOW_VAR_PGQUEUE_EXPORT_TARGET": str(directory / "export"),
             "AIRFLOW_VAR_PGQUEUE_TRIAGE_REPORT": str(directory / "triage.html"),
+            **metrics_to(statsd_on=True, statsd_port=statsd.port, statsd_influxdb_enabled=True),
+        },
+        environment_of={
+            "triggerer": metrics_to(
+                statsd_on=False,
+                otel_on=True,
+                otel_host="127.0.0.1",
+                otel_port=collector[0],
+                otel_interval_milliseconds=1000,
+            )
         },
     )
     request.session.stash[_STACK] = stack

@@ -16,6 +16,7 @@ import yaml
 from psycopg.rows import dict_row
 
 from tests.e2e.conftest import places_of
+from tests.sinks import Statsd
 from tests.test_compose import health_check
 from tests.waiting import until
 from tools import ROOT
@@ -91,6 +92,20 @@ def test_a_notify_ends_a_deferred_sensor_without_a_worker(stack: Stack, queue_co
     publish(queue_conn, "e2e_sensor")
     wait_for_success(stack, "e2e_sensor", run_id)
     assert stack.client.xcom("e2e_sensor", run_id, "read") == 1
+
+
+@pytest.mark.airflow_since("3.3")
+def test_a_sensor_begins_and_ends_in_the_triggerer_and_says_so(stack: Stack, queue_conn: Connection) -> None:
+    create(queue_conn, "e2e_begin")
+    queue_conn.execute("SELECT messages.publish('e2e_begin', '1', topic => 'other', headers => '{\"k\": [1]}')")
+    run_id = start(stack, "e2e_begin")
+    wait_until_deferred(stack, "e2e_begin", run_id, "wait")
+    queue_conn.execute("SELECT messages.publish('e2e_begin', '2', topic => 'a.b', headers => '{\"k\": [1]}')")
+    wait_for_success(stack, "e2e_begin", run_id)
+    (task,) = [one for one in stack.client.task_instances("e2e_begin", run_id) if one["task_id"] == "wait"]
+    assert (task["try_number"], task["pid"], task["hostname"]) == (1, None, "")
+    doorbell = stack.client.xcom("e2e_begin", run_id, "read")
+    assert (doorbell["ready"], doorbell["topics"]) == (1, ["a.b"])
 
 
 def test_kill_9_of_the_triggerer_loses_nothing(stack: Stack, queue_conn: Connection) -> None:
@@ -222,11 +237,14 @@ def test_the_deferrable_example_handles_orders(stack: Stack, queue_conn: Connect
     assert results(queue_conn, "orders") == {"success": 2, "rejected": 1}
 
 
-def test_the_upkeep_example_archives_what_expired(stack: Stack, queue_conn: Connection) -> None:
+def test_the_upkeep_example_archives_what_expired_and_reports(
+    stack: Stack, queue_conn: Connection, statsd: Statsd
+) -> None:
     queue_conn.execute("SELECT messages.create_queue('e2e_upkeep', max_attempts => 1)")
     publish(queue_conn, "e2e_upkeep")
     queue_conn.execute("SELECT messages.lease('e2e_upkeep', 1, '1 ms', 'nobody')")
     until(lambda: results(queue_conn, "e2e_upkeep") == {"lock_expired": 1}, timeout=120, what="the upkeep DAG")
+    until(lambda: statsd.heard("pgqueue.leased_now", queue="e2e_upkeep"), timeout=120, what="its metrics")
 
 
 def test_flights_are_published_consumed_remediated_and_requeued(stack: Stack, queue_conn: Connection) -> None:

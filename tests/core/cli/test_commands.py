@@ -238,6 +238,14 @@ def test_peek_shows_what_waits_in_the_order_of_leasing_and_takes_nothing(
     assert pgqueue("peek", "default").out == "no messages\n"
 
 
+def test_peek_prints_each_body_as_it_is_however_deep_and_long(pgqueue: Pgqueue, conn: Connection) -> None:
+    deep, long = "[" * 2000 + "]" * 2000, "12345678901234567890.123456789"
+    conn.execute("SELECT messages.publish('default', body::jsonb) FROM unnest(%s::text[]) body", [[deep, long]])
+    printed = pgqueue("peek", "default", "--json").out
+    assert deep in printed
+    assert f'"message": {long}' in printed
+
+
 def test_peek_says_what_waits_behind_another_of_its_group(pgqueue: Pgqueue, conn: Connection) -> None:
     run(conn, verbs.publish_batch("default", ["head", "next"], group_keys=["a", "a"]))
     for options in ([], ["--headers-only"]):

@@ -28,6 +28,15 @@ with DAG("e2e_sensor", schedule=None) as sensor:
 
     read(PgQueueMessageSensor(task_id="wait", queue_name="e2e_sensor").output)
 
+with DAG("e2e_begin", schedule=None):
+
+    @task(task_id="read")
+    def read_all(doorbell: str) -> dict[str, Any]:
+        """Read all of the doorbell."""
+        return dict(json.loads(doorbell))
+
+    read_all(PgQueueMessageSensor(task_id="wait", queue_name="e2e_begin", topic="a.#", headers={"k": [1]}).output)
+
 with DAG("e2e_many", schedule=None, max_active_tasks=300) as many:
     PgQueueMessageSensor.partial(task_id="wait", queue_name="e2e_many").expand(min_messages=[1] * 25)
 
