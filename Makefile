@@ -4,6 +4,8 @@
 .PHONY: help setup demo demo-spark up down test test-fast test-clock matrix matrix-smoke mutants states chaos bench bench-quick bench-airflow bench-spark docs check fix golden lock dist tag clean
 MAKEFLAGS += --no-print-directory
 export PG
+# An image may set it. Hundreds of processes of the tests would then each compile Airflow anew: half of their start.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 STAMP := .venv/.installed

@@ -22,14 +22,17 @@ class Renewal:
 
     def __init__(self) -> None:
         self._interval = 0.0
-        self._ended = threading.Event()
+        self._woken = threading.Event()
+        self._closed = False
         self._thread: threading.Thread | None = None
         self._lease: Renewable | None = None
 
     def hold(self, lease: Renewable, lease_for: timedelta) -> None:
-        """Renew this lease from now on instead of the previous one, which was as long."""
+        """Renew this lease from now on instead of the previous one."""
         # A third: when one renewal fails or is late, there is time for another before the lease ends.
-        self._interval = lease_for.total_seconds() / 3
+        before, self._interval = self._interval, lease_for.total_seconds() / 3
+        if self._interval < before:
+            self._woken.set()  # or the thread would sleep past the end of a shorter lease
         self._lease = lease
         if self._thread is None:
             # A daemon, so that a process that ends does not wait for it; what it leased comes back by itself.
@@ -38,11 +41,14 @@ class Renewal:
 
     def close(self) -> None:
         """Stop the thread, and wait for a renewal in progress."""
-        self._ended.set()
+        self._closed = True
+        self._woken.set()
         if self._thread is not None:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._ended.wait(self._interval):
-            if self._lease is not None:
+        while not self._closed:
+            if self._woken.wait(self._interval):
+                self._woken.clear()
+            elif self._lease is not None:
                 self._lease.renew()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NoReturn
 from uuid import UUID
 
 import psycopg
@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Request
 from starlette.responses import RedirectResponse, Response
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.client import JsonText, run
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, QueueError
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.web import dead, policy
@@ -70,12 +70,17 @@ def _one(conn: Connection, name: str, form: Form) -> dict[str, Any]:
 
 def _publish(conn: Connection, name: str, form: Form) -> dict[str, Any]:
     try:
-        body = json.loads(form.get("body", ""))
+        json.loads(form.get("body", ""), parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         where = f", at line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
         cure = 'Write for example {"order": 7}, or "a text" in quotes.'
         raise InvalidMessage(f"the body is not JSON{where}", cure) from None
-    return {"queue_name": name, "message": body, "reference": form.get("reference", "").strip() or None}
+    # As it was written: a number of Python would lose digits.
+    return {"queue_name": name, "message": JsonText(form["body"]), "reference": dead.text(form, "reference")}
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(constant)
 
 
 OF_QUEUES: Final[dict[str, Action]] = {

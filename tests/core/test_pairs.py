@@ -109,8 +109,6 @@ def test_transactions_of_several_verbs_in_any_order_do_not_deadlock(
         chance, found = random.Random(seed), Counter[str]()
         for _ in range(50):
             names = [chance.choice(VERBS) for _ in range(chance.randint(2, 4))]
-            # docs/reference/queues.md
-            names = ["limit"] if "limit" in names else names
             transaction = Transaction(conn, chance)
 
             def act(transaction: Transaction = transaction, names: list[str] = names) -> None:

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -32,6 +32,7 @@ from airflow_provider_pgqueue.core import (
 )
 from airflow_provider_pgqueue.core.connection import connect_async
 from airflow_provider_pgqueue.core.listener import Listener
+from airflow_provider_pgqueue.core.renewal import Renewal
 from tests.waiting import until, until_past, until_waiting
 
 Connection = psycopg.Connection[Any]
@@ -152,6 +153,20 @@ def test_an_open_lease_is_renewed(connect: Connect, queue: Queue) -> None:
         until_past(other, lease[0].lock_expires_at)
         assert run(other, verbs.lease("orders")) == []
     assert count(conn, "message_archive") == 1
+
+
+def test_a_lease_that_is_shorter_than_the_one_before_is_renewed_in_time() -> None:
+    class Held:
+        renewed = 0
+
+        def renew(self) -> None:
+            self.renewed += 1
+
+    with closing(Renewal()) as renewal:
+        renewal.hold(Held(), timedelta(hours=1))
+        shorter = Held()
+        renewal.hold(shorter, timedelta(milliseconds=30))
+        until(lambda: shorter.renewed > 1, timeout=20.0)
 
 
 def test_each_lease_of_a_drain_is_renewed(connect: Connect, queue: Queue) -> None:
