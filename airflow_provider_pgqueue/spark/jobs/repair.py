@@ -16,7 +16,7 @@ from airflow_provider_pgqueue.core.repair.share import RepairShare
 from airflow_provider_pgqueue.spark.jobs.job import Job, Summary
 from airflow_provider_pgqueue.spark.jobs.tasks import for_each, watching
 
-DeadResult = Literal["failed", "rejected", "lock_expired", "expired"]
+_DeadResult = Literal["failed", "rejected", "lock_expired", "expired"]
 log = logging.getLogger(__name__)
 
 _SAYS_EVERY: Final = 10.0  # seconds
@@ -32,7 +32,7 @@ def repair(
     parallelism: int | None = None,
     validator: str | Validator | None = None,
     cause: str | None = None,
-    results: Sequence[DeadResult] = (),
+    results: Sequence[_DeadResult] = (),
     fingerprints: Sequence[str] = (),
     max_messages: int | None = None,
     max_requeues: int | None = None,
