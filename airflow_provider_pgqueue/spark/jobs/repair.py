@@ -19,7 +19,7 @@ from airflow_provider_pgqueue.spark.jobs.ledger import Summary, new_run_id, once
 from airflow_provider_pgqueue.spark.jobs.tables import tasks_at_once
 from airflow_provider_pgqueue.spark.jobs.tasks import for_each, watching
 
-DeadResult = Literal["failed", "rejected", "lock_expired", "expired"]
+_DeadResult = Literal["failed", "rejected", "lock_expired", "expired"]
 log = logging.getLogger(__name__)
 
 _SAYS_EVERY: Final = 10.0  # seconds
@@ -35,7 +35,7 @@ def repair(
     parallelism: int | None = None,
     validator: str | Validator | None = None,
     cause: str | None = None,
-    results: Sequence[DeadResult] = (),
+    results: Sequence[_DeadResult] = (),
     fingerprints: Sequence[str] = (),
     max_messages: int | None = None,
     max_requeues: int | None = None,
