@@ -17,6 +17,7 @@ Connection = psycopg.Connection[Any]
 RESULTS: Final = ("failed", "rejected", "lock_expired", "expired")
 FILTER: Final = ("result", "fingerprint", "reference", "since", "until")
 MOST: Final = 1_000_000  # messages of one action
+COUNTED: Final = 250_000  # by the form, which has five seconds
 AT_ONCE: Final = 5_000  # of one transaction: a second or so, and whoever stops the action stops it after that
 
 
@@ -62,7 +63,7 @@ def count(conn: Connection, name: str, given: Form) -> dict[str, Any]:
         "count_dead",
         queue_name=name,
         fingerprints=[which["fingerprint"]] if which["fingerprint"] else None,
-        most=MOST,
+        most=COUNTED,
         **{key: value for key, value in which.items() if key != "fingerprint"},
     )
     asked = {key: given.get(key, "") for key in ("result", "fingerprint", "reference")}
@@ -71,6 +72,7 @@ def count(conn: Connection, name: str, given: Form) -> dict[str, Any]:
         "ids": found["ids"],
         "newest": found["newest"],
         "most": MOST,
+        "counted_up_to": COUNTED,
         "at_once": AT_ONCE,
         "results": RESULTS,
         # A field for a moment takes no time zone.
