@@ -1,9 +1,11 @@
 # Everything lives in .venv (packages) and .run (servers, logs, state): `make clean` removes both.
 # PG=debian or PG=embedded chooses the PostgreSQL; without it, Debian's with pg_cron where it can be had.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-spark up down test test-fast test-clock matrix matrix-smoke mutants states chaos bench bench-quick bench-airflow bench-spark docs check fix golden lock dist tag clean
+.PHONY: help setup compiled demo demo-spark up down test test-fast test-clock matrix matrix-smoke mutants states chaos bench bench-quick bench-airflow bench-spark docs check fix golden lock dist tag clean
 MAKEFLAGS += --no-print-directory
 export PG
+# An image may set it. Hundreds of processes of the tests would then each compile Airflow anew: half of their start.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -64,6 +66,10 @@ down: setup ## Stop what `make up` or an interrupted demo left running
 
 test: setup $(if $(TESTS),,$(CLASSES)) ## Run all tests, and those of the database on the embedded PostgreSQL too (TESTS=… for some)
 	@$(if $(TESTS)$(PG),$(PYTEST) $(or $(TESTS),tests),$(BOTH))
+
+# So that the processes of the tests do not all compile the same at once.
+compiled: setup
+	@$(BIN)/python -m pytest -n 0 --quiet --collect-only tests >/dev/null
 
 $(CLASSES): requirements.lock tools/java.py | setup
 	@$(BIN)/python -m tools.java

@@ -16,6 +16,9 @@ ORDER = (
     "tests/core/test_wheel.py",
     "tests/core/test_state_machine.py",
     "tests/core/test_breaker.py",
+    "tests/core/test_health.py",
+    "tests/test_compose.py",
+    "tests/test_seeds.py",  # waits for a minute of pg_cron, too
 )
 
 

@@ -17,40 +17,42 @@ Connection = psycopg.Connection[Any]
 RESULTS: Final = ("failed", "rejected", "lock_expired", "expired")
 FILTER: Final = ("result", "fingerprint", "reference", "since", "until")
 MOST: Final = 1_000_000  # messages of one action
+COUNTED: Final = 250_000  # by the form, which has five seconds
 AT_ONCE: Final = 5_000  # of one transaction: a second or so, and whoever stops the action stops it after that
 
 
 def chosen(form: Form) -> dict[str, Any]:
     """Return the arguments of requeue_dead and dismiss_dead that say which messages."""
-    result = _text(form, "result")
+    result = text(form, "result")
     if result not in (None, *RESULTS):
         raise InvalidArgument(f"result is {result[:40]!r}", f"Give one of {', '.join(RESULTS)}.")
     return {
         "results": [result] if result else list(RESULTS),
-        "fingerprint": _text(form, "fingerprint"),
-        "reference": _text(form, "reference"),
+        "fingerprint": text(form, "fingerprint"),
+        "reference": text(form, "reference"),
         "since": _moment(form, "since"),
         "until": _moment(form, "until"),
     }
 
 
-def _text(form: Form, name: str) -> str | None:
-    text = form.get(name, "").strip()
-    if "\0" in text or len(text) > 1000:
-        raise InvalidArgument(f"{name} is too long, or has a NUL", "Give at most 1000 characters.")
-    return text or None
+def text(form: Form, name: str) -> str | None:
+    """Return what was written in a field, None if it is empty; InvalidArgument for what no column takes."""
+    written = form.get(name, "").strip()
+    if "\0" in written or len(written) > 1000:
+        raise InvalidArgument(f"{name} has a NUL, or more than 1000 characters", "Shorten it, and leave NUL out.")
+    return written or None
 
 
 def _moment(form: Form, name: str) -> str | None:
     """Return a moment of a form, which is UTC unless it says otherwise."""
-    if (text := _text(form, name)) is None:
+    if (written := text(form, name)) is None:
         return None
     try:
-        found = datetime.fromisoformat(text)
+        found = datetime.fromisoformat(written)
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
     except (ValueError, OverflowError):
         cure = "Give a moment in UTC, such as 2026-01-31T18:00."
-        raise InvalidArgument(f"{name} is {text[:40]!r}", cure) from None
+        raise InvalidArgument(f"{name} is {written[:40]!r}", cure) from None
 
 
 def count(conn: Connection, name: str, given: Form) -> dict[str, Any]:
@@ -61,7 +63,7 @@ def count(conn: Connection, name: str, given: Form) -> dict[str, Any]:
         "count_dead",
         queue_name=name,
         fingerprints=[which["fingerprint"]] if which["fingerprint"] else None,
-        most=MOST,
+        most=COUNTED,
         **{key: value for key, value in which.items() if key != "fingerprint"},
     )
     asked = {key: given.get(key, "") for key in ("result", "fingerprint", "reference")}
@@ -70,6 +72,7 @@ def count(conn: Connection, name: str, given: Form) -> dict[str, Any]:
         "ids": found["ids"],
         "newest": found["newest"],
         "most": MOST,
+        "counted_up_to": COUNTED,
         "at_once": AT_ONCE,
         "results": RESULTS,
         # A field for a moment takes no time zone.
@@ -98,14 +101,15 @@ class Progress:
 
 
 def _number(form: Form, name: str, default: str, least: int) -> int:
-    text = form.get(name, "").strip() or default
-    if not text.isascii() or not text.isdecimal() or not least <= int(text[:9]) <= MOST:
-        raise InvalidArgument(f"{name} is {text[:20]!r}", f"Give a number from {least} to {MOST}.")
-    return int(text)
+    written = form.get(name, "").strip() or default
+    digits = written.lstrip("0") or "0"
+    if not written.isascii() or not written.isdecimal() or len(digits) > 7 or not least <= int(digits) <= MOST:
+        raise InvalidArgument(f"{name} is {written[:20]!r}", f"Give a number from {least} to {MOST}.")
+    return int(digits)
 
 
 def reason(form: Form) -> str:
     """Return why messages are dismissed; InvalidArgument if the form does not say."""
-    if not (said := form.get("reason", "").strip()):
+    if not (said := text(form, "reason")):
         raise InvalidArgument("no reason is given", "Say why nothing more is to be done about it.")
     return said[:500]

@@ -73,7 +73,6 @@ def _environment() -> Environment:
         "printable": printable,
         "quantity": quantity,
         "pretty": pretty,
-        "json": _from_json,
         "shown": shown,
         "task": lambda name: task_of(name) if name else None,
         "segment": lambda text: quote(str(text), safe=""),
@@ -131,14 +130,6 @@ def shown(given: Any, none: str = NONE) -> str:
         case int() | float() if not isinstance(given, bool):
             return number(given)
     return printable(given)
-
-
-def _from_json(text: str) -> Any:
-    """Return what a JSON text holds, to be shown in lines; the text if it is cut off, or too deep or long to read."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 def _iso(given: datetime | None) -> str:

@@ -38,7 +38,8 @@ def overview(site: Site) -> Overview:
     findings = site.shared.get("health", _SLOW, lambda: ask(site, verbs.health()))
 
     def find() -> Overview:
-        return Overview(datetime.now(UTC), ask(site, verbs.status()), [one for one in findings if one.severity != "ok"])
+        pressing = sorted((one for one in findings if one.severity != "ok"), key=lambda one: one.severity)
+        return Overview(datetime.now(UTC), ask(site, verbs.status()), pressing)
 
     return site.shared.get("overview", SECONDS, find)
 
@@ -101,6 +102,11 @@ class Spark:
 
     arrivals: list[int]
     completions: list[int]
+
+    @property
+    def moved(self) -> bool:
+        """Whether anything came or went."""
+        return any(self.arrivals) or any(self.completions)
 
     @classmethod
     def from_row(cls, row: Row) -> Spark:

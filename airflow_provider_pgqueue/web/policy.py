@@ -54,7 +54,7 @@ def changes(conn: Connection, name: str, form: Form) -> dict[str, Any]:
 
 
 def _texts(conn: Connection, name: str) -> dict[str, str]:
-    run(conn, verbs.lease_policy(name))  # raises for an unknown queue
+    run(conn, verbs.status(name))  # raises for an unknown queue
     (row,) = rows_of(conn, "policy_of_queue", queue_name=name)
     return {key: _as_text(row[key]) for key in (*_NUMBERS, *_DURATIONS, *_CHOICES)}
 
@@ -81,6 +81,8 @@ def _value(key: str, text: str) -> Any:
             return f"{parse_duration(text or '0').total_seconds()} seconds"
         except ValueError as error:
             raise InvalidArgument(f"{key}: {error}") from None
-    if not (text or "0").isascii() or not (text or "0").isdecimal() or len(text) > 18:
+    digits = text.lstrip("0") or "0"
+    # No number of a policy is larger, and an integer of PostgreSQL takes no more.
+    if not digits.isascii() or not digits.isdecimal() or len(digits) > (13 if key == "max_depth" else 9):
         raise InvalidArgument(f"{key} is {text[:20]!r}", "Give a whole number; leave it empty for no limit.")
-    return int(text or "0")
+    return int(digits)

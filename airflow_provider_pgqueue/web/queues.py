@@ -39,6 +39,7 @@ def queues(request: Request) -> Response:
             **{name: sum(getattr(queue, name) for queue in found.queues) for name in _SUMS},
         },
         estimated=any(queue.depth_margin for queue in found.queues),
+        estimated_dead=any(queue.dead_margin for queue in found.queues),
         attention=sum(bool(numbers.needs(queue)) for queue in found.queues),
         rows=[(queue, numbers.needs(queue)) for queue in shown],
         sparks=numbers.sparks(site, [queue.queue_name for queue in shown]),

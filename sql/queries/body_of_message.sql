@@ -1,4 +1,5 @@
-SELECT left(m.message::text, %(longest)s + 1) AS body, m.headers::text AS headers FROM messages.message m WHERE m.id = %(id)s
+-- In lines here, because a program that reads a number and writes it again may round it.
+SELECT left(jsonb_pretty(m.message), %(longest)s + 1) AS body, jsonb_pretty(m.headers) AS headers FROM messages.message m WHERE m.id = %(id)s
 UNION ALL
-SELECT left(a.message::text, %(longest)s + 1), a.headers::text FROM messages.message_archive a WHERE a.id = %(id)s
+SELECT left(jsonb_pretty(a.message), %(longest)s + 1), jsonb_pretty(a.headers) FROM messages.message_archive a WHERE a.id = %(id)s
 LIMIT 1

@@ -243,7 +243,7 @@ def test_a_cause_of_the_last_triage_is_repaired(conn: Connection, dead: Die) -> 
     assert repair(keep, **by_cause).run(conn)["ids"] == {"requeued": ids}
     with pytest.raises(InvalidArgument, match="no cause 'nope'"):
         repair(keep, queue_name=None, cause="nope").run(conn)
-    with pytest.raises(InvalidArgument, match="either it or them"):
+    with pytest.raises(InvalidArgument, match="Give either a cause or these"):
         repair(keep, cause="nope", results=["failed"])
     left = run(conn, verbs.dead_causes("orders"))[0]
     assert repair(keep, cause=left.fingerprint).run(conn)["ids"] == {"requeued": [left.newest_id]}, "a fingerprint"

@@ -119,6 +119,29 @@ def test_the_cost_of_a_sweep_follows_what_it_frees(connect: Connect, queue: Queu
     assert fetched(16_000) < 6 * fetched(4_000)  # linear is 4, again over what was freed is 16
 
 
+def test_an_upkeep_frees_the_end_of_a_queue_first(connect: Connect, queue: Queue) -> None:
+    """What it has freed and not committed, consumers have to pass over; they begin at the head."""
+    conn = connect()
+    queue("orders", max_attempts=99)
+    waiting(conn, 30_000)
+    lease_all(conn)
+    end_all(conn)
+    with conn.transaction():
+        conn.execute("SELECT messages.sweep_all('orders', 0::smallint, 99)")
+        order = conn.execute("SELECT cmin::text::bigint FROM messages.message ORDER BY id").fetchall()
+    assert order[-1][0] < order[15_000][0] < order[0][0]
+
+
+def test_who_takes_all_that_a_sweep_freed_sweeps_again_at_once(connect: Connect, queue: Queue) -> None:
+    conn = connect()
+    queue("orders", max_attempts=99)
+    waiting(conn, 5000)
+    lease_all(conn)
+    end_all(conn)
+    conn.execute("SELECT messages.store_moment(sweep_due, '2020-01-01') FROM messages.queue_priority")
+    assert [len(run(conn, verbs.lease("orders", max_messages=100))) for _ in range(20)] == [100] * 20
+
+
 def test_an_upkeep_leaves_no_expired_lease(connect: Connect, queue: Queue) -> None:
     conn = connect()
     queue("orders", max_attempts=99)
@@ -129,8 +152,11 @@ def test_an_upkeep_leaves_no_expired_lease(connect: Connect, queue: Queue) -> No
         lambda: run(conn, verbs.lease("orders", max_messages=10))
     )  # frees some and lowers the mark to the first of them
     conn.execute("SELECT messages.upkeep()")
-    left = conn.execute("SELECT count(*) FROM messages.message WHERE lock_expires_at < clock_timestamp()").fetchone()
-    assert left == (0,)
+    left = conn.execute(
+        "SELECT count(*) FILTER (WHERE lock_expires_at < clock_timestamp()),"
+        "       count(lock_token) FILTER (WHERE lock_expires_at IS NULL) FROM messages.message"
+    ).fetchone()
+    assert left == (0, 0)
 
 
 def test_marks_ahead_of_a_clock_that_went_back_hide_nothing(connect: Connect, queue: Queue) -> None:

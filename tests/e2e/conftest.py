@@ -71,7 +71,10 @@ def stack(
             # Parsed once: the files do not change, and each parsing takes the machine some seconds.
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
             # A scheduler looks every five minutes for tasks of one that was killed, unless told otherwise.
-            "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "15",
+            "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
+            # And takes one for alive, as for triggerers, until it has been silent for half a minute.
+            "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "20",
+            "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
             "AIRFLOW__PGQUEUE__STATES_QUEUE": "e2e_states",
             "AIRFLOW__PGQUEUE__STATES_OF": "dag_run,task",
             "AIRFLOW__PGQUEUE__STATES_DAGS": "pgqueue_notify",

@@ -127,12 +127,12 @@ def test_a_burst_and_then_silence_leaves_no_message_unhandled(stack: Stack, queu
     assert results(queue_conn, "e2e_burst") == {"success": 40}
 
 
-@pytest.mark.parametrize("dag_id", ["e2e_race", "e2e_race_outlets"])
+@pytest.mark.parametrize(("dag_id", "first"), [("e2e_race", 0.0), ("e2e_race_outlets", 0.25)])
 def test_a_sensor_woken_at_any_moment_after_it_started_never_fails(
-    stack: Stack, queue_conn: Connection, dag_id: str
+    stack: Stack, queue_conn: Connection, dag_id: str, first: float
 ) -> None:
-    """24 sensors, each rung at another moment of the first six seconds: while it starts, defers, and is reported."""
-    for number in range(24):
+    """Twice 12 sensors, each rung at another moment of six seconds: while it starts, defers, and is reported."""
+    for number in range(12):
         create(queue_conn, f"{dag_id}_{number}")
     run_id = start(stack, dag_id)
     woken_after: dict[int, float] = {}
@@ -146,22 +146,22 @@ def test_a_sensor_woken_at_any_moment_after_it_started_never_fails(
             ).fetchall()
             for number, ago in started:
                 if number not in woken_after:
-                    delay = timedelta(seconds=max(0.0, number * 0.25 - ago))
+                    delay = timedelta(seconds=max(0.0, first + number * 0.5 - ago))
                     queue_conn.execute("SELECT messages.publish(%s, '1', delay => %s)", [f"{dag_id}_{number}", delay])
                     woken_after[number] = ago + delay.total_seconds()
-            return len(woken_after) == 24
+            return len(woken_after) == 12
 
-        until(ring_those_that_started, timeout=120, what="24 started sensors")
+        until(ring_those_that_started, timeout=120, what="12 started sensors")
     state = stack.client.wait_for_run(dag_id, run_id, timeout=120)
-    assert states(stack, dag_id, run_id, "wait") == ["success"] * 24
+    assert states(stack, dag_id, run_id, "wait") == ["success"] * 12
     assert state == "success"
-    assert sum(0.5 < seconds < 6.5 for seconds in woken_after.values()) >= 18, woken_after
+    assert sum(0.5 < seconds < 6.5 for seconds in woken_after.values()) >= 9, woken_after
 
 
 def test_all_waiting_tasks_use_one_listening_connection(stack: Stack, queue_conn: Connection, cluster: Cluster) -> None:
     create(queue_conn, "e2e_many")
     run_id = start(stack, "e2e_many")
-    wait_until_deferred(stack, "e2e_many", run_id, "wait", 25)
+    wait_until_deferred(stack, "e2e_many", run_id, "wait", 10)
     sessions = queue_conn.execute(
         "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         " AND backend_type = 'client backend'"
@@ -251,7 +251,7 @@ def test_flights_are_published_consumed_remediated_and_requeued(stack: Stack, qu
     """The main job, small, with one consumer killed in the middle."""
     for dag_id in ("pgqueue_consume_on_event", "pgqueue_remediate_dead", "pgqueue_requeue_dead"):
         stack.client.wait_for_dag(dag_id)
-    run_id = stack.client.trigger("pgqueue_publish", {"flights": 20_000})
+    run_id = stack.client.trigger("pgqueue_publish", {"flights": 10_000})
     killed = until(lambda: kill_a_consumer(queue_conn), what="a consumer to kill")
     wait_for_success(stack, "pgqueue_publish", run_id)
     until(lambda: depth(queue_conn, "flights") == 0, timeout=180, what="consumed flights")
@@ -268,7 +268,7 @@ def test_flights_are_published_consumed_remediated_and_requeued(stack: Stack, qu
             """
         ).fetchone()
     assert account is not None
-    assert account["published"] == 20_000
+    assert account["published"] == 10_000
     assert account["twice"] == account["unremedied"] == 0
     assert account["success"] == account["departures"]
     assert killed
@@ -281,6 +281,9 @@ def kill_a_consumer(conn: Connection) -> str | None:
     for (holder,) in holders:
         if found := re.search(r"(\d+)@", holder):
             os.kill(int(found[1]), signal.SIGKILL)
+            # As if its half minute were over: whoever still works takes over what it held.
+            ends = "UPDATE messages.message SET lock_expires_at = clock_timestamp() WHERE locked_by = %s"
+            conn.execute(ends, [holder])
             return str(holder)
     return None
 

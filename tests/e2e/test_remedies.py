@@ -1,13 +1,16 @@
-"""What becomes of dead messages, on a real Airflow: a run for each cause."""
+"""What becomes of dead messages, on a real Airflow: a run for each cause, and a person who approves it."""
 
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.core.message import Dispatch
+from tests.sinks import Statsd, metrics_of, tags_of
 from tests.waiting import until
 from tools.airflow import Stack
 
@@ -43,7 +46,7 @@ def dispatch(stack: Stack) -> dict[str, int]:
 
 
 def test_each_cause_has_a_run_again_when_it_is_lost_or_failed_and_each_message_one_remedy(
-    stack: Stack, queue_conn: Connection
+    stack: Stack, queue_conn: Connection, statsd: Statsd
 ) -> None:
     run(queue_conn, verbs.create_queue("e2e_dead"))
     ids = die(queue_conn, "e2e_dead", 3, "disk full") + die(queue_conn, "e2e_dead", 2, "fail once")
@@ -74,3 +77,44 @@ def test_each_cause_has_a_run_again_when_it_is_lost_or_failed_and_each_message_o
     conf = stack.client.run("e2e_remedy", other.run_id)["conf"]["pgqueue"]
     assert (conf["ids"], conf["fingerprint"]) == (other.ids, other.fingerprint)
     assert "plum" not in str(conf)
+    until(lambda: statsd.heard("pgqueue.requeued", queue="e2e_dead"), what="the metrics of the run")
+    open_now = {"queue": "e2e_dead", "dag_id": "e2e_remedy"}
+    until(lambda: statsd.heard("pgqueue.dispatches_open", **open_now), what="the metrics of the dispatcher")
+
+
+def test_the_examples_ask_a_person_before_they_requeue(
+    stack: Stack, queue_conn: Connection, collector: tuple[int, list[bytes]]
+) -> None:
+    for dag_id in ("pgqueue_remediate_causes", "pgqueue_remediate_cause", "pgqueue_reprocess_nightly"):
+        stack.client.wait_for_dag(dag_id)
+    ids = die(queue_conn, "packing", 2, "no stock left")
+    found: list[Dispatch] = []
+
+    def asked() -> bool:
+        found[:] = run(queue_conn, verbs.open_dispatches("packing", "pgqueue_remediate_cause"))
+        if not found or found[0].started_at is None:
+            return False
+        tasks = stack.client.task_instances(found[0].dag_id, found[0].run_id)
+        return any(task["task_id"] == "approve" and task["state"] in ("deferred", "awaiting_input") for task in tasks)
+
+    until(asked, timeout=180, what="a question to a person")
+    (one,) = found
+    assert one.ids == ids
+    assert run(queue_conn, verbs.dead_ids("packing")) == ids, "nothing happens before the answer"
+    path = f"dags/{one.dag_id}/dagRuns/{quote(one.run_id)}/taskInstances/approve/-1/hitlDetails"
+    stack.client.patch(path, {"chosen_options": ["Approve"], "params_input": {}})
+    until(lambda: run(queue_conn, verbs.dead_ids("packing")) == [], timeout=120, what="what was approved")
+    again = "SELECT requeued_from FROM messages.message WHERE queue_name = 'packing' ORDER BY 1"
+    assert [id_ for (id_,) in queue_conn.execute(again).fetchall()] == ids
+    taken = run(queue_conn, verbs.lease("packing", max_messages=5))
+    run(queue_conn, verbs.archive(taken[0].lock_token, [message.id for message in taken]))
+    assert stack.client.wait_for_run(one.dag_id, one.run_id, timeout=120) == "success"
+    nightly = stack.client.trigger("pgqueue_reprocess_nightly")
+    assert stack.client.wait_for_run("pgqueue_reprocess_nightly", nightly, timeout=120) == "success"
+
+    def told() -> bool:
+        """The watcher that rang is in the triggerer, which reports by OpenTelemetry."""
+        gauges = metrics_of(collector[1]).get("pgqueue.dead", [])
+        return any({"queue": "packing"} in tags_of(gauge) for gauge in gauges)
+
+    until(told, what="the metrics of the triggerer")

@@ -57,7 +57,7 @@ def judged(tab: chromium.Browser, dsn: str, paths: list[str]) -> dict[str, Any]:
 def message(conn: Connection, queue: Callable[..., str]) -> int:
     """A dead message in which strangers wrote whatever they could, and others that wait and are leased."""
     queue("orders", max_attempts=1)
-    text = " ".join(HOSTILE)
+    text = " ".join(HOSTILE) + "y" * 150
     large = json.dumps({**dict(enumerate(HOSTILE)), "large": "\u202e" + "x" * 60_000})
     body = json.dumps({one: one for one in HOSTILE})
     conn.execute(
@@ -103,6 +103,22 @@ def test_everybody_can_use_the_page(tab: chromium.Browser, dsn: str, message: in
     assert found["/pgqueue/"]["refreshed"] is True
     assert found["/pgqueue/queues/orders"]["drawn"] > 0
     assert not any(told["wide"] for told in found.values()), "wider than the window"
+
+
+def test_no_page_is_wider_than_a_telephone(tab: chromium.Browser, dsn: str, message: int) -> None:
+    with served(make_app(lambda: connect_to(dsn), lambda: Person("ann", True), secret=b"a secret")) as address:
+        tab.look(width=360, height=740)
+        pages = [
+            "/",
+            "/queues/orders",
+            f"/messages/{message}?body=1",
+            "/queues/orders/policy",
+            "/queues/orders/requeue",
+        ]
+        for page in pages:
+            tab.open(f"{address}{page}")
+            assert tab.value("document.documentElement.scrollWidth") == 360, page
+        tab.look(width=1240, height=900)
 
 
 @pytest.fixture

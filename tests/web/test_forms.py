@@ -222,9 +222,73 @@ def test_many_messages_are_taken_in_short_transactions_and_none_that_dies_meanwh
     assert {id_ for (id_,) in conn.execute("SELECT id FROM messages.dead_message")} == {one.id for one in held}
 
 
-@pytest.mark.parametrize("number", ["0", "-1", "1000001", "x", "\N{SUPERSCRIPT TWO}", "9" * 5000])
+@pytest.mark.parametrize("number", ["0", "-1", "1000001", "x", "\N{SUPERSCRIPT TWO}", "9" * 5000, "0000010000999"])
 def test_a_number_that_is_none_is_refused(browse: Browse, conn: Connection, dead: list[int], number: str) -> None:
     client = browse(may_act=True)
     form = form_of(client, "/queues/orders/requeue", max_messages=number)
     assert send(client, "/queues/orders/requeue", form).status_code == 400
     assert entries(conn) == []
+
+
+@pytest.mark.parametrize("field", ["max_attempts", "max_leased", "max_depth", "max_body_bytes"])
+@pytest.mark.parametrize("number", ["9999999999", "99999999999999999999", "-1", "\N{SUPERSCRIPT TWO}", "1e3"])
+def test_a_number_that_no_policy_has_is_refused_in_the_words_of_the_page(
+    browse: Browse, conn: Connection, dead: list[int], field: str, number: str
+) -> None:
+    client = browse(may_act=True)
+    form = form_of(client, "/queues/orders/policy", max_attempts="1") | {field: number}
+    page = send(client, "/queues/orders/policy", form)
+    if (field, number) == ("max_depth", "9999999999"):
+        assert page.status_code == 200
+        return
+    assert page.status_code == 400
+    assert f"{field} is " in page.text
+    assert "It takes queue_name" not in page.text
+
+
+@pytest.mark.parametrize("body", ['{"a":12345678901234567890.123456789}', "1E-400", "1e400", '"\\u00e9"', "[0.10]"])
+def test_a_body_is_published_and_shown_with_every_digit(
+    browse: Browse, conn: Connection, dead: list[int], body: str
+) -> None:
+    client = browse(may_act=True)
+    send(client, "/queues/orders/publish", form_of(client, "/queues/orders/publish", body=body))
+    row = conn.execute(
+        "SELECT max(id), (array_agg(message ORDER BY id DESC))[1] = %s::jsonb,"
+        " (array_agg(message ORDER BY id DESC))[1]::text FROM messages.message",
+        [body],
+    ).fetchone()
+    assert row is not None
+    assert row[1]
+    page = html.unescape(client.get(f"/messages/{row[0]}?body=1").text).partition('<pre id="body"')[2]
+    assert re.sub(r"\s", "", row[2]) in re.sub(r"\s", "", page.partition("</pre>")[0])
+
+
+@pytest.mark.parametrize("body", ["NaN", "{", "", '{"a": Infinity}', "[1,]"])
+def test_what_is_no_json_is_not_published(browse: Browse, conn: Connection, dead: list[int], body: str) -> None:
+    client = browse(may_act=True)
+    page = send(client, "/queues/orders/publish", form_of(client, "/queues/orders/publish", body=body))
+    assert page.status_code == 400
+    assert "the body is not JSON" in page.text
+
+
+@pytest.mark.parametrize("action", ["requeue", "dismiss", "release"])
+def test_what_there_is_nothing_to_do_about_is_not_asked(
+    browse: Browse, conn: Connection, dead: list[int], action: str
+) -> None:
+    run(conn, verbs.requeue_dead("orders", ids=[dead[0]]))
+    waits = conn.execute("SELECT min(id) FROM messages.message WHERE lock_expires_at IS NULL").fetchone() or ()
+    for id_ in (dead[0], *waits):
+        page = browse(may_act=True).get(f"/messages/{id_}/{action}")
+        assert page.status_code == 409
+        assert "there is nothing to do" in page.text
+
+
+def test_a_body_that_is_deep_is_published(browse: Browse, conn: Connection, dead: list[int]) -> None:
+    client = browse(may_act=True)
+    deep = "[" * 1500 + "]" * 1500
+    assert (
+        send(client, "/queues/orders/publish", form_of(client, "/queues/orders/publish", body=deep)).status_code == 200
+    )
+    row = conn.execute("SELECT id FROM messages.message WHERE message = %s::jsonb", [deep]).fetchone()
+    assert row is not None
+    assert client.get(f"/messages/{row[0]}?body=1").status_code == 200

@@ -10,7 +10,7 @@ from typing import Final
 from airflow_provider_pgqueue.core.argument import queue_name
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidQueueName
 
-RESULTS: Final = ("success", "failed", "rejected", "lock_expired", "expired")
+_RESULTS: Final = ("success", "failed", "rejected", "lock_expired", "expired")
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})  # what it hands on to the sink of a stream
 
 _CONNECTION: Final = "Give the connection to register(spark, conninfo) or in PGQUEUE_DSN: it belongs in no option."
@@ -95,8 +95,8 @@ def results(options: Mapping[str, str]) -> list[str]:
     """Return the results in option `result`; InvalidArgument for one that there is not."""
     found = names(options, "result")
     for result in found:
-        if result not in RESULTS:
-            raise InvalidArgument(f"option result names {result[:50]!r}. Give some of {', '.join(RESULTS)}.")
+        if result not in _RESULTS:
+            raise InvalidArgument(f"option result names {result[:50]!r}. Give some of {', '.join(_RESULTS)}.")
     return found
 
 

@@ -52,7 +52,7 @@ class RangeReader(DataSourceReader):
                 conn.read_only = True
                 with conn.transaction():
                     _check_where(conn, self.selection)
-                    return list(plan(conn, self.selection))
+                    return list(_plan(conn, self.selection))
             except (psycopg.errors.InsufficientPrivilege, PermissionDenied) as error:
                 raise PermissionDenied(
                     f"role {conn.info.user!r} may not read the {self.selection.table.name}. "
@@ -112,7 +112,7 @@ class _Piece:
     pages: int
 
 
-def plan(conn: psycopg.Connection[Any], selection: Selection) -> list[Range]:
+def _plan(conn: psycopg.Connection[Any], selection: Selection) -> list[Range]:
     """Return ranges that together give each selected row once, at most `selection.max_ranges`.
 
     A row is in one range by its time and id, which never change: an update between two ranges, which moves the row to

@@ -120,7 +120,7 @@ ARCHIVE: Final = Table(
     ),
 )
 # Without lock_token: it is the right to finish a message, and a reader has leased nothing.
-QUEUE: Final = Table(
+_QUEUE: Final = Table(
     "queue",
     sql.Identifier("messages", "message"),
     "created_at",
@@ -147,7 +147,7 @@ LEASED: Final = Table(
         """
     ),
 )
-TABLES: Final = {table.name: table for table in (ARCHIVE, QUEUE)}
+TABLES: Final = {table.name: table for table in (ARCHIVE, _QUEUE)}
 
 
 def spark_schema(columns: Collection[TableColumn]) -> StructType:

@@ -187,7 +187,7 @@ class Stage:
         with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
             for batch in batches:
                 columns = batch.schema.names
-                file.write(lines(batch, attempt=staged.attempt, after=staged.rows))
+                file.write(_lines(batch, attempt=staged.attempt, after=staged.rows))
                 staged = replace(staged, rows=staged.rows + batch.num_rows)
             file.seek(0)
             yield staged, columns, file
@@ -227,8 +227,8 @@ class Stage:
             pause = min(2 * pause, 2.0)
 
 
-def lines(batch: pa.RecordBatch, *, attempt: int, after: int) -> memoryview:
-    """Return the rows of a batch as lines: the attempt, the ordinal, which goes on after `after`, and the columns."""
+def _lines(batch: pa.RecordBatch, *, attempt: int, after: int) -> memoryview:
+    """Return the rows of a batch as lines: the attempt, the ordinal, which continues after `after`, and the columns."""
     ordinals = pa.array(range(after + 1, after + 1 + batch.num_rows), pa.int64())
     fields = [pa.scalar(str(attempt), _TEXT), ordinals.cast(_TEXT), *map(_field, batch.columns)]
     joined = pc.binary_join_element_wise(*fields, _TAB, null_handling="replace", null_replacement=_NULL.as_py())

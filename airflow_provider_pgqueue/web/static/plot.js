@@ -21,6 +21,10 @@
     if (value < 86400) return `${+(value / 3600).toPrecision(2)} h`;
     return `${+(value / 86400).toPrecision(2)} d`;
   };
+  const alone = (values, spans) => {
+    const known = values.flatMap((value, place) => (value == null ? [] : [place]));
+    return spans ? (known.length === 1 ? known : []) : known.filter((place) => values[place - 1] == null && values[place + 1] == null);
+  };
   const shown = { messages: (value) => (value == null ? "–" : whole.format(value)), seconds };
 
   class Drawn extends HTMLElement {
@@ -102,7 +106,8 @@
           stroke: colour(one.colour),
           fill: place === 0 && unit === "messages" ? `${colour(one.colour)}26` : undefined,
           width: 1.8,
-          points: { show: false },
+          // A number without neighbours makes no line: it is a point.
+          points: { show: true, size: 5, filter: (plot, which) => alone(plot.data[which], unit === "seconds") },
           spanGaps: unit === "seconds",
         }))],
       }, [times, ...series.map((one) => one.values)]];

@@ -13,7 +13,7 @@ CREATE OR REPLACE FUNCTION messages.lease_dead(
     since        timestamptz DEFAULT NULL,
     until        timestamptz DEFAULT NULL
 ) RETURNS SETOF messages.leased_dead_message
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan SET jit = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -39,6 +39,8 @@ BEGIN
                AND (lease_dead.max_requeues IS NULL OR d.requeues < lease_dead.max_requeues)
                AND (lease_dead.since IS NULL OR d.archived_at >= lease_dead.since)
                AND (lease_dead.until IS NULL OR d.archived_at < lease_dead.until)
+               -- Few messages have a reference, and an index finds them; the list of the dead may have a million.
+               AND (lease_dead.reference IS NULL OR d.id = ANY (ARRAY(SELECT a.id FROM messages.message_archive a WHERE a.reference = lease_dead.reference)))
                AND (NOT filtered OR EXISTS (
                     SELECT FROM messages.message_archive a WHERE a.id = d.id AND a.archived_at = d.archived_at
                        AND (lease_dead.reference IS NULL OR a.reference = lease_dead.reference)

@@ -5,7 +5,8 @@ SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_bitmap
 AS $$
 #variable_conflict use_column
 DECLARE
-    above timestamptz := '-infinity';
+    moment timestamptz := clock_timestamp();
+    above timestamptz;
     below timestamptz;
     mark  timestamptz;
     ahead record;
@@ -13,7 +14,7 @@ DECLARE
 BEGIN
     freed := 0;
     archived := 0;
-    SELECT messages.stored_moment(p.low_water, clock_timestamp()) INTO mark FROM messages.queue_priority p
+    SELECT messages.stored_moment(p.low_water, moment) INTO mark FROM messages.queue_priority p
      WHERE p.queue_name = sweep_all.queue_name COLLATE "default" AND p.priority = sweep_all.priority;
     -- Leases lie below the low-water mark, except where it moved down since they were taken, and where plain SQL took
     -- some beyond it: continue for as long as the messages ahead hold any.
@@ -23,19 +24,30 @@ BEGIN
                  WHERE m.queue_name = sweep_all.queue_name COLLATE "default" AND m.priority = sweep_all.priority AND m.visible_at >= mark
                  ORDER BY m.visible_at LIMIT 10000) m;
         below := CASE WHEN ahead.seen < 10000 THEN 'infinity' ELSE ahead.until + interval '1 microsecond' END;
+        EXIT WHEN ahead.seen < 10000 OR ahead.leased = 0;
+        mark := below;
+    END LOOP;
+    -- The end comes first, in pieces. What this transaction frees stays locked until its commit, and consumers, who begin at the
+    -- head, would walk over all of it to free some themselves.
+    LOOP
+        SELECT min(m.visible_at) INTO above
+          FROM (SELECT m.visible_at FROM messages.message m
+                 WHERE m.queue_name = sweep_all.queue_name COLLATE "default" AND m.priority = sweep_all.priority AND m.visible_at < below
+                   AND m.visible_at <= moment
+                 ORDER BY m.visible_at DESC LIMIT 10000) m;
+        EXIT WHEN above IS NULL;
+        mark := above;
         LOOP
-            swept := messages.sweep(sweep_all.queue_name, sweep_all.priority, above, below, max_attempts, 1000);
+            swept := messages.sweep(sweep_all.queue_name, sweep_all.priority, mark, below, max_attempts, 1000);
             lowest := least(lowest, swept.lowest);
             freed := freed + swept.freed;
             archived := archived + swept.archived;
             EXIT WHEN swept.freed + swept.archived < 1000;
-            above := swept.highest;                -- not again over what was just freed
+            mark := swept.highest;                 -- not again over what was just freed
         END LOOP;
-        EXIT WHEN ahead.seen < 10000 OR ahead.leased = 0;
-        above := ahead.until;
-        mark := below;
+        below := above;
     END LOOP;
     RETURN NEXT;
 END $$;
 COMMENT ON FUNCTION messages.sweep_all(text, smallint, integer) IS
-    'Sweeps a queue and priority until nothing is left to sweep, in batches and in one walk.';
+    'Sweeps a queue and priority until nothing is left to sweep, in batches and in one walk from its end to its head.';

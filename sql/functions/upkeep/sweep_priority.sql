@@ -15,19 +15,21 @@ DECLARE
     lowest timestamptz;
     level  messages.queue_priority;
     ends   timestamptz;
+    more   boolean;
 BEGIN
     SELECT * INTO level FROM messages.queue_priority p WHERE p.queue_name = sweep_priority.queue_name COLLATE "default" AND p.priority = sweep_priority.priority;
     IF NOT messages.begin_sweep(level.sweep_due, sweep_priority.seen_due) THEN
         RETURN NULL;
     END IF;
-    SELECT s.lowest INTO lowest
+    SELECT s.lowest, s.freed + s.archived >= sweep_priority.max_messages INTO lowest, more
       FROM messages.sweep(sweep_priority.queue_name, sweep_priority.priority, '-infinity',
                           sweep_priority.below, sweep_priority.max_attempts, sweep_priority.max_messages, sweep_priority.moment) s;
     PERFORM messages.make_next_of_missed_groups_ready(sweep_priority.queue_name);
     IF lowest < messages.stored_moment(level.low_water) THEN
         PERFORM messages.store_moment(level.low_water, lowest);
     END IF;
-    SELECT CASE WHEN count(*) < 1000 THEN min(m.lock_expires_at) END INTO ends
+    -- At once, where it did not get to the end of what expired.
+    SELECT CASE WHEN more THEN began WHEN count(*) < 1000 THEN min(m.lock_expires_at) END INTO ends
       FROM (SELECT m.lock_expires_at FROM messages.message m
              WHERE m.queue_name = sweep_priority.queue_name COLLATE "default" AND m.priority = sweep_priority.priority AND m.visible_at <= began
              ORDER BY m.visible_at LIMIT 1000) m;

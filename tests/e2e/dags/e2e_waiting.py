@@ -38,16 +38,16 @@ with DAG("e2e_begin", schedule=None):
     read_all(PgQueueMessageSensor(task_id="wait", queue_name="e2e_begin", topic="a.#", headers={"k": [1]}).output)
 
 with DAG("e2e_many", schedule=None, max_active_tasks=300) as many:
-    PgQueueMessageSensor.partial(task_id="wait", queue_name="e2e_many").expand(min_messages=[1] * 25)
+    PgQueueMessageSensor.partial(task_id="wait", queue_name="e2e_many").expand(min_messages=[1] * 10)
 
 with DAG("e2e_race", schedule=None, max_active_tasks=30) as race:
     PgQueueMessageSensor.partial(task_id="wait", retries=0).expand(
-        queue_name=[f"e2e_race_{number}" for number in range(24)]
+        queue_name=[f"e2e_race_{number}" for number in range(12)]
     )
 
 with DAG("e2e_race_outlets", schedule=None, max_active_tasks=30) as race_outlets:
     PgQueueMessageSensor.partial(task_id="wait", retries=0, outlets=[Asset("e2e_race_outlets")]).expand(
-        queue_name=[f"e2e_race_outlets_{number}" for number in range(24)]
+        queue_name=[f"e2e_race_outlets_{number}" for number in range(12)]
     )
 
 burst_waiting = Asset(

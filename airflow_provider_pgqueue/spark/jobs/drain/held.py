@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 BatchFunction = Callable[[Any], Any]
 
-MESSAGES: Final = pa.schema(
+_MESSAGES: Final = pa.schema(
     [
         ("id", pa.int64()),
         ("message", pa.string()),
@@ -40,7 +40,7 @@ MESSAGES: Final = pa.schema(
         ("created_at", pa.timestamp("us", tz="UTC")),
     ]
 )
-_MAX_ATTEMPTS: Final = len(MESSAGES)  # of the columns of a query
+_MAX_ATTEMPTS: Final = len(_MESSAGES)  # of the columns of a query
 _TOKEN: Final = _MAX_ATTEMPTS + 1
 
 
@@ -57,7 +57,7 @@ class Held:
     def table(self) -> pa.Table:
         """What a function gets."""
         # When it is asked for, and the lease is renewed by then: the first one imports for as long as a lease may last.
-        return pa.table(self._columns[: len(MESSAGES)], schema=MESSAGES)
+        return pa.table(self._columns[: len(_MESSAGES)], schema=_MESSAGES)
 
 
 def held(conn: psycopg.Connection[Any], name: str, arguments: Mapping[str, Any]) -> Held | None:

@@ -33,7 +33,7 @@ from airflow_provider_pgqueue.spark.jobs.exported.target import sync
 log = logging.getLogger(__name__)
 
 _BUFFERED: Final = 64 * 1024 * 1024  # bytes in memory before row groups are written
-Group = tuple[str, str, date]  # queue, result, day
+_Group = tuple[str, str, date]  # queue, result, day
 _IN_FOLDERS: Final = ["queue_name", "result"]
 _OF_FEW_VALUES: Final = {"priority", "attempts", "requeues", "handled_by", "details", "topic", "fingerprint", "remedy"}
 _ARROW: Final = {
@@ -136,7 +136,7 @@ class _Split:
     target: SubTreeFileSystem
     prefix: str
     schema: pa.Schema
-    parts: dict[Group, _Part] = field(default_factory=dict)
+    parts: dict[_Group, _Part] = field(default_factory=dict)
     buffered: int = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -185,7 +185,7 @@ class _Split:
         part.writer.write_table(table)
 
 
-def _grouped(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[tuple[Group, int]]]:
+def _grouped(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[tuple[_Group, int]]]:
     """Return the rows by queue, result and day, in each of these in their order, and how many each has."""
     names = ["queue_name", "result", "date"]
     keys = pa.table([batch["queue_name"], batch["result"], batch["archived_at"].cast(pa.date32())], names=names)
