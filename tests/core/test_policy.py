@@ -311,7 +311,11 @@ def test_a_lease_that_began_before_the_limit_was_committed_obeys_it(
     sessions = [connect() for _ in range(3)]
     run(governor, verbs.alter_queue("orders", max_leased=2))
     with ThreadPoolExecutor(3) as pool:
-        leases = [pool.submit(run, session, verbs.lease("orders", max_messages=2)) for session in sessions]
+        # With a duration of its own a lease goes the long way.
+        leases = [
+            pool.submit(run, session, verbs.lease("orders", max_messages=2, lease_for=lease_for))
+            for session, lease_for in zip(sessions, [None, timedelta(minutes=1), None], strict=True)
+        ]
         until_waiting(conn, sessions=3)  # they have read the queue, which has no limit for them
         governor.commit()
         assert sum(len(lease.result(timeout=20)) for lease in leases) == 2
