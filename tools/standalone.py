@@ -26,11 +26,13 @@ class Standalone:
 
     The workers have two addresses: Spark does not try a task a second time on the same host.
 
+    :param cores: of each worker: with one, an application that takes both has the cluster for itself.
     :param java_options: what each Java process gets, drivers and executors too.
     """
 
-    def __init__(self, home: Path, *, java_options: str = "") -> None:
+    def __init__(self, home: Path, *, cores: int = 1, java_options: str = "") -> None:
         self.home = home
+        self.cores = cores
         self.java_options = java_options
         self._processes: list[subprocess.Popen[bytes]] = []
         self._zip = package(home / "pgqueue.zip")
@@ -41,7 +43,7 @@ class Standalone:
         self._url = self._said("master", _MASTER)[1]
         for address in ("127.0.0.1", "127.0.0.2"):
             work = ("--work-dir", str(self.home / f"work-{address}"))
-            size = ("--host", address, "--cores", "1", "--memory", "512m")
+            size = ("--host", address, "--cores", str(self.cores), "--memory", f"{512 * self.cores}m")
             self._start(address, address, "worker.Worker", *size, *work, self._url)
         for address in ("127.0.0.1", "127.0.0.2"):
             self._said(address, re.compile("Successfully registered with master"))
@@ -76,17 +78,13 @@ class Standalone:
         command += ["--py-files", files, application, *arguments]
         return self._open(name, command, self._environment("127.0.0.1") | {"PGQUEUE_DSN": dsn})
 
-    def output(self, name: str) -> str:
-        """Return what a process printed on standard output."""
-        return (self.home / f"{name}.out").read_text()
-
     @property
     def workers(self) -> list[int]:
         """The processes under which the executors run."""
         return [process.pid for process in self._processes[1:3]]
 
-    def executors(self) -> list[int]:
-        """Return the processes of the executors of the newest application."""
+    def executors(self, application: str = "") -> list[int]:
+        """Return the processes of the executors of an application, by default of the newest."""
         ours = {process.pid for process in self._processes}
         found: dict[str, list[int]] = {}
         for process in Path("/proc").glob("[0-9]*"):
@@ -94,7 +92,7 @@ class Standalone:
                 said = _APPLICATION.search((process / "cmdline").read_bytes())
                 if said and os.getpgid(int(process.name)) in ours:
                     found.setdefault(said[1].decode(), []).append(int(process.name))
-        return found[max(found)] if found else []
+        return found.get(application or max(found, default=""), [])
 
     def stop(self) -> None:
         """End everything, executors and their Python processes too."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -101,7 +102,16 @@ def _watch(settings: Settings, numbers: Iterator[list[Row]]) -> None:
         return
     from rich.live import Live
 
-    with Live(console=console(), auto_refresh=False) as live:
+    screen = console()
+    if not screen.is_terminal:  # each table at once, as whoever reads the pipe waits for it
         for rows in numbers:
-            shown: Any = table(rows, _columns(rows)) if rows else "no queues"
-            live.update(shown, refresh=True)
+            screen.print(_shown(rows))
+            sys.stdout.flush()
+        return
+    with Live(console=screen, auto_refresh=False) as live:
+        for rows in numbers:
+            live.update(_shown(rows), refresh=True)
+
+
+def _shown(rows: Sequence[Row]) -> Any:
+    return table(rows, _columns(rows)) if rows else "no queues"

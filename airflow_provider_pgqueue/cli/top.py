@@ -28,8 +28,13 @@ _SHOWN = (
     *("queue_name", "paused", "depth", "ready", "leased", "delayed", "oldest_age"),
     *("in_rate", "out_rate", "dead_rate", "dead", "in", "out", "depths"),
 )
+# What gives way on a narrow screen, first to last; the name, the depth and the dead always stay.
+_GIVES_WAY: Final = (
+    *("dead_rate", "depths", "paused", "delayed", "out", "in"),
+    *("out_rate", "in_rate", "leased", "oldest_age", "ready"),
+)
 _HISTORY = timedelta(minutes=30)
-_WITHOUT_TERMINAL = 50
+_POINTS: Final = (30, 15, 10)  # of a sparkline, on a wide screen and on narrower ones
 
 
 @dataclass
@@ -86,11 +91,12 @@ def top(settings: Settings, once: bool, interval: timedelta, refreshes: int | No
             _on_the_screen(lasting, view, interval, looks)
             return
         for _ in _looks(looks, interval):
-            rows = _rows(lasting.conn, view, _WITHOUT_TERMINAL)
+            rows = _rows(lasting.conn, view, None)
             if settings.as_json:
                 show_line(settings, {"queues": rows}, "")
             else:
-                console().print(_picture(rows, view, len(rows)))
+                screen = console()
+                screen.print(_picture(rows, view, len(rows), screen))
 
 
 def _looks(looks: int | None, interval: timedelta) -> Iterator[int]:
@@ -118,20 +124,20 @@ def _on_the_screen(lasting: Lasting, view: _View, interval: timedelta, looks: in
                     continue
                 lasting.failures = 0
                 looks = None if looks is None else looks - 1
-            live.update(_picture(rows, view, room), refresh=True)
+            live.update(_picture(rows, view, room, screen), refresh=True)
             for key in keys.pressed(interval.total_seconds()):
                 view.press(key, room)
 
 
-def _rows(conn: Connection, view: _View, room: int) -> list[Row]:
-    """Return the queues that there is room for, with their history."""
+def _rows(conn: Connection, view: _View, room: int | None) -> list[Row]:
+    """Return the queues that there is room for, or all of them, with their history."""
     rates = {row["queue_name"]: row for row in run(conn, verbs.queue_rates())}
     levels = run(conn, verbs.status())
     rows = [_with_rates(row, rates.get(row["queue_name"])) for row in records(levels)]
     rows.sort(key=lambda row: row["queue_name"])
     rows.sort(key=lambda row: _place(row, view.sort), reverse=(view.sort != "queue_name") is not view.backwards)
     view.first = min(view.first, max(0, len(rows) - 1))
-    shown = rows[view.first : view.first + room]
+    shown = rows[view.first :][:room]
     lines: dict[str, Row] = {}
     for begin in range(0, len(shown), 100):
         names = [row["queue_name"] for row in shown[begin : begin + 100]]
@@ -158,7 +164,7 @@ def _place(row: Row, sort: str) -> Any:
     return age if sort == "oldest_age" else row[sort]
 
 
-def _picture(rows: Sequence[Row], view: _View, room: int) -> Any:
+def _picture(rows: Sequence[Row], view: _View, room: int, screen: Any) -> Any:
     from rich.console import Group
     from rich.text import Text
 
@@ -166,14 +172,37 @@ def _picture(rows: Sequence[Row], view: _View, room: int) -> Any:
         f"order: {view.sort}{' (reverse)' if view.backwards else ''}{'   stopped' if view.frozen else ''}"
         "   keys: s r ↑ ↓ space q",
         style="dim",
+        no_wrap=True,
+        overflow="ellipsis",
     )
     if not rows:
         return Group(head, Text("no queues"))
-    drawn = [_drawn(row) for row in rows[:room]]
-    return Group(head, table(drawn, _SHOWN))
+    return Group(head, _fitting(rows[:room], screen))
 
 
-def _drawn(row: Row) -> Row:
+def _fitting(rows: Sequence[Row], screen: Any) -> Any:
+    """Return a line for each queue, with shorter plots and fewer columns where the screen is narrow."""
+    columns, points = list(_SHOWN), _POINTS[0]
+    narrower = [*((fewer, None) for fewer in _POINTS[1:]), *((_POINTS[-1], name) for name in _GIVES_WAY)]
+    wide = screen.options.update(width=10_000)
+    while (
+        (made := _in_lines(rows, columns, points))
+        and screen.measure(made, options=wide).maximum > screen.width
+        and narrower
+    ):
+        points, dropped = narrower.pop(0)
+        columns = [name for name in columns if name != dropped]
+    return made
+
+
+def _in_lines(rows: Sequence[Row], columns: Sequence[str], points: int) -> Any:
+    made = table([_drawn(row, points) for row in rows], columns)
+    for column in made.columns:
+        column.no_wrap, column.overflow = True, "ellipsis"
+    return made
+
+
+def _drawn(row: Row, points: int) -> Row:
     depths = {name: estimate(row[name], row["depth_margin"]) for name in ("depth", "ready", "leased", "delayed")}
-    lines = {name: sparkline(row[name][-30:]) for name in ("in", "out", "depths")}
+    lines = {name: sparkline(row[name][-points:]) for name in ("in", "out", "depths")}
     return {**row, **depths, "dead": estimate(row["dead"], row["dead_margin"]), **lines}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final, NoReturn
 from uuid import UUID
 
@@ -19,6 +20,7 @@ from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.web import dead, policy
 from airflow_provider_pgqueue.web.guard import checked_form
 from airflow_provider_pgqueue.web.html import back_to, page
+from airflow_provider_pgqueue.web.parts import rows_of
 from airflow_provider_pgqueue.web.site import person_of, site_of
 
 router = APIRouter()
@@ -68,10 +70,27 @@ def _one(conn: Connection, name: str, form: Form) -> dict[str, Any]:
     return {"queue_name": name, "ids": [int(form["id"])]}
 
 
+def _dead(conn: Connection, name: str, given: Form) -> dict[str, Any]:
+    """Raise 409 if nothing is to be done about a message."""
+    if not run(conn, verbs.dead_ids(name, ids=[int(given["id"])])):
+        raise HTTPException(409, f"Message {given['id']} is not dead, or has a remedy already: there is nothing to do.")
+    return {}
+
+
+def _leased(conn: Connection, name: str, given: Form) -> dict[str, Any]:
+    """Raise 409 if nobody holds a message."""
+    found = rows_of(conn, "unfinished_message", id=int(given["id"]))
+    if not found or (ends := found[0]["lock_expires_at"]) is None or ends <= datetime.now(UTC):
+        raise HTTPException(409, f"Nobody holds message {given['id']}: there is nothing to do.")
+    return {}
+
+
 def _publish(conn: Connection, name: str, form: Form) -> dict[str, Any]:
     try:
         json.loads(form.get("body", ""), parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        pass  # too deep for Python, and not for PostgreSQL
+    except ValueError as error:
         where = f", at line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
         cure = 'Write for example {"order": 7}, or "a text" in quotes.'
         raise InvalidMessage(f"the body is not JSON{where}", cure) from None
@@ -159,6 +178,7 @@ OF_MESSAGES: Final[dict[str, Action]] = {
         "requeue_dead",
         _one,
         "Requeued {n}.",
+        about=_dead,
         nothing=_HELD,
     ),
     "dismiss": Action(
@@ -168,6 +188,7 @@ OF_MESSAGES: Final[dict[str, Action]] = {
         "dismiss_dead",
         lambda conn, name, form: _one(conn, name, form) | {"reason": dead.reason(form)},
         "Dismissed {n}.",
+        about=_dead,
         danger=True,
         nothing=_HELD,
     ),
@@ -178,6 +199,7 @@ OF_MESSAGES: Final[dict[str, Action]] = {
         "release_messages",
         _one,
         "Ended the lease of {n}.",
+        about=_leased,
         danger=True,
         nothing="Nothing was done: nobody holds it any more.",
     ),
@@ -259,7 +281,7 @@ def _ask(request: Request, action: Action, name: str, given: Form, wrong: Except
     if not person_of(request).may_act:
         raise HTTPException(403, "You may look at the queues. Changing them needs the right to edit the connection.")
     with site_of(request).reading() as conn:
-        run(conn, verbs.lease_policy(name))  # raises for an unknown queue
+        run(conn, verbs.status(name))  # raises for an unknown queue
         about = action.about(conn, name, given)
     status = 400 if wrong else 200
     return page(request, "confirm.html", status, action=action, queue_name=name, given=given, about=about, wrong=wrong)

@@ -54,7 +54,7 @@ def changes(conn: Connection, name: str, form: Form) -> dict[str, Any]:
 
 
 def _texts(conn: Connection, name: str) -> dict[str, str]:
-    run(conn, verbs.lease_policy(name))  # raises for an unknown queue
+    run(conn, verbs.status(name))  # raises for an unknown queue
     (row,) = rows_of(conn, "policy_of_queue", queue_name=name)
     return {key: _as_text(row[key]) for key in (*_NUMBERS, *_DURATIONS, *_CHOICES)}
 

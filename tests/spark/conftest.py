@@ -60,8 +60,9 @@ def spark(session: SparkSession, dsn: str) -> SparkSession:
 
 @pytest.fixture(scope="session")
 def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
-    """A standalone cluster: a master and two workers of one core, started when a test first asks for it."""
-    cluster = Standalone(tmp_path_factory.mktemp("standalone"), java_options=os.environ["SPARK_SUBMIT_OPTS"])
+    """A standalone cluster: a master and two workers, with room for three applications of two executors."""
+    home = tmp_path_factory.mktemp("standalone")
+    cluster = Standalone(home, cores=3, java_options=os.environ["SPARK_SUBMIT_OPTS"])
     try:
         cluster.start()
         yield cluster

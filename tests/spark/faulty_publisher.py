@@ -1,9 +1,9 @@
-"""A driver that publishes and goes wrong where it is told to; a program of its own, so that it can be killed."""
+"""What a driver does that publishes and goes wrong where it is told to, to be killed."""
 
 from __future__ import annotations
 
+import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,14 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
+from pyspark.util import InheritableThread
 
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.data_source import PgQueueSource, data_source
 from airflow_provider_pgqueue.spark.source.staging import StagedRows
 from airflow_provider_pgqueue.spark.source.writer import (
     Messages,
+    PartitionWriter,
     PublishOptions,
     PublishStreamWriter,
     PublishWriter,
@@ -52,6 +54,24 @@ class FaultyWriter(PublishWriter):
         super().commit(messages)
 
 
+class FaultyPartitionWriter(PartitionWriter):
+    """Kills the first attempt of partition 0 after its commit, or hangs in partition 1 before it publishes."""
+
+    def __init__(self, database: Database, options: PublishOptions, fault: str, home: Path) -> None:
+        super().__init__(database, options)
+        self._fault, self._home = fault, home
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
+        task: Any = TaskContext.get()
+        if self._fault == "half" and task.partitionId() == 1:
+            hang(self._home / "half")
+        published = super().write(iterator)
+        if self._fault == "each" and task.partitionId() == 0 and task.attemptNumber() == 0:
+            (self._home / "each").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return published
+
+
 class FaultyStreamWriter(PublishStreamWriter):
     """Hangs when the batch is published and Spark does not know it yet."""
 
@@ -64,34 +84,46 @@ class FaultyStreamWriter(PublishStreamWriter):
         hang(self._home / "stream")
 
 
-def faulty_source(home: Path) -> type[PgQueueSource]:
+def faulty_source(dsn: str, home: Path) -> type[PgQueueSource]:
     """Return the data source whose fault is the name of the queue."""
 
-    def writer(self: PgQueueSource, schema: StructType, overwrite: bool) -> PublishWriter:
+    def writer(self: PgQueueSource, schema: StructType, overwrite: bool) -> PublishWriter | PartitionWriter:
         options = PublishOptions.of(self.options, schema, overwrite=overwrite)
-        return FaultyWriter(self.database, options, self.options["queue"], home)
+        faulty = FaultyPartitionWriter if options.commit_per == "partition" else FaultyWriter
+        return faulty(self.database, options, self.options["queue"], home)
 
     def stream_writer(self: PgQueueSource, schema: StructType, overwrite: bool) -> PublishStreamWriter:
         return FaultyStreamWriter(self.database, PublishOptions.of(self.options, schema, overwrite=overwrite), home)
 
-    return type("FaultySource", (data_source(Database()),), {"writer": writer, "streamWriter": stream_writer})
+    return type(
+        "FaultySource", (data_source(Database(dsn), "faulty"),), {"writer": writer, "streamWriter": stream_writer}
+    )
 
 
-def publish(frame: DataFrame, fault: str) -> None:
-    frame.write.format("pgqueue").mode("append").option("queue", fault).option("runId", fault).save()
+def publish(frame: DataFrame, fault: str, **options: str) -> None:
+    frame.write.format("faulty").mode("append").options(queue=fault, runId=fault, **options).save()
 
 
-def main(home: Path) -> None:
-    spark = SparkSession.builder.master("local[2,3]").config("spark.ui.enabled", "false").getOrCreate()
-    spark.dataSource.register(faulty_source(home))
+def activate(spark: SparkSession) -> None:
+    """Let a thread write to a data source of Python: Spark looks for it in the session of the thread."""
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.SparkSession.setActiveSession(spark._jsparkSession)
+
+
+def main(spark: SparkSession, dsn: str, home: Path) -> None:
+    """Meet each fault, and hang in the last."""
+    spark.dataSource.register(faulty_source(dsn, home))
     numbers = spark.range(0, 10, 1, 2).selectExpr("cast(id AS string) AS message")
     publish(numbers, "retry")
+    publish(numbers, "each", commitPer="partition")
     numbers.write.parquet(str(home / "in"))
     arrivals = spark.readStream.schema("message string").parquet(str(home / "in"))
     options = {"queue": "stream", "checkpointLocation": str(home / "checkpoint")}
-    arrivals.writeStream.format("pgqueue").options(**options).start()
+    arrivals.writeStream.format("faulty").options(**options).start()
+
+    def publish_half() -> None:
+        activate(spark)
+        publish(numbers, "half", commitPer="partition")
+
+    InheritableThread(publish_half, session=spark).start()
     publish(numbers, "before")
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +13,6 @@ from pyspark.sql import SparkSession
 from airflow_provider_pgqueue import spark as face
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark.jobs.command import command, shuffle_locally
-from tools import ROOT
 
 JOBS = tuple(getattr(face, name) for name in command_line.PIPELINES)
 # What each job has.
@@ -24,14 +21,6 @@ OTHER_WORDS = {
     "begin", "connections", "database", "end", "end_at", "first_at", "from_", "max_connections", "options",
     "queue_name", "queue_names", "tasks", "to",
 }  # fmt: skip
-PLAIN = """
-from pyspark.sql import SparkSession
-from airflow_provider_pgqueue.spark.jobs.command import shuffle_locally
-
-spark = SparkSession.builder.master("local[6]").config("spark.ui.enabled", "false").getOrCreate()
-shuffle_locally(spark)
-print("parts:", spark.conf.get("spark.sql.shuffle.partitions"))
-"""
 
 
 def arguments(job: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -90,11 +79,6 @@ def test_what_is_given_wrongly_is_refused_before_java_starts(
 ) -> None:
     assert command_line.run(given) == 2
     assert complaint in " ".join(capsys.readouterr().err.split())
-
-
-def test_a_local_spark_shuffles_into_few_parts() -> None:
-    done = subprocess.run([sys.executable, "-c", PLAIN], cwd=ROOT, capture_output=True, text=True, timeout=180)
-    assert "parts: 12" in done.stdout, done.stderr
 
 
 def test_the_number_of_parts_that_somebody_gave_stays(session: SparkSession) -> None:

@@ -1,28 +1,30 @@
-"""The jobs over Spark Connect, where no JVM is in the driver's process."""
+"""The jobs over Spark Connect, where no JVM is in the driver's process. The server is the Spark of the other tests."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
+from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import run, verbs
 from tools import ROOT
 
-# A server is started for it, on a port of loopback.
 PROGRAM = """
 import json
 from datetime import datetime, timedelta, timezone
 from pyspark.sql import SparkSession
 from airflow_provider_pgqueue.spark import drain, export, reconcile, replay, rollup, triage
 
-spark = SparkSession.builder.remote("local[2]").getOrCreate()
+spark = SparkSession.builder.remote(SERVER).getOrCreate()
 assert "connect" in type(spark).__module__
 
 def judge(messages):
@@ -43,14 +45,32 @@ print(json.dumps(done))
 """
 
 
+@pytest.fixture
+def server(session: SparkSession) -> Iterator[str]:
+    """The address at which the session's Spark serves Connect."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    jvm: Any = session._jvm
+    service = jvm.org.apache.spark.sql.connect.service.SparkConnectService
+    context: Any = session.sparkContext._jsc
+    context.sc().conf().set("spark.connect.grpc.binding.address", "127.0.0.1")
+    context.sc().conf().set("spark.connect.grpc.binding.port", port)
+    service.start(context.sc())
+    try:
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        nothing = jvm.scala.Option.empty()
+        service.stop(nothing, nothing)
+
+
 def test_the_jobs_run_over_spark_connect(
-    conn: psycopg.Connection[Any], queue: Callable[..., str], dsn: str, tmp_path: Path
+    conn: psycopg.Connection[Any], queue: Callable[..., str], dsn: str, server: str, tmp_path: Path
 ) -> None:
     queue("orders")
     queue("again")
     run(conn, verbs.publish_batch("orders", range(50)))
     environment = os.environ | {"PGQUEUE_DSN": dsn, "PYTHONPATH": str(ROOT)}
-    program = PROGRAM.replace("TARGET", repr(str(tmp_path / "export")))
+    program = PROGRAM.replace("TARGET", repr(str(tmp_path / "export"))).replace("SERVER", repr(server))
     ended = subprocess.run(
         [sys.executable, "-c", program], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=400
     )

@@ -51,16 +51,6 @@ def slowly(messages):
         conn.execute("INSERT INTO effect (note) VALUES (NULL)")
     time.sleep(0.5)
 """
-DIES = """
-import os, signal
-import psycopg
-
-def dies(messages):
-    with psycopg.connect(DSN, autocommit=True) as conn:
-        (place,) = conn.execute("INSERT INTO effect (note) VALUES (NULL) RETURNING place").fetchone()
-    if place == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
 SUCCESS = {"success": 0, "rejected": 0, "failed": 0, "lock_expired": 0}
 
 
@@ -304,22 +294,6 @@ def test_only_so_many_and_only_this_topic(draining: Drain, conn: Connection, que
     rest = draining(lambda messages: None, run_id="rest", topic="*.eu")
     assert (rest["archived"], rest["ready"], rest["waiting"]) == (13, 0, 0)
     assert left(conn) == [("other", 0, None)]
-
-
-def test_a_task_that_is_tried_again_archives_no_more_than_was_asked_for(
-    conn: Connection, queue: Queue, dsn: str, effects: Callable[[], list[Any]], tmp_path: Path
-) -> None:
-    queue("orders")
-    publish(conn, *range(100))
-    (tmp_path / "mortal.py").write_text(f"DSN = {dsn!r}\n{DIES}")
-    command = [sys.executable, "-m", "airflow_provider_pgqueue.spark", "--master", "local[1,2]", "drain"]
-    command += ["--queue", "orders", "--function", "mortal:dies", "--batch-size", "5", "--lease-for", "1s"]
-    environment = os.environ | {"PGQUEUE_DSN": dsn, "PYTHONPATH": f"{tmp_path}:{Path.cwd()}"}
-    done = subprocess.run([*command, "--max-messages", "20"], env=environment, capture_output=True, timeout=180)
-    summary = json.loads(done.stdout)
-    assert (summary["archived"], summary["held"], summary["rounds"]) == (20, 0, 2)
-    assert len(effects()) == 5  # of five messages each, and one batch twice
-    assert (len(archive(conn)), len(left(conn))) == (20, 80)
 
 
 def sessions(conn: Connection) -> int:

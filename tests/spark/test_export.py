@@ -7,9 +7,7 @@ import os
 import re
 import resource
 import shutil
-import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -721,89 +719,6 @@ def test_options_out_of_range_are_refused(do: Export, options: dict[str, Any]) -
 
 
 # What a crash leaves --------------------------------------------------------------------------------------------------
-
-
-DRIVER = """
-import os, shutil, signal, sys
-sys.path[:0] = {path!r}
-from airflow_provider_pgqueue.spark.jobs.exported import target as module
-
-target, moments = {target!r}, []
-
-def after_a_copy(act):
-    def copy_and_act(*arguments):
-        moments.append(act.__name__)
-        if moments.count("remove_file") == 2:
-            os.killpg(0, signal.SIGKILL)
-        if os.path.exists(target):
-            shutil.copytree(target, f"{{target}} {{len(moments):03}} {{act.__name__}}")
-        return act(*arguments)
-    return copy_and_act
-
-for act in (module.move, module.remove_file, module.remove_folder):
-    setattr(module, act.__name__, after_a_copy(act))
-
-from pyspark.sql import SparkSession
-from airflow_provider_pgqueue.spark import export
-from airflow_provider_pgqueue.spark.database import Database
-
-spark = SparkSession.builder.getOrCreate()
-export(spark, target=target)
-with Database().connect() as conn:
-    conn.execute({change!r})
-export(spark, target=target)
-"""
-
-
-def export_twice_and_die(dsn: str, target: Path, statement: str, partition: str) -> list[Path]:
-    """Export, change the partition, export again; die amid the removal of the old files.
-
-    Return the target as it was right before each file was moved or removed, and as it is: a kill then leaves just that.
-    """
-    change = statement.replace("{}", f"messages.{partition}")
-    died = subprocess.run(
-        [sys.executable, "-c", DRIVER.format(path=sys.path, target=str(target), change=change)],
-        env=os.environ
-        | {"PGQUEUE_DSN": dsn, "PYSPARK_SUBMIT_ARGS": "--master local[2] --conf spark.ui.enabled=false pyspark-shell"},
-        start_new_session=True,
-        capture_output=True,
-        timeout=240,
-        check=False,
-    )
-    assert died.returncode == -signal.SIGKILL, died.stderr.decode()[-4000:]
-    return [*sorted(target.parent.glob(f"{target.name} *")), target]
-
-
-def test_kill_9_at_any_moment_leaves_the_old_or_the_new_export_whole_and_the_next_run_completes_it(
-    conn: Connection, session: SparkSession, dsn: str, target: Path, do: Export, fault: Callable[..., None]
-) -> None:
-    name = make_partition(conn, 40, 300)
-    older = rows_in_archive(conn, name)
-    left = export_twice_and_die(dsn, target, "UPDATE {} SET details = 'changed' WHERE id % 2 = 0", name)
-    newer = rows_in_archive(conn, name)
-    valid = [rows_in_export(session, folder) if (folder / "_manifests").exists() else None for folder in left]
-    steps = [("none", "older", "newer")[[None, older, newer].index(rows)] for rows in valid]
-    assert steps == sorted(steps, key=["none", "older", "newer"].index)
-    assert min(steps.count("none"), steps.count("older"), steps.count("newer")) >= 2
-    found = [ids_in_data(folder) for folder in left]
-    assert all(len(ids) == len(set(ids)) for ids, step in zip(found, steps, strict=True) if step == "none")
-
-    half_moved = next(i for i, ids in enumerate(found) if 0 < len(ids) < 300)
-    half_moved_again = next(i for i, ids in enumerate(found) if 300 < len(ids) < 600 and steps[i] == "older")
-    assert 300 < len(found[-1]) < 600
-    for i, what in ((half_moved, "exported"), (half_moved_again, "exported"), (-1, "skipped")):
-        assert do(target=str(left[i]))[what] == [name]
-        assert rows_in_export(session, left[i]) == newer
-        assert len(ids_in_data(left[i])) == 300
-        assert not (left[i] / "_staging" / name).exists()
-    assert do(drop=True)["dropped"] == [name]
-    for i, what in (
-        (half_moved, "kill -9 while an export's files are moved"),
-        (half_moved_again, "kill -9 while a second export takes the place of the first"),
-        (-1, "kill -9 while the files of the first are removed"),
-    ):
-        found_now = ids_in_data(left[i])
-        fault(what, where="local[2]", times=1, published=[row[0] for row in newer], found=found_now, place="export")
 
 
 def test_an_export_whose_session_broke_makes_nothing_valid(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,10 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import Message, run, verbs
 from airflow_provider_pgqueue.spark import drain
+from tests.spark.resident import Order, Resident
 from tests.spark.test_export import make_partition, rows_in_archive
 from tests.waiting import until
+from tools.postgres import Cluster
 from tools.standalone import Standalone
 
 Connection = psycopg.Connection[Any]
@@ -59,41 +60,53 @@ def work(messages, seconds):
 def steady(messages):
     work(messages, 0.25)
 
+def together(messages):
+    work(messages, 0)
+    with psycopg.connect(DSN, autocommit=True) as conn:
+        while conn.execute("SELECT DISTINCT executor FROM effect").rowcount < 2:
+            time.sleep(0.05)
+
 def one_slow(messages):
     work(messages, 5 if 1 in map(int, messages["message"].to_pylist()) else 0.1)
 """
 
-# A driver that writes; the first attempt of a task does not end when it has staged its rows.
+# A driver that writes; the first attempt of a task does not end when it has staged, or published, its rows.
 SLOW_WRITER = """
 import time
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.data_source import data_source
-from airflow_provider_pgqueue.spark.source.writer import PublishOptions, PublishWriter
+from airflow_provider_pgqueue.spark.source.writer import PartitionWriter, PublishOptions, PublishWriter
 
-class SlowWriter(PublishWriter):
+class Slow:
     def write(self, iterator):
-        staged = super().write(iterator)
+        done = super().write(iterator)
         task = TaskContext.get()
         if task.partitionId() == 0 and task.attemptNumber() == 0:
             time.sleep(600)
-        return staged
+        return done
 
+class SlowWriter(Slow, PublishWriter):
     def commit(self, messages):
         with self._stage.database.connect() as conn:
             conn.execute("INSERT INTO staged SELECT count(DISTINCT attempt) FROM messages.publish_stage_1")
         super().commit(messages)
 
+class SlowPartitionWriter(Slow, PartitionWriter):
+    pass
+
 class Source(data_source(Database())):
     def writer(self, schema, overwrite):
-        return SlowWriter(self.database, PublishOptions.of(self.options, schema, overwrite=overwrite))
+        options = PublishOptions.of(self.options, schema, overwrite=overwrite)
+        return (SlowPartitionWriter if options.commit_per == "partition" else SlowWriter)(self.database, options)
 
 spark = SparkSession.builder.getOrCreate()
 spark.dataSource.register(Source)
 frame = spark.range(0, 20, 1, 2).selectExpr("cast(id AS string) AS message")
-frame.write.format("pgqueue").mode("append").options(queue="orders", runId="nightly").save()
-spark.stop()
+for name in ("run", "partition"):
+    options = {"queue": "orders", "runId": name, "commitPer": name}
+    frame.write.format("pgqueue").mode("append").options(**options).save()
 """
 
 
@@ -104,26 +117,51 @@ def effects(conn: Connection) -> Callable[[], list[tuple[int, int]]]:
     return lambda: conn.execute("SELECT id, executor FROM effect ORDER BY place").fetchall()
 
 
+@pytest.fixture(scope="module")
+def residents(standalone: Standalone, cluster: Cluster) -> Iterator[Callable[..., Resident]]:
+    """Return a driver that stays, one that speculates or one that does not; a new one if it is gone."""
+    found: dict[bool, Resident] = {}
+    numbers = count(1)
+
+    def resident(*, speculates: bool = False) -> Resident:
+        if speculates not in found or not found[speculates].is_alive:
+            conf = SPECULATING if speculates else {}
+            dsn = make_conninfo(cluster.dsn(), password=PASSWORD)
+            found[speculates] = Resident(standalone, f"resident-{next(numbers)}", dsn=dsn, conf=conf)
+        return found[speculates]
+
+    yield resident
+    for each in found.values():
+        each.kill()
+
+
 @pytest.fixture
-def submit(standalone: Standalone, dsn: str, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Drain `orders` with two consumers by spark-submit, as run `nightly`: `submit("steady", name="first")`."""
-    functions = tmp_path / "functions.py"
-    functions.write_text(f"DSN = {dsn!r}\n{FUNCTIONS}")
-    started: list[subprocess.Popen[bytes]] = []
+def functions(dsn: str, tmp_path: Path) -> Path:
+    """What the tasks import, under a name that no other test has."""
+    path = tmp_path / f"functions_{Path(dsn).name}.py"
+    path.write_text(f"DSN = {dsn!r}\n{FUNCTIONS}")
+    return path
 
-    def start(
-        function: str, name: str, conf: dict[str, str] | None = None, *, transactional: bool = False
-    ) -> subprocess.Popen[bytes]:
-        arguments = ["drain", "--queue", "orders", "--function", f"functions:{function}", "--run-id", "nightly"]
-        arguments += ["--parallelism", "2", "--batch-size", "10", "--lease-for", "3s"]
-        arguments += ["--transactional"] * transactional
-        secret = make_conninfo(dsn, password=PASSWORD)
-        started.append(standalone.submit(name, *arguments, dsn=secret, functions=functions, conf=conf))
-        return started[-1]
 
-    yield start
-    for process in started:
-        standalone.kill(process)
+@pytest.fixture
+def order(dsn: str, functions: Path) -> Iterator[Callable[..., Order]]:
+    """Let a driver drain `orders` with two consumers, as run `nightly`: `order(resident, "steady", name="first")`."""
+    given: list[Order] = []
+
+    def begin(resident: Resident, function: str, *more: str, name: str) -> Order:
+        arguments = drain_arguments(functions, function, *more)
+        given.append(resident.run(name, *arguments, dsn=make_conninfo(dsn, password=PASSWORD), file=functions))
+        return given[-1]
+
+    yield begin
+    for each in given:
+        if not each.has_ended:
+            each.resident.kill()  # a test that failed must not hold up the next
+
+
+def drain_arguments(functions: Path, function: str, *more: str) -> list[str]:
+    arguments = ["drain", "--queue", "orders", "--function", f"{functions.stem}:{function}", "--run-id", "nightly"]
+    return [*arguments, "--parallelism", "2", "--batch-size", "10", "--lease-for", "3s", *more]
 
 
 def publish(conn: Connection, number: int) -> list[int]:
@@ -141,16 +179,10 @@ def handled(effects: list[tuple[int, int]]) -> list[int]:
     return [id_ for id_, _ in effects]
 
 
-def summary(standalone: Standalone, name: str) -> dict[str, Any]:
-    # spark-submit mixes standard error of the driver into standard output: the summary is the last line.
-    found: dict[str, Any] = json.loads(standalone.output(name).splitlines()[-1])
-    return found
-
-
 @pytest.mark.parametrize("transactional", [False, True])
 def test_kill_9_of_an_executor_loses_nothing(
-    standalone: Standalone,
-    submit: Any,
+    residents: Any,
+    order: Any,
     conn: Connection,
     queue: Queue,
     effects: Any,
@@ -159,11 +191,11 @@ def test_kill_9_of_an_executor_loses_nothing(
 ) -> None:
     queue("orders")
     published = publish(conn, 200)
-    name = f"killed-executor-{transactional}"
-    driver = submit("steady", name, transactional=transactional)
+    more = ["--transactional"] * transactional
+    drained = order(residents(), "steady", *more, name=f"killed-executor-{transactional}")
     (_, victim), *_ = until(lambda: len(effects()) >= 40 and effects(), SLOW)
     os.kill(victim, signal.SIGKILL)
-    assert driver.wait(SLOW) == 0
+    assert drained.wait() == 0
     assert len({executor for _, executor in effects()}) >= 2
     fault(
         f"kill -9 of an executor in a {'transactional ' * transactional}drain",
@@ -174,13 +206,14 @@ def test_kill_9_of_an_executor_loses_nothing(
         effects=handled(effects()),
         allowed=10,
     )
-    assert summary(standalone, name)["archived"] == 200
+    assert drained.summary["archived"] == 200
 
 
 @pytest.mark.parametrize("transactional", [False, True])
 def test_speculation_does_not_repeat_a_slow_task_and_the_connection_stands_nowhere(
     standalone: Standalone,
-    submit: Any,
+    residents: Any,
+    order: Any,
     conn: Connection,
     queue: Queue,
     effects: Any,
@@ -189,27 +222,22 @@ def test_speculation_does_not_repeat_a_slow_task_and_the_connection_stands_nowhe
 ) -> None:
     queue("orders")
     published = publish(conn, 40)
-    driver = submit("one_slow", f"speculation-{transactional}", SPECULATING, transactional=transactional)
+    resident = residents(speculates=True)
+    before, more = resident.speculated(), ["--transactional"] * transactional
+    drained = order(resident, "one_slow", *more, name=f"speculation-{transactional}")
     until(effects, SLOW)
     assert PASSWORD not in commands_and_environments()
-    assert driver.wait(SLOW) == 0
+    assert drained.wait() == 0
     fault(
         f"speculation in a {'transactional ' * transactional}drain",
         where="cluster",
-        times=speculated(standalone),
+        times=until(lambda: resident.speculated() - before, what="a task that is started twice"),
         published=published,
         found=succeeded(conn),
         effects=handled(effects()),
     )
     written = [file.read_text() for file in standalone.home.rglob("*") if file.is_file() and file.suffix != ".zip"]
     assert not any(PASSWORD in text for text in written)
-
-
-def speculated(standalone: Standalone) -> int:
-    """Return how many tasks of the newest application Spark started a second time."""
-    newest = max((standalone.home / "events").iterdir(), key=lambda folder: folder.stat().st_mtime)
-    events = [line for log in newest.glob("events_*") for line in log.read_text().splitlines()]
-    return sum('"SparkListenerTaskStart"' in event and '"Speculative":true' in event for event in events)
 
 
 def commands_and_environments() -> str:
@@ -230,31 +258,28 @@ def commands_and_environments() -> str:
 
 
 def test_speculation_publishes_one_of_two_attempts_of_a_task(
-    standalone: Standalone, dsn: str, conn: Connection, queue: Queue, tmp_path: Path, fault: Record
+    residents: Any, dsn: str, conn: Connection, queue: Queue, tmp_path: Path, fault: Record
 ) -> None:
     queue("orders")
     conn.execute("CREATE TABLE staged (attempts bigint)")
     script = tmp_path / "slow_writer.py"
     script.write_text(SLOW_WRITER)
-    driver = standalone.submit("slow-writer", dsn=dsn, application=str(script), conf=SPECULATING)
-    try:
-        assert driver.wait(SLOW) == 0
-    finally:
-        standalone.kill(driver)
+    resident = residents(speculates=True)
+    before = resident.speculated()
+    assert resident.run("slow-writer", dsn=dsn, file=script).wait() == 0
     ((attempts,),) = conn.execute("SELECT attempts FROM staged").fetchall()
-    assert speculated(standalone) >= 1
-    fault(
-        "speculation in a write, both attempts staged",
-        where="cluster",
-        times=attempts - 2,
-        published=range(20),
-        found=[body for (body,) in conn.execute("SELECT message FROM messages.message")],
-        place="queue",
-    )
+    until(lambda: resident.speculated() - before >= 2, what="a task of each write that is started twice")
+    messages = conn.execute("SELECT message FROM messages.message ORDER BY id").fetchall()
+    found = [body for (body,) in messages]
+    for what, times, some in (
+        ("speculation in a write, both attempts staged", attempts - 2, found[:20]),
+        ("speculation in a write by partitions, after the commit of the first attempt", 1, found[20:]),
+    ):
+        fault(what, where="cluster", times=times, published=range(20), found=some, place="queue")
 
 
 def test_kill_9_of_an_executor_leaves_no_hole_and_no_duplicate_in_an_export(
-    standalone: Standalone, spark: SparkSession, dsn: str, conn: Connection, tmp_path: Path, fault: Record
+    residents: Any, dsn: str, conn: Connection, functions: Path, tmp_path: Path, fault: Record
 ) -> None:
     name = make_partition(conn, 40, 6000)
     # A task exports as many pages as seem to have 250,000 rows: let a few pages seem to.
@@ -262,14 +287,12 @@ def test_kill_9_of_an_executor_leaves_no_hole_and_no_duplicate_in_an_export(
     conn.execute("UPDATE pg_class SET reltuples = 50000 * relpages WHERE relname = %s", [name])
     target = tmp_path / "export"
     arguments = ["--target", str(target), "--parallelism", "2"]
-    driver = standalone.submit("killed-export", "export", *arguments, dsn=dsn)
-    try:
-        until(lambda: len(list(target.glob("_staging/**/*.parquet"))) >= 10, SLOW)
-        os.kill(standalone.executors()[0], signal.SIGKILL)
-        assert not (target / "_manifests").exists()
-        assert driver.wait(SLOW) == 0
-    finally:
-        standalone.kill(driver)
+    resident = residents()
+    exported = resident.run("killed-export", "export", *arguments, dsn=dsn, file=functions)
+    until(lambda: len(list(target.glob("_staging/**/*.parquet"))) >= 10, SLOW)
+    os.kill(resident.executors()[0], signal.SIGKILL)
+    assert not (target / "_manifests").exists()
+    assert exported.wait() == 0
     fault(
         "kill -9 of an executor in an export",
         where="cluster",
@@ -278,19 +301,31 @@ def test_kill_9_of_an_executor_leaves_no_hole_and_no_duplicate_in_an_export(
         found=pq.read_table(target / "data", columns=["id"])["id"].to_pylist(),
         place="export",
     )
-    assert summary(standalone, "killed-export")["exported"] == [name]
+    assert exported.summary["exported"] == [name]
 
 
 def test_a_killed_driver_is_started_again_and_finishes_the_run(
-    standalone: Standalone, submit: Any, conn: Connection, queue: Queue, effects: Any, fault: Record
+    standalone: Standalone,
+    residents: Any,
+    order: Any,
+    dsn: str,
+    functions: Path,
+    conn: Connection,
+    queue: Queue,
+    effects: Any,
+    fault: Record,
 ) -> None:
     queue("orders")
     published = publish(conn, 200)
-    first = submit("steady", "killed-driver")
-    until(lambda: len(effects()) >= 40, SLOW)
-    standalone.kill(first)
-    again = submit("steady", "driver-again")
-    assert again.wait(SLOW) == 0
+    # As people do it: by spark-submit, with the package in a zip.
+    arguments, conf = drain_arguments(functions, "steady"), {"spark.cores.max": "2"}
+    first = standalone.submit("killed-driver", *arguments, dsn=dsn, functions=functions, conf=conf)
+    try:
+        until(lambda: len(effects()) >= 40, SLOW)
+    finally:
+        standalone.kill(first)
+    again = order(residents(), "steady", name="driver-again")
+    assert again.wait() == 0
     fault(
         "kill -9 of the driver in a drain",
         where="cluster",
@@ -300,17 +335,19 @@ def test_a_killed_driver_is_started_again_and_finishes_the_run(
         effects=handled(effects()),
         allowed=20,
     )
-    found = summary(standalone, "driver-again")
-    assert (found["archived"], found["results"]["success"]) == (200, 200)
+    assert (again.summary["archived"], again.summary["results"]["success"]) == (200, 200)
 
 
 def test_two_tries_of_a_task_at_once_share_the_run(
-    standalone: Standalone, submit: Any, conn: Connection, queue: Queue, effects: Any, fault: Record
+    residents: Any, order: Any, conn: Connection, queue: Queue, effects: Any, fault: Record
 ) -> None:
     queue("orders")
     published = publish(conn, 200)
-    tries = [submit("steady", f"try-{number}", {"spark.cores.max": "1"}) for number in (1, 2)]
-    assert [driver.wait(SLOW) for driver in tries] == [0, 0]
+    tries = [
+        order(residents(speculates=number == 2), "together", "--parallelism", "1", name=f"try-{number}")
+        for number in (1, 2)
+    ]
+    assert [each.wait() for each in tries] == [0, 0]
     fault(
         "two tries of one DAG task at once",
         where="cluster",
@@ -320,7 +357,7 @@ def test_two_tries_of_a_task_at_once_share_the_run(
         effects=handled(effects()),
     )
     assert len({executor for _, executor in effects()}) == 2
-    assert summary(standalone, "try-1") == summary(standalone, "try-2")
+    assert tries[0].summary == tries[1].summary
 
 
 def test_a_task_frozen_past_its_lease_changes_nothing_when_it_goes_on(

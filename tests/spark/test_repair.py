@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -20,8 +14,6 @@ from pyspark.sql import SparkSession
 from airflow_provider_pgqueue.core import KEEP, LEAVE, InvalidArgument, PgQueueError, run, verbs
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import repair, triage
-from tests.waiting import until
-from tools import ROOT
 
 Connection = psycopg.Connection[Any]
 Die = Callable[..., list[int]]
@@ -117,48 +109,6 @@ def test_tasks_share_the_rate(repaired: Repairs, conn: Connection, dead: Die) ->
     row = conn.execute("SELECT max(remedied_at) - min(remedied_at) FROM messages.message_archive").fetchone()
     assert row is not None
     assert row[0] >= timedelta(seconds=0.9)
-
-
-def test_killed_in_the_middle_and_run_again_each_message_has_one_remedy(
-    repaired: Repairs, dsn: str, conn: Connection, dead: Die, tmp_path: Path, fault: Callable[..., None]
-) -> None:
-    ids = dead(120)
-    (tmp_path / "slow_repair.py").write_text(
-        "import time\ndef keep(message):\n    time.sleep(0.05)\n    return message.body\n"
-    )
-    script = textwrap.dedent(
-        """
-        from datetime import timedelta
-        from pyspark.sql import SparkSession
-        from airflow_provider_pgqueue.spark import repair
-
-        spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-        repair(spark, queue="orders", function="slow_repair:keep", run_id="night 1", parallelism=2, batch_size=10,
-               max_messages=100, lease_for=timedelta(seconds=3))
-        """
-    )
-    env = os.environ | {"PGQUEUE_DSN": dsn, "PYTHONPATH": f"{ROOT}:{tmp_path}"}
-    driver = subprocess.Popen([sys.executable, "-c", script], env=env, start_new_session=True, cwd=tmp_path)
-    try:
-        until(lambda: remedies(conn).get("requeued", 0) >= 20, 300, "20 repaired messages", process=driver)
-    finally:
-        os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
-    assert 20 <= remedies(conn)["requeued"] < 100
-    assert conn.execute("SELECT count(*) FROM messages.dead_message WHERE lock_expires_at > now()").fetchone() != (0,)
-    summary = repaired(lambda message: message.body, max_messages=100, lease_for=timedelta(seconds=3))
-    assert (summary["requeued"], summary["held"]) == (100, 0)
-    again = [row[0] for row in conn.execute("SELECT requeued_from FROM messages.message ORDER BY 1").fetchall()]
-    assert again == ids[:100]
-    fault(
-        "kill -9 of the driver in a repair",
-        where="local[2]",
-        times=1,
-        published=ids[:100],
-        found=again,
-        place="queue",
-    )
-    assert remedies(conn) == {"requeued": 100, None: 20}
 
 
 def test_the_command_repairs_and_prints_the_summary(

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -17,8 +13,6 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import InvalidArgument, QueueNotFound
 from airflow_provider_pgqueue.spark import export, replay
-from tests.waiting import until
-from tools import ROOT
 
 Connection = psycopg.Connection[Any]
 Replay = Callable[..., dict[str, Any]]
@@ -187,55 +181,6 @@ def test_the_pace_is_kept(conn: Connection, archived: Callable[..., list[int]], 
         or ()
     )
     assert seconds > 0.95 * (60 - 20) / 20
-
-
-KILLED = """
-from pyspark.sql import SparkSession
-import airflow_provider_pgqueue.spark.jobs.replay as module
-from airflow_provider_pgqueue.spark import replay
-
-module._CHUNK = 10
-spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-replay(spark, run_id="killed", to_queue="again", parallelism=2)
-"""
-
-
-def test_a_replay_that_is_killed_and_run_again_publishes_each_once(
-    conn: Connection,
-    connect: Callable[..., Connection],
-    archived: Callable[..., list[int]],
-    again: Replay,
-    dsn: str,
-    fault: Callable[..., None],
-) -> None:
-    ids = archived(1500)
-    # Whoever publishes the 700th waits for a lock, so that the kill comes in the middle.
-    holder = connect(autocommit=False)
-    holder.execute(
-        "INSERT INTO messages.dedup SELECT 'again', format('replay/%%s/%%s',"
-        " encode(sha256(convert_to(session_user || '/killed', 'UTF8')), 'hex'), %s::bigint), 0, 'infinity'",
-        [ids[700]],
-    )
-    environment = {
-        "PGQUEUE_DSN": dsn,
-        "PYTHONPATH": str(ROOT),
-        "PYSPARK_PYTHON": sys.executable,
-        "PATH": "/usr/bin:/bin",
-    }
-    victim = subprocess.Popen([sys.executable, "-c", KILLED], env=environment, start_new_session=True)
-    try:
-        waiting = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND application_name = 'pgqueue replay'"
-        until(lambda: conn.execute(waiting).rowcount, 300, "the driver to wait for the lock", process=victim)
-    finally:
-        os.killpg(victim.pid, signal.SIGKILL)
-        victim.wait()
-    holder.rollback()
-    assert 0 < len(copies(conn)) < 1500
-    done = again("killed", to_queue="again")
-    assert done["known"] > 0
-    assert done["published"] + done["known"] == 1500
-    found = copies(conn)
-    fault("kill -9 of the driver in a replay", where="local[2]", times=1, published=ids, found=found, place="queue")
 
 
 def test_an_unknown_queue_is_an_error_before_anything_is_published(

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import secrets
-import signal
 import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -44,12 +42,12 @@ from airflow_provider_pgqueue.spark.source.staging import Stage, StagedRows
 from airflow_provider_pgqueue.spark.source.writer import PublishOptions, PublishStreamWriter, PublishWriter
 from tests.core.test_roles import logins
 from tests.waiting import until, until_waiting
+from tools import ROOT
 from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
 HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)
-PUBLISHER = Path(__file__).with_name("faulty_publisher.py")
 
 
 def rows(*messages: Any, **columns: list[Any]) -> Iterator[pa.RecordBatch]:
@@ -123,7 +121,7 @@ def test_the_documented_example_publishes(
 ) -> None:
     queue()
     monkeypatch.setenv("PGQUEUE_DSN", dsn)
-    pages = (page.read_text() for page in (PUBLISHER.parents[2] / "docs").rglob("*.md"))
+    pages = (page.read_text() for page in (ROOT / "docs").rglob("*.md"))
     (example,) = [code for page in pages for code in re.findall(r"```py\n(.*?)```", page, re.S) if '"runId"' in code]
     exec(compile(example, "the documentation", "exec"), {})
     assert conn.execute("SELECT count(DISTINCT reference) FROM messages.message").fetchone() == (1000,)
@@ -146,61 +144,6 @@ def test_overwrite_and_an_unknown_queue_fail_before_any_task(
     with pytest.raises(Exception, match="cannot be overwritten"):
         numbers(spark).write.format("pgqueue").mode("overwrite").option("queue", "orders").save()
     assert stages(conn) == 0
-
-
-# Drivers and tasks that die -------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def driver(dsn: str, home: Path, faults: tuple[str, ...]) -> Iterator[None]:
-    """Run a driver until it has met all faults; then kill it."""
-    environment = os.environ | {"PGQUEUE_DSN": dsn, "PYTHONPATH": str(PUBLISHER.parents[2])}
-    with (home / "log").open("w") as log:
-        command = [sys.executable, PUBLISHER, home]
-        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-        try:
-            until(
-                lambda: all((home / fault).exists() for fault in faults), 300, f"what {home}/log says", process=process
-            )
-            yield
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def test_each_row_is_published_once_whenever_a_task_or_the_driver_dies(
-    spark: SparkSession, dsn: str, conn: Connection, queue: Queue, tmp_path: Path, fault: Callable[..., None]
-) -> None:
-    faults = tuple(map(queue, ("retry", "before", "stream")))
-    with driver(dsn, tmp_path, faults):
-        assert bodies(conn, "before") == []
-        for name in ("retry", "stream"):
-            assert sorted(bodies(conn, name)) == list(range(10))
-
-    for name in ("before", "retry"):
-        publish(numbers(spark), queue=name, runId=name)
-        assert bodies(conn, name) == list(range(10))
-
-    arrivals = spark.readStream.schema("message string").parquet(str(tmp_path / "in"))
-    options = {"queue": "stream", "checkpointLocation": str(tmp_path / "checkpoint")}
-    stream = arrivals.writeStream.format("pgqueue").trigger(availableNow=True).options(**options)
-    replayed = stream.start()
-    replayed.awaitTermination()
-    assert [progress["batchId"] for progress in replayed.recentProgress][:1] == [0]
-    assert sorted(bodies(conn, "stream")) == list(range(10))
-
-    spark.sql("SELECT '10' AS message").write.mode("append").parquet(str(tmp_path / "in"))
-    stream.start().awaitTermination()
-    assert sorted(bodies(conn, "stream")) == list(range(11))
-    remembered = "SELECT summary -> 'batch' FROM messages.pipeline_run WHERE run_id = %s"
-    assert conn.execute(remembered, [str(replayed.id)]).fetchall() == [(1,)]
-    for what, name, number in (
-        ("kill -9 between staging and commit of a write, run again", "before", 10),
-        ("a task of a write fails after staging, run again", "retry", 10),
-        ("kill -9 between the publishing sink's and the checkpoint's commit", "stream", 11),
-    ):
-        found = bodies(conn, name)
-        fault(what, where="local[2]", times=1, published=range(number), found=found, place="queue")
 
 
 # Stages ---------------------------------------------------------------------------------------------------------------
@@ -734,7 +677,7 @@ def test_the_documented_write_by_partitions_publishes(
 ) -> None:
     queue("orders")
     numbers(spark).write.parquet(f"file://{tmp_path}/arrivals-to-publish")
-    page = (PUBLISHER.parents[2] / "docs" / "reference" / "spark-source.md").read_text()
+    page = (ROOT / "docs" / "reference" / "spark-source.md").read_text()
     (example,) = [code for code in re.findall(r"```py\n(.*?)```", page, re.S) if "commitPer" in code]
     example = example.replace("arrivals-to-publish", f"file://{tmp_path}/arrivals-to-publish")
     exec(compile(example, "the documentation", "exec"), {"spark": spark})

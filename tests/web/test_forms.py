@@ -269,3 +269,26 @@ def test_what_is_no_json_is_not_published(browse: Browse, conn: Connection, dead
     page = send(client, "/queues/orders/publish", form_of(client, "/queues/orders/publish", body=body))
     assert page.status_code == 400
     assert "the body is not JSON" in page.text
+
+
+@pytest.mark.parametrize("action", ["requeue", "dismiss", "release"])
+def test_what_there_is_nothing_to_do_about_is_not_asked(
+    browse: Browse, conn: Connection, dead: list[int], action: str
+) -> None:
+    run(conn, verbs.requeue_dead("orders", ids=[dead[0]]))
+    waits = conn.execute("SELECT min(id) FROM messages.message WHERE lock_expires_at IS NULL").fetchone() or ()
+    for id_ in (dead[0], *waits):
+        page = browse(may_act=True).get(f"/messages/{id_}/{action}")
+        assert page.status_code == 409
+        assert "there is nothing to do" in page.text
+
+
+def test_a_body_that_is_deep_is_published(browse: Browse, conn: Connection, dead: list[int]) -> None:
+    client = browse(may_act=True)
+    deep = "[" * 1500 + "]" * 1500
+    assert (
+        send(client, "/queues/orders/publish", form_of(client, "/queues/orders/publish", body=deep)).status_code == 200
+    )
+    row = conn.execute("SELECT id FROM messages.message WHERE message = %s::jsonb", [deep]).fetchone()
+    assert row is not None
+    assert client.get(f"/messages/{row[0]}?body=1").status_code == 200

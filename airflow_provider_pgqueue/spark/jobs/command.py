@@ -20,7 +20,7 @@ from pyspark.sql.utils import is_remote
 
 from airflow_provider_pgqueue.core.duration import parse_duration
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.ledger import Summary, as_line
+from airflow_provider_pgqueue.spark.jobs.job import Summary, as_line
 
 _SUMMARY_FILE: Final = "PGQUEUE_SUMMARY"
 NO_DSN: Final = (

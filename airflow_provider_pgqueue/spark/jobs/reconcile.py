@@ -26,9 +26,7 @@ from airflow_provider_pgqueue.core.errors import (
 )
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.ledger import Summary, as_line, new_run_id, once
-from airflow_provider_pgqueue.spark.jobs.tables import read, require_queues, several, tasks_at_once
-from airflow_provider_pgqueue.spark.jobs.tasks import watching_tasks
+from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, as_line, several
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -99,37 +97,33 @@ def reconcile(
     if output_format not in ("parquet", "csv"):
         raise InvalidArgument(f"output_format is {output_format!r}. Give parquet or csv.")
     check({"slow_after": slow_after}, {"slow_after": optional(duration(timedelta(0), timedelta(days=36_500)))})
-    database, run_id = Database(dsn or ""), run_id or new_run_id("reconcile")
-    wanted = Keys.of("expected", expected, expected_query, expected_column or by, expected_dsn_variable, database)
-    effects = Keys.of("business", business, business_query, business_column or by, business_dsn_variable, database)
-    queues = several(queues)
-    messages = _Messages(spark, database, by, queues, since, until, tasks_at_once(parallelism))
+    job = Job.of(spark, "reconcile", run_id, dsn, parallelism)
+    wanted = Keys.of("expected", expected, expected_query, expected_column or by, expected_dsn_variable, job.database)
+    effects = Keys.of("business", business, business_query, business_column or by, business_dsn_variable, job.database)
+    messages = _Messages(job, by, several(queues), since, until)
 
     def work() -> Summary:
-        require_queues(database, queues)
-        with watching_tasks(spark, f"reconcile {run_id}"):
+        job.require_queues(messages.queues)
+        with job.watching():
             found, summary = _compared(messages, wanted, effects, slow_after)
             summary["output"] = None if output is None else _write(found, output, output_format)
-        if strict and summary["discrepancies"]:
-            log.error("reconcile %s: %s", run_id, as_line(summary))
-            number = summary["discrepancies"]
-            raise PgQueueError(f"{number:,} {'discrepancy' if number == 1 else 'discrepancies'} in run {run_id}")
+        if strict and (number := summary["discrepancies"]):
+            log.error("reconcile %s: %s", job.run_id, as_line(summary))
+            raise PgQueueError(f"{number:,} {'discrepancy' if number == 1 else 'discrepancies'} in run {job.run_id}")
         return summary
 
-    return once(database, "reconcile", run_id, work)
+    return job.once(work)
 
 
 @dataclass(frozen=True, slots=True)
 class _Messages:
     """The messages to compare."""
 
-    spark: SparkSession
-    database: Database
+    job: Job
     by: str
     queues: Sequence[str]
     since: datetime | None
     until: datetime | None
-    parallelism: int
 
     def all(self) -> DataFrame:
         """Return them: key, id, whether finished, whether a success, seconds since it was published."""
@@ -138,13 +132,10 @@ class _Messages:
         archive = self._read("archive", "id,queue_name,result,created_at,archived_at,reference").localCheckpoint()
         still = waiting.join(archive.select("id"), "id", "left_anti")
         finished = self._as_messages(archive, F.col("result") == "success", F.col("archived_at"), finished=True)
-        return finished.unionAll(self._as_messages(still, F.lit(False), F.lit(self.database.now()), finished=False))
+        return finished.unionAll(self._as_messages(still, F.lit(False), F.lit(self.job.database.now()), finished=False))
 
     def _read(self, table: str, columns: str) -> DataFrame:
-        rows = read(
-            self.spark, self.database, table, columns,
-            queues=self.queues, since=self.since, parallelism=self.parallelism,
-        )  # fmt: skip
+        rows = self.job.read(table, columns, queues=self.queues, since=self.since)
         if self.since is not None:
             rows = rows.where(F.col("created_at") >= F.lit(self.since))
         return rows if self.until is None else rows.where(F.col("created_at") < F.lit(self.until))
@@ -163,7 +154,7 @@ def _compared(
     messages: _Messages, wanted: Keys | None, effects: Keys | None, slow_after: timedelta | None
 ) -> tuple[DataFrame, Summary]:
     # Both are checked before the work begins, and read in their turn.
-    expected, business = (keys.read(messages.spark) if keys else None for keys in (wanted, effects))
+    expected, business = (keys.read(messages.job.spark) if keys else None for keys in (wanted, effects))
     expected = expected and expected.localCheckpoint()
     rows = messages.all()
     business = business and business.localCheckpoint()

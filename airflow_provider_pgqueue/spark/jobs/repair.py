@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pyspark.sql import SparkSession
 
@@ -14,9 +13,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
 from airflow_provider_pgqueue.core.repair.repair import repair_by
 from airflow_provider_pgqueue.core.repair.share import RepairShare
-from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.ledger import Summary, new_run_id, once
-from airflow_provider_pgqueue.spark.jobs.tables import tasks_at_once
+from airflow_provider_pgqueue.spark.jobs.job import Job, Summary
 from airflow_provider_pgqueue.spark.jobs.tasks import for_each, watching
 
 _DeadResult = Literal["failed", "rejected", "lock_expired", "expired"]
@@ -74,47 +71,30 @@ def repair(
     :param dry_run: Say what would be done and change nothing.
     :raises InvalidArgument: for a function, a cause or a number that cannot be used.
     """
-    given = dict(locals())
-    for name in ("spark", "dsn", "parallelism"):
-        del given[name]
-    given |= {
-        "queue_name": given.pop("queue"),
-        "run_id": run_id or new_run_id("repair", cause or queue or "all"),
-        "results": results or None,
-        "fingerprints": fingerprints or None,
-    }
-    wanted, driver = Repair(**given), _Driver(spark, Database(dsn or ""), tasks_at_once(parallelism))
-    if dry_run:
-        return driver.summary(wanted)
-    return once(driver.database, "repair", wanted.run_id, lambda: driver.summary(wanted))
+    given = {name: value for name, value in locals().items() if name not in ("spark", "queue", "dsn", "parallelism")}
+    job = Job.of(spark, "repair", run_id, dsn, parallelism, cause or queue or "all")
+    given |= {"run_id": job.run_id, "results": results or None, "fingerprints": fingerprints or None}
+    wanted = Repair(queue_name=queue, **given)
+
+    def work() -> Summary:
+        return repair_by(lambda wanted, ids: _repaired(job, wanted, ids), wanted, job.connect)
+
+    return work() if dry_run else job.once(work)
 
 
-@dataclass(frozen=True, slots=True)
-class _Driver:
-    """Divides the messages of a repair among tasks."""
+def _repaired(job: Job, wanted: Repair, ids: Sequence[int]) -> dict[int, str]:
+    """Divide messages among tasks, and return what became of each."""
+    tasks, rate, database = min(job.parallelism, len(ids)), wanted.max_per_second, job.database
 
-    spark: SparkSession
-    database: Database
-    parallelism: int
+    def share(number: int) -> dict[int, str]:
+        with database.connect("pgqueue repair") as conn:
+            share = RepairShare(wanted, conn, max_per_second=None if rate is None else rate / tasks)
+            return dict(share.work(ids[number::tasks]))
 
-    def summary(self, wanted: Repair) -> Summary:
-        return repair_by(self._work, wanted, self._connect)
+    def say() -> None:
+        done = job.ask(verbs.count_remedies(wanted.remedied_by))
+        log.info("%s: %s requeued, %s dismissed, %s in hand", wanted.remedied_by, *done.values(), len(ids))
 
-    def _connect(self) -> Any:
-        return self.database.connect("pgqueue repair")
-
-    def _work(self, wanted: Repair, ids: Sequence[int]) -> dict[int, str]:
-        tasks, rate, database = min(self.parallelism, len(ids)), wanted.max_per_second, self.database
-
-        def share(number: int) -> dict[int, str]:
-            with database.connect("pgqueue repair") as conn:
-                share = RepairShare(wanted, conn, max_per_second=None if rate is None else rate / tasks)
-                return dict(share.work(ids[number::tasks]))
-
-        with watching(lambda: self._say(wanted, len(ids)), every=_SAYS_EVERY):
-            found = for_each(self.spark, range(tasks), share, at_once=tasks)
-        return {id_: outcome for some in found for id_, outcome in some.items()}
-
-    def _say(self, wanted: Repair, number: int) -> None:
-        done = self.database.run(verbs.count_remedies(wanted.remedied_by), "pgqueue repair")
-        log.info("%s: %s requeued, %s dismissed, %s in hand", wanted.remedied_by, *done.values(), number)
+    with watching(say, every=_SAYS_EVERY):
+        found = for_each(job.spark, range(tasks), share, at_once=tasks)
+    return {id_: outcome for some in found for id_, outcome in some.items()}

@@ -18,11 +18,8 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import check, number
 from airflow_provider_pgqueue.core.client import run, to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
-from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.exported.read_export import exported_queues, read_export
-from airflow_provider_pgqueue.spark.jobs.ledger import Summary, new_run_id, once
-from airflow_provider_pgqueue.spark.jobs.tables import Result, read, require_queues, several, tasks_at_once
-from airflow_provider_pgqueue.spark.jobs.tasks import watching_tasks
+from airflow_provider_pgqueue.spark.jobs.job import Job, Result, Summary, several
 
 if TYPE_CHECKING:
     import psycopg
@@ -74,30 +71,23 @@ def replay(
     :raises QueueNotFound: before anything is published, also for one of `queues` that is not in the export either.
     :raises InvalidArgument: for a condition or a number that cannot be used.
     """
-    at_once = tasks_at_once(parallelism)
     check({"rate": rate}, {"rate": number(0, math.inf)})
-    run_id = run_id or new_run_id("replay")
-    database = Database(dsn or "")
-    chosen = several(queues), several(results), several(references)
-    choice = _Choice(spark, database, run_id, *chosen, since, until, where, export, at_once)
+    job = Job.of(spark, "replay", run_id, dsn, parallelism)
+    choice = _Choice(job, several(queues), several(results), several(references), since, until, where, export)
 
     def work() -> Summary:
         plan = _plan(choice, to_queue)
-        copies = choice.rows(_COPIED)
-        copies = (copies if to_queue is None else copies.withColumn("queue_name", F.lit(to_queue))).select(*_COPIED)
-        published, known = _copied(copies, database, run_id, at_once, rate) if plan["chosen"] else (0, 0)
+        published, known = _copied(choice, to_queue, rate) if plan["chosen"] else (0, 0)
         return plan | {"published": published, "known": known}
 
-    return _plan(choice, to_queue) | {"dry_run": True} if dry_run else once(database, "replay", run_id, work)
+    return _plan(choice, to_queue) | {"dry_run": True} if dry_run else job.once(work)
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
     """Which messages to publish again."""
 
-    spark: SparkSession
-    database: Database
-    run_id: str
+    job: Job
     queues: Sequence[str]
     results: Collection[str]
     references: Collection[str]
@@ -105,12 +95,11 @@ class _Choice:
     until: datetime | None
     where: str | None
     export: str | None
-    parallelism: int
 
     def rows(self, columns: tuple[str, ...]) -> DataFrame:
         """Return the messages, with these columns and more."""
-        until = self.until or self.database.now()
-        rows = self._archive(columns) if self.export is None else read_export(self.spark, self.export)
+        until = self.until or self.job.database.now()
+        rows = self._archive(columns) if self.export is None else read_export(self.job.spark, self.export)
         chosen_by = {"queue_name": self.queues, "result": self.results, "reference": self.references}
         for name, values in chosen_by.items():
             rows = rows.where(F.col(name).isin(*values)) if values else rows
@@ -118,7 +107,7 @@ class _Choice:
         if self.since is not None:
             rows = rows.where(F.col("archived_at") >= F.lit(self.since))
         # Copies that were finished meanwhile, when a killed run is run again.
-        own = F.get_json_object("headers", "$.replay_run").eqNullSafe(self.run_id)
+        own = F.get_json_object("headers", "$.replay_run").eqNullSafe(self.job.run_id)
         return _filtered(rows, self.where).where(~own)
 
     def _archive(self, columns: tuple[str, ...]) -> DataFrame:
@@ -132,29 +121,20 @@ class _Choice:
             among = sql.SQL(", ").join(map(sql.Literal, self.references))
             options["where"] = sql.SQL("reference IN ({})").format(among).as_string(None)
         names = "*" if self.where else ",".join(dict.fromkeys(columns + _CHOSEN_BY))
-        return read(
-            self.spark,
-            self.database,
-            "archive",
-            names,
-            parallelism=self.parallelism,
-            queues=self.queues,
-            since=self.since,
-            options=options,
-        )
+        return self.job.read("archive", names, queues=self.queues, since=self.since, options=options)
 
 
 def _plan(choice: _Choice, to_queue: str | None) -> Summary:
     """Count what is chosen, without reading bodies; QueueNotFound for a queue to read or to publish to."""
     # A queue of an export may be gone since.
-    require_queues(choice.database, set(choice.queues) - (exported_queues(choice.export) if choice.export else set()))
+    job = choice.job
+    job.require_queues(set(choice.queues) - (exported_queues(choice.export) if choice.export else set()))
     chosen = choice.rows(_CHOSEN_BY).groupBy("queue_name", "result").count()
-    with watching_tasks(choice.spark, f"replay {choice.run_id}, counting"):
+    with job.watching(", counting"):
         counts = chosen.orderBy("queue_name", "result").collect()
     targets = {row["queue_name"] for row in counts} if to_queue is None else {to_queue}
-    with choice.database.connect("pgqueue replay") as conn:
-        for target in sorted(targets):
-            run(conn, verbs.replay(choice.run_id, target, "[]"))
+    for target in sorted(targets):
+        job.ask(verbs.replay(job.run_id, target, "[]"))
     return {
         "chosen": sum(row["count"] for row in counts),
         "from": [{"queue": row["queue_name"], "result": row["result"], "messages": row["count"]} for row in counts],
@@ -177,8 +157,11 @@ def _filtered(rows: DataFrame, where: str | None) -> DataFrame:
     return found
 
 
-def _copied(copies: DataFrame, database: Database, run_id: str, parallelism: int, rate: float) -> tuple[int, int]:
+def _copied(choice: _Choice, to_queue: str | None, rate: float) -> tuple[int, int]:
     """Publish from the executors, each group in one task and in the order of ids; at a pace from a single task."""
+    database, run_id, parallelism = choice.job.database, choice.job.run_id, choice.job.parallelism
+    copies = choice.rows(_COPIED)
+    copies = (copies if to_queue is None else copies.withColumn("queue_name", F.lit(to_queue))).select(*_COPIED)
     size = min(_CHUNK, max(1, int(rate))) if rate else _CHUNK
 
     def publish(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -198,7 +181,7 @@ def _copied(copies: DataFrame, database: Database, run_id: str, parallelism: int
     line = F.coalesce("group_key", F.col("id").cast("string"))
     tasks = copies.repartition(1) if rate else copies.repartition(parallelism, "queue_name", line)
     done = tasks.sortWithinPartitions("id").mapInArrow(publish, "published long, known long")
-    with watching_tasks(copies.sparkSession, f"replay {run_id}"):
+    with choice.job.watching():
         published, known = done.agg(F.sum("published"), F.sum("known")).collect()[0]
     return published, known
 

@@ -14,10 +14,7 @@ from pyspark.storagelevel import StorageLevel
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.ledger import Summary, new_run_id, once
-from airflow_provider_pgqueue.spark.jobs.tables import read, tasks_at_once
-from airflow_provider_pgqueue.spark.jobs.tasks import watching_tasks
+from airflow_provider_pgqueue.spark.jobs.job import Job, Summary
 
 _Windows = Mapping[str, tuple[datetime, datetime]]
 
@@ -26,6 +23,7 @@ _RESULTS: Final = ("success", "failed", "rejected", "lock_expired", "expired")
 _HANDLED: Final = ("success", "failed", "rejected")  # the others ended with nobody at work
 _PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _KEY: Final = ("grain", "bucket_at", "queue_name")
+_COLUMNS: Final = "id,queue_name,result,created_at,leased_at,archived_at,attempts,fingerprint"
 _CAUSES: Final = 10
 _CHUNK: Final = 1_000  # buckets in one statement
 
@@ -57,45 +55,32 @@ def rollup(
     :raises InvalidArgument: for an empty time.
     :raises BeforeArchive: for one that the archive does not keep.
     """
-    database, run_id, at_once = Database(dsn or ""), run_id or new_run_id("rollup"), tasks_at_once(parallelism)
+    job = Job.of(spark, "rollup", run_id, dsn, parallelism)
 
     def work() -> Summary:
-        windows = _windows(database, since, until, margin, settle)
-        buckets, changed = _count(spark, windows, database, run_id, at_once) if windows else (0, 0)
+        found = job.ask(verbs.traffic_windows(first_at=since, end_at=until, margin=margin, settle=settle))
+        windows = {grain: (first, end) for grain, (first, end) in found.items() if first < end}
+        buckets, changed = _count(job, windows) if windows else (0, 0)
         summary: Summary = {"buckets": buckets, "changed": changed, "windows": _as_texts(windows)}
         if since is None and until is None and "minute" in windows:
             summary["up_to"] = windows["minute"][1].isoformat()
         return summary
 
-    return once(database, "rollup", run_id, work)
-
-
-def _windows(
-    database: Database, since: datetime | None, until: datetime | None, margin: timedelta, settle: timedelta
-) -> _Windows:
-    found = database.run(verbs.traffic_windows(first_at=since, end_at=until, margin=margin, settle=settle))
-    return {grain: (first, end) for grain, (first, end) in found.items() if first < end}
+    return job.once(work)
 
 
 def _as_texts(windows: _Windows) -> dict[str, list[str]]:
     return {grain: [at.astimezone(UTC).isoformat() for at in window] for grain, window in windows.items()}
 
 
-def _count(
-    spark: SparkSession, windows: _Windows, database: Database, run_id: str, parallelism: int
-) -> tuple[int, int]:
+def _count(job: Job, windows: _Windows) -> tuple[int, int]:
     since = min(first for first, _ in windows.values())
-
-    def rows(table: str, columns: str) -> DataFrame:
-        return read(spark, database, table, columns, since=since, parallelism=parallelism)
-
     # The queue before the archive: what moves from one to the other in between is seen twice, not never.
-    waiting = rows("queue", "id,queue_name,created_at").localCheckpoint()
-    archive = rows("archive", "id,queue_name,result,created_at,leased_at,archived_at,attempts,fingerprint")
-    archive = archive.persist(StorageLevel.MEMORY_AND_DISK)
+    waiting = job.read("queue", "id,queue_name,created_at", since=since).localCheckpoint()
+    archive = job.read("archive", _COLUMNS, since=since).persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        with watching_tasks(spark, f"rollup {run_id}"):
-            return _record(_traffic(waiting, archive, windows), database, run_id)
+        with job.watching():
+            return _record(job, _traffic(waiting, archive, windows))
     finally:
         archive.unpersist()
         waiting.unpersist()
@@ -173,15 +158,15 @@ def _causes(finished: DataFrame) -> DataFrame:
     )
 
 
-def _record(traffic: DataFrame, database: Database, run_id: str) -> tuple[int, int]:
+def _record(job: Job, traffic: DataFrame) -> tuple[int, int]:
     """Upsert the buckets in chunks; how many there were and how many changed."""
     rows = (
         row.json
         for row in traffic.select(F.to_json(F.struct("*"), {"timeZone": "UTC"}).alias("json")).toLocalIterator()
     )
     buckets = changed = 0
-    with database.connect("pgqueue rollup") as conn:
+    with job.connect() as conn:
         while chunk := list(islice(rows, _CHUNK)):
-            changed += run(conn, verbs.record_traffic(run_id, f"[{','.join(chunk)}]"))
+            changed += run(conn, verbs.record_traffic(job.run_id, f"[{','.join(chunk)}]"))
             buckets += len(chunk)
     return buckets, changed

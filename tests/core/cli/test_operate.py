@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import subprocess
 import time
 import urllib.request
 from collections.abc import Callable
@@ -143,6 +144,12 @@ def test_top_without_a_terminal_prints_one_look(pgqueue: Pgqueue, orders: str) -
     assert [len(look["queues"]) for look in looks] == [2, 2]
 
 
+def test_top_without_a_terminal_prints_all_queues(pgqueue: Pgqueue, conn: Connection, orders: str) -> None:
+    conn.execute("SELECT messages.create_queue('q' || n) FROM generate_series(1, 120) n")
+    assert len(pgqueue("top", "--once", "--json").json["queues"]) == 122
+    assert len(pgqueue("top").out.splitlines()) == 124
+
+
 def test_top_at_a_terminal_follows_its_keys_and_leaves_the_screen_as_it_was(
     program: Program, dsn: str, orders: str
 ) -> None:
@@ -175,6 +182,24 @@ def test_top_at_a_terminal_follows_its_keys_and_leaves_the_screen_as_it_was(
         assert process.wait(PATIENCE) == 0
     os.close(mine)
     os.close(theirs)
+
+
+@pytest.mark.parametrize("width", [200, 120, 80, 60, 38, 24])
+def test_top_gives_each_queue_one_line_however_narrow_the_screen(
+    program: Program, dsn: str, orders: str, width: int
+) -> None:
+    mine, theirs = pty.openpty()
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": theirs, "stderr": theirs}
+    environment = {"TERM": "xterm", "COLUMNS": str(width), "LINES": "20"}
+    with program("top", "--once", dsn=dsn, env=environment, **pipes) as process:
+        assert process.wait(PATIENCE) == 0
+    os.close(theirs)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", os.read(mine, 65536).decode()).splitlines()
+    os.close(mine)
+    _, heading, *queues = shown
+    assert {"queue_name", "depth", "dead"} <= set(heading.split())
+    assert [line.split()[0] for line in queues] == ["orders", "default"]
+    assert max(map(len, shown)) <= width
 
 
 def test_a_sparkline_shows_whatever_is_there() -> None:

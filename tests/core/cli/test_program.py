@@ -201,8 +201,9 @@ def test_ctrl_c_is_status_130(program: Program, dsn: str) -> None:
     assert (process.returncode, err.strip()) == (130, "")
 
 
-def test_a_reader_that_goes_away_is_no_traceback(program: Program, dsn: str) -> None:
-    with program("stats", "--watch", "--json", "--interval", "10ms", dsn=dsn) as process:
+@pytest.mark.parametrize("form", [["--json"], []])
+def test_a_reader_that_goes_away_is_no_traceback(program: Program, dsn: str, form: list[str]) -> None:
+    with program("stats", "--watch", *form, "--interval", "10ms", dsn=dsn) as process:
         assert process.stdout
         assert process.stderr
         process.stdout.readline()

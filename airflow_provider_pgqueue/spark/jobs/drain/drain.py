@@ -23,10 +23,9 @@ from airflow_provider_pgqueue.core.argument import check, duration, optional, wh
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, PgQueueError
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.drain.held import BatchFunction
 from airflow_provider_pgqueue.spark.jobs.drain.task import Backlog, Share, backlog
-from airflow_provider_pgqueue.spark.jobs.ledger import Summary, new_run_id, once
+from airflow_provider_pgqueue.spark.jobs.job import Job, Summary
 from airflow_provider_pgqueue.spark.jobs.tasks import EVERY, Meter, for_each
 
 log = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ _LONGEST_PAUSE: Final = 5.0  # seconds between two rounds, when one leased nothi
 _GRACE: Final = 15.0  # seconds for the batches in hand when the driver is asked to stop
 _RESULTS: Final = ("success", "rejected", "failed", "lock_expired")
 _RULES: Final = {
-    "parallelism": optional(whole(1, 10_000)),
+    "parallelism": optional(whole(1, 9999)),
     "batch_size": whole(1, 10_000),
     "max_messages": optional(whole(1, 2**62)),
     "lease_for": optional(duration(timedelta(milliseconds=1), timedelta(hours=12))),
@@ -88,23 +87,22 @@ def drain(
     :raises InvalidArgument: for a function that is not there, or returns something unusable.
     """
     check(locals(), _RULES)
-    run_id = run_id or new_run_id("drain", queue)
-    database = Database(dsn or "")
+    job = Job.of(spark, "drain", run_id, dsn, parallelism or _cores(spark), queue)
     share = Share(
-        database=database,
+        database=job.database,
         queue=queue,
         function=function,
-        parallelism=parallelism or _cores(spark),
+        parallelism=job.parallelism,
         batch_size=batch_size,
         lease_for=lease_for,
         topic=topic,
         max_messages=max_messages,
         give_up_after=give_up_after,
         transactional=transactional,
-        holder=database.run(verbs.run_holder(run_id), "pgqueue drain"),
+        holder=job.ask(verbs.run_holder(job.run_id)),
         stop_key=secrets.randbits(63),
     )
-    return once(share.database, "drain", run_id, lambda: _Drain(spark, run_id, share).summary())
+    return job.once(_Drain(job, share).summary)
 
 
 def _cores(spark: SparkSession) -> int:
@@ -122,9 +120,9 @@ def _is_final(error: Exception) -> bool:
 class _Drain:
     """One try of a run, on the driver; its tasks get `share`, with less where less is left."""
 
-    def __init__(self, spark: SparkSession, run_id: str, share: Share) -> None:
-        self._spark = spark
-        self._run_id = run_id
+    def __init__(self, job: Job, share: Share) -> None:
+        self._job = job
+        self._spark = job.spark
         self._share = share
         self._tag = f"pgqueue-drain-{share.stop_key}"
         self._meter = Meter(f"drain of queue {share.queue}")
@@ -139,7 +137,7 @@ class _Drain:
         seconds, worked = archived.pop("seconds"), archived.pop("worked")
         done = sum(archived.values())
         return {
-            "run_id": self._run_id,
+            "run_id": self._job.run_id,
             "queue": self._share.queue,
             "archived": done,
             "results": archived,
@@ -164,7 +162,7 @@ class _Drain:
             if left.ready == 0 or wanted == 0:
                 return reported, done
             before = reported["leased"]
-            reported.update(self._job(left.ready, wanted))
+            reported.update(self._round(left.ready, wanted))
             if reported["leased"] == before:
                 # Somebody else was faster, a limit of the queue is reached, or no sweep is due.
                 pause = min(2 * pause, _LONGEST_PAUSE)
@@ -178,7 +176,7 @@ class _Drain:
         Killed tasks hold for a lease.
         """
         share = self._share
-        lease_for = share.lease_for or share.database.run(verbs.lease_policy(share.queue)).lease_for
+        lease_for = share.lease_for or self._job.ask(verbs.lease_policy(share.queue)).lease_for
         until = time.monotonic() + 2 * lease_for.total_seconds() + 10
         while True:
             left = self._look()
@@ -201,7 +199,7 @@ class _Drain:
         done: int = sum(archived[result] for result in _RESULTS)
         return max(0, most - done - left.held)
 
-    def _job(self, ready: int, wanted: int | None) -> Counter[str]:
+    def _round(self, ready: int, wanted: int | None) -> Counter[str]:
         """Run one consumer a task, and add up what they report; an error that one reports is raised."""
         tasks = self._share.parallelism
         # No task takes more than its part: one that leased the heads of all groups would work alone.
@@ -253,7 +251,7 @@ class _Drain:
             self._spark.interruptTag(self._tag)
 
     def _look(self) -> Backlog:
-        with self._share.database.connect("pgqueue drain") as conn:
+        with self._job.connect() as conn:
             began = time.monotonic()
             left = backlog(conn, self._share.holder, self._share.queue, self._share.topic)
             # It counts every message: at most 2 % of the time.
@@ -273,4 +271,4 @@ class _Drain:
         self._meter.at(self._at_first - total, ready=left.ready, held=left.held, waiting=left.waiting)
 
     def _archived(self) -> dict[str, Any]:
-        return self._share.database.run(verbs.run_archived(self._run_id), "pgqueue drain")
+        return self._job.ask(verbs.run_archived(self._job.run_id))

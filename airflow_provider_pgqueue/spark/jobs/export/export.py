@@ -20,7 +20,6 @@ from airflow_provider_pgqueue.core.argument import check, duration
 from airflow_provider_pgqueue.core.client import ZERO, run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, ExportDiffers, ExportError, InvalidArgument
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.failure import raised_in_spark
 from airflow_provider_pgqueue.spark.jobs.export.exporter import Exporter, PartitionGone
 from airflow_provider_pgqueue.spark.jobs.export.partition import closed_partitions, drop_partition
@@ -33,8 +32,7 @@ from airflow_provider_pgqueue.spark.jobs.exported.manifest import (
     staging_folder,
 )
 from airflow_provider_pgqueue.spark.jobs.exported.target import open_target, remove_folder, shown
-from airflow_provider_pgqueue.spark.jobs.ledger import Summary, new_run_id, once
-from airflow_provider_pgqueue.spark.jobs.tables import tasks_at_once
+from airflow_provider_pgqueue.spark.jobs.job import Job, Summary
 
 log = logging.getLogger(__name__)
 
@@ -70,10 +68,9 @@ def export(
     if not target:
         raise InvalidArgument("target is empty. Give a path, or a URI of file, s3, gs or hdfs.")
     check({"older_than": older_than}, {"older_than": duration(ZERO, timedelta(days=36_500))})
-    database, at_once = Database(dsn or ""), tasks_at_once(parallelism)
-    exporter = Exporter(spark, database, target, open_target(target), at_once)
-    work = _Export(exporter, older_than, partitions, drop)
-    return once(database, "export", run_id or new_run_id("export"), work.summary)
+    job = Job.of(spark, "export", run_id, dsn, parallelism)
+    exporter = Exporter(job, target, open_target(target))
+    return job.once(_Export(exporter, older_than, partitions, drop).summary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +118,7 @@ class _Export:
 
     def _one(self, name: str, found: Sequence[str]) -> tuple[str, Manifest, str]:
         """Export a partition, and drop it if wanted; return what was done, the manifest, and what became of it."""
-        with self._alone(name) as lock, self.exporter.database.connect("pgqueue export") as conn:
+        with self._alone(name) as lock, self.exporter.job.connect() as conn:
             for anew in (False, True):
                 what, manifest, present = self.exporter.ensure(conn, lock, name, anew=anew)
                 remove_others(self.exporter.target, manifest, found)
@@ -137,7 +134,7 @@ class _Export:
 
     def _names(self) -> list[str]:
         """Return the partitions to export; those that are asked for by name, also if they were dropped already."""
-        with self.exporter.database.connect("pgqueue export") as conn:
+        with self.exporter.job.connect() as conn:
             found = closed_partitions(conn, older_than=self.older_than, names=self.partitions)
             names = [partition.name for partition in found]
             for name in self.partitions:
@@ -168,7 +165,7 @@ class _Export:
         The lock is of a transaction that stays open and does nothing else: a pooler leaves its session to nobody else.
         It has no number and no snapshot, so that it holds back neither the vacuum nor the log.
         """
-        with self.exporter.database.connect("pgqueue export") as conn:
+        with self.exporter.job.connect() as conn:
             for waited in count():
                 with conn.transaction():
                     if conn.execute(query("lock_export"), [name]).fetchone() == (True,):

@@ -17,11 +17,9 @@ from uuid import uuid4
 
 import psycopg
 from pyarrow.fs import FileSelector, SubTreeFileSystem
-from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core.errors import ExportDamaged, ExportDiffers, PgQueueError
 from airflow_provider_pgqueue.core.quantity import quantity, rate
-from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.export.chunk import checksum_of, export_chunk
 from airflow_provider_pgqueue.spark.jobs.export.partition import Partition, closed_partitions
 from airflow_provider_pgqueue.spark.jobs.exported.manifest import (
@@ -34,6 +32,7 @@ from airflow_provider_pgqueue.spark.jobs.exported.manifest import (
     staging_folder,
 )
 from airflow_provider_pgqueue.spark.jobs.exported.target import move, remove_folder, shown, sync_folders
+from airflow_provider_pgqueue.spark.jobs.job import Job
 from airflow_provider_pgqueue.spark.jobs.tasks import for_each, watching, watching_tasks
 
 log = logging.getLogger(__name__)
@@ -52,11 +51,9 @@ class PartitionGone(PgQueueError):
 class Exporter:
     """Exports partitions to a target, on the driver."""
 
-    spark: SparkSession
-    database: Database
+    job: Job
     uri: str
     target: SubTreeFileSystem
-    at_once: int
 
     def ensure(
         self, conn: psycopg.Connection[Any], lock: psycopg.Connection[Any], name: str, *, anew: bool = False
@@ -104,7 +101,7 @@ class Exporter:
     def checksums(self, manifest: Manifest) -> list[str | None]:
         """Read all files back, on the executors, and return the md5 of the rows of each; None for a damaged one."""
         target = self.target
-        with watching_tasks(self.spark, f"partition {manifest.partition}, reading back"):
+        with watching_tasks(self.job.spark, f"partition {manifest.partition}, reading back"):
             return self._for_each(manifest.files, lambda file: checksum_of(target, file))
 
     def _export(self, conn: psycopg.Connection[Any], lock: psycopg.Connection[Any], partition: Partition) -> Manifest:
@@ -146,7 +143,7 @@ class Exporter:
         name = uuid4().hex
         folder = staging_folder(partition.name, name)
         self.target.create_dir(folder, recursive=True)
-        database, target, chunks = self.database, self.target, partition.chunks()
+        database, target, chunks = self.job.database, self.target, partition.chunks()
         with watching(lambda: self._say(partition, folder, len(chunks))):
             done = self._for_each(chunks, lambda chunk: export_chunk(database, target, partition, chunk, name))
         staged = {path: file for files, _ in done for path, file in files.items()}
@@ -172,4 +169,7 @@ class Exporter:
 
     def _for_each(self, items: Sequence[Any], work: Callable[[Any], Any]) -> list[Any]:
         # To try again would not help against an error of the target.
-        return for_each(self.spark, items, work, at_once=self.at_once, is_final=lambda each: isinstance(each, OSError))
+        job = self.job
+        return for_each(
+            job.spark, items, work, at_once=job.parallelism, is_final=lambda each: isinstance(each, OSError)
+        )

@@ -14,12 +14,12 @@ from pyspark.sql import functions as f
 
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.tables import read
+from airflow_provider_pgqueue.spark.jobs.job import Job
 from airflow_provider_pgqueue.spark.jobs.triage.error_pattern import group, normalise
 
 if TYPE_CHECKING:
     import pandas as pd
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 Cause = dict[str, Any]  # the columns of messages.triage_cause
 FINGERPRINTS: Final = 1000  # of one cause, most frequent first
@@ -53,18 +53,10 @@ class Causes:
         return self.sums["dead"] - sum(int(cause["dead"]) for cause in self.causes)
 
 
-def find_causes(
-    spark: SparkSession,
-    database: Database,
-    period: Period,
-    queues: Sequence[str],
-    *,
-    max_causes: int,
-    parallelism: int,
-) -> Causes:
+def find_causes(job: Job, period: Period, queues: Sequence[str], max_causes: int) -> Causes:
     """Return what messages of these queues (by default of all) died of in a period; the causes with most deaths."""
-    rows = _dead_rows(spark, database, period, queues, parallelism).persist()
-    dead = _with_cause(_with_fate(_with_fingerprints(rows, database), period), period).persist()
+    rows = _dead_rows(job, period, queues).persist()
+    dead = _with_cause(_with_fate(_with_fingerprints(rows, job.database), period), period).persist()
     try:
         counted = _counted(dead)
         largest = sorted(counted, key=lambda one: (-one["dead"], one["cause"]))[:max_causes]
@@ -79,20 +71,9 @@ def find_causes(
     )
 
 
-def _dead_rows(
-    spark: SparkSession, database: Database, period: Period, queues: Sequence[str], parallelism: int
-) -> DataFrame:
+def _dead_rows(job: Job, period: Period, queues: Sequence[str]) -> DataFrame:
     """Return what died since the period began; `error` and `text` are what it died of, cut off."""
-    rows = read(
-        spark,
-        database,
-        "archive",
-        _COLUMNS,
-        queues=queues,
-        since=period.begin,
-        parallelism=parallelism,
-        options={"result": _DEAD},
-    )
+    rows = job.read("archive", _COLUMNS, queues=queues, since=period.begin, options={"result": _DEAD})
     said = f.coalesce(f.get_json_object("failure", "$.message"), "details", f.lit(""))
     return rows.select(
         "id",

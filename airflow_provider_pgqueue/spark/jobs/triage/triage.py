@@ -21,10 +21,7 @@ from airflow_provider_pgqueue.core.argument import check, whole
 from airflow_provider_pgqueue.core.client import to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.ledger import Summary, new_run_id, once
-from airflow_provider_pgqueue.spark.jobs.tables import require_queues, several, tasks_at_once
-from airflow_provider_pgqueue.spark.jobs.tasks import watching_tasks
+from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, several
 from airflow_provider_pgqueue.spark.jobs.triage.causes import SUMS, Cause, Causes, Period, find_causes
 from airflow_provider_pgqueue.spark.jobs.triage.report import write_report
 
@@ -56,19 +53,20 @@ def triage(
     :raises QueueNotFound: for a name that no queue has.
     """
     check({"max_causes": max_causes}, {"max_causes": whole(1, 1000)})
-    queues, at_once, database = several(queues), tasks_at_once(parallelism), Database(dsn or "")
-    period, run_id = _period(since, until or database.now()), run_id or new_run_id("triage", *queues)
+    queues = several(queues)
+    job = Job.of(spark, "triage", run_id, dsn, parallelism, *queues)
+    period = _period(since, until or job.database.now())
 
     def work() -> Summary:
-        require_queues(database, queues)
-        with watching_tasks(spark, f"triage {run_id}"):
-            found = find_causes(spark, database, period, queues, max_causes=max_causes, parallelism=at_once)
-        _record(database, run_id, found.causes)
+        job.require_queues(queues)
+        with job.watching():
+            found = find_causes(job, period, queues, max_causes)
+        _record(job, found.causes)
         if report is not None:
-            write_report(Path(report), run_id, period, found)
+            write_report(Path(report), job.run_id, period, found)
         return _summary(period, found) | {"report": report}
 
-    return once(database, "triage", run_id, work)
+    return job.once(work)
 
 
 def _period(since: datetime | None, end: datetime) -> Period:
@@ -78,10 +76,10 @@ def _period(since: datetime | None, end: datetime) -> Period:
     return Period(begin=begin.astimezone(UTC), end=end.astimezone(UTC))
 
 
-def _record(database: Database, run_id: str, causes: list[Cause]) -> None:
+def _record(job: Job, causes: list[Cause]) -> None:
     given = [{name: _plain(value) for name, value in cause.items()} for cause in causes]
-    recorded = database.run(verbs.record_triage_causes(run_id, to_json(given)), "pgqueue triage")
-    log.info("run %s recorded %s of death", run_id, quantity(recorded, "cause"))
+    recorded = job.ask(verbs.record_triage_causes(job.run_id, to_json(given)))
+    log.info("run %s recorded %s of death", job.run_id, quantity(recorded, "cause"))
 
 
 def _summary(period: Period, found: Causes) -> Summary:

@@ -1,0 +1,451 @@
+"""SIGKILL for a driver in the middle of everything that it may do: what it does is done again, and each once.
+
+One driver does all of it, each in a database of its own, until all of it is where it shall be killed.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.spark import export, repair, replay
+from tests.clones import Clones
+from tests.spark.driver import driver
+from tests.spark.foreigners import let_foreigners_pass
+from tests.spark.test_export import ids_in_data, make_partition, rows_in_archive, rows_in_export
+from tests.spark.test_replay import copies
+from tests.spark.test_writer import bodies, numbers, publish
+from tests.waiting import until
+from tools.postgres import Cluster
+
+Connection = psycopg.Connection[Any]
+Record = Callable[..., None]
+WHERE = "local[8]"
+FAULTS = ("retry", "before", "stream", "each", "half")  # the queues of faulty_publisher.py
+SCRIPTS: Final = {
+    "publish": """
+from tests.spark.faulty_publisher import main
+main(spark, DSN, Path(FOLDER))
+""",
+    "streams": """
+import psycopg
+from pyspark.errors import StreamingQueryException
+from airflow_provider_pgqueue.spark.source.leases import ArchiveSink
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.source.data_source import data_source
+
+def keep(batch, number):
+    rows = [(number, row.id) for row in batch.select("id").collect()]
+    with psycopg.connect(DSN) as conn:
+        conn.execute("DELETE FROM public.kept WHERE batch = %s", [number])
+        conn.cursor().executemany("INSERT INTO public.kept VALUES (%s, %s)", rows)
+    if number == 1:
+        pause("log")
+
+class Pausing(ArchiveSink):
+    def commit(self, messages, batchId):
+        if batchId == 1:
+            pause("lease")
+
+class Source(data_source(Database(DSN), "pausing")):
+    def streamWriter(self, schema, overwrite):
+        return Pausing(self.database, schema)
+
+def run(writer, name):
+    writer = writer.option("checkpointLocation", FOLDER + "/checkpoint-" + name)
+    while not Path(FOLDER, name).exists():
+        query = writer.start()
+        try:
+            while not (query.awaitTermination(0.2) or Path(FOLDER, name).exists()):
+                pass
+        except StreamingQueryException as error:  # Spark waits no longer than 10 s for a Python that starts
+            if "connect back" not in str(error):
+                raise
+
+spark.dataSource.register(Source)
+log = spark.readStream.format("pausing").options(table="archive", columns="id", maxMessagesPerTrigger="10")
+run(log.option("queue", "mail").load().writeStream.foreachBatch(keep), "log")
+stream = spark.readStream.format("pausing").options(table="queue", queue="orders", streamName="packer")
+stream = stream.option("maxMessagesPerTrigger", "10").load()
+run(stream.writeStream.format("pausing").option("table", "archive"), "lease")
+""",
+    # The half of one task is repaired, and some of the other's.
+    "repair": """
+import threading
+from datetime import timedelta
+from airflow_provider_pgqueue.spark import repair
+
+def keep(message):
+    if message.body["n"] == 45:
+        threading.Event().wait()
+    return message.body
+
+repair(spark, queue="orders", function=keep, run_id="night 1", parallelism=2, batch_size=10, max_messages=100,
+       lease_for=timedelta(seconds=3), dsn=DSN)
+""",
+    "replay": """
+import airflow_provider_pgqueue.spark.jobs.replay as module
+module._CHUNK = 10
+module.replay(spark, run_id="killed", to_queue="again", parallelism=2, dsn=DSN)
+""",
+    # No driver dies in these two. A task does in the first, and Spark tries it again.
+    "drain": """
+import json, os, signal
+from datetime import timedelta
+from airflow_provider_pgqueue.spark import drain
+
+def dies(messages):
+    import psycopg
+    with psycopg.connect(DSN, autocommit=True) as conn:
+        (place,) = conn.execute("INSERT INTO effect (note) VALUES (NULL) RETURNING place").fetchone()
+    if place == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+summary = drain(spark, queue="orders", function=dies, batch_size=5, lease_for=timedelta(seconds=1), max_messages=20,
+                parallelism=1, dsn=DSN)
+Path(FOLDER, "summary.part").write_text(json.dumps(summary))
+Path(FOLDER, "summary.part").rename(Path(FOLDER, "summary"))
+""",
+    "shuffle": """
+from airflow_provider_pgqueue.spark.jobs.command import shuffle_locally
+shuffle_locally(spark)
+Path(FOLDER, spark.conf.get("spark.sql.shuffle.partitions")).touch()
+""",
+    # The target is copied before each change of a file: a kill then would leave just that.
+    "export": """
+import os, shutil
+from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.jobs.export import export as job, exporter
+from airflow_provider_pgqueue.spark.jobs.exported import manifest, target as files
+
+target, moments = FOLDER + "/target", []
+
+def after_a_copy(act):
+    def copy_and_act(*arguments):
+        moments.append(act.__name__)
+        if moments.count("remove_file") == 2:
+            os.killpg(0, signal.SIGKILL)
+        if os.path.exists(target):
+            shutil.copytree(target, f"{target} {len(moments):03} {act.__name__}")
+        return act(*arguments)
+    return copy_and_act
+
+for name in ("move", "remove_file", "remove_folder"):
+    act = after_a_copy(getattr(files, name))
+    for module in (files, manifest, exporter, job):
+        if hasattr(module, name):
+            setattr(module, name, act)
+
+job.export(spark, target=target, dsn=DSN)
+with Database(DSN).connect() as conn:
+    conn.execute(f"UPDATE messages.{Path(FOLDER, 'partition').read_text()} SET details = 'changed' WHERE id % 2 = 0")
+job.export(spark, target=target, dsn=DSN)
+""",
+}
+
+
+@dataclass(slots=True)
+class Killed:
+    """What one script was to do, and where it was left."""
+
+    dsn: str
+    folder: Path
+    conn: Connection
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+# What is there before, and what has to have happened ------------------------------------------------------------------
+
+
+def prepare_publish(one: Killed) -> None:
+    for name in FAULTS:
+        run(one.conn, verbs.create_queue(name))
+
+
+def prepare_streams(one: Killed) -> None:
+    conn = one.conn
+    for name in ("mail", "orders"):
+        conn.execute("SELECT messages.create_queue(%s, notify => 'off')", [name])
+        conn.execute("SELECT messages.publish_batch(%s, (SELECT jsonb_agg(n) FROM generate_series(1, 25) n))", [name])
+    one.facts["mail"] = [id_ for _ in range(25) for (id_,) in conn.execute("SELECT id FROM messages.consume('mail')")]
+    one.facts["orders"] = [id_ for (id_,) in conn.execute("SELECT id FROM messages.message ORDER BY id")]
+    conn.execute("CREATE TABLE public.kept (batch bigint, id bigint)")
+
+
+def prepare_repair(one: Killed) -> None:
+    one.conn.execute("SELECT messages.create_queue('orders', max_attempts => 1)")
+    run(one.conn, verbs.publish_batch("orders", [{"n": n} for n in range(120)]))
+    rows = one.conn.execute(
+        "SELECT id, messages.archive(lock_token, ARRAY[id], 'failed')"
+        " FROM (SELECT * FROM messages.lease('orders', 1000) ORDER BY id) AS leased"
+    ).fetchall()
+    one.facts["dead"] = [id_ for id_, _ in rows]
+
+
+def prepare_replay(one: Killed) -> None:
+    for name in ("orders", "again"):
+        run(one.conn, verbs.create_queue(name))
+    rows = one.conn.execute(
+        "INSERT INTO messages.message_archive (created_at, archived_at, queue_name, result, message)"
+        " SELECT now() - interval '2 hours', now() - interval '1 hour', 'orders', 'success', '1'"
+        " FROM generate_series(1, 500) RETURNING id"
+    ).fetchall()
+    one.facts["ids"] = [id_ for (id_,) in rows]
+    # Whoever publishes the 200th waits for a lock, so that the kill comes in the middle.
+    one.facts["holder"] = holder = psycopg.connect(one.dsn)
+    holder.execute(
+        "INSERT INTO messages.dedup SELECT 'again', format('replay/%%s/%%s',"
+        " encode(sha256(convert_to(session_user || '/killed', 'UTF8')), 'hex'), %s::bigint), 0, 'infinity'",
+        [one.facts["ids"][200]],
+    )
+
+
+def prepare_drain(one: Killed) -> None:
+    one.conn.execute("CREATE TABLE effect (place bigint GENERATED ALWAYS AS IDENTITY, note text)")
+    run(one.conn, verbs.create_queue("orders"))
+    run(one.conn, verbs.publish_batch("orders", range(100)))
+
+
+def prepare_export(one: Killed) -> None:
+    one.facts["partition"] = make_partition(one.conn, 40, 300)
+    one.facts["older"] = rows_in_archive(one.conn, one.facts["partition"])
+
+
+WAITS = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+REACHED: Final[dict[str, Callable[[Killed], Any]]] = {
+    "publish": lambda one: all((one.folder / fault).exists() for fault in FAULTS) and len(bodies(one.conn, "half")) > 4,
+    "streams": lambda one: all((one.folder / name).exists() for name in ("log", "lease")),
+    "repair": lambda one: remedies(one.conn).get("requeued", 0) >= 60,
+    "replay": lambda one: one.conn.execute(f"{WAITS} AND application_name = 'pgqueue replay'").rowcount,  # type: ignore[arg-type]
+    "drain": lambda one: (one.folder / "summary").exists(),
+    "shuffle": lambda one: len(list(one.folder.iterdir())) > 1,
+}
+PREPARED: Final = {
+    "publish": prepare_publish,
+    "streams": prepare_streams,
+    "repair": prepare_repair,
+    "replay": prepare_replay,
+    "drain": prepare_drain,
+    "shuffle": lambda one: None,
+    "export": prepare_export,
+}
+
+
+@pytest.fixture(scope="module")
+def all_killed(
+    cluster: Cluster, clones: Clones, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Killed]]:
+    """Everything, where the driver left it."""
+    folder = tmp_path_factory.mktemp("killed")
+    with ExitStack() as stack:
+        there: dict[str, Killed] = {}
+        for name, prepare in PREPARED.items():
+            dsn = cluster.dsn(stack.enter_context(clones.one()))
+            conn = stack.enter_context(psycopg.connect(dsn, autocommit=True))
+            there[name] = Killed(dsn, folder / name, conn)
+            prepare(there[name])
+        with driver(folder, {name: (text, there[name].dsn) for name, text in SCRIPTS.items()}) as process:
+            (folder / "export" / "partition").write_text(there["export"].facts["partition"])
+            for name in SCRIPTS:
+                (folder / name / "begin").touch()
+                if name in REACHED:
+                    await_one(there[name], REACHED[name], name, process)
+            assert process.wait(300) == -signal.SIGKILL, (folder / "driver.log").read_text()[-4000:]
+        leased = "SELECT FROM messages.dead_message WHERE lock_expires_at > now()"
+        there["repair"].facts["leased"] = there["repair"].conn.execute(leased).rowcount
+        there["replay"].facts["holder"].close()
+        yield there
+
+
+def await_one(one: Killed, is_reached: Callable[[Killed], Any], name: str, process: subprocess.Popen[bytes]) -> None:
+    until(lambda: is_reached(one), 300, f"{name}, see {one.folder.parent / 'driver.log'}", process=process)
+
+
+@pytest.fixture
+def killed(request: pytest.FixtureRequest, all_killed: dict[str, Killed]) -> Killed:
+    """What one script was to do."""
+    return all_killed[request.param]
+
+
+@pytest.fixture
+def dsn(killed: Killed) -> str:
+    """The database of the script, to which `spark` is connected now."""
+    return killed.dsn
+
+
+# What becomes of it ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("killed", ["publish"], indirect=True)
+def test_each_row_is_published_once_whenever_a_task_or_the_driver_dies(
+    spark: SparkSession, killed: Killed, fault: Record
+) -> None:
+    conn = killed.conn
+    assert bodies(conn, "before") == []
+    for name in ("retry", "stream", "each"):
+        assert sorted(bodies(conn, name)) == list(range(10))
+    assert sorted(bodies(conn, "half")) == list(range(5))
+
+    for name in ("before", "retry"):
+        publish(numbers(spark), queue=name, runId=name)
+        assert bodies(conn, name) == list(range(10))
+    for name in ("each", "half"):
+        publish(numbers(spark), queue=name, runId=name, commitPer="partition")
+        assert sorted(bodies(conn, name)) == list(range(10))
+
+    arrivals = spark.readStream.schema("message string").parquet(str(killed.folder / "in"))
+    options = {"queue": "stream", "checkpointLocation": str(killed.folder / "checkpoint")}
+    stream = arrivals.writeStream.format("pgqueue").trigger(availableNow=True).options(**options)
+    replayed = stream.start()
+    replayed.awaitTermination()
+    assert [progress["batchId"] for progress in replayed.recentProgress][:1] == [0]
+    assert sorted(bodies(conn, "stream")) == list(range(10))
+
+    spark.sql("SELECT '10' AS message").write.mode("append").parquet(str(killed.folder / "in"))
+    stream.start().awaitTermination()
+    assert sorted(bodies(conn, "stream")) == list(range(11))
+    remembered = "SELECT summary -> 'batch' FROM messages.pipeline_run WHERE run_id = %s"
+    assert conn.execute(remembered, [str(replayed.id)]).fetchall() == [(1,)]
+    for what, name, number in (
+        ("kill -9 between staging and commit of a write, run again", "before", 10),
+        ("a task of a write fails after staging, run again", "retry", 10),
+        ("kill -9 of a task after the commit of its partition", "each", 10),
+        ("kill -9 of a write by partitions after one of two commits, run again", "half", 10),
+        ("kill -9 between the publishing sink's and the checkpoint's commit", "stream", 11),
+    ):
+        found = bodies(conn, name)
+        fault(what, where=WHERE, times=1, published=range(number), found=found, place="queue")
+
+
+@pytest.mark.parametrize("killed", ["streams"], indirect=True)
+def test_streams_of_a_killed_driver_go_on_where_they_were_and_lose_and_double_nothing(
+    spark: SparkSession, killed: Killed, fault: Record
+) -> None:
+    conn, places = killed.conn, {name: killed.folder / f"checkpoint-{name}" for name in ("log", "lease")}
+    assert conn.execute("SELECT count(*) FROM public.kept").fetchone() == (20,)
+    assert len(archived(conn)) == 20
+    assert {committed(place) for place in places.values()} == {("0",)}
+
+    def keep(batch: DataFrame, number: int) -> None:
+        conn.execute("DELETE FROM public.kept WHERE batch = %s", [number])
+        for row in batch.select("id").collect():
+            conn.execute("INSERT INTO public.kept VALUES (%s, %s)", [number, row.id])
+
+    log = spark.readStream.format("pgqueue").options(table="archive", columns="id", maxMessagesPerTrigger="10")
+    stream = spark.readStream.format("pgqueue").options(table="queue", queue="orders", streamName="packer")
+    writers = {
+        "log": log.option("queue", "mail").load().writeStream.foreachBatch(keep),
+        "lease": stream.load().writeStream.format("pgqueue").option("table", "archive"),
+    }
+    let_foreigners_pass(conn)
+    for name, writer in writers.items():
+        query = writer.option("checkpointLocation", str(places[name])).trigger(availableNow=True).start()
+        assert query.awaitTermination(120)
+    kept = [id_ for (id_,) in conn.execute("SELECT id FROM public.kept")]
+    mail, orders = killed.facts["mail"], killed.facts["orders"]
+    fault("kill -9 in a batch of the log stream", where=WHERE, times=1, published=mail, found=kept, place="sink")
+    done = [id_ for id_, _ in archived(conn)]
+    what = "kill -9 between the archive's and the checkpoint's commit"
+    fault(what, where=WHERE, times=1, published=orders, found=done)
+    assert archived(conn) == [(id_, 1) for id_ in orders]
+
+
+def archived(conn: Connection) -> list[tuple[int, int]]:
+    query = "SELECT id, attempts FROM messages.message_archive WHERE queue_name = 'orders' ORDER BY id"
+    return conn.execute(query).fetchall()
+
+
+def committed(checkpoint: Path) -> tuple[str, ...]:
+    return tuple(sorted(path.name for path in (checkpoint / "commits").glob("[0-9]*")))
+
+
+@pytest.mark.parametrize("killed", ["repair"], indirect=True)
+def test_a_repair_that_is_killed_and_run_again_gives_each_message_one_remedy(
+    spark: SparkSession, killed: Killed, fault: Record
+) -> None:
+    conn, ids = killed.conn, killed.facts["dead"]
+    assert 20 <= remedies(conn)["requeued"] < 100
+    assert killed.facts["leased"] > 0
+    options: dict[str, Any] = {"run_id": "night 1", "max_messages": 100, "lease_for": timedelta(seconds=3)}
+    summary = repair(spark, queue="orders", function=lambda message: message.body, dsn=killed.dsn, **options)
+    assert (summary["requeued"], summary["held"]) == (100, 0)
+    again = [row[0] for row in conn.execute("SELECT requeued_from FROM messages.message ORDER BY 1").fetchall()]
+    assert again == ids[:100]
+    fault("kill -9 of the driver in a repair", where=WHERE, times=1, published=ids[:100], found=again, place="queue")
+    assert remedies(conn) == {"requeued": 100, None: 20}
+
+
+def remedies(conn: Connection) -> dict[str | None, int]:
+    return dict(conn.execute("SELECT remedy, count(*) FROM messages.message_archive GROUP BY 1").fetchall())
+
+
+@pytest.mark.parametrize("killed", ["replay"], indirect=True)
+def test_a_replay_that_is_killed_and_run_again_publishes_each_once(
+    spark: SparkSession, killed: Killed, fault: Record
+) -> None:
+    ids, number = killed.facts["ids"], len(killed.facts["ids"])
+    assert 0 < len(copies(killed.conn)) < number
+    done = replay(spark, run_id="killed", to_queue="again", dsn=killed.dsn)
+    assert done["known"] > 0
+    assert done["published"] + done["known"] == number
+    found = copies(killed.conn)
+    fault("kill -9 of the driver in a replay", where=WHERE, times=1, published=ids, found=found, place="queue")
+
+
+@pytest.mark.parametrize("killed", ["drain"], indirect=True)
+def test_a_task_that_is_tried_again_archives_no_more_than_was_asked_for(killed: Killed) -> None:
+    summary = json.loads((killed.folder / "summary").read_text())
+    assert (summary["archived"], summary["held"], summary["rounds"]) == (20, 0, 2)
+    assert killed.conn.execute("SELECT FROM effect").rowcount == 5  # of five messages each, and one batch twice
+    assert killed.conn.execute("SELECT FROM messages.message_archive").rowcount == 20
+    assert killed.conn.execute("SELECT FROM messages.message").rowcount == 80
+
+
+@pytest.mark.parametrize("killed", ["shuffle"], indirect=True)
+def test_a_local_spark_shuffles_into_few_parts(killed: Killed) -> None:
+    # Twice as many parts as it has cores.
+    assert {part.name for part in killed.folder.iterdir()} == {"begin", "16"}
+
+
+@pytest.mark.parametrize("killed", ["export"], indirect=True)
+def test_kill_9_at_any_moment_leaves_the_old_or_the_new_export_whole_and_the_next_run_completes_it(
+    spark: SparkSession, killed: Killed, fault: Record
+) -> None:
+    name, older = killed.facts["partition"], killed.facts["older"]
+    newer = rows_in_archive(killed.conn, name)
+    left = [*sorted(killed.folder.glob("target *")), killed.folder / "target"]
+    valid = [rows_in_export(spark, folder) if (folder / "_manifests").exists() else None for folder in left]
+    steps = [("none", "older", "newer")[[None, older, newer].index(rows)] for rows in valid]
+    assert steps == sorted(steps, key=["none", "older", "newer"].index)
+    assert min(steps.count("none"), steps.count("older"), steps.count("newer")) >= 2
+    found = [ids_in_data(folder) for folder in left]
+    assert all(len(ids) == len(set(ids)) for ids, step in zip(found, steps, strict=True) if step == "none")
+
+    half_moved = next(i for i, ids in enumerate(found) if 0 < len(ids) < 300)
+    half_moved_again = next(i for i, ids in enumerate(found) if 300 < len(ids) < 600 and steps[i] == "older")
+    assert 300 < len(found[-1]) < 600
+    for i, what in ((half_moved, "exported"), (half_moved_again, "exported"), (-1, "skipped")):
+        assert export(spark, target=str(left[i]), dsn=killed.dsn)[what] == [name]
+        assert rows_in_export(spark, left[i]) == newer
+        assert len(ids_in_data(left[i])) == 300
+        assert not (left[i] / "_staging" / name).exists()
+    assert export(spark, target=str(killed.folder / "target"), dsn=killed.dsn, drop=True)["dropped"] == [name]
+    for i, what in (
+        (half_moved, "kill -9 while an export's files are moved"),
+        (half_moved_again, "kill -9 while a second export takes the place of the first"),
+        (-1, "kill -9 while the files of the first are removed"),
+    ):
+        found_now = ids_in_data(left[i])
+        fault(what, where=WHERE, times=1, published=[row[0] for row in newer], found=found_now, place="export")
