@@ -193,6 +193,8 @@ def check_expression(expression: str, known: dict[str, set[str]]) -> None:
         assert set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selector)) <= known[metric]
     for opened, closed in ("()", "[]", "{}"):
         assert expression.count(opened) == expression.count(closed)
+    # Prometheus takes no group that has one such rule: "vector matching only allowed between instant vectors".
+    assert not re.search(r"\b\d[\d.]*\s*(?:[-+*/%^]|[<>=!]=?)\s*(?:on|ignoring)\b", expression)
     for metric in re.findall(r"rate\((pgqueue_\w+)", expression):
         assert metric.endswith("_total")
 

@@ -81,10 +81,18 @@ from airflow_provider_pgqueue.spark.source.writer import PartitionWriter, Publis
 
 class Slow:
     def write(self, iterator):
-        done = super().write(iterator)
         task = TaskContext.get()
-        if task.partitionId() == 0 and task.attemptNumber() == 0:
-            time.sleep(600)
+        slow = task.partitionId() == 0
+        with self._stage.database.connect() as conn:
+            # The second attempt begins when the first one has done what it can do.
+            while slow and task.attemptNumber() > 0:
+                if conn.execute("SELECT FROM written WHERE writer = %s", [type(self).__name__]).rowcount:
+                    break
+                time.sleep(0.05)
+            done = super().write(iterator)
+            if slow and task.attemptNumber() == 0:
+                conn.execute("INSERT INTO written VALUES (%s)", [type(self).__name__])
+                time.sleep(600)
         return done
 
 class SlowWriter(Slow, PublishWriter):
@@ -262,6 +270,7 @@ def test_speculation_publishes_one_of_two_attempts_of_a_task(
 ) -> None:
     queue("orders")
     conn.execute("CREATE TABLE staged (attempts bigint)")
+    conn.execute("CREATE TABLE written (writer text)")
     script = tmp_path / "slow_writer.py"
     script.write_text(SLOW_WRITER)
     resident = residents(speculates=True)
@@ -269,6 +278,7 @@ def test_speculation_publishes_one_of_two_attempts_of_a_task(
     assert resident.run("slow-writer", dsn=dsn, file=script).wait() == 0
     ((attempts,),) = conn.execute("SELECT attempts FROM staged").fetchall()
     until(lambda: resident.speculated() - before >= 2, what="a task of each write that is started twice")
+    assert conn.execute("SELECT FROM written").rowcount == 2
     messages = conn.execute("SELECT message FROM messages.message ORDER BY id").fetchall()
     found = [body for (body,) in messages]
     for what, times, some in (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,14 @@ with DAG("e2e_handle", schedule=None, max_active_runs=8) as handle:
 
     @task
     def work() -> int:
-        """Fail while the file that the body names is there."""
+        """Fail, or wait, while the file that the body names is there."""
         messages = get_messages(get_current_context())
         for message in messages:
+            waited_for = Path(message.body.get("wait_while", "/nowhere"))
+            if waited_for.exists():
+                waited_for.write_text(str(os.getpid()))
+            while waited_for.exists():
+                time.sleep(0.1)
             if Path(message.body.get("fail_while", "/nowhere")).exists():
                 raise RuntimeError("as it was told")
         return len(messages)

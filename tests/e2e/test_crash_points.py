@@ -1,0 +1,120 @@
+"""A worker is killed, or the database restarted, while dispatches are at each of their stages: on real processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import run, verbs
+from tests.e2e.test_dispatch import account, create, dispatches
+from tests.waiting import until
+from tools.airflow import Stack
+from tools.postgres import Cluster
+
+pytestmark = pytest.mark.airflow
+Connection = psycopg.Connection[Any]
+STAGES: Final = ("before_run", "before_note", "during_run")
+
+
+@contextmanager
+def session(dsn: str) -> Iterator[Connection]:
+    """A transaction that never takes effect, on a connection that may be lost meanwhile."""
+    conn = psycopg.connect(dsn)
+    try:
+        yield conn
+    finally:
+        with suppress(psycopg.OperationalError):
+            conn.rollback()
+        conn.close()
+
+
+def keep_from_starting(metadata: Connection, run_id: str, place: int) -> None:
+    """Let nobody make this run until the transaction ends: its row is there, and yet is not."""
+    metadata.execute(
+        "INSERT INTO dag_run SELECT (jsonb_populate_record(d, jsonb_build_object('id', %s::int, 'dag_id', 'e2e_handle',"
+        " 'run_id', %s::text))).* FROM dag_run d WHERE d.logical_date IS NULL LIMIT 1",
+        [-place, run_id],
+    )
+
+
+def holders(conn: Connection, queues: list[str]) -> list[int]:
+    """Return the processes of the dispatchers that opened the dispatches of these queues."""
+    rows = conn.execute("SELECT dispatched_by FROM messages.dispatch WHERE queue_name = ANY (%s)", [queues]).fetchall()
+    return [int(found[1]) for (name,) in rows if (found := re.search(r"@(\d+)@", name))]
+
+
+@pytest.mark.parametrize("disaster", ["worker", "database"])
+def test_no_stage_of_a_dispatch_loses_or_repeats_a_message(
+    stack: Stack, queue_conn: Connection, cluster: Cluster, tmp_path: Path, disaster: str
+) -> None:
+    queues = [f"e2e_{disaster}_{stage}" for stage in STAGES]
+    flag = tmp_path / "wait"
+    flag.touch()
+    bodies = [{}, {}, {"wait_while": str(flag)}]
+    ids = [create(queue_conn, queue, [body])[0] for queue, body in zip(queues, bodies, strict=True)]
+    run_ids = [f"pgqueue__{queue}__{id_}__1" for queue, id_ in zip(queues, ids, strict=True)]
+    queue_dsn = cluster.dsn("e2e_queue")
+    for dag_id in ("e2e_dispatch", "e2e_handle"):
+        stack.client.wait_for_dag(dag_id)
+    with ExitStack() as held:
+        hand_over(stack, queue_conn, queues[2])
+        until(flag.read_text, timeout=120, what="a run that works")
+        # Quickly, because whoever asks Airflow for a run waits five seconds for the answer.
+        unnoted, noting = held.enter_context(session(stack.metadata)), held.enter_context(session(queue_dsn))
+        keep_from_starting(unnoted, run_ids[1], 1)
+        hand_over(stack, queue_conn, queues[1])
+        noting.execute("SELECT FROM messages.dispatch WHERE queue_name = %s FOR UPDATE", [queues[1]])
+        unnoted.rollback()
+        waits = "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%start_dispatch(%' AND wait_event_type = 'Lock'"
+        until(lambda: queue_conn.execute(waits).fetchone(), timeout=60, what="a dispatcher that notes a run")
+        keep_from_starting(held.enter_context(session(stack.metadata)), run_ids[0], 2)
+        hand_over(stack, queue_conn, queues[0])
+        if disaster == "worker":
+            for process in [*holders(queue_conn, queues[:2]), int(flag.read_text())]:
+                os.kill(process, signal.SIGKILL)
+        else:
+            cluster.stop()
+            cluster.start()
+    flag.unlink()
+    stack.start(timeout=240)
+    with psycopg.connect(queue_dsn, autocommit=True) as conn:
+        until(finished(stack, conn, queues), timeout=240, what="the end of three messages")
+        assert [account(conn, queue) for queue in queues] == [{"success": 1}] * 3
+        assert [run(conn, verbs.open_dispatches(queue)) for queue in queues] == [[]] * 3
+        ends = {queue: [result for _, result in dispatches(conn, queue)] for queue in queues}
+    print(f"{disaster}: {ends}")
+    if disaster == "worker":
+        # The dispatchers that were killed are continued, without a second run. A run whose task was killed has failed.
+        assert [ends[queue] for queue in queues] == [["success"], ["success"], ["failed", "success"]]
+
+
+def hand_over(stack: Stack, conn: Connection, queue: str) -> None:
+    """Start a dispatcher, and return when it has leased."""
+    stack.client.trigger("e2e_dispatch", conf={"queue": queue, "dag": "e2e_handle"})
+    until(lambda: dispatches(conn, queue), timeout=120, what=f"a dispatch of {queue}")
+
+
+def finished(stack: Stack, conn: Connection, queues: list[str]) -> Callable[[], bool]:
+    """Return a look whether all is archived, which dispatches again what a run gave back."""
+    asked: set[tuple[str, int]] = set()
+
+    def look() -> bool:
+        for queue in queues:
+            tried = dispatches(conn, queue)
+            if tried[-1][1] in ("failed", "lost") and (queue, len(tried)) not in asked:
+                asked.add((queue, len(tried)))
+                conn.execute(
+                    "UPDATE messages.message SET visible_at = clock_timestamp() WHERE queue_name = %s", [queue]
+                )
+                stack.client.trigger("e2e_dispatch", conf={"queue": queue, "dag": "e2e_handle"})
+        return all(account(conn, queue) == {"success": 1} for queue in queues)
+
+    return look
