@@ -118,17 +118,25 @@ def test_batches_with_the_same_keys_in_another_order_do_not_deadlock(connect: Co
         assert sum(pool.map(publish, range(4))) == 200
 
 
-def test_of_two_transactions_that_publish_each_others_keys_one_is_told_to_repeat_and_the_other_goes_on(
-    conn: Connection, connect: Connect, queue: Queue
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"dedup_key": ("a", "b")}, "dedup_key '[ab]'"),
+        ({"priority": (7, 8)}, "priority [78], which is new in queue 'orders',"),
+    ],
+)
+def test_of_two_transactions_that_wait_for_each_other_one_is_told_to_repeat_and_the_other_goes_on(
+    conn: Connection, connect: Connect, queue: Queue, given: dict[str, tuple[Any, Any]], named: str
 ) -> None:
     queue("orders")
     one, two = (connect(autocommit=False, options="-c deadlock_timeout=50ms") for _ in range(2))
-    run(one, verbs.publish("orders", "one", dedup_key="a"))
-    run(two, verbs.publish("orders", "two", dedup_key="b"))
+    ((argument, (first, second)),) = given.items()
+    run(one, verbs.publish("orders", "one", **{argument: first}))
+    run(two, verbs.publish("orders", "two", **{argument: second}))
 
-    def publish(session: Connection, key: str) -> str:
+    def publish(session: Connection, value: Any) -> str:
         try:
-            run(session, verbs.publish("orders", 3, dedup_key=key))
+            run(session, verbs.publish("orders", 3, **{argument: value}))
         except InUse as error:
             session.rollback()
             return str(error)
@@ -136,11 +144,12 @@ def test_of_two_transactions_that_publish_each_others_keys_one_is_told_to_repeat
         return "published"
 
     with ThreadPoolExecutor(2) as pool:
-        waiting = pool.submit(publish, one, "b")
+        waiting = pool.submit(publish, one, second)
         until_waiting(conn)
-        said = sorted([publish(two, "a"), waiting.result()])
-    assert said[1] == "published"
-    assert re.fullmatch(r"dedup_key '[ab]' is held by a transaction that waits for this one. Repeat the .*", said[0])
+        said = [publish(two, first), waiting.result()]
+    refused, done = sorted(said, key="published".__eq__)
+    assert done == "published"
+    assert re.fullmatch(rf"{named} is held by a transaction that waits for this one. Repeat the .*", refused)
     assert len(lease(conn)) == 2
 
 

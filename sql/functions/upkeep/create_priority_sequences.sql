@@ -13,6 +13,8 @@ BEGIN
     IF NOT FOUND THEN                      -- another session was first
         EXECUTE format('DROP SEQUENCE %s, %s', marks.low_water, marks.sweep_due);
     END IF;
+EXCEPTION WHEN deadlock_detected THEN
+    PERFORM messages.raise_deadlock(format('priority %s, which is new in queue %L,', create_priority_sequences.priority, create_priority_sequences.queue_name));
 END $$;
 COMMENT ON FUNCTION messages.create_priority_sequences(text, smallint) IS
-    'Creates the two sequences of a queue and priority that is seen for the first time.';
+    'Creates the two sequences of a queue and priority that is seen for the first time. Waits for an open transaction that creates the same. PQ016: that one waits for this transaction.';
