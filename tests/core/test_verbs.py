@@ -69,7 +69,7 @@ def sample(name: str, kind: Any) -> Any:
     if get_origin(kind) is Literal:
         return get_args(kind)[0]
     if issubclass(get_origin(kind), Mapping):
-        return {1: 1}
+        return {sample("", get_args(kind)[0]): 1}
     assert issubclass(get_origin(kind), Collection) or name == "bodies", (name, kind)
     return [sample("", get_args(kind)[0])]
 
