@@ -139,3 +139,26 @@ def test_an_upkeep_drops_no_more_sequences_than_a_transaction_can_lock(conn: Con
     for left in (500, 0):
         run(conn, verbs.upkeep())
         assert conn.execute("SELECT FROM messages.unused_sequence").rowcount == left
+
+
+def test_whoever_ends_the_same_leases_at_once_waits_in_no_circle(
+    conn: Connection, connect: Connect, queue: Queue
+) -> None:
+    queue("orders")
+    sessions = [connect(options="-c deadlock_timeout=10ms") for _ in range(4)]
+
+    def end(session: Connection, ids: list[int] | None) -> None:
+        if ids is None:
+            run(session, verbs.release_held_by("orders", "gone"))
+        else:
+            run(session, verbs.release_messages("orders", ids))
+
+    for _ in range(6):
+        ids = run(conn, verbs.publish_batch("orders", list(range(300))))
+        for _ in range(60):
+            run(conn, verbs.lease("orders", max_messages=5, locked_by="gone"))
+        given = [None, ids[::-1], None, ids]
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(end, sessions, given))
+        assert conn.execute("SELECT count(*) FROM messages.message WHERE lock_token IS NOT NULL").fetchone() == (0,)
+        run(conn, verbs.purge_queue("orders"))

@@ -103,6 +103,21 @@ def test_every_function_pins_its_search_path_and_public_may_run_none(conn: Conne
         assert acl != "default", name
 
 
+def test_a_function_that_rules_out_plans_compiles_none(conn: Connection) -> None:
+    """PostgreSQL adds 10,000,000,000 to the cost of a plan that was ruled out, also in what the function calls.
+
+    That is more than `jit_above_cost`, and compiling takes seconds.
+    """
+    rows = conn.execute(
+        """
+        SELECT p.proname, 'jit=off' = ANY (p.proconfig)
+          FROM pg_proc p WHERE p.pronamespace = 'messages'::regnamespace AND p.proconfig::text ~ 'enable_\\w+=off'
+        """
+    ).fetchall()
+    assert len(rows) > 10
+    assert [name for name, interpreted in rows if not interpreted] == []
+
+
 def test_public_has_no_privilege_on_any_table_or_sequence(conn: Connection) -> None:
     rows = conn.execute(
         "SELECT relname, relacl::text FROM pg_class"

@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION messages.message_outcomes(
     with_output     boolean DEFAULT false
 ) RETURNS TABLE (id bigint, last_id bigint, queue_name text, result text, attempts smallint, failure text, fingerprint text, output jsonb)
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off SET enable_bitmapscan = off
+SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
     -- One statement, and so one snapshot: a message is never seen between the queue and the archive.
     WITH RECURSIVE chain (id, last_id, place) AS (

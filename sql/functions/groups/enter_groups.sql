@@ -1,7 +1,7 @@
 CREATE OR REPLACE FUNCTION messages.enter_groups(queue_name text, ids bigint[], group_keys text[], requeued_from bigint[] DEFAULT NULL)
 RETURNS boolean[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan SET enable_nestloop = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_nestloop = off SET enable_mergejoin = off
 SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column

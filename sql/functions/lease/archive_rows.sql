@@ -8,7 +8,7 @@ CREATE OR REPLACE FUNCTION messages.archive_rows(
 ) RETURNS bigint[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 -- As many outcomes as messages: only a hash join takes both once.
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_nestloop = off SET enable_mergejoin = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_nestloop = off SET enable_mergejoin = off
 AS $$
 #variable_conflict use_column
 DECLARE

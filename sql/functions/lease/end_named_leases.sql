@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.end_named_leases(stream text, queue_name text, before_batch bigint) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -2,7 +2,7 @@ CREATE OR REPLACE FUNCTION messages.first_of_band(queue_name text, band smallint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 -- A descent of the index for each priority has to look cheaper than a walk through all that was finished in them.
 SET plan_cache_mode = force_generic_plan SET cpu_operator_cost = 0 SET random_page_cost = 0 SET seq_page_cost = 0
-SET enable_bitmapscan = off SET enable_seqscan = off SET enable_indexscan = on
+SET jit = off SET enable_bitmapscan = off SET enable_seqscan = off SET enable_indexscan = on
 AS $$
 BEGIN
     -- In the order of the index, so the highest is first.

@@ -8,7 +8,7 @@ CREATE OR REPLACE FUNCTION messages.lease(
 ) RETURNS SETOF messages.leased_message
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 -- The planner must walk message_order_idx whatever its statistics say: docs/decisions/0005-hot-statements.md
-SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_nestloop = on SET enable_indexscan = on SET enable_tidscan = on
 AS $$
 #variable_conflict use_column

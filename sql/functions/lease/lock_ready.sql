@@ -1,7 +1,7 @@
 CREATE OR REPLACE FUNCTION messages.lock_ready(queue_name text, max_messages integer DEFAULT 1, topic text DEFAULT NULL)
 RETURNS SETOF messages.leased_message
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_nestloop = on SET enable_indexscan = on SET enable_tidscan = on
 AS $$
 #variable_conflict use_column

@@ -2,7 +2,7 @@ CREATE OR REPLACE FUNCTION messages.record_counted_leases(
     queue_name text, lock_token uuid DEFAULT NULL, number integer DEFAULT NULL
 ) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
+SET jit = off SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
 AS $$
     -- What was just leased was the oldest: in the order of the leases it is found before what waits.
     INSERT INTO messages.counted_lease (queue_name, id, lock_token)

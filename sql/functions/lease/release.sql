@@ -8,7 +8,7 @@ CREATE OR REPLACE FUNCTION messages.release(
     back_off      boolean  DEFAULT false
 ) RETURNS SETOF bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -13,11 +13,14 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give the locked_by of the leases, or its beginning up to a slash.';
     END IF;
     -- Reads the whole queue: no index has the lease in it, so that a lease stays cheap.
+    -- Locks all of them in one order, as whoever archives or releases a batch does, so that two calls wait in no circle.
     FOR held IN
-        SELECT m.lock_token, array_agg(m.id) AS ids FROM messages.message m
-         WHERE m.queue_name = release_held_by.queue_name COLLATE "default" AND m.lock_expires_at > clock_timestamp() AND m.lock_token IS NOT NULL
-           AND (m.locked_by = release_held_by.holder OR starts_with(m.locked_by, release_held_by.holder || '/'))
-         GROUP BY m.lock_token
+        WITH theirs AS MATERIALIZED (
+            SELECT m.id, m.lock_token FROM messages.message m
+             WHERE m.queue_name = release_held_by.queue_name COLLATE "default" AND m.lock_expires_at > clock_timestamp() AND m.lock_token IS NOT NULL
+               AND (m.locked_by = release_held_by.holder OR starts_with(m.locked_by, release_held_by.holder || '/'))
+             ORDER BY m.id FOR UPDATE)
+        SELECT t.lock_token, array_agg(t.id) AS ids FROM theirs t GROUP BY t.lock_token
     LOOP
         released := released + (SELECT count(*) FROM messages.release(
             held.lock_token, held.ids, details => 'its consumer ended without a result'));

@@ -10,10 +10,12 @@ BEGIN
     PERFORM messages.check_queue(release_messages.queue_name, 'consume');
     PERFORM messages.check_number('the number of ids', cardinality(release_messages.ids), 0, 10000);
     FOR held IN
-        SELECT m.lock_token, array_agg(m.id) AS ids FROM messages.message m
-         WHERE m.id = ANY (release_messages.ids) AND m.queue_name = release_messages.queue_name COLLATE "default"
-           AND m.lock_expires_at > clock_timestamp() AND m.lock_token IS NOT NULL
-         GROUP BY m.lock_token ORDER BY min(m.id)
+        WITH theirs AS MATERIALIZED (                              -- in one order, as release_held_by does
+            SELECT m.id, m.lock_token FROM messages.message m
+             WHERE m.id = ANY (release_messages.ids) AND m.queue_name = release_messages.queue_name COLLATE "default"
+               AND m.lock_expires_at > clock_timestamp() AND m.lock_token IS NOT NULL
+             ORDER BY m.id FOR UPDATE)
+        SELECT t.lock_token, array_agg(t.id) AS ids FROM theirs t GROUP BY t.lock_token ORDER BY min(t.id)
     LOOP
         RETURN QUERY SELECT messages.release(held.lock_token, held.ids, details => 'its lease was ended by hand');
         GET DIAGNOSTICS ended = ROW_COUNT;

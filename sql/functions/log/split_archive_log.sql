@@ -2,7 +2,7 @@ CREATE OR REPLACE FUNCTION messages.split_archive_log(
     from_xid bigint, before_xid bigint, max_messages integer DEFAULT NULL, max_steps integer DEFAULT 1000
 ) RETURNS TABLE (xid bigint, messages bigint, archived_at timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_custom_plan SET enable_seqscan = off
+SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -6,7 +6,7 @@ CREATE OR REPLACE FUNCTION messages.ready_queues(
 )
 RETURNS TABLE (queue_name text, ready bigint, oldest_age interval, next_in interval, topics text[])
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
+SET jit = off SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
 AS $$
     SELECT messages.check_number('count_up_to', count_up_to, 0, 2147483647);
     -- Below the low-water mark there is only what a sweep would find. Busy consumers sweep, so look there only when one is due.

@@ -1,7 +1,7 @@
 CREATE OR REPLACE FUNCTION messages.sample_messages(relation regclass, queue_names text[], moment timestamptz, max_pages integer)
 RETURNS TABLE (sample integer, queue_name text, messages bigint, leased bigint, delayed bigint)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -12,7 +12,7 @@ CREATE OR REPLACE FUNCTION messages.sweep(
     OUT archived integer
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 BEGIN

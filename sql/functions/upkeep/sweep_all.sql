@@ -1,7 +1,7 @@
 CREATE OR REPLACE FUNCTION messages.sweep_all(queue_name text, priority smallint, max_attempts integer)
 RETURNS TABLE (lowest timestamptz, freed bigint, archived bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE

@@ -6,7 +6,7 @@ CREATE OR REPLACE FUNCTION messages.sweep_band(
     moment       timestamptz DEFAULT clock_timestamp()
 ) RETURNS timestamptz
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
-SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
+SET jit = off SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
