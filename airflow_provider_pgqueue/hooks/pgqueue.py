@@ -98,7 +98,7 @@ class PgQueueHook(PostgresHook):
         return await connection.connect_async(**(await self._aconnection_arguments() | arguments))
 
     async def alisten_arguments(self) -> dict[str, Any]:
-        """Return the arguments of a connection on which notifications arrive, as `aconnection_arguments` does.
+        """Return the arguments of a connection on which notifications arrive, without blocking the event loop.
 
         They are those of `listen_conn_id` if the extra names one.
         """
@@ -106,7 +106,7 @@ class PgQueueHook(PostgresHook):
         extra = await asyncio.to_thread(lambda: self.connection_extra)
         arguments: dict[str, Any]
         if direct := extra.get("listen_conn_id"):
-            arguments = await type(self)(direct).aconnection_arguments()
+            arguments = await type(self)(direct)._aconnection_arguments()
         else:
             arguments = await asyncio.to_thread(self.connection_arguments)
         return arguments | {"application_name": extra.get("application_name") or "pgqueue:listener"}

@@ -16,6 +16,7 @@ import pytest
 from airflow_provider_pgqueue.core import run, verbs
 from tests.e2e.test_dispatch import account, create, dispatches
 from tests.waiting import until
+from tools import processes
 from tools.airflow import Stack
 from tools.postgres import Cluster
 
@@ -83,6 +84,8 @@ def test_no_stage_of_a_dispatch_loses_or_repeats_a_message(
         else:
             cluster.stop()
             cluster.start()
+            # Its supervisor may end without its child, when it finds no database: then it neither works nor ends.
+            processes.end(lambda: stack.component_processes("triggerer"), patience=0)
     flag.unlink()
     stack.start(timeout=240)
     with psycopg.connect(queue_dsn, autocommit=True) as conn:

@@ -400,7 +400,7 @@ def test_a_function_that_always_raises_ends_the_drain_and_costs_no_attempt(
         (pd.DataFrame({"id": [1, None], "result": ["success", "failed"]}), "column id as double"),
         (pa.table({"id": ["1"], "result": ["success"]}), "column id as string"),
         (pa.table({"id": [1], "result": [None]}), "a row without a result"),
-        (pd.DataFrame({"id": [1, 2], "result": ["success", 7]}), "no table"),
+        (pd.DataFrame({"id": [1, 2], "result": ["success", 7]}), "is not a table"),
     ],
 )
 def test_something_unusable_is_named(returned: Any, complaint: str) -> None:
