@@ -17,7 +17,7 @@ AS $$
 DECLARE
     pattern text := messages.topic_regex(dead_ids.topic);
     -- What the list of dead messages does not say is looked up in the archive.
-    filtered boolean := coalesce(dead_ids.reference, dead_ids.topic, dead_ids.headers::text) IS NOT NULL;
+    filtered boolean := coalesce(dead_ids.topic, dead_ids.headers::text) IS NOT NULL;
 BEGIN
     PERFORM messages.check_headers(dead_ids.headers);
     PERFORM messages.check_dead_lease(dead_ids.queue_name, 1, dead_ids.results, dead_ids.max_requeues);
@@ -35,7 +35,6 @@ BEGIN
        AND (dead_ids.reference IS NULL OR d.id = ANY (ARRAY(SELECT a.id FROM messages.message_archive a WHERE a.reference = dead_ids.reference)))
        AND (NOT filtered OR EXISTS (
             SELECT FROM messages.message_archive a WHERE a.id = d.id AND a.archived_at = d.archived_at
-               AND (dead_ids.reference IS NULL OR a.reference = dead_ids.reference)
                AND (pattern IS NULL OR '.' || a.topic ~ pattern)
                AND (dead_ids.headers IS NULL OR a.headers @> dead_ids.headers)))
      ORDER BY d.archived_at, d.id LIMIT dead_ids.max_messages;

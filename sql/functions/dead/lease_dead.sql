@@ -23,7 +23,7 @@ DECLARE
     passed  bigint;
     pattern text := messages.topic_regex(lease_dead.topic);
     -- What the list of dead messages does not say is looked up in the archive.
-    filtered boolean := coalesce(lease_dead.reference, lease_dead.topic, lease_dead.headers::text) IS NOT NULL;
+    filtered boolean := coalesce(lease_dead.topic, lease_dead.headers::text) IS NOT NULL;
 BEGIN
     PERFORM messages.check_headers(lease_dead.headers);
     PERFORM messages.check_dead_lease(lease_dead.queue_name, lease_dead.max_messages, lease_dead.results, lease_dead.max_requeues);
@@ -43,7 +43,6 @@ BEGIN
                AND (lease_dead.reference IS NULL OR d.id = ANY (ARRAY(SELECT a.id FROM messages.message_archive a WHERE a.reference = lease_dead.reference)))
                AND (NOT filtered OR EXISTS (
                     SELECT FROM messages.message_archive a WHERE a.id = d.id AND a.archived_at = d.archived_at
-                       AND (lease_dead.reference IS NULL OR a.reference = lease_dead.reference)
                        AND (pattern IS NULL OR '.' || a.topic ~ pattern)
                        AND (lease_dead.headers IS NULL OR a.headers @> lease_dead.headers)))
                AND (d.lock_expires_at IS NULL OR d.lock_expires_at <= moment)
