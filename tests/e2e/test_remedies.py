@@ -101,7 +101,7 @@ def test_the_examples_ask_a_person_before_they_requeue(
     (one,) = found
     assert one.ids == ids
     assert run(queue_conn, verbs.dead_ids("packing")) == ids, "nothing happens before the answer"
-    # A person is slower than this test: a task that resumes before the scheduler has heard that it paused is failed by it.
+    # A person is slower than this test. A task that resumes before the scheduler has heard of its pause is failed.
     paused = f"task instance TaskInstanceKey(dag_id='{one.dag_id}', task_id='approve', run_id='{one.run_id}'"
     until(lambda: paused in (stack.logs / "scheduler.log").read_text(), what="the end of the process that asked")
     path = f"dags/{one.dag_id}/dagRuns/{quote(one.run_id)}/taskInstances/approve/-1/hitlDetails"
