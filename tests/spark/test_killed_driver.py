@@ -223,12 +223,15 @@ def prepare_export(one: Killed) -> None:
     one.facts["older"] = rows_in_archive(one.conn, one.facts["partition"])
 
 
-WAITS = "SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+WAITING = (
+    "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    " AND application_name = 'pgqueue replay'"
+)
 REACHED: Final[dict[str, Callable[[Killed], Any]]] = {
     "publish": lambda one: all((one.folder / fault).exists() for fault in FAULTS) and len(bodies(one.conn, "half")) > 4,
     "streams": lambda one: all((one.folder / name).exists() for name in ("log", "lease")),
     "repair": lambda one: remedies(one.conn).get("requeued", 0) >= 60,
-    "replay": lambda one: one.conn.execute(f"{WAITS} AND application_name = 'pgqueue replay'").rowcount,  # type: ignore[arg-type]
+    "replay": lambda one: one.conn.execute(WAITING).rowcount,
     "drain": lambda one: (one.folder / "summary").exists(),
     "shuffle": lambda one: len(list(one.folder.iterdir())) > 1,
 }
@@ -265,6 +268,9 @@ def all_killed(
             assert process.wait(300) == -signal.SIGKILL, (folder / "driver.log").read_text()[-4000:]
         leased = "SELECT FROM messages.dead_message WHERE lock_expires_at > now()"
         there["repair"].facts["leased"] = there["repair"].conn.execute(leased).rowcount
+        # A session that waits does not notice that its client is gone, and would still publish when the lock is free.
+        for waiting in there["replay"].conn.execute(WAITING).fetchall():
+            there["replay"].conn.execute("SELECT pg_terminate_backend(%s, 10000)", waiting)
         there["replay"].facts["holder"].close()
         yield there
 
