@@ -24,12 +24,12 @@ BEGIN
     END IF;
     -- A dead head that was requeued gets its place back, unless another transaction is just making the next one ready.
     IF num_nonnulls(VARIADIC requeued_from) > 0 THEN
-        UPDATE messages.group_head head
-           SET id = (SELECT again.id FROM unnest(ids, requeued_from) AS again (id, requeued_from) WHERE again.requeued_from = head.id)
-         WHERE head.ctid = ANY (ARRAY(
-            SELECT h.ctid FROM messages.group_head h, unnest(group_keys, requeued_from) AS again (group_key, requeued_from)
+        WITH free AS MATERIALIZED (
+            SELECT h.ctid AS place, again.id
+              FROM messages.group_head h, unnest(ids, group_keys, requeued_from) AS again (id, group_key, requeued_from)
              WHERE h.queue_name = enter_groups.queue_name COLLATE "C" AND h.group_key = again.group_key COLLATE "C" AND h.id = again.requeued_from
-               FOR UPDATE OF h SKIP LOCKED));
+               FOR UPDATE OF h SKIP LOCKED)
+        UPDATE messages.group_head head SET id = free.id FROM free WHERE head.ctid = free.place;
     END IF;
     -- The groups without a head, as far as can be seen, each with its first message. Asked once for each group.
     SELECT array_agg(g.group_key) AS group_keys, array_agg(g.id) AS ids INTO fresh

@@ -34,9 +34,9 @@ BEGIN
                (SELECT moment - u.finished_at FROM messages.upkeep_run u), 0::bigint, 0::bigint
           FROM messages.queue q
           LEFT JOIN (
-            SELECT m.queue_name, count(*) AS depth, count(*) FILTER (WHERE m.lock_expires_at > moment OR m.id = ANY (locked)) AS leased,
+            SELECT m.queue_name, count(*) AS depth, count(*) FILTER (WHERE m.lock_expires_at > moment OR m.id IN (SELECT unnest(locked))) AS leased,
                    count(*) FILTER (WHERE m.visible_at > moment AND coalesce(m.lock_expires_at <= moment, true)) AS delayed,
-                   min(m.visible_at) FILTER (WHERE m.visible_at <= moment AND coalesce(m.lock_expires_at <= moment, true) AND m.id <> ALL (locked)) AS oldest
+                   min(m.visible_at) FILTER (WHERE m.visible_at <= moment AND coalesce(m.lock_expires_at <= moment, true) AND m.id NOT IN (SELECT unnest(locked))) AS oldest
               FROM messages.message m WHERE m.queue_name = ANY (names) GROUP BY m.queue_name) m ON m.queue_name = q.queue_name
          WHERE q.queue_name = ANY (names)
          ORDER BY q.queue_name;
@@ -50,9 +50,9 @@ BEGIN
           FROM messages.queue q
          CROSS JOIN LATERAL (
             SELECT count(*) AS depth,
-                   count(*) FILTER (WHERE walked.lock_expires_at > moment OR walked.id = ANY (locked)) AS leased,
+                   count(*) FILTER (WHERE walked.lock_expires_at > moment OR walked.id IN (SELECT unnest(locked))) AS leased,
                    count(*) FILTER (WHERE walked.visible_at > moment AND coalesce(walked.lock_expires_at <= moment, true)) AS delayed,
-                   min(walked.visible_at) FILTER (WHERE walked.visible_at <= moment AND coalesce(walked.lock_expires_at <= moment, true) AND walked.id <> ALL (locked)) AS oldest
+                   min(walked.visible_at) FILTER (WHERE walked.visible_at <= moment AND coalesce(walked.lock_expires_at <= moment, true) AND walked.id NOT IN (SELECT unnest(locked))) AS oldest
               FROM (SELECT m.id, m.visible_at, m.lock_expires_at FROM messages.message m WHERE m.queue_name = q.queue_name
                      ORDER BY m.priority DESC, m.visible_at LIMIT count_up_to + 1) walked) m
          CROSS JOIN LATERAL (
@@ -72,7 +72,7 @@ BEGIN
                            SELECT m.id, m.visible_at, m.lock_expires_at FROM messages.message m
                             WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at <= moment
                             ORDER BY m.visible_at LIMIT count_up_to) walked
-                        WHERE coalesce(walked.lock_expires_at <= moment, true) AND walked.id <> ALL (locked) LIMIT 1) first
+                        WHERE coalesce(walked.lock_expires_at <= moment, true) AND walked.id NOT IN (SELECT unnest(locked)) LIMIT 1) first
                     WHERE p.queue_name = c.queue_name)) END AS oldest
           FROM counted c
           LEFT JOIN messages.estimate_messages('messages.message', ARRAY(SELECT c.queue_name FROM counted c WHERE c.depth > count_up_to), moment) m
