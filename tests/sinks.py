@@ -1,4 +1,4 @@
-"""What takes metrics and spans, as far as a test has to read them: the sockets and the protocols are the real ones."""
+"""What takes metrics, spans and lineage, as far as tests have to read them, over the real sockets and protocols."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def statsd() -> Iterator[Statsd]:
 
 @contextmanager
 def collector() -> Iterator[tuple[int, list[bytes]]]:
-    """Run an HTTP server that takes what OpenTelemetry exports: its port, and the bodies that it got."""
+    """Run an HTTP server that takes what OpenTelemetry or OpenLineage sends: its port, and the bodies that it got."""
     got: list[bytes] = []
 
     class Receiver(BaseHTTPRequestHandler):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,6 +19,7 @@ from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDead
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
+from tests.sinks import collector
 
 Queue = Callable[..., str]
 RunTask = Callable[..., Any]
@@ -77,33 +76,8 @@ def test_what_works_on_all_queues_names_none(conn_id: str) -> None:
         assert extract(operator) == OperatorLineage()
 
 
-@pytest.fixture
-def receiver() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """An HTTP server that takes events, and what it got."""
-    got: list[dict[str, Any]] = []
-
-    class Receiver(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            got.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(201)
-            self.end_headers()
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Receiver) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", got
-        server.shutdown()
-        thread.join()
-
-
-def test_a_server_of_openlineage_takes_the_datasets(
-    dataset: str, queue: Queue, run: RunTask, receiver: tuple[str, list[dict[str, Any]]]
-) -> None:
+def test_a_server_of_openlineage_takes_the_datasets(dataset: str, queue: Queue, run: RunTask) -> None:
     queue("orders")
-    url, got = receiver
     publish = PgQueuePublishOperator(task_id="publish", queue_name="orders", messages=[1, 2])
     run(publish)
     found = extract(publish)
@@ -116,7 +90,8 @@ def test_a_server_of_openlineage_takes_the_datasets(
         outputs=found.outputs,
         producer="https://github.com/apache/airflow",
     )
-    OpenLineageClient(config={"transport": {"type": "http", "url": url}}).emit(event)
-    (output,) = got[0]["outputs"]
+    with collector() as (port, got):
+        OpenLineageClient(config={"transport": {"type": "http", "url": f"http://127.0.0.1:{port}"}}).emit(event)
+    (output,) = json.loads(got[0])["outputs"]
     assert f"{output['namespace']}/{output['name']}" == dataset
     assert output["outputFacets"]["outputStatistics"]["rowCount"] == 2

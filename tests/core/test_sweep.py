@@ -46,6 +46,16 @@ def end_all(conn: Connection) -> None:
     conn.execute("UPDATE messages.message SET lock_expires_at = clock_timestamp() - interval '1 min'")
 
 
+def all_ended(connect: Connect, queue: Queue, count: int) -> Connection:
+    """Return a session of a queue in which so many leases have ended, none of them the last."""
+    conn = connect()
+    queue("orders", max_attempts=99)
+    waiting(conn, count)
+    lease_all(conn)
+    end_all(conn)
+    return conn
+
+
 def late(conn: Connection) -> float:
     """Poll until a message comes, and return how many seconds after the end of its former lease that was."""
     found = until(
@@ -121,11 +131,7 @@ def test_the_cost_of_a_sweep_follows_what_it_frees(connect: Connect, queue: Queu
 
 def test_an_upkeep_frees_the_end_of_a_queue_first(connect: Connect, queue: Queue) -> None:
     """What it has freed and not committed, consumers have to pass over; they begin at the head."""
-    conn = connect()
-    queue("orders", max_attempts=99)
-    waiting(conn, 30_000)
-    lease_all(conn)
-    end_all(conn)
+    conn = all_ended(connect, queue, 30_000)
     with conn.transaction():
         conn.execute("SELECT messages.sweep_all('orders', 0::smallint, 99)")
         order = conn.execute("SELECT cmin::text::bigint FROM messages.message ORDER BY id").fetchall()
@@ -133,11 +139,7 @@ def test_an_upkeep_frees_the_end_of_a_queue_first(connect: Connect, queue: Queue
 
 
 def test_who_takes_all_that_a_sweep_freed_sweeps_again_at_once(connect: Connect, queue: Queue) -> None:
-    conn = connect()
-    queue("orders", max_attempts=99)
-    waiting(conn, 5000)
-    lease_all(conn)
-    end_all(conn)
+    conn = all_ended(connect, queue, 5000)
     conn.execute("SELECT messages.store_moment(sweep_due, '2020-01-01') FROM messages.queue_priority")
     assert [len(run(conn, verbs.lease("orders", max_messages=100))) for _ in range(20)] == [100] * 20
 
