@@ -30,7 +30,7 @@ DECLARE
     idle     smallint[];
 BEGIN
     -- The short way, in one statement: what nearly every lease of a busy queue is. Whatever is unusual, and a queue that has
-    -- less than is wanted in its highest priority, goes the long way below. docs/decisions/0040-the-short-way-of-a-lease.md
+    -- less than is wanted in its highest priority, goes the long way below. docs/decisions/0037-the-short-way-of-a-lease.md
     RETURN QUERY
     WITH level AS MATERIALIZED (
         SELECT l.*
