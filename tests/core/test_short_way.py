@@ -26,7 +26,7 @@ def busy(conn: Connection, queue: Queue, **policy: Any) -> list[int]:
     conn.execute("UPDATE messages.message SET visible_at = now() - interval '1 min' + id * interval '1 ms'")
     for _ in range(3):  # the first finds no mark, the second sweeps
         assert len(run(conn, verbs.lease("orders"))) == 1
-    conn.execute(NEXT_SWEEP, ["0.9 s"])
+    conn.execute(NEXT_SWEEP, ["0.09 s"])
     return ids[3:]
 
 
@@ -127,3 +127,15 @@ def test_a_number_out_of_range_is_refused(conn: Connection, queue: Queue, number
     busy(conn, queue)
     with pytest.raises(InvalidArgument):
         leased(conn, number)
+
+
+def test_a_lease_that_finds_nothing_walks_once_over_many_live_leases(conn: Connection, queue: Queue) -> None:
+    ids = busy(conn, queue)
+    assert leased(conn, len(ids)) == ids
+    conn.execute(NEXT_SWEEP, ["0.9 s"])  # as after a sweep that had to walk over many
+    read = "SELECT idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'messages.message'::regclass"
+    with conn.transaction():
+        before = (conn.execute(read).fetchone() or [0])[0]
+        assert leased(conn) == []
+        after = (conn.execute(read).fetchone() or [0])[0]
+    assert len(ids) <= after - before < 2 * len(ids)
