@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from psycopg.types.json import JsonbBinaryLoader, set_json_loads
 from airflow_provider_pgqueue.core.errors import (
     INSTALL,
     UPGRADE,
+    ConnectionFailed,
     InvalidArgument,
     SchemaMissing,
     SchemaTooNew,
@@ -32,14 +34,17 @@ _JSONB: Final = 3802  # its OID
 _UNDEFINED: Final = ("3F000", "42883", "42P01")  # schema, function, table
 _VERSION: Final = b"\1"  # that the driver expects before the text of a jsonb in binary
 _AT_ONCE: Final = 1_000_000  # characters of JSON that are read together: a second copy in memory
+_PATIENCE: Final = 10.0  # seconds that a server has for the first answer on a new connection
 _PORT: Final = re.compile(r"[\d, ]*")
-# A cut link is noticed after about idle + count * interval seconds; the default of the system is two hours.
+# A cut link is noticed after about idle + count * interval seconds, and after as long while something sent is without
+# an answer, when nothing is probed; the defaults of the system are two hours and a quarter of one.
 DEFAULTS: Final[dict[str, Any]] = {
     "connect_timeout": 10,
     "keepalives": 1,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
     "application_name": "pgqueue",
     "client_encoding": "UTF8",
 }
@@ -82,16 +87,23 @@ def connect(conninfo: str = "", *, check_schema: bool = False, **arguments: Any)
 
 
 async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncConnection[Any]:
-    """Return a new async autocommit connection, as `connect` does."""
+    """Return a new async autocommit connection, as `connect` does.
+
+    Each address of each host has `connect_timeout` seconds, so that one that is silent leaves time for the next.
+    """
     given = _given(conninfo, arguments)
     try:
         conn = await psycopg.AsyncConnection.connect(autocommit=True, **given)
         try:
             cursor = conn.cursor(row_factory=tuple_row)
-            row = await (await cursor.execute(query("pin_settings"), [conn.info.backend_pid], prepare=False)).fetchone()
+            async with asyncio.timeout(_PATIENCE):
+                asked = await cursor.execute(query("pin_settings"), [conn.info.backend_pid], prepare=False)
+                row = await asked.fetchone()
         except BaseException:
             await conn.close()
             raise
+    except TimeoutError as error:
+        raise ConnectionFailed("the server took the connection, and does not answer", "Try again.") from error
     except psycopg.Error as error:
         raise translate(error) from error
     await conn.set_isolation_level(_mind_pooler(conn, row, given))

@@ -46,10 +46,10 @@ class Listener:
     connection is opened again, after growing random pauses, and followed by a look. Behind a transaction pooler LISTEN
     hears nothing: that is detected and logged once, and the listener polls.
 
-    :param connect: opens an autocommit connection.
+    :param connect: opens an autocommit connection, or gives up by itself: only it knows how many hosts it has to try.
     :param look: queries the database; returns how soon something will become ready, None if that is unknown.
     :param poll_interval: seconds between looks when nothing rings, each shortened at random by up to a tenth.
-    :param deadline: seconds that connecting or one look may take.
+    :param deadline: seconds that one look may take.
     :param min_gap: least seconds between two looks; all rings in between lead to one look.
     :param on_ring: called at once for each NOTIFY, by a consumer that then looks for work itself. `look` follows a
         little later, once for all rings meanwhile, so that the two do not compete.
@@ -93,9 +93,7 @@ class Listener:
         failures = 0
         while True:
             try:
-                async with asyncio.timeout(self._deadline):
-                    conn = await self._connect()
-                async with conn:
+                async with await self._connect() as conn:
                     # In this order: what is committed between a look and a later LISTEN would ring nobody.
                     hears = await self._listen(conn)
                     while True:

@@ -43,6 +43,7 @@ _REFUSED: Final = re.compile(r"authentication failed|no password supplied|pg_hba
 _WRONG_TYPE: Final = ("42883", "42846", "42804")  # undefined function, cannot coerce, datatype mismatch
 _FINISHED: Final = "message_finished"
 _PATIENCE: Final = 2.0  # seconds that a lost connection waits for its arguments before it uses those of before
+_LONGEST: Final = 10.0  # seconds that the first connection waits for them before the log says so
 _MIN_GAP: Final = 0.2  # seconds between two looks
 _LINGER: Final = 5.0  # seconds that the connection stays after the last has left, against churn
 _UNKNOWN_AGAIN: Final = 2.0  # seconds until a queue that does not exist is looked for again
@@ -209,8 +210,12 @@ class _Hub:
             self._asking = asyncio.ensure_future(self._ask_for_arguments())
             # Nobody may be left to hear of an error.
             self._asking.add_done_callback(lambda asked: asked.cancelled() or asked.exception())
-        await asyncio.wait({self._asking}, timeout=_PATIENCE if self._known else None)
-        return self._known or self._asking.result()
+        await asyncio.wait({self._asking}, timeout=_PATIENCE if self._known else _LONGEST)
+        if self._known:
+            return self._known
+        if not self._asking.done():
+            raise TimeoutError
+        return self._asking.result()
 
     async def _ask_for_arguments(self) -> dict[str, Any]:
         # In a thread, because the first time it imports much, and a triggerer must not stand still.

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from airflow_provider_pgqueue.core import connect, connect_async
+from airflow_provider_pgqueue.core.listener import Listener
 
 Connection = psycopg.Connection[Any]
 
@@ -53,3 +57,37 @@ def test_what_the_connection_string_says_counts_more_than_the_defaults(dsn: str)
     assert asyncio.run(ask(named, question)) == ("shop",)
     with connect(named, application_name="mine") as own:
         assert own.execute(question).fetchone() == ("mine",)
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port that takes connections and never says a word, as a host does whose server hangs."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield listening.getsockname()[1]
+
+
+def test_a_host_that_is_silent_leaves_time_for_the_next(dsn: str, silent_port: int) -> None:
+    given = conninfo_to_dict(dsn)
+    hosts = {"host": f"127.0.0.1,{given['host']}", "port": f"{silent_port},{given['port']}"}
+    looked = asyncio.Event()
+
+    async def look(conn: psycopg.AsyncConnection[Any]) -> None:
+        looked.set()
+
+    async def listen() -> None:
+        # With as many seconds for each host as a look has.
+        listener = Listener(lambda: connect_async(**(given | hosts), connect_timeout=2), look, deadline=2)
+        listening = asyncio.create_task(listener.run())
+        async with asyncio.timeout(30):
+            await looked.wait()
+        listening.cancel()
+        await asyncio.wait([listening])
+
+    asyncio.run(listen())
+
+
+def test_a_server_that_falls_silent_is_noticed_while_something_sent_has_no_answer(dsn: str) -> None:
+    with connect(dsn) as own, socket.socket(fileno=os.dup(own.fileno())) as wire:
+        assert wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 25_000
