@@ -112,6 +112,7 @@ VERBS = {
     "result_count": ("SELECT FROM messages.result_count", "observer admin"),
     "health": ("SELECT messages.health()", "observer upkeep admin"),
     "upkeep": ("SELECT messages.upkeep()", "upkeep admin"),
+    "sweep_queues": ("SELECT messages.sweep_queues()", "upkeep admin"),
     "run_schedules": ("SELECT messages.run_schedules()", "upkeep admin"),
     "install_cron": ("SELECT messages.install_cron()", "upkeep admin"),
     "uninstall_cron": ("SELECT messages.uninstall_cron()", "upkeep admin"),
