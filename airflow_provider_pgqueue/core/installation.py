@@ -188,9 +188,7 @@ def leave_out_roles(conn: Connection) -> None:
 def check_owner(conn: Connection) -> None:
     """Raise PermissionDenied unless the schema belongs to `messages_owner`."""
     if not _is_owned(conn):
-        raise PermissionDenied(
-            f"role {conn.info.user!r} could not give schema messages to messages_owner", _WITH_ROLES
-        )
+        raise PermissionDenied(f"role {conn.info.user!r} could not give schema messages to messages_owner", _WITH_ROLES)
 
 
 def _is_owned(conn: Connection) -> bool:
@@ -205,7 +203,8 @@ def _migrate(conn: Connection, roles: bool | None) -> list[int]:
             applied = migrate(conn)
         except PermissionDenied as error:
             # The usual cure, a group role, lets nobody install.
-            hint = getattr(error.__cause__, "diag", None) and error.__cause__.diag.message_hint
+            cause = error.__cause__
+            hint = cause.diag.message_hint if isinstance(cause, psycopg.Error) else error.cure
             raise PermissionDenied(error.problem, hint or _MAY_INSTALL) from error
         if roles:
             check_owner(conn)

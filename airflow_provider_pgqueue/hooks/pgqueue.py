@@ -56,7 +56,7 @@ class PgQueueHook(PostgresHook):
         Raises SchemaMissing, SchemaTooOld or SchemaTooNew unless `check` is False.
         """
         check = check and not self._version_checked
-        with self._named():
+        with self._named(PgQueueError):
             conn = connection.connect(**self.connection_arguments(), check_schema=check)
         self._version_checked = self._version_checked or check
         return conn
@@ -250,10 +250,10 @@ class PgQueueHook(PostgresHook):
 
     @contextmanager
     def _named(self, *kinds: type[PgQueueError]) -> Iterator[None]:
-        """Name the Airflow connection in errors of these kinds, by default in all."""
+        """Name the Airflow connection in errors of these kinds."""
         try:
             yield
-        except kinds or (PgQueueError,) as error:
+        except kinds as error:
             error.at(f"Airflow connection {self.get_conn_id()!r}")
             raise
 

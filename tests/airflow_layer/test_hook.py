@@ -63,7 +63,7 @@ def test_an_unknown_connection_is_named() -> None:
 
 def test_a_server_that_is_down_is_a_connection_failure(dsn: str, airflow_connection: Any) -> None:
     hook = PgQueueHook(airflow_connection(dsn, "shop", port=1))
-    with pytest.raises(ConnectionFailed, match="^Airflow connection 'shop': .*Check the connection"):
+    with pytest.raises(ConnectionFailed, match=r"^Airflow connection 'shop': .*Check the connection"):
         hook.run(verbs.status())
 
 
