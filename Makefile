@@ -84,8 +84,8 @@ test-clock: setup ## Run the tests of time at awkward moments; needs a C compile
 matrix: setup ## Run the tests of the Airflow layer on each supported Airflow, about 15 minutes (VERSIONS="3.1")
 	@$(BIN)/python -m tools.matrix $(VERSIONS)
 
-matrix-smoke: setup ## A part of them on the oldest Airflow, in half a minute
-	@$(BIN)/python -m tools.matrix 3.1 --smoke
+matrix-smoke: setup ## A part of them on the oldest Airflow, and the page with FAB's users, in a minute
+	@$(BIN)/python -m tools.matrix 3.1 3.3-fab --smoke
 
 mutants: setup ## Break the SQL in each of many ways and see the tests notice, about 15 minutes (NAMES="lease" for some)
 	@$(BIN)/python -m tools.mutants $(NAMES)

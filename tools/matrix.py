@@ -15,8 +15,10 @@ from tools import ROOT, STATE, SetupError
 PINS: Final = ROOT / "tools" / "airflow_versions"
 _UV: Final = STATE / "boot" / "bin" / "uv"
 # What needs Spark, statsd or OpenLineage has those in the environment of the project only.
+_PAGE: Final = ("tests/web/test_access.py",)
 _LAYER: Final = (
     "tests/airflow_layer",
+    *_PAGE,
     *(f"--ignore=tests/airflow_layer/test_{name}.py" for name in ("spark", "metrics", "lineage")),
 )
 _SMOKE: Final = tuple(
@@ -39,10 +41,13 @@ _SHORT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A version of Airflow with a version of Python."""
+    """A version of Airflow with a version of Python, and what is run there."""
 
     airflow: str
     python: str
+    layer: tuple[str, ...] = _LAYER
+    smoke: tuple[str, ...] = _SMOKE
+    short: tuple[str, ...] = _SHORT
 
     @property
     def pins(self) -> Path:
@@ -71,7 +76,13 @@ class Cell:
         ).returncode
 
 
-CELLS: Final = (Cell("3.1", "3.11"), Cell("3.2", "3.12"), Cell("3.3", "3.13"))
+CELLS: Final = (
+    Cell("3.1", "3.11"),
+    Cell("3.2", "3.12"),
+    Cell("3.3", "3.13"),
+    # The auth manager of Flask AppBuilder: who may do what on the page.
+    Cell("3.3-fab", "3.11", layer=_PAGE, smoke=_PAGE, short=()),
+)
 
 
 def _uv(*arguments: str) -> None:
@@ -91,8 +102,8 @@ def main() -> int:
         if arguments.versions and cell.airflow not in arguments.versions:
             continue
         cell.install()
-        layer = cell.run(*(_SMOKE if arguments.smoke else _LAYER), workers=0 if arguments.smoke else 2)
-        short = None if arguments.smoke else cell.run(*_SHORT)
+        layer = cell.run(*(cell.smoke if arguments.smoke else cell.layer), workers=0 if arguments.smoke else 2)
+        short = None if arguments.smoke or not cell.short else cell.run(*cell.short)
         results.append((cell, layer, short))
     said = {True: "passed", False: "FAILED", None: "not run"}
     for cell, layer, short in results:

@@ -36,6 +36,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "dismiss": ("remedy", "Dismiss dead messages: nothing more is done about them."),
     "purge": ("purge", "Delete the waiting messages of a queue."),
     "schedules": ("schedules", "List the schedules, which publish at set times; add, pause, resume or remove one."),
+    "audit": ("audit", "Show what was done to the queues by hand, and by whom, newest first."),
     "upkeep": ("upkeep", "Do one round of the upkeep, which pg_cron or Airflow does every minute."),
     "web": ("web", "Serve the page Queues on the loopback address, until Ctrl-C."),
     "bench": ("bench", "Measure how fast this database publishes and consumes."),

@@ -7,7 +7,7 @@ import hmac
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from airflow.configuration import conf
 
@@ -71,7 +71,7 @@ def make_page() -> FastAPI:
     from airflow_provider_pgqueue.web import Links, make_app
 
     secret = hmac.new(get_signing_key("api", "secret_key").encode(), b"pgqueue", hashlib.sha256).digest()
-    links = Links(run=run_address, task=task_address, login=_login_address)
+    links = Links(run=run_address, task=task_address, login=login_address)
     return make_app(_connect, _who(), secret=secret, links=links)
 
 
@@ -148,8 +148,6 @@ def task_address(task: Task) -> str:
     return f"{run}/tasks/{quote(task.task_id, safe='')}{mapped}?try_number={task.try_number}"
 
 
-def _login_address(path: str) -> str | None:
-    from airflow.api_fastapi.app import get_auth_manager
-
-    address: str = get_auth_manager().get_url_login(next_url=path)
-    return f"{base_path()}{address}" if address.startswith("/") else address
+def login_address(path: str) -> str:
+    """Return the address of Airflow's login that leads back to a path: it knows the login of each auth manager."""
+    return f"{base_path()}/api/v2/auth/login?{urlencode({'next': path})}"

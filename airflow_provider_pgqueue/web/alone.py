@@ -27,17 +27,17 @@ def make_alone(connect: Connect, token: str, *, may_act: bool) -> FastAPI:
             raise HTTPException(401, _REFUSED)
         return Person(name, may_act)
 
-    def enter(request: Request, given: str) -> Response:
+    def enter(request: Request) -> Response:
         _check_host(request)
-        if not hmac.compare_digest(given.encode(), token.encode()):
+        if not hmac.compare_digest(request.path_params["given"].encode(), token.encode()):
             raise HTTPException(401, _REFUSED)
         response = RedirectResponse("/", 303, headers={"Referrer-Policy": "no-referrer", "Cache-Control": "no-store"})
         response.set_cookie(_cookie(request), token, httponly=True, samesite="strict")
         return response
 
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_api_route("/enter/{given}", enter, methods=["GET"], response_model=None)
-    app.mount("/", make_app(connect, who, secret=secrets.token_bytes(32)))
+    app = make_app(connect, who, secret=secrets.token_bytes(32))
+    # Not one of FastAPI's routes: those ask first who it is.
+    app.add_route("/enter/{given}", enter)
     return app
 
 

@@ -43,11 +43,17 @@ def page(request: Request, name: str, status: int = 200, **context: Any) -> HTML
 
 
 def error_page(request: Request, status: int, problem: str, cure: str | None = None) -> HTMLResponse:
-    """Return a page that says what is wrong and how to cure it; a log in for whoever is not known."""
-    login = site_of(request).links.login(request.url.path) if status == 401 else None
+    """Return a page that says what is wrong and how to cure it; a login for whoever is not known."""
     if not hasattr(request.state, "person"):
         request.state.person = None
+    unknown = status in (401, 403) and request.state.person is None
+    login = site_of(request).links.login(_asked(request)) if unknown else None
     return page(request, "error.html", status, problem=problem, cure=cure, code=status, login=login)
+
+
+def _asked(request: Request) -> str:
+    path = quote(request.scope["path"])
+    return f"{path}?{request.url.query}" if request.url.query else path
 
 
 def back_to(request: Request, path: str, **query: Any) -> str:

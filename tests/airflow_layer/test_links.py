@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -11,6 +12,7 @@ from airflow_provider_pgqueue.links import PgQueueLink
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
+from airflow_provider_pgqueue.plugins import page
 
 Queue = Callable[..., str]
 Run = Callable[..., Any]
@@ -41,6 +43,15 @@ def test_a_task_links_to_its_message_or_to_its_queue(
     consume = PgQueueConsumeOperator(task_id="consume", queue_name="orders", apply_function=print)
     assert link(consume) == "https://airflow.example/team/pgqueue/queues/orders"
     assert link(PgQueueUpkeepOperator(task_id="upkeep")) == ""
+
+
+@pytest.mark.parametrize(("base_url", "root"), [("https://airflow.example/team/", "/team"), ("", "")])
+def test_the_login_is_below_the_path_of_airflow_and_leads_back(
+    base_url: str, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__API__BASE_URL", base_url)
+    known = page.login_address(f"{root}/pgqueue/queues/orders?span=week")
+    assert known == f"{root}/api/v2/auth/login?next={quote(root, safe='')}%2Fpgqueue%2Fqueues%2Forders%3Fspan%3Dweek"
 
 
 def test_the_link_is_a_class_that_airflow_may_load() -> None:

@@ -96,8 +96,9 @@ def refused(
         call = []
         for argument, value in given.items():
             kind, said = value or ("unknown", None)
-            for word, stand_in in stand_ins.items() if said else ():
-                said = re.sub(rf"\b{word}\b", stand_in, said)
+            for word, stand_in in stand_ins.items():
+                if said and word in said:  # a million letters are searched quickly, and matched slowly
+                    said = re.sub(rf"\b{word}\b", stand_in, said)
             call.append(sql.SQL("{} => {}::" + kind).format(sql.Identifier(argument), sql.Literal(said)))
         query = sql.SQL("SELECT * FROM messages.{}({})").format(sql.Identifier(name), sql.SQL(", ").join(call))
         try:

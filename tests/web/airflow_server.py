@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from contextlib import suppress
+from importlib.util import find_spec
+from typing import Any, Final
 
-ROLES = ("viewer", "user", "op", "admin")
+ROLES: Final = ("viewer", "user", "op", "admin")
+PASSWORD: Final = "a password of the tests"
+_SIMPLE: Final = "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager"
+_FAB: Final = "airflow.providers.fab.auth_manager.fab_auth_manager.FabAuthManager"
+
+
+def auth_manager() -> str:
+    """Return the class of the auth manager that is tried: FAB's where its provider is installed."""
+    with suppress(ModuleNotFoundError):
+        if find_spec("airflow.providers.fab.auth_manager"):
+            return _FAB
+    return _SIMPLE
 
 
 def make_server() -> Any:
@@ -14,18 +27,48 @@ def make_server() -> Any:
         warnings.simplefilter("ignore")  # Airflow's own, of what it imports
         from airflow import settings
         from airflow.api_fastapi.app import create_app, purge_cached_app
-        from airflow.models.revoked_token import RevokedToken
 
         purge_cached_app()
-        # Each login is looked for among those that were logged out: all that the page needs of Airflow's own database.
-        RevokedToken.metadata.create_all(settings.engine, tables=[RevokedToken.__table__])
-        return create_app()
+        _tables_of_logins(settings.engine)
+        app = create_app()
+        if auth_manager() == _FAB:
+            _users_of_fab()
+        return app
+
+
+def _tables_of_logins(engine: Any) -> None:
+    """Make the table of logins that were ended: all that the page needs of Airflow's own database, since 3.2."""
+    with suppress(ModuleNotFoundError):
+        from airflow.models.revoked_token import RevokedToken
+
+        RevokedToken.metadata.create_all(engine, tables=[RevokedToken.__table__])
+
+
+def _users_of_fab() -> None:
+    """Make a user for each role that FAB itself comes with, with what it may do."""
+    manager = _manager()
+    with manager.flask_app.app_context():
+        security = manager.security_manager
+        security.sync_roles()
+        for role in ROLES:
+            if security.find_user(username=f"{role}-ann") is None:
+                names = (f"{role}-ann", "Ann", role, f"{role}@example.org")
+                assert security.add_user(*names, security.find_role(role.capitalize()), password=PASSWORD)
 
 
 def token_of(role: str) -> str:
     """Return what the cookie of a user holds who has logged in."""
-    from airflow.api_fastapi.app import get_auth_manager
+    manager, name = _manager(), f"{role}-ann"
+    if auth_manager() == _FAB:
+        with manager.flask_app.app_context():
+            user = manager.security_manager.find_user(username=name)
+            return str(manager.generate_jwt(user))
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
 
-    token: str = get_auth_manager().generate_jwt(SimpleAuthManagerUser(username=f"{role}-ann", role=role.upper()))
-    return token
+    return str(manager.generate_jwt(SimpleAuthManagerUser(username=name, role=role.upper())))
+
+
+def _manager() -> Any:
+    from airflow.api_fastapi.app import get_auth_manager
+
+    return get_auth_manager()

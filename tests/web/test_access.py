@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from tests.conftest import Connection
-from tests.web.airflow_server import ROLES, make_server, token_of
+from tests.web.airflow_server import PASSWORD, ROLES, auth_manager, make_server, token_of
 from tools import ROOT
 from tools.screenshots.served import served
 
@@ -34,6 +35,7 @@ def documented() -> dict[tuple[str, str], dict[str, int]]:
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW__CORE__AUTH_MANAGER", auth_manager())
         patch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS", ",".join(f"{role}-ann:{role}" for role in ROLES))
         patch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "False")
         patch.setenv("AIRFLOW__API__SECRET_KEY", "a secret of the tests " * 4)
@@ -82,19 +84,43 @@ def ids(conn: Connection, queue: Callable[..., str]) -> dict[str, int]:
     return {"leased": held[0][0], "dead": held[1][0], "other": held[2][0]}
 
 
-def test_the_page_is_in_the_navigation_and_a_tab_of_what_has_messages(client: Client) -> None:
-    from airflow import plugins_manager
-
-    views, _ = plugins_manager._get_ui_plugins()
+def test_the_page_is_in_the_navigation_and_a_tab_of_what_has_messages(client: Client, address: str) -> None:
+    plugins = client("admin").get(f"{address}/api/v2/plugins").json()["plugins"]
+    views = [view for plugin in plugins for view in plugin["external_views"]]
     ours = {view["destination"]: view["href"] for view in views if view["href"].startswith("/pgqueue/")}
     assert ours.keys() == {"nav", "dag", "dag_run", "task_instance"}
     assert ours["nav"] == "/pgqueue/"
     assert client("nobody").get("/static/queues.svg").status_code == 200
 
 
-def test_nobody_is_sent_to_the_login(client: Client) -> None:
-    page = client("nobody").get("/")
-    assert "/auth/login?next=" in page.text
+@pytest.mark.parametrize("role", ROLES)
+def test_who_may_see_plugins_has_the_page_in_the_navigation(client: Client, address: str, role: str) -> None:
+    # Airflow's interface asks there; FAB's own roles may see plugins from Op up, as the documentation says.
+    least = "op" if "Fab" in auth_manager() else "viewer"
+    sees = ROLES.index(role) >= ROLES.index(least)
+    assert client(role).get(f"{address}/api/v2/plugins").status_code == (200 if sees else 403)
+
+
+@pytest.mark.parametrize("token", [None, "not a login"])
+def test_who_is_not_logged_in_gets_a_link_to_the_login_that_leads_back(
+    client: Client, queue: Callable[..., str], token: str | None
+) -> None:
+    browser, path = client("nobody"), f"/queues/{queue('orders')}?span=week"
+    browser.cookies.update({"_token": token} if token else {})
+    refused = browser.get(path)
+    assert refused.status_code == (403 if token else 401)
+    link = html.unescape(re.findall(r'<a class="button" href="([^"]*)"', refused.text)[0])
+    page = browser.get(httpx.URL(refused.url).join(link), follow_redirects=True)
+    assert page.status_code == 200
+    assert page.url.path.rstrip("/") == "/auth/login"
+    assert page.url.params["next"] == f"/pgqueue{path}"
+    if "FabAuthManager" in auth_manager():
+        form = {"csrf_token": re.findall(r'name="csrf_token"[^>]* value="([^"]+)"', page.text)[0]}
+        form |= {"username": "viewer-ann", "password": PASSWORD}
+        shown = browser.post(page.url, data=form, headers={"Referer": str(page.url)}, follow_redirects=True)
+        assert shown.url == refused.url
+        assert shown.status_code == 200
+        assert "<h1>orders" in shown.text
 
 
 @pytest.mark.parametrize("user", USERS)

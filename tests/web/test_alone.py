@@ -27,7 +27,11 @@ def address(dsn: str) -> Iterator[str]:
 def test_who_has_the_address_sees_the_page_and_nobody_else_does(address: str) -> None:
     with httpx.Client(base_url=address, trust_env=False, follow_redirects=True) as client:
         assert client.get("/").status_code == 401
-        assert client.get("/enter/wrong").status_code == 401
+        wrong = client.get("/enter/wrong")
+        assert wrong.status_code == 401
+        assert "<h1>Log in first</h1>" in wrong.text
+        assert "Open the address that pgqueue web printed" in wrong.text
+        assert "Content-Security-Policy" in wrong.headers
         assert client.get("/enter/the-token").status_code == 200
         assert client.get("/queues/default").status_code == 200
 

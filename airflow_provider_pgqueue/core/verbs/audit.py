@@ -39,6 +39,8 @@ def audit_log(
     since: datetime | None = None,
     until: datetime | None = None,
     max_entries: int = 100,
+    by_user: str | None = None,
+    verb: str | None = None,
 ) -> Statement[list[Row]]:
-    """Return what was done to a queue or to all by hand, newest first."""
+    """Return what was done by hand to a queue or to all, newest first; `by_user` is a user or a login."""
     return Statement("audit_log", dict(locals()), list)

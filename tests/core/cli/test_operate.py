@@ -113,6 +113,25 @@ def test_workers_and_causes_are_shown(pgqueue: Pgqueue, conn: Connection, orders
     assert pgqueue("causes", "--step", "30s").status == 1
 
 
+def test_audit_says_who_did_what_and_is_filtered(pgqueue: Pgqueue, conn: Connection, orders: str) -> None:
+    run(conn, verbs.audited("ann", "pause_queue", {"queue_name": "orders"}))
+    pgqueue("queues", "resume", "orders")
+    pgqueue("queues", "drop", "default", "--yes")
+
+    def actions(*given: str) -> list[str]:
+        return [entry["action"] for entry in pgqueue("audit", *given, "--json").json["entries"]]
+
+    assert actions("orders") == ["resume_queue", "pause_queue", "create_queue"]
+    assert actions("default")[0] == "drop_queue", "a queue that is gone"
+    assert actions("--user", "ann") == ["pause_queue"]
+    assert actions("--user", "postgres", "--action", "pause_queue") == ["pause_queue"], "its login"
+    assert actions("--user", "bob") == actions("--until", "1h") == []
+    assert len(actions("--since", "1h", "-n", "2")) == 2
+    shown = pgqueue("audit", "orders").out.splitlines()
+    assert shown[0].split() == ["at", "user", "login", "action", "queue", "affected", "arguments"]
+    assert shown[2].split()[2:6] == ["ann", "postgres", "pause_queue", "orders"]
+
+
 def test_schedules_are_added_paused_resumed_and_removed(pgqueue: Pgqueue, conn: Connection, orders: str) -> None:
     added = ["schedules", "add", "nightly", "0 3 * * *", "orders", "--message", '{"n": 1.10}', "--headers", '{"a": 1}']
     assert pgqueue(*added, "--json").json == {"schedule_name": "nightly", "added": True}
@@ -253,6 +272,7 @@ WALK: dict[str, list[str]] = {
     "repair": ["orders", "--function", "json:dumps"],
     "dismiss": ["orders", "--reason", "a test", "--yes"],
     "purge": ["orders", "--yes"],
+    "audit": [],
     "schedules": [],
     "schedules add": ["nightly", "@daily", "orders", "--message", "1"],
     "schedules pause": ["daily"],
