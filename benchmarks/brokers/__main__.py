@@ -70,16 +70,15 @@ def redis() -> Iterator[Broker]:
     if program is None:
         raise SetupError("redis-server is not there; on Debian: apt-get install redis-server")
     port = free_port()
-    with _process(program, "--port", str(port), "--bind", "127.0.0.1", "--save", ""):
-        with client.Redis(port=port) as conn:
-            _wait(conn.ping, client.ConnectionError)
-            yield Broker(
-                port,
-                "airflow.providers.redis.triggers.redis_await_message.AwaitMessageTrigger",
-                {"channels": "bench_{}"},
-                ("REDIS_DEFAULT", json.dumps({"conn_type": "redis", "host": "127.0.0.1", "port": port})),
-                lambda number: conn.publish(f"bench_{number}", "1"),
-            )
+    with _process(program, "--port", str(port), "--bind", "127.0.0.1", "--save", ""), client.Redis(port=port) as conn:
+        _wait(conn.ping, client.ConnectionError)
+        yield Broker(
+            port,
+            "airflow.providers.redis.triggers.redis_await_message.AwaitMessageTrigger",
+            {"channels": "bench_{}"},
+            ("REDIS_DEFAULT", json.dumps({"conn_type": "redis", "host": "127.0.0.1", "port": port})),
+            lambda number: conn.publish(f"bench_{number}", "1"),
+        )
 
 
 @contextmanager
