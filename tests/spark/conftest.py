@@ -46,7 +46,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
-    # Its connections say at INFO that they close, after pytest: to the handlers of Airflow, whose stream has ended by then.
+    # Its connections say at INFO that they close, after pytest: to a handler of Airflow, whose stream has ended then.
     logging.getLogger("py4j").setLevel(logging.WARNING)
     yield spark
     spark.stop()
