@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from psycopg import sql
 
 from airflow_provider_pgqueue.core import InvalidArgument, PermissionDenied, QueueNotFound, migrate, run, verbs
 from airflow_provider_pgqueue.core.errors import DispatchNotFound
-from airflow_provider_pgqueue.core.installation import CRON_ROLE, check_owner, grant_group, leave_out_roles
+from airflow_provider_pgqueue.core.installation import CRON_ROLE, check_owner, grant_group, install, leave_out_roles
 from airflow_provider_pgqueue.core.migrations import scripts
 from tests.waiting import until
 from tools import ROOT
@@ -105,12 +106,14 @@ VERBS = {
     "archive_partitions": ("SELECT messages.archive_partitions()", "observer reader pipeline admin"),
     "schedules": ("SELECT messages.schedules()", "observer admin"),
     "traffic_report": ("SELECT messages.traffic_report()", "observer admin"),
+    "queue_overview": ("SELECT FROM messages.queue_overview", "observer admin"),
     "message_overview": ("SELECT FROM messages.message_overview", "observer admin"),
     "dispatch_overview": ("SELECT FROM messages.dispatch_overview", "observer admin"),
     "archive_overview": ("SELECT FROM messages.archive_overview", "observer admin"),
     "result_count": ("SELECT FROM messages.result_count", "observer admin"),
     "health": ("SELECT messages.health()", "observer upkeep admin"),
     "upkeep": ("SELECT messages.upkeep()", "upkeep admin"),
+    "sweep_queues": ("SELECT messages.sweep_queues()", "upkeep admin"),
     "run_schedules": ("SELECT messages.run_schedules()", "upkeep admin"),
     "install_cron": ("SELECT messages.install_cron()", "upkeep admin"),
     "uninstall_cron": ("SELECT messages.uninstall_cron()", "upkeep admin"),
@@ -363,6 +366,7 @@ def names(session: Connection, query: str) -> set[str]:
         "SELECT cause_queue FROM messages.dead_causes()",
         "SELECT queue_name FROM messages.search_archive()",
         "SELECT queue_name FROM messages.message_outcomes(ARRAY[1, 2, 3, 4, 5, 6, 7, 8]) WHERE result <> 'unknown'",
+        "SELECT queue_name FROM messages.queue_overview",
         "SELECT queue_name FROM messages.message_overview",
         "SELECT queue_name FROM messages.archive_overview",
         "SELECT queue_name FROM messages.result_count",
@@ -535,7 +539,7 @@ def test_a_leaky_condition_on_a_view_sees_no_foreign_row(conn: Connection, bob: 
     )
     leaked: list[str] = []
     bob.add_notice_handler(lambda notice: leaked.append(notice.message_primary or ""))
-    for view in ("archive_overview", "message_overview", "result_count"):
+    for view in ("archive_overview", "message_overview", "queue_overview", "result_count"):
         bob.execute(f"SELECT FROM messages.{view} WHERE public.leak(queue_name)".encode())
     assert set(leaked) == {"orders"}
 
@@ -764,7 +768,10 @@ def works(conn: Connection) -> None:
     assert "archived" in run(conn, verbs.upkeep())
 
 
-def test_who_may_not_create_roles_installs_without_them(on_bare: Callable[..., Connection]) -> None:
+def test_who_may_not_create_roles_installs_without_them(
+    on_bare: Callable[..., Connection], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     plain = on_bare("shop", "plain")
     said: list[str] = []
     plain.add_notice_handler(lambda notice: said.append(notice.message_primary or ""))
@@ -777,6 +784,10 @@ def test_who_may_not_create_roles_installs_without_them(on_bare: Callable[..., C
         plain.execute("SELECT messages.grant_queue('default', 'pg_monitor', 'observe')")
     with pytest.raises(PermissionDenied, match="Install as a superuser"):
         check_owner(plain)
+    assert not install(plain)["group_roles"]
+    assert "there are no group roles: role 'plain' may not create them. Install as a superuser" in caplog.text
+    with pytest.raises(PermissionDenied, match=r"permission denied .*Install as the owner of schema messages"):
+        install(on_bare("shop", "stranger"))
     # Grants by hand are what version 0.1 had, and still do.
     guest = on_bare("shop", "guest")
     plain.execute("GRANT USAGE ON SCHEMA messages TO guest; GRANT EXECUTE ON FUNCTION messages.publish TO guest")
