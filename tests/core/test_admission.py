@@ -29,9 +29,7 @@ def forge(conn: Connection, forgery: str) -> None:
 
 
 @pytest.mark.parametrize("who", ["owner", "raw"])
-def test_plain_sql_is_checked_whatever_the_session_sets(
-    conn: Connection, login: Login, queue: Queue, who: str
-) -> None:
+def test_plain_sql_is_checked_whatever_the_session_sets(conn: Connection, login: Login, queue: Queue, who: str) -> None:
     session = conn if who == "owner" else login("forger", "messages_raw")
     for place, forgery in enumerate(FORGERIES):
         orders, narrow = queue(f"orders_{place}", max_body_bytes=100), queue(f"narrow_{place}", max_depth=1)
@@ -69,7 +67,7 @@ def test_a_publisher_is_checked_whatever_it_sets(conn: Connection, login: Login,
             with pytest.raises(psycopg.Error) as refused:
                 publisher.execute(f"SELECT messages.{call}".encode())
             assert refused.value.sqlstate == state
-        publisher.execute(f"SELECT messages.publish_batch('{orders}', '[1, 2, 3]', 7, group_keys => '{{g,g,g}}')".encode())
+        run(publisher, verbs.publish_batch(orders, [1, 2, 3], priority=7, group_keys=["g"] * 3))
         assert [message.body for message in run(conn, verbs.lease(orders, max_messages=10))] == [1]
 
 

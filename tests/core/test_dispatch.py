@@ -246,9 +246,7 @@ def test_whether_a_run_started_is_recorded_once(conn: Connection, queue: Queue) 
         ({"queue_name": "nowhere"}, QueueNotFound),
     ],
 )
-def test_a_bad_argument_is_named(
-    shared: Connection, options: dict[str, Any], error: type[PgQueueError]
-) -> None:
+def test_a_bad_argument_is_named(shared: Connection, options: dict[str, Any], error: type[PgQueueError]) -> None:
     with shared.transaction(force_rollback=True):
         run(shared, verbs.publish("orders", 7))
         with pytest.raises(error), shared.transaction():

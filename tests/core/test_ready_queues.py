@@ -33,9 +33,7 @@ def ready(conn: Connection, **filters: Any) -> ReadyQueue | None:
         ({"topic": "shop.order", "headers": {"k": 1}}, 1),
     ],
 )
-def test_only_what_the_filter_would_lease_is_ready(
-    shared: Connection, filters: dict[str, Any], number: int
-) -> None:
+def test_only_what_the_filter_would_lease_is_ready(shared: Connection, filters: dict[str, Any], number: int) -> None:
     topics = ["shop.order", "shop.mail", "mail", None]
     with shared.transaction(force_rollback=True):
         run(shared, verbs.publish_batch("orders", [1, 2, 3, 4], topics=topics, headers={"k": 1}))

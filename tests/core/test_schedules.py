@@ -115,7 +115,7 @@ def matches(conn: Connection, cron: str, minute: str) -> bool:
     return conn.execute("SELECT messages.cron_matches(%s, %s)", [cron, minute]).fetchone() == (True,)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cron=EXPRESSIONS, start=MINUTES)
 def test_an_expression_comes_when_croniter_says_and_at_no_minute_between(
     conn: Connection, cron: str, start: datetime
