@@ -19,7 +19,7 @@ DECLARE
         ['observer', 'metrics'],
         ['publisher consumer', 'audited'],
         ['observer upkeep', 'health'],
-        ['upkeep', 'upkeep run_schedules install_cron uninstall_cron'],
+        ['upkeep', 'upkeep sweep_queues run_schedules install_cron uninstall_cron'],
         -- messages_pipeline is a member of messages_reader.
         ['observer reader', 'archive_partitions'],
         ['reader', 'archive_log_end split_archive_log'],
@@ -38,7 +38,7 @@ DECLARE
         ['internal', 'make_next_of_missed_groups_ready repair_stuck_groups'],
         ['internal', 'check_policy check_queue check_queue_name raise_unknown_queue delete_queue sample_messages estimate_messages'],
         ['internal', 'run_schedules_at check_schedule raise_unknown_schedule next_cron_tick cron_ticks parse_cron parse_cron_field'],
-        ['internal', 'find_role reads_all_bodies check_access sweep_all sweep_priority sweep sweep_band first_of_band arrange_bands begin_sweep store_sweep_due create_marks renew_marks create_priority_sequences stored_moment store_moment'],
+        ['internal', 'find_role reads_all_bodies check_access sweep_all last_leased sweep_priority sweep sweep_band first_of_band arrange_bands begin_sweep store_sweep_due create_marks renew_marks create_priority_sequences stored_moment store_moment'],
         ['internal', 'delete_expired_records drop_unused_sequences suspend_futile_autovacuum notify_queue_is_filling purge_cron_history'],
         ['internal', 'make_archive_partitions drop_and_record_partition set_archive_begin record_archive_removal'],
         ['internal', 'closed_archive_partition lock_publish_run check_run_begun drop_or_empty_stage insert_staged published_partitions raise_other_partitions traffic_kept_since'],

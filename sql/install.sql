@@ -153,7 +153,9 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 
 -- Upkeep: sweeps, low-water marks, records kept for a limited time
 \ir functions/upkeep/upkeep.sql
+\ir functions/upkeep/sweep_queues.sql
 \ir functions/upkeep/sweep_all.sql
+\ir functions/upkeep/last_leased.sql
 \ir functions/upkeep/sweep_priority.sql
 \ir functions/upkeep/sweep_band.sql
 \ir functions/upkeep/arrange_bands.sql
@@ -304,6 +306,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 
 -- Views, and the function that returns rows of one
 \ir views/session_reach.sql
+\ir views/unswept_priority.sql
 \ir views/message_overview.sql
 \ir views/dispatch_overview.sql
 \ir views/archive_overview.sql

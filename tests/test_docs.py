@@ -24,7 +24,7 @@ _FENCE = re.compile(r"(?:^ *<!-- (?P<mark>[^\n]*) -->\n)?^ *```(?P<language>\w*)
 _LINK = re.compile(r"\[(?P<label>[^\]]+)\]\((?P<target>[^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.M)
 _TEST = re.compile(r"\btest_\w+\b(?!\.py)")
-_STATEMENT = re.compile(r"[^;]+;")
+_STATEMENT = re.compile(r"(?:\$\$.*?\$\$|[^;])+;", re.S)
 
 
 @dataclass(frozen=True)

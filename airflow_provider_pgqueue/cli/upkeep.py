@@ -7,8 +7,7 @@ import click
 from airflow_provider_pgqueue.cli.connection import connected
 from airflow_provider_pgqueue.cli.output import show
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.upkeep import do_upkeep
 
 
 @click.command()
@@ -25,5 +24,5 @@ def upkeep(settings: Settings) -> None:
     the next one ready.
     """
     with connected(settings) as conn:
-        counts = run(conn, verbs.upkeep())
+        counts = do_upkeep(conn)
     show(settings, counts, "did the upkeep: " + ", ".join(f"{key} {value}" for key, value in counts.items()) + ".")

@@ -9,6 +9,7 @@ from airflow.providers.common.compat.sdk import AirflowSkipException
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, text, truth
+from airflow_provider_pgqueue.core.upkeep import do_upkeep
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.task import QueueTask
 from airflow_provider_pgqueue.telemetry import note_status
@@ -61,6 +62,6 @@ class PgQueueUpkeepOperator(QueueTask):
             if self.skip_if_pg_cron and hook.run(verbs.upkeep_mode(), conn=conn) == "pg_cron":
                 raise AirflowSkipException("pg_cron does the upkeep")
             scheduled = hook.run(verbs.run_schedules(), conn=conn)
-            done = hook.run(verbs.upkeep(), conn=conn) | {"scheduled": scheduled}
+            done = do_upkeep(conn) | {"scheduled": scheduled}
         self.log.info("upkeep: %s", done)
         return done

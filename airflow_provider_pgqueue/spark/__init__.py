@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from airflow_provider_pgqueue.spark.jobs.drain.drain import drain
     from airflow_provider_pgqueue.spark.jobs.export.export import export
-    from airflow_provider_pgqueue.spark.jobs.exported.read_export import read_export
+    from airflow_provider_pgqueue.spark.jobs.exported import read_export
     from airflow_provider_pgqueue.spark.jobs.reconcile import reconcile
     from airflow_provider_pgqueue.spark.jobs.repair import repair
     from airflow_provider_pgqueue.spark.jobs.replay import replay
@@ -42,7 +42,7 @@ __all__ = ["drain", "export", "read_export", "reconcile", "register", "repair", 
 _HOMES: Final = {
     "drain": "drain.drain",
     "export": "export.export",
-    "read_export": "exported.read_export",
+    "read_export": "exported",
     "reconcile": "reconcile",
     "repair": "repair",
     "replay": "replay",

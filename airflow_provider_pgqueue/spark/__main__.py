@@ -1,59 +1,189 @@
-"""The pipelines from a shell: `python -m airflow_provider_pgqueue.spark drain …`, or this file for spark-submit."""
+"""The pipelines from a shell: `python -m airflow_provider_pgqueue.spark drain …`, or this file for spark-submit.
+
+The words of the signature of a job are the options of its command, and its docstring is the help.
+"""
 
 from __future__ import annotations
 
+import inspect
 import logging
+import os
+import re
 import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final, NoReturn
+from types import NoneType
+from typing import Any, Final, Literal, NoReturn
 
 # spark-submit starts this file by its path: its neighbours must not pass for modules of the same name.
 sys.path[:] = [path for path in sys.path if path != str(Path(__file__).parent)]
 
 import click  # noqa: E402
+from pyspark.sql import SparkSession  # noqa: E402
+from pyspark.sql.utils import is_remote  # noqa: E402
 
 from airflow_provider_pgqueue import __version__, spark  # noqa: E402
+from airflow_provider_pgqueue.core.duration import parse_duration  # noqa: E402
 from airflow_provider_pgqueue.core.errors import PgQueueError  # noqa: E402
-from airflow_provider_pgqueue.spark.failure import raised_in_spark  # noqa: E402
-from airflow_provider_pgqueue.spark.jobs.command import NO_DSN, REFUSED_DSN, command  # noqa: E402
+from airflow_provider_pgqueue.spark.database import Database  # noqa: E402
+from airflow_provider_pgqueue.spark.jobs.job import Summary, as_line, raised_in_spark  # noqa: E402
 
-PIPELINES: Final = {
-    "drain": "Lease, handle and archive a large backlog in parallel.",
-    "export": "Write closed partitions of the archive as Parquet, verify them, drop them if wanted.",
-    "repair": "Repair dead messages with a function and publish them again.",
-    "triage": "Find out what messages died of: a table of causes, and if wanted a page with plots.",
-    "replay": "Publish finished messages again.",
-    "reconcile": "Compare what was to be published with what is archived and with a business table.",
-    "rollup": "Count arrivals, results and times by minute, hour and day, into messages.traffic.",
+PIPELINES: Final = ("drain", "export", "repair", "triage", "replay", "reconcile", "rollup")
+_SUMMARY_FILE: Final = "PGQUEUE_SUMMARY"
+_NO_DSN: Final = (
+    "A connection string on a command line can be read by everybody on the machine, and Spark keeps the command line "
+    "in its event log. Set PGQUEUE_DSN, or PGSERVICE, PGHOST, PGPASSFILE, … where the driver starts."
+)
+# What these mean in every job.
+_SHARED: Final = {
+    "run_id": "A run that finished under this name is not done again. Default: a new name.",
+    "parallelism": "How many tasks talk to PostgreSQL at once. Default: 8.",
 }
+_SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_PARAM: Final = re.compile(r"^:(?:param|raises) (\w+): (.*(?:\n(?!:).+)*)", re.M)
+_UNITS: Final = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
 
-class Pipelines(click.Group):
-    """The pipelines, each loaded when it is called."""
+def command(job: Callable[..., Summary]) -> click.Command:
+    """Return the command of a job.
 
-    def list_commands(self, context: click.Context) -> list[str]:
-        """Return the names, as the help lists them."""
-        return list(PIPELINES)
+    Each argument is an option, `run_id` is `--run-id`, but for `spark` and `dsn`: the session is made once the options
+    are valid and stopped at the end, and there is no connection string on a command line. What takes several values
+    may be repeated. The summary is printed on standard output, and written to the file that `PGQUEUE_SUMMARY` names.
+    """
+    hints, texts = typing.get_type_hints(job), _texts(job)
+    arguments = [each for each in inspect.signature(job).parameters.values() if each.name not in ("spark", "dsn")]
+    options: list[click.Parameter] = [_option(each, hints[each.name], texts) for each in arguments]
 
-    def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        """Return the command of that name, made of the function of that name."""
-        return command(getattr(spark, name)) if name in PIPELINES else None
+    @click.pass_context
+    def callback(context: click.Context, /, **given: Any) -> None:
+        Database()  # refuses a connection string that cannot be read before Java starts
+        spark = _session(context)
+        try:
+            line = as_line(job(spark, **given))
+            click.echo(line)
+            if path := os.environ.get(_SUMMARY_FILE):
+                Path(path).write_text(line)
+        finally:
+            spark.stop()
 
-    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the pipelines without loading them."""
-        with formatter.section("Pipelines"):
-            formatter.write_dl(list(PIPELINES.items()))
+    short = texts[""].partition("\n")[0]
+    given = [*options, _REFUSED_DSN]
+    return click.Command(job.__name__, params=given, callback=callback, help=texts[""], short_help=short)
+
+
+def _texts(job: Callable[..., Summary]) -> Mapping[str, str]:
+    """Return the help of each argument, and under the empty name that of the job."""
+    doc = inspect.getdoc(job) or ""
+    found = {name: " ".join(text.split()) for name, text in _PARAM.findall(doc)}
+    return {**_SHARED, **found, "": doc.partition("\n:")[0]}
+
+
+def _option(argument: inspect.Parameter, hint: Any, texts: Mapping[str, str]) -> click.Option:
+    alternatives = (hint,) if typing.get_origin(hint) is Literal else typing.get_args(hint) or (hint,)
+    kinds = [kind for kind in alternatives if kind is not NoneType]
+    default = argument.default
+    required = default is argument.empty
+    several = typing.get_origin(hint) is Sequence
+    help_ = " ".join(filter(None, [texts.get(argument.name), "May be repeated." if several else None]))
+    given: dict[str, Any] = {"help": help_, "required": required, "multiple": several}
+    if not (required or default is None or several):
+        given |= {"default": _text(default), "show_default": True}
+    if hint is bool:
+        given |= {"is_flag": True, "show_default": False}
+    else:
+        given["type"] = _type(kinds, default)
+    if any(typing.get_origin(kind) is Callable for kind in kinds):
+        given["metavar"] = "MODULE:FUNCTION"
+    return click.Option([f"--{argument.name.rstrip('_').replace('_', '-')}", argument.name], **given)
+
+
+def _type(kinds: list[Any], default: Any) -> Any:
+    if typing.get_origin(kinds[0]) is Literal:
+        return click.Choice(typing.get_args(kinds[0]))
+    if int in kinds:
+        return click.IntRange(0 if default == 0 else 1)
+    return next((_TYPES[kind] for kind in kinds if kind in _TYPES), str)
+
+
+def _text(default: Any) -> Any:
+    if not isinstance(default, timedelta):
+        return default
+    seconds = round(default.total_seconds())
+    return next(f"{seconds // size}{unit}" for unit, size in _UNITS if seconds % size == 0) if seconds else "0"
+
+
+class _Duration(click.ParamType[timedelta]):
+    """`90s`, `10m`, `1h30m`."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        try:
+            return parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _Moment(click.ParamType[datetime]):
+    """`2026-01-31T08:00Z`."""
+
+    name = "moment"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        try:
+            found = datetime.fromisoformat(value)
+        except ValueError:
+            found = None
+        if found is None or found.tzinfo is None:
+            self.fail(f"{value!r} is not a moment with its zone. Write 2026-01-31T08:00Z or …+01:00.", param, ctx)
+        return found
+
+
+_TYPES: Final[Mapping[Any, Any]] = {float: click.FloatRange(0), timedelta: _Duration(), datetime: _Moment()}
+
+
+def _refuse(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value is not None:
+        raise click.UsageError(f"--dsn is refused on purpose. {_NO_DSN}")
+
+
+_REFUSED_DSN: Final = click.Option(["--dsn"], hidden=True, expose_value=False, is_eager=True, callback=_refuse)
+
+
+def _session(context: click.Context) -> SparkSession:
+    """Return a session on `--master`, by default on what spark-submit says, else on this machine."""
+    builder = SparkSession.builder.appName(f"pgqueue {context.info_name}")
+    master = (context.obj or {}).get("master")
+    spark = (builder.master(master) if master else builder).getOrCreate()
+    shuffle_locally(spark)
+    # PySpark's own handler cancels the tasks before a job can let them finish what they have in hand.
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return spark
+
+
+def shuffle_locally(spark: SparkSession) -> None:
+    """Let a local Spark shuffle into twice as many parts as it has cores, at least 8, unless somebody said how many.
+
+    Its own 200 are for clusters: of thousands of rows they make a thousand tasks that are almost empty.
+    """
+    if is_remote() or not (spark.sparkContext.master or "").startswith("local"):
+        return
+    if not spark.sparkContext.getConf().contains(_SHUFFLE_PARTITIONS):
+        spark.conf.set(_SHUFFLE_PARTITIONS, max(8, 2 * spark.sparkContext.defaultParallelism))
 
 
 @click.group(
-    cls=Pipelines,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="The data pipelines of the queue, on Spark. The summary is one line of JSON on standard output; what happens "
     "meanwhile goes to standard error. Exit status: 0 done, 1 error, 2 wrong usage, 130 or 143 stopped by a signal.\n\n"
-    f"There is no --dsn, on purpose. {NO_DSN}",
+    f"There is no --dsn, on purpose. {_NO_DSN}",
 )
 @click.option("--master", help="Spark's master URL. Default: what spark-submit says, else local[*].")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
@@ -64,7 +194,9 @@ def program(context: click.Context, master: str | None, debug: bool) -> None:
     context.obj.update(master=master, debug=debug)
 
 
-program.params.append(REFUSED_DSN)
+program.params.append(_REFUSED_DSN)
+for _name in PIPELINES:
+    program.add_command(command(getattr(spark, _name)))
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

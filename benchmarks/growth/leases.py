@@ -10,6 +10,7 @@ from functools import partial
 from time import monotonic, sleep
 from typing import Final
 
+from airflow_provider_pgqueue.core.upkeep import do_upkeep
 from benchmarks.bench import Bench, case
 from benchmarks.curve import Curve
 from benchmarks.growth.sample import GROUP, prepared
@@ -60,7 +61,7 @@ def expired(bench: Bench) -> list[Line]:
     each = {size: [one.microseconds for one in all_] for size, all_ in found.items()}
     longest = {size: [one.longest for one in all_] for size, all_ in found.items()}
     bench.curves.append(
-        Curve("growth-expired", "leases that expire at once", "µs per message", {"upkeep()": each}, limit=20)
+        Curve("growth-expired", "leases that expire at once", "µs per message", {"upkeep": each}, limit=20)
     )
     first, last = sizes[0], sizes[-1]
     name = f"{last:,} leases expire at once"
@@ -91,7 +92,7 @@ def _sweep(bench: Bench, database: str, conn: Connection, messages: int) -> Swep
     _wait_until(until)
     with _consumer(bench, database) as waits:
         started = monotonic()
-        conn.execute("SELECT messages.upkeep()")
+        do_upkeep(conn)
         seconds = monotonic() - started
         left = scalar(conn, _EXPIRED)
     return Swept(messages, seconds, left, waits)

@@ -2,7 +2,10 @@ CREATE OR REPLACE FUNCTION messages.install_cron(run_as text DEFAULT NULL) RETUR
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = on
 AS $$
 DECLARE
-    home text := current_database();
+    home   text := current_database();
+    -- One statement, or pg_cron would run it in a single transaction.
+    upkeep CONSTANT text := 'DO $upkeep$ DECLARE s record; BEGIN s := messages.sweep_queues(); WHILE s.queue_name IS NOT NULL LOOP COMMIT; '
+        's := messages.sweep_queues(s.queue_name, s.priority, s.above, s.below, s.lowest); END LOOP; COMMIT; PERFORM messages.upkeep(); END $upkeep$';
 BEGIN
     IF to_regnamespace('cron') IS NULL THEN
         BEGIN
@@ -18,7 +21,7 @@ BEGIN
     ELSIF home <> current_database() THEN
         RAISE EXCEPTION 'pg_cron lives in database %, not in %', quote_literal(home), quote_literal(current_database())
             USING ERRCODE = 'PQ006',
-            HINT = format('Run there, for a login that is a member of messages_upkeep: SELECT cron.schedule_in_database(''messages:upkeep'', ''* * * * *'', ''SELECT messages.upkeep()'', %1$L, ''messages_cron''), cron.schedule_in_database(''messages:schedules'', ''* * * * *'', ''SELECT messages.run_schedules()'', %1$L, ''messages_cron''); or let Airflow do the upkeep.', current_database());
+            HINT = format('Run there, for a login that is a member of messages_upkeep: SELECT cron.schedule_in_database(''messages:upkeep'', ''* * * * *'', %2$L, %1$L, ''messages_cron''), cron.schedule_in_database(''messages:schedules'', ''* * * * *'', ''SELECT messages.run_schedules()'', %1$L, ''messages_cron''); or let Airflow do the upkeep.', current_database(), upkeep);
     END IF;
     -- Members of messages_owner may replace the functions: in a job of a superuser that would be a way to all of the server.
     IF install_cron.run_as IS NULL AND (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
@@ -39,13 +42,13 @@ BEGIN
     -- pg_cron lets everybody call the one, and superusers the other.
     EXECUTE CASE WHEN install_cron.run_as <> current_user
         THEN $jobs$
-            SELECT cron.schedule_in_database('messages:upkeep', '* * * * *', 'SELECT messages.upkeep()', current_database(), $1),
+            SELECT cron.schedule_in_database('messages:upkeep', '* * * * *', $2, current_database(), $1),
                    cron.schedule_in_database('messages:schedules', '* * * * *', 'SELECT messages.run_schedules()', current_database(), $1)
             $jobs$
         ELSE $jobs$
-            SELECT cron.schedule('messages:upkeep', '* * * * *', 'SELECT messages.upkeep()'),
+            SELECT cron.schedule('messages:upkeep', '* * * * *', $2),
                    cron.schedule('messages:schedules', '* * * * *', 'SELECT messages.run_schedules()')
-            $jobs$ END USING install_cron.run_as;
+            $jobs$ END USING install_cron.run_as, upkeep;
     RETURN 'messages:upkeep';
 END $$;
 COMMENT ON FUNCTION messages.install_cron(text) IS

@@ -12,11 +12,11 @@ BEGIN
     IF NOT EXISTS (SELECT FROM pg_policy WHERE polrelid = to_regclass('cron.job') AND polname = 'messages_owner') THEN
         EXECUTE $policy$
             CREATE POLICY messages_owner ON cron.job FOR SELECT TO messages_owner
-                USING (jobname LIKE 'messages:%' OR command LIKE 'SELECT messages.%')
+                USING (jobname LIKE 'messages:%' OR command LIKE 'SELECT messages.%' OR command LIKE 'DO $upkeep$ %')
         $policy$;
         EXECUTE $policy$
             CREATE POLICY messages_owner ON cron.job_run_details TO messages_owner
-                USING (database = current_database() AND command LIKE 'SELECT messages.%')
+                USING (database = current_database() AND (command LIKE 'SELECT messages.%' OR command LIKE 'DO $upkeep$ %'))
         $policy$;
     END IF;
     RETURN true;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from psycopg import sql
 
 from airflow_provider_pgqueue.core import InvalidArgument, PermissionDenied, QueueNotFound, migrate, run, verbs
 from airflow_provider_pgqueue.core.errors import DispatchNotFound
-from airflow_provider_pgqueue.core.installation import CRON_ROLE, check_owner, grant_group, leave_out_roles
+from airflow_provider_pgqueue.core.installation import CRON_ROLE, check_owner, grant_group, install, leave_out_roles
 from airflow_provider_pgqueue.core.migrations import scripts
 from tests.waiting import until
 from tools import ROOT
@@ -111,6 +112,7 @@ VERBS = {
     "result_count": ("SELECT FROM messages.result_count", "observer admin"),
     "health": ("SELECT messages.health()", "observer upkeep admin"),
     "upkeep": ("SELECT messages.upkeep()", "upkeep admin"),
+    "sweep_queues": ("SELECT messages.sweep_queues()", "upkeep admin"),
     "run_schedules": ("SELECT messages.run_schedules()", "upkeep admin"),
     "install_cron": ("SELECT messages.install_cron()", "upkeep admin"),
     "uninstall_cron": ("SELECT messages.uninstall_cron()", "upkeep admin"),
@@ -755,7 +757,10 @@ def works(conn: Connection) -> None:
     assert "archived" in run(conn, verbs.upkeep())
 
 
-def test_who_may_not_create_roles_installs_without_them(on_bare: Callable[..., Connection]) -> None:
+def test_who_may_not_create_roles_installs_without_them(
+    on_bare: Callable[..., Connection], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     plain = on_bare("shop", "plain")
     said: list[str] = []
     plain.add_notice_handler(lambda notice: said.append(notice.message_primary or ""))
@@ -768,6 +773,10 @@ def test_who_may_not_create_roles_installs_without_them(on_bare: Callable[..., C
         plain.execute("SELECT messages.grant_queue('default', 'pg_monitor', 'observe')")
     with pytest.raises(PermissionDenied, match="Install as a superuser"):
         check_owner(plain)
+    assert not install(plain)["group_roles"]
+    assert "there are no group roles: role 'plain' may not create them. Install as a superuser" in caplog.text
+    with pytest.raises(PermissionDenied, match=r"permission denied .*Install as the owner of schema messages"):
+        install(on_bare("shop", "stranger"))
     # Grants by hand are what version 0.1 had, and still do.
     guest = on_bare("shop", "guest")
     plain.execute("GRANT USAGE ON SCHEMA messages TO guest; GRANT EXECUTE ON FUNCTION messages.publish TO guest")

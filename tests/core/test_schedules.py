@@ -625,10 +625,16 @@ def test_install_cron_gives_the_schedules_to_pg_cron(cron_dsn: str) -> None:
         run(conn, verbs.install_cron(CRON_ROLE))
         run(conn, verbs.install_cron(CRON_ROLE))
         jobs = dict(conn.execute("SELECT jobname, command FROM cron.job WHERE schedule = '* * * * *'").fetchall())
-        assert jobs == {
-            "messages:upkeep": "SELECT messages.upkeep()",
-            "messages:schedules": "SELECT messages.run_schedules()",
-        }
+        assert set(jobs) == {"messages:upkeep", "messages:schedules"}
+        conn.execute("SELECT cron.alter_job(jobid, active => false) FROM cron.job")
+        conn.execute("SELECT messages.publish_batch('default', (SELECT jsonb_agg(n) FROM generate_series(1, 6000) n))")
+        conn.execute("UPDATE messages.message SET lock_expires_at = now() - interval '1 s'")
+        assert conn.execute(jobs["messages:upkeep"].encode()).rowcount == -1
+        (leased, steps) = conn.execute(
+            "SELECT count(lock_expires_at), count(DISTINCT xmin::text) FROM messages.message"
+        ).fetchone() or (0, 0)
+        assert (leased, steps) == (0, 2)
+        conn.execute("DELETE FROM messages.message")
         run(conn, verbs.schedule("s", "* * * * *", "default", 1))
         settle(conn, datetime.now(UTC) - DAY)
         assert conn.execute(jobs["messages:schedules"].encode()).fetchone() == (1,)

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.core.upkeep import do_upkeep
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -92,3 +93,99 @@ def test_an_upkeep_ends_a_pause_of_notifications_that_a_clock_which_went_back_ma
     listening.execute("LISTEN new_message")
     run(conn, verbs.publish("orders", 1))
     assert [notify.channel for notify in listening.notifies(timeout=30, stop_after=1)] == ["new_message"]
+
+
+# In short transactions ------------------------------------------------------------------------------------------------
+
+ENDED = """UPDATE messages.message
+             SET lock_expires_at = now() - interval '1 s', lock_token = gen_random_uuid(), attempts = {}"""
+LEFT = """SELECT count(*) FROM messages.message
+           WHERE coalesce(lock_expires_at, expires_at) <= now() OR lock_expires_at IS NULL AND lock_token IS NOT NULL"""
+
+
+def all_ended(conn: Connection, name: str, *, attempts: str = "1", priorities: tuple[int, ...] = (0,)) -> int:
+    """Add 6,000 messages of each priority to a queue; all leases of all queues have ended."""
+    for priority in priorities:
+        conn.execute(
+            "SELECT messages.publish_batch(%s, (SELECT jsonb_agg(n) FROM generate_series(1, 6000) n), priority => %s)",
+            [name, priority],
+        )
+    conn.execute(ENDED.format(attempts).encode())
+    return 6000 * len(priorities)
+
+
+@pytest.mark.parametrize(("attempts", "key"), [("1", "freed"), ("5", "archived")])
+def test_an_upkeep_ends_leases_in_transactions_of_five_thousand(
+    conn: Connection, queue: Queue, attempts: str, key: str
+) -> None:
+    queue("later")
+    number = all_ended(conn, queue("orders"), attempts=attempts, priorities=(3, 0))
+    all_ended(conn, "later", attempts=attempts)
+    assert do_upkeep(conn)[key] == number + 6000
+    assert conn.execute(LEFT).fetchone() == (0,)
+    each = conn.execute(
+        "SELECT count(*) FROM (SELECT xmin FROM messages.message UNION ALL SELECT xmin FROM messages.message_archive) m"
+        " GROUP BY xmin"
+    ).fetchall()
+    assert sum(count for (count,) in each) == number + 6000
+    assert max(count for (count,) in each) <= 5000
+
+
+def test_what_a_step_of_the_upkeep_freed_is_leased_before_the_next(
+    conn: Connection, connect: Callable[..., Connection], queue: Queue
+) -> None:
+    all_ended(conn, queue("orders"))
+    (first,) = conn.execute("SELECT min(id) FROM messages.message").fetchone() or (0,)
+    # A consumer that looked before the commit has moved the mark beyond all of it.
+    place = run(conn, verbs.sweep_queues())
+    assert (place.pop("freed"), place.pop("archived")) == (5000, 0)
+    conn.execute("SELECT messages.store_moment(low_water, now()) FROM messages.queue_priority")
+    conn.execute("SELECT messages.store_moment(sweep_due, now() + interval '0.9 s') FROM messages.queue_priority")
+    rest = run(conn, verbs.sweep_queues(**place))
+    assert (rest["queue_name"], rest["freed"]) == (None, 1000)
+    assert [message.id for message in run(connect(), verbs.lease("orders"))] == [first]
+
+
+def test_a_step_of_the_upkeep_that_rolls_back_changes_nothing(conn: Connection, queue: Queue) -> None:
+    number = all_ended(conn, queue("orders"))
+    with conn.transaction(force_rollback=True):
+        assert run(conn, verbs.sweep_queues())["freed"] == 5000
+    assert conn.execute(LEFT).fetchone() == (number,)
+    assert do_upkeep(conn)["freed"] == number
+    assert conn.execute(LEFT).fetchone() == (0,)
+
+
+def test_an_upkeep_begins_nothing_beside_another_one(
+    conn: Connection, connect: Callable[..., Connection], queue: Queue
+) -> None:
+    number = all_ended(conn, queue("orders"))
+    other = connect(autocommit=False)
+    other.execute("SELECT messages.sweep_queues()")
+    assert do_upkeep(conn) == {"skipped": "another upkeep is running", "freed": 0, "archived": 0}
+    other.commit()
+    assert do_upkeep(conn)["freed"] == number - 5000
+
+
+def test_steps_of_two_upkeeps_in_turns_leave_nothing(
+    conn: Connection, connect: Callable[..., Connection], queue: Queue
+) -> None:
+    number = all_ended(conn, queue("orders"), priorities=(2, 1, 0))
+    other, freed = connect(), 0
+    places: dict[Connection, dict[str, Any]] = {conn: {}, other: {}}
+    while places:
+        for session in list(places):
+            place = run(session, verbs.sweep_queues(**places[session]))
+            freed += place.pop("freed")
+            place.pop("archived")
+            places[session] = place
+            if place["queue_name"] is None:
+                del places[session]
+    assert freed == number
+    assert conn.execute(LEFT).fetchone() == (0,)
+
+
+def test_what_lies_before_1970_is_left_to_the_last_step(conn: Connection, queue: Queue) -> None:
+    number = all_ended(conn, queue("orders"))
+    conn.execute("UPDATE messages.message SET visible_at = '1960-01-01'")
+    assert do_upkeep(conn)["freed"] == number
+    assert conn.execute(LEFT).fetchone() == (0,)

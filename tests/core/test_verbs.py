@@ -93,7 +93,7 @@ def public_functions(conn: Connection) -> dict[str, set[str]]:
     query = """
         SELECT proname, ARRAY(
                    SELECT name FROM unnest(proargnames, coalesce(proargmodes, array_fill('i'::"char", ARRAY[pronargs])))
-                                    AS argument (name, mode) WHERE mode = 'i')
+                                    AS argument (name, mode) WHERE mode IN ('i', 'b'))
           FROM pg_proc
          WHERE pronamespace = 'messages'::regnamespace AND has_function_privilege('messages_admin', oid, 'EXECUTE')
     """

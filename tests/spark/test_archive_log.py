@@ -25,7 +25,7 @@ from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source import log_end
 from airflow_provider_pgqueue.spark.source.archive_log import ArchiveLog
 from airflow_provider_pgqueue.spark.source.log_end import Stretch
-from airflow_provider_pgqueue.spark.source.schema import ARCHIVE, spark_schema
+from airflow_provider_pgqueue.spark.source.tables import ARCHIVE, spark_schema
 from tests.core.test_roles import logins
 from tests.spark.foreigners import let_foreigners_pass
 from tests.spark.test_export import make_partition

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue import spark as face
 from airflow_provider_pgqueue.spark import __main__ as command_line
-from airflow_provider_pgqueue.spark.jobs.command import command, shuffle_locally
+from airflow_provider_pgqueue.spark.__main__ import command, shuffle_locally
 
 JOBS = tuple(getattr(face, name) for name in command_line.PIPELINES)
 # What each job has.
@@ -58,7 +58,10 @@ def test_the_help_of_a_pipeline_says_all_its_words_but_the_connection(
     words = arguments(getattr(face, name)).keys() - {"spark", "dsn"}
     assert all(f"--{word.rstrip('_').replace('_', '-')} " in help_ for word in words)
     assert "--dsn" not in help_
-    assert command_line.PIPELINES[name] in " ".join(help_.split())
+    first = str(inspect.getdoc(getattr(face, name))).partition("\n")[0]
+    assert first in " ".join(help_.split())
+    assert command_line.run(["--help"]) == 0
+    assert f"{name} {first}" in " ".join(capsys.readouterr().out.split())
     described = [option for option in command(getattr(face, name)).params if isinstance(option, click.Option)]
     assert all(option.help or option.hidden for option in described)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +37,20 @@ from airflow_provider_pgqueue.core.errors import (
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark import export
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.export import exporter, partition
-from airflow_provider_pgqueue.spark.jobs.export.chunk import checksum_of_file
-from airflow_provider_pgqueue.spark.jobs.export.export import _Export
-from airflow_provider_pgqueue.spark.jobs.export.exporter import Exporter
-from airflow_provider_pgqueue.spark.jobs.exported.manifest import File, Manifest, staging_folder
-from airflow_provider_pgqueue.spark.jobs.exported.read_export import export_files, read_export
-from airflow_provider_pgqueue.spark.jobs.exported.target import open_target, remove_file, shown
+from airflow_provider_pgqueue.spark.jobs.export import export as exporter
+from airflow_provider_pgqueue.spark.jobs.export import partition
+from airflow_provider_pgqueue.spark.jobs.export.chunk import checksum_of
+from airflow_provider_pgqueue.spark.jobs.export.export import Exporter
+from airflow_provider_pgqueue.spark.jobs.exported import (
+    File,
+    Manifest,
+    export_files,
+    open_target,
+    read_export,
+    remove_file,
+    shown,
+    staging_folder,
+)
 from tests.test_docs import of_page
 from tests.waiting import until
 from tools.partitions import make_empty_partition
@@ -128,7 +135,7 @@ def read_back(target: Path, name: str) -> str:
     """Return the manifest with the md5 of what each file has now."""
     folder = open_target(str(target))
     manifest = Manifest.from_json(manifest_of(target, name))
-    return manifest.with_checksums([checksum_of_file(folder, file.path) for file in manifest.files])
+    return manifest.with_checksums([str(checksum_of(folder, file.path)) for file in manifest.files])
 
 
 def drop(conn: Connection, name: str, manifest: str) -> int:
@@ -420,9 +427,9 @@ def test_a_path_that_leads_out_of_the_target_is_refused(tmp_path: Path, path: st
     with pytest.raises(InvalidArgument, match="leads out of the target"):
         remove_file(open_target(str(tmp_path / "target")), path)
     assert kept.exists()
-    named = {"chunk": 0, "path": path, "queue_name": "orders", "result": "success", "date": "2026-01-01"}
+    given = {"queue_name": "orders", "result": "success", "date": date(2026, 1, 1), "rows": 1, "bytes": 1}
     with pytest.raises(ValueError, match="leads out of the target"):
-        File.from_json(named | {"rows": 1, "bytes": 1})
+        File(chunk=0, path=path, **given)
 
 
 @pytest.mark.parametrize("partition", [".", "..", "../..", "/"])
@@ -653,7 +660,7 @@ def test_a_partition_that_retention_drops_before_its_export_is_left_out_unless_i
     conn: Connection, do: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone, own = make_partition(conn, 41, 10), make_partition(conn, 40, 10)
-    after(monkeypatch, _Export, "_names", lambda: change(conn, gone, "DROP TABLE IF EXISTS {}"))
+    after(monkeypatch, Exporter, "_names", lambda: change(conn, gone, "DROP TABLE IF EXISTS {}"))
     assert do()["exported"] == [own]
     make_partition(conn, 41, 10)
     with pytest.raises(InvalidArgument, match=f"archive partition '{gone}' was dropped by somebody else"):

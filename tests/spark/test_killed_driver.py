@@ -119,7 +119,7 @@ Path(FOLDER, "summary.part").write_text(json.dumps(summary))
 Path(FOLDER, "summary.part").rename(Path(FOLDER, "summary"))
 """,
     "shuffle": """
-from airflow_provider_pgqueue.spark.jobs.command import shuffle_locally
+from airflow_provider_pgqueue.spark.__main__ import shuffle_locally
 shuffle_locally(spark)
 Path(FOLDER, spark.conf.get("spark.sql.shuffle.partitions")).touch()
 """,
@@ -127,8 +127,8 @@ Path(FOLDER, spark.conf.get("spark.sql.shuffle.partitions")).touch()
     "export": """
 import os, shutil
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.export import export as job, exporter
-from airflow_provider_pgqueue.spark.jobs.exported import manifest, target as files
+from airflow_provider_pgqueue.spark.jobs import exported as files
+from airflow_provider_pgqueue.spark.jobs.export import export as job
 
 target, moments = FOLDER + "/target", []
 
@@ -144,7 +144,7 @@ def after_a_copy(act):
 
 for name in ("move", "remove_file", "remove_folder"):
     act = after_a_copy(getattr(files, name))
-    for module in (files, manifest, exporter, job):
+    for module in (files, job):
         if hasattr(module, name):
             setattr(module, name, act)
 

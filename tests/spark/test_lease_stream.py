@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError, QueueNotFound
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.leases import ArchiveSink, LeaseStream
-from airflow_provider_pgqueue.spark.source.schema import LEASED, spark_schema
+from airflow_provider_pgqueue.spark.source.tables import LEASED, spark_schema
 from tests.core.test_roles import logins
 
 Connection = psycopg.Connection[Any]

@@ -23,9 +23,9 @@ from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, Per
 from airflow_provider_pgqueue.core.errors import InvalidQueueName, SchemaMissing, SchemaTooOld
 from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.source.read import Range, RangeReader
-from airflow_provider_pgqueue.spark.source.schema import spark_schema
-from airflow_provider_pgqueue.spark.source.selection import OPTIONS, columns
+from airflow_provider_pgqueue.spark.source.options import names
+from airflow_provider_pgqueue.spark.source.read import OPTIONS, Range, RangeReader
+from airflow_provider_pgqueue.spark.source.tables import spark_schema, table_of
 from tests.waiting import until
 from tools import ROOT
 
@@ -73,7 +73,7 @@ def named(options: dict[str, Any]) -> dict[str, str]:
 def reader(dsn: str, **options: Any) -> RangeReader:
     """A reader without Spark, as the driver and an executor have it."""
     given = named(options)
-    return RangeReader(Database(dsn), given, spark_schema(columns(given)))
+    return RangeReader(Database(dsn), given, spark_schema(table_of(given).select(names(given, "columns"))))
 
 
 def ids_in(reader: RangeReader, ranges: list[Any]) -> list[int]:
@@ -623,7 +623,7 @@ def test_a_large_range_streams_through_little_memory(dsn: str, conn: Connection)
 import resource, sys
 from tests.spark.test_reader import Range, reader
 reading = reader(sys.argv[1], columns="message")
-whole = Range((reading.selection.statement().as_string(None),), 0)
+whole = Range((reading.statement(),), 0)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 size = sum(batch.nbytes for batch in reading.read(whole))
 print(size // 2**20, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 2**10)

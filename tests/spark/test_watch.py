@@ -16,9 +16,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.spark import export, reconcile, replay, rollup, triage
-from airflow_provider_pgqueue.spark.jobs import tasks
+from airflow_provider_pgqueue.spark.jobs import job
 from airflow_provider_pgqueue.spark.jobs.export import partition
-from airflow_provider_pgqueue.spark.jobs.tasks import watching, watching_tasks
+from airflow_provider_pgqueue.spark.jobs.job import watching, watching_tasks
 from tests.spark.test_export import make_partition
 from tests.waiting import until
 
@@ -94,7 +94,7 @@ def test_a_pipeline_says_how_far_it_is(
 ) -> None:
     queue("orders")
     make_partition(conn, 40, 50)
-    monkeypatch.setattr(tasks, "EVERY", 0.02)
+    monkeypatch.setattr(job, "EVERY", 0.02)
     with caplog.at_level(logging.INFO):
         pipeline(spark, run_id="night", dsn=dsn, **options)
     assert all(any(re.fullmatch(line, message) for message in caplog.messages) for line in lines), caplog.messages
@@ -110,7 +110,7 @@ def test_an_export_counts_the_parts_that_are_in_files(
 ) -> None:
     name = make_partition(conn, 40, 3000)
     monkeypatch.setattr(partition, "_ROWS_IN_CHUNK", 100)
-    monkeypatch.setattr(tasks, "EVERY", 0.02)
+    monkeypatch.setattr(job, "EVERY", 0.02)
     with caplog.at_level(logging.INFO):
         export(session, target=str(tmp_path), dsn=dsn, drop=True)
     found = [re.fullmatch(rf"partition {name}: (\d+) of (\d+) parts in files, .* MB", line) for line in caplog.messages]

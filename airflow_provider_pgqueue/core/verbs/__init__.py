@@ -146,6 +146,7 @@ from airflow_provider_pgqueue.core.verbs.traffic import (
 )
 from airflow_provider_pgqueue.core.verbs.upkeep import (
     install_cron,
+    sweep_queues,
     uninstall_cron,
     upkeep,
     upkeep_mode,
@@ -251,6 +252,7 @@ __all__ = [
     "stage_publish",
     "start_dispatch",
     "status",
+    "sweep_queues",
     "traffic_report",
     "traffic_windows",
     "triage_causes",

@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
-from airflow_provider_pgqueue.core.client import Statement, one
+from airflow_provider_pgqueue.core.client import Statement, one, only_row
+
+
+def sweep_queues(
+    queue_name: str | None = None,
+    priority: int | None = None,
+    above: datetime | None = None,
+    below: datetime | None = None,
+    lowest: datetime | None = None,
+) -> Statement[dict[str, Any]]:
+    """End at most 5,000 expired leases; return `freed`, `archived`, and the arguments of the next call.
+
+    Their `queue_name` is None when nothing is left. Each call belongs in a transaction of its own, as in
+    `core.upkeep.do_upkeep`.
+    """
+    return Statement("sweep_queues", dict(locals()), only_row)
 
 
 def upkeep() -> Statement[dict[str, Any]]:

@@ -1,23 +1,31 @@
-"""One job under the name of its run: where it reads, with how many tasks, and its place in the ledger of runs."""
+"""What the jobs share: the run and its place in the ledger, reading, work in the tasks of Spark, and the log."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+import pickle
+import re
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 
-from airflow_provider_pgqueue.core import verbs
+import pyarrow as pa
+from pyspark.sql.utils import is_remote
+
+from airflow_provider_pgqueue.core import errors, verbs
 from airflow_provider_pgqueue.core.argument import check, optional, whole
 from airflow_provider_pgqueue.core.client import to_json
+from airflow_provider_pgqueue.core.errors import PgQueueError
+from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.tasks import watching_tasks
 from airflow_provider_pgqueue.spark.source.data_source import data_source
 
 if TYPE_CHECKING:
@@ -28,10 +36,13 @@ log = logging.getLogger(__name__)
 
 Summary = dict[str, Any]
 Result = Literal["success", "failed", "rejected", "lock_expired", "expired"]
+EVERY: Final = 5.0  # seconds between two lines of the log
 _PARALLELISM: Final = 8
+_RAISED: Final = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)$", re.M)
 _number = count(1)
 _formats: Final[dict[Database, str]] = {}
 _T = TypeVar("_T")
+_Item = TypeVar("_Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +145,87 @@ def several(names: str | Sequence[str]) -> tuple[str, ...]:
 def as_line(summary: Mapping[str, Any]) -> str:
     """Return a summary as one line of JSON."""
     return json.dumps(summary, ensure_ascii=False, default=str)
+
+
+def for_each(
+    spark: SparkSession,
+    items: Sequence[_Item],
+    work: Callable[[_Item], _T],
+    *,
+    at_once: int,
+    is_final: Callable[[Exception], bool] = lambda error: False,
+) -> list[_T]:
+    """Return what the work returns for each item, in their order, each from the one attempt that Spark counts.
+
+    :param at_once: how many tasks share the items.
+    :param is_final: returns True for an error that another attempt would not cure: the driver raises it, as it is.
+    """
+
+    def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                try:
+                    done: _T | Exception = work(items[number])
+                except Exception as error:
+                    if not is_final(error):
+                        raise
+                    done = error
+                yield pa.RecordBatch.from_pydict({"done": [pickle.dumps(done)]})
+
+    tasks = max(1, min(len(items), at_once))
+    rows = spark.range(0, len(items), 1, tasks).mapInArrow(task, "done binary").collect()
+    found = [pickle.loads(row.done) for row in rows]
+    for error in found:
+        if isinstance(error, Exception):
+            raise error
+    return found
+
+
+@contextmanager
+def watching(say: Callable[[], None], *, every: float | None = None) -> Iterator[None]:
+    """Call `say` every so many seconds, by default five, in a thread while the block runs; its errors are logged."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(EVERY if every is None else every):
+            try:
+                say()
+            except Exception as error:
+                # Its text may quote data.
+                log.warning("cannot say how far it is: %s", type(error).__name__)
+
+    thread = threading.Thread(target=watch, name="pgqueue-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def watching_tasks(spark: SparkSession, what: str, *, every: float | None = None) -> AbstractContextManager[None]:
+    """Say how many tasks of Spark are done in the stages that it is at, and after how long."""
+    began = time.monotonic()
+
+    def say() -> None:
+        said = ""
+        if not is_remote():  # over Spark Connect nobody sees the tasks
+            tracker = spark.sparkContext.statusTracker()
+            stages = [stage for id_ in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(id_)) is not None]
+            done, tasks = sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
+            said = f"{done} of {quantity(tasks, 'task')} done, "
+        log.info("%s: %sat work for %.0f s", what, said, time.monotonic() - began)
+
+    return watching(say, every=every)
+
+
+def raised_in_spark(error: BaseException) -> PgQueueError | None:
+    """Return the error of `core.errors` that Spark reports in one of its own; None if it reports another.
+
+    The texts of these errors quote no body and no connection string, as those of Spark may.
+    """
+    for name, text in _RAISED.findall(str(error)):
+        kind = getattr(errors, name, None)
+        if isinstance(kind, type) and issubclass(kind, PgQueueError) and kind is not errors.LeaseLost:
+            return kind(text)
+    return None

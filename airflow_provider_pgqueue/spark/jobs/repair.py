@@ -13,8 +13,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
 from airflow_provider_pgqueue.core.repair.repair import repair_by
 from airflow_provider_pgqueue.core.repair.share import RepairShare
-from airflow_provider_pgqueue.spark.jobs.job import Job, Summary
-from airflow_provider_pgqueue.spark.jobs.tasks import for_each, watching
+from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, watching
 
 _DeadResult = Literal["failed", "rejected", "lock_expired", "expired"]
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import check, number
 from airflow_provider_pgqueue.core.client import run, to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
-from airflow_provider_pgqueue.spark.jobs.exported.read_export import exported_queues, read_export
+from airflow_provider_pgqueue.spark.jobs.exported import exported_queues, read_export
 from airflow_provider_pgqueue.spark.jobs.job import Job, Result, Summary, several
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.spark.database import Database, Session, reading, rows
 from airflow_provider_pgqueue.spark.source import options as given
 from airflow_provider_pgqueue.spark.source.log_end import LogEnd, LogPlan, LogWatch, Offset
-from airflow_provider_pgqueue.spark.source.schema import ARCHIVE, arrow_schema
-from airflow_provider_pgqueue.spark.source.selection import compare, conditions
+from airflow_provider_pgqueue.spark.source.tables import ARCHIVE, arrow_schema, compare, conditions
 
 log = logging.getLogger(__name__)
 

@@ -36,8 +36,7 @@ class PgQueueSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns that this read gives."""
-        from airflow_provider_pgqueue.spark.source.schema import LEASED, spark_schema
-        from airflow_provider_pgqueue.spark.source.selection import table_of
+        from airflow_provider_pgqueue.spark.source.tables import LEASED, spark_schema, table_of
 
         # Only a stream of leased messages has a name.
         table = LEASED if "streamName" in self.options else table_of(self.options)
@@ -61,8 +60,7 @@ class PgQueueSource(DataSource):
         """Return what follows the archive, or leases."""
         from airflow_provider_pgqueue.spark.source.archive_log import ArchiveLog
         from airflow_provider_pgqueue.spark.source.leases import LeaseStream
-        from airflow_provider_pgqueue.spark.source.schema import ARCHIVE
-        from airflow_provider_pgqueue.spark.source.selection import table_of
+        from airflow_provider_pgqueue.spark.source.tables import ARCHIVE, table_of
 
         follows = table_of(self.options) is ARCHIVE
         return (ArchiveLog if follows else LeaseStream)(self.database, self.options, schema)

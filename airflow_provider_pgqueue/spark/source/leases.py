@@ -30,7 +30,7 @@ from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.database import Database, Session, leave_json
 from airflow_provider_pgqueue.spark.source import options as given
 from airflow_provider_pgqueue.spark.source.outcomes import parse_outcomes, settle
-from airflow_provider_pgqueue.spark.source.schema import LEASED, arrow_schema
+from airflow_provider_pgqueue.spark.source.tables import LEASED, arrow_schema
 
 _NAME: Final = "pgqueue lease stream"
 _LOOK_EVERY: Final = 0.1  # seconds: Spark asks an idle stream every 10 ms

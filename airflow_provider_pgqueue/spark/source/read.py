@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
 from math import ceil
 from typing import Any, Final
@@ -18,9 +19,10 @@ from airflow_provider_pgqueue.core.connection import check_version
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, translate
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.spark.database import Database, rows
-from airflow_provider_pgqueue.spark.source.schema import Table, arrow_schema, both
-from airflow_provider_pgqueue.spark.source.selection import Selection, Span, compare
+from airflow_provider_pgqueue.spark.source import options as given
+from airflow_provider_pgqueue.spark.source.tables import Table, arrow_schema, both, compare, conditions, table_of
 
+OPTIONS: Final = ("table", "columns", "queue", "result", "reference", "topic", "where", "from", "to", "numPartitions")
 # In pages of 8 kB. A piece is one statement: long enough to be worth it, short enough to hold no snapshot for long.
 _SMALLEST: Final = 64
 _LARGEST: Final = 16384
@@ -28,6 +30,47 @@ _LARGEST: Final = 16384
 _PIECES: Final = 4
 _SAMPLED: Final = 32
 _SAMPLED_AT_MOST: Final = 4096
+_Piece = tuple[str, int]  # a statement, and about how many pages it reads
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The moments from `begin` to before `end`; None leaves that side open."""
+
+    begin: datetime | None = None
+    end: datetime | None = None
+
+    @classmethod
+    def of_options(cls, options: Mapping[str, str]) -> Span:
+        """Return the span between the options `from` and `to`, ISO 8601 moments with time zone."""
+        span = cls(*(given.moment(name, options[name]) if name in options else None for name in ("from", "to")))
+        if span.begin and span.end and span.begin > span.end:
+            raise InvalidArgument(f"option from ({options['from']}) is after option to ({options['to']}). Swap them.")
+        return span
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no moment is in it."""
+        return self.begin is not None and self.end is not None and self.begin >= self.end
+
+    def __and__(self, other: Span) -> Span:
+        """Return the moments that are in both."""
+        begins = [begin for begin in (self.begin, other.begin) if begin]
+        ends = [end for end in (self.end, other.end) if end]
+        return Span(max(begins, default=None), min(ends, default=None))
+
+    def conditions(self, column: str) -> list[sql.Composable]:
+        """Return the SQL conditions that a column lies in it."""
+        sides = [(">=", self.begin), ("<", self.end)]
+        return [compare(column, sign, moment) for sign, moment in sides if moment]
+
+
+@dataclass(frozen=True)
+class Range(InputPartition):
+    """What one task reads: statements, each to be run in a short transaction of its own."""
+
+    statements: tuple[str, ...]
+    pages: int
 
 
 class RangeReader(DataSourceReader):
@@ -39,10 +82,19 @@ class RangeReader(DataSourceReader):
     """
 
     def __init__(self, database: Database, options: Mapping[str, Any], schema: StructType) -> None:
-        """Check the options; opens nothing."""
+        """Check the options, of which InvalidArgument names the one that is wrong; opens nothing."""
+        given.check_names(options, OPTIONS, "A read")
         self.database = database
-        selection = Selection.of_options(options)
-        self.selection = replace(selection, columns=selection.table.columns_of(schema))
+        self.table = table_of(options)
+        if "result" in options and "result" not in (column.name for column in self.table.columns):
+            raise InvalidArgument(
+                f"the {self.table.name} has no results. Leave out option result, or read the archive."
+            )
+        self.columns = self.table.columns_of(schema)
+        self.span = Span.of_options(options)
+        self.conditions = conditions(options)
+        self.where = options.get("where")
+        self.max_ranges = given.number(options, "numPartitions", 8, at_most=9999)
 
     def partitions(self) -> list[InputPartition]:
         """Plan the ranges, on the driver. Raises an error of the tree in `core.errors`."""
@@ -51,11 +103,11 @@ class RangeReader(DataSourceReader):
                 check_version(conn)
                 conn.read_only = True
                 with conn.transaction():
-                    _check_where(conn, self.selection)
-                    return list(_plan(conn, self.selection))
+                    self._check_where(conn)
+                    return list(self._plan(conn))
             except (psycopg.errors.InsufficientPrivilege, PermissionDenied) as error:
                 raise PermissionDenied(
-                    f"role {conn.info.user!r} may not read the {self.selection.table.name}. "
+                    f"role {conn.info.user!r} may not read the {self.table.name}. "
                     f'Ask an admin: GRANT messages_reader TO "{conn.info.user}"'
                 ) from error
             except psycopg.Error as error:
@@ -66,33 +118,62 @@ class RangeReader(DataSourceReader):
         statements = partition.statements if isinstance(partition, Range) else ()
         if not statements:
             return
-        schema = arrow_schema(self.selection.columns)
+        schema = arrow_schema(self.columns)
         with self.database.arrow("pgqueue spark read") as conn:
             for statement in statements:
-                yield from rows(conn, statement, schema, has_where=self.selection.where is not None)
+                yield from rows(conn, statement, schema, has_where=self.where is not None)
 
+    def statement(self, *more: sql.Composable) -> str:
+        """Return the SELECT of the rows that the options choose and that meet these conditions too.
 
-def _check_where(conn: psycopg.Connection[Any], selection: Selection) -> None:
-    for statement in selection.checks():
-        try:
-            # In the binary format, which the server takes for one statement only.
-            conn.execute(statement.encode(), binary=True)
-        except psycopg.Error as error:
-            if conn.closed:
-                raise
-            said = " ".join((error.diag.message_primary or "").split())
-            raise InvalidArgument(
-                f"option where is not a condition that PostgreSQL takes: {said}. Give one "
-                f"condition on {selection.table.relation.as_string(conn)}, such as: priority > 0 AND attempts = 1"
-            ) from None
+        Option `where` is SQL of whoever writes the job. It stands in parentheses and in lines of its own; that it
+        cannot reach beyond them is checked by the server, before anything else.
+        """
+        where = [] if self.where is None else [sql.SQL("(\n") + sql.SQL(self.where) + sql.SQL("\n)")]
+        return self.table.statement(self.columns, [*self.conditions, *where, *more]).as_string(None)
 
+    def _check_where(self, conn: psycopg.Connection[Any]) -> None:
+        """Let PostgreSQL plan two statements that are valid only if `where` is one whole condition; they read no row.
 
-@dataclass(frozen=True)
-class Range(InputPartition):
-    """What one task reads: statements, each to be run in a short transaction of its own."""
+        Within parentheses it cannot end with ORDER BY or be a SELECT, and without any it cannot close one that it did
+        not open. A comment or a text that does not end is an error in both.
+        """
+        relation = self.table.relation.as_string(conn)
+        for condition in () if self.where is None else (f"\n{self.where}\n", f" (\n{self.where}\n)"):
+            try:
+                # In the binary format, which the server takes for one statement only.
+                conn.execute(f"EXPLAIN SELECT FROM {relation} WHERE{condition}".encode(), binary=True)
+            except psycopg.Error as error:
+                if conn.closed:
+                    raise
+                said = " ".join((error.diag.message_primary or "").split())
+                raise InvalidArgument(
+                    f"option where is not a condition that PostgreSQL takes: {said}. Give one "
+                    f"condition on {relation}, such as: priority > 0 AND attempts = 1"
+                ) from None
 
-    statements: tuple[str, ...]
-    pages: int
+    def _plan(self, conn: psycopg.Connection[Any]) -> list[Range]:
+        """Return ranges that together give each selected row once, at most `max_ranges`.
+
+        A row is in one range by its time and id, which never change: an update between two ranges, which moves the row
+        to another page, neither doubles nor loses it. The ranges cover all times and ids, those to come too: Spark may
+        keep a plan for the next action, which then finds what was archived since.
+        """
+        extents = [extent for extent in _extents(conn, self.table, self.span) if not extent.span.is_empty]
+        pages = sum(extent.pages for extent in extents)
+        size = min(max(ceil(pages / (self.max_ranges * _PIECES)), _SMALLEST), _LARGEST)
+        pieces = [piece for extent in _merged(extents, size) for piece in self._cut(conn, extent, size)]
+        return _balance(pieces, self.max_ranges)
+
+    def _cut(self, conn: psycopg.Connection[Any], extent: _Extent, size: int) -> list[_Piece]:
+        within = extent.span.conditions(self.table.moment)
+        cuts = _cuts(conn, self.table, within, extent.heap, ceil(extent.pages / size))
+        pages = ceil(extent.pages / (len(cuts) + 1))
+        found = []
+        for begin, end in pairwise([None, *cuts, None]):
+            ids = [compare("id", sign, id_) for sign, id_ in ((">=", begin), ("<", end)) if id_ is not None]
+            found.append((self.statement(*within, *ids), pages))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,40 +185,19 @@ class _Extent:
     heap: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """One statement and about how many pages it reads."""
-
-    statement: str
-    pages: int
-
-
-def _plan(conn: psycopg.Connection[Any], selection: Selection) -> list[Range]:
-    """Return ranges that together give each selected row once, at most `selection.max_ranges`.
-
-    A row is in one range by its time and id, which never change: an update between two ranges, which moves the row to
-    another page, neither doubles nor loses it. The ranges cover all times and ids, those to come too: Spark may keep a
-    plan for the next action, which then finds what was archived since.
-    """
-    extents = [extent for extent in _extents(conn, selection) if not extent.span.is_empty]
-    size = _piece_size(sum(extent.pages for extent in extents), selection.max_ranges)
-    pieces = [piece for extent in _merged(extents, size) for piece in _cut(conn, selection, extent, size)]
-    return _balance(pieces, selection.max_ranges)
-
-
-def _extents(conn: psycopg.Connection[Any], selection: Selection) -> Iterator[_Extent]:
+def _extents(conn: psycopg.Connection[Any], table: Table, within: Span) -> Iterator[_Extent]:
     """Give all of time, in its order."""
-    leaves = conn.execute(query("extents"), {"table": selection.table.relation.as_string(conn)}).fetchall()
+    leaves = conn.execute(query("extents"), {"table": table.relation.as_string(conn)}).fetchall()
     # What no other has belongs to the default partition; all of it to a table without partitions.
     others = [sizes for begin, _, *sizes in leaves if not begin]
     elsewhere = list(map(sum, zip(*others, strict=True))) or [0, 0]
     edge = None
     for begin, end, *sizes in leaves:
         if begin:
-            yield _Extent(Span(edge, begin) & selection.span, *elsewhere)
-            yield _Extent(Span(begin, end) & selection.span, *sizes)
+            yield _Extent(Span(edge, begin) & within, *elsewhere)
+            yield _Extent(Span(begin, end) & within, *sizes)
             edge = end
-    yield _Extent(Span(edge) & selection.span, *elsewhere)
+    yield _Extent(Span(edge) & within, *elsewhere)
 
 
 def _merged(extents: Sequence[_Extent], size: int) -> list[_Extent]:
@@ -152,20 +212,6 @@ def _merged(extents: Sequence[_Extent], size: int) -> list[_Extent]:
     return merged
 
 
-def _piece_size(pages: int, max_ranges: int) -> int:
-    return min(max(ceil(pages / (max_ranges * _PIECES)), _SMALLEST), _LARGEST)
-
-
-def _cut(conn: psycopg.Connection[Any], selection: Selection, extent: _Extent, size: int) -> list[_Piece]:
-    within = extent.span.conditions(selection.table.moment)
-    cuts = _cuts(conn, selection.table, within, extent.heap, ceil(extent.pages / size))
-    pages = ceil(extent.pages / (len(cuts) + 1))
-    return [
-        _Piece(selection.statement(*within, *_ids(begin, end)).as_string(conn), pages)
-        for begin, end in pairwise([None, *cuts, None])
-    ]
-
-
 def _cuts(
     conn: psycopg.Connection[Any], table: Table, within: Sequence[sql.Composable], heap: int, pieces: int
 ) -> list[int]:
@@ -178,17 +224,12 @@ def _cuts(
     return sorted(set(row[0])) if row and row[0] else []
 
 
-def _ids(begin: int | None, end: int | None) -> list[sql.Composable]:
-    sides = [(">=", begin), ("<", end)]
-    return [compare("id", sign, id_) for sign, id_ in sides if id_ is not None]
-
-
 def _balance(pieces: Sequence[_Piece], max_ranges: int) -> list[Range]:
     """Give the largest piece that is left to the range that has the least."""
     loads: list[tuple[int, int]] = [(0, place) for place in range(min(max_ranges, len(pieces)))]
     given: list[list[str]] = [[] for _ in loads]
-    for piece in sorted(pieces, key=lambda piece: -piece.pages):
+    for statement, size in sorted(pieces, key=lambda piece: -piece[1]):
         pages, place = loads[0]
-        given[place].append(piece.statement)
-        heapq.heapreplace(loads, (pages + piece.pages, place))
+        given[place].append(statement)
+        heapq.heapreplace(loads, (pages + size, place))
     return [Range(tuple(given[place]), pages) for pages, place in sorted(loads, key=lambda load: load[1])]

@@ -82,7 +82,8 @@ BEGIN
             IF level.band IS NULL THEN
                 from_at := messages.sweep_priority(consume.queue_name, level.priority,
                                                    CASE WHEN wanted > 0 THEN 'infinity' ELSE from_at END,
-                                                   level.max_attempts, greatest(consume.max_messages, 100), level.sweep_due);
+                                                   level.max_attempts, greatest(consume.max_messages, 100), level.sweep_due, NULL,
+                                                   taken = 0 AND wanted > 0 AND clock_timestamp() > moment + interval '10 ms');
                 IF from_at IS NULL THEN
                     idle := idle || level.priority;
                 END IF;

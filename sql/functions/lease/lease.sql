@@ -161,11 +161,14 @@ BEGIN
                    OR (wanted = 0 AND level.low_water IS NULL);
             swept := true;
             -- A call that still wants more has seen all that is ready, so what the sweep frees may lie anywhere. As of the
-            -- moment, so that it cannot free what this call leased for a millisecond.
+            -- moment, if it could free what this call leased for a millisecond.
             IF level.band IS NULL THEN
                 from_at := messages.sweep_priority(lease.queue_name, level.priority,
                                                    CASE WHEN wanted > 0 THEN 'infinity' ELSE from_at END,
-                                                   level.max_attempts, greatest(lease.max_messages, 100), level.sweep_due, moment);
+                                                   level.max_attempts, greatest(lease.max_messages, 100), level.sweep_due,
+                                                   CASE WHEN wanted < lease.max_messages THEN moment END,
+                                                   taken = 0 AND wanted > 0 AND num_nonnulls(lease.topic, lease.headers) = 0
+                                                   AND clock_timestamp() > moment + interval '10 ms');
                 IF from_at IS NULL THEN
                     idle := idle || level.priority;
                 END IF;

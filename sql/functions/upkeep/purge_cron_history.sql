@@ -12,7 +12,8 @@ BEGIN
     EXECUTE $purge$
         WITH ours AS (
             SELECT d.runid, d.end_time FROM cron.job_run_details d
-             WHERE (d.database = current_database() AND d.command IN ('SELECT messages.upkeep()', 'SELECT messages.run_schedules()'))
+             WHERE (d.database = current_database() AND (d.command IN ('SELECT messages.upkeep()', 'SELECT messages.run_schedules()')
+                                                         OR d.command LIKE 'DO $upkeep$ % messages.upkeep(); END $upkeep$'))
                 OR d.jobid IN (SELECT j.jobid FROM cron.job j WHERE j.jobname LIKE 'messages:%'))
         DELETE FROM cron.job_run_details WHERE runid IN (
             SELECT o.runid FROM ours o

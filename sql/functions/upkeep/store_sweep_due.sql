@@ -3,10 +3,10 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     took interval    := clock_timestamp() - began;
-    due  timestamptz := clock_timestamp() + least(50 * took, interval '0.9 s');
+    due  timestamptz := clock_timestamp() + least(50 * took, greatest(interval '0.9 s' - took, took / 2));
 BEGIN
-    -- Sweeps take at most 2 % of the time, but the next is due within a second. Where one costs next to nothing, it is due
-    -- when the first of the leases ends.
+    -- Sweeps take at most 2 % of the time, but each message is looked at within a second, or, where that is less than a walk
+    -- takes, two thirds of the time go into it. Where a sweep costs next to nothing, the next is due when the first lease ends.
     PERFORM messages.store_moment(mark, CASE WHEN took < interval '50 ms' THEN least(due, ends) ELSE due END);
 END $$;
 COMMENT ON FUNCTION messages.store_sweep_due(regclass, timestamptz, timestamptz) IS

@@ -5,7 +5,7 @@ CREATE OR REPLACE FUNCTION messages.sweep(
     below        timestamptz,
     max_attempts integer,
     max_messages integer,
-    moment       timestamptz DEFAULT clock_timestamp(),
+    moment       timestamptz DEFAULT NULL,
     OUT lowest   timestamptz,
     OUT highest  timestamptz,
     OUT freed    integer,
@@ -15,7 +15,24 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
+DECLARE
+    begins timestamptz;
+    moment timestamptz := coalesce(sweep.moment, clock_timestamp());
 BEGIN
+    -- The one walk over live leases: all that follows begins where it ends. It takes a while, and what ends
+    -- meanwhile counts.
+    SELECT m.visible_at INTO begins
+      FROM messages.message m
+     WHERE m.queue_name = sweep.queue_name COLLATE "default" AND m.priority = sweep.priority
+       AND m.visible_at >= sweep.above AND m.visible_at < sweep.below AND m.visible_at <= moment
+       AND (m.lock_expires_at IS NULL OR m.lock_expires_at <= coalesce(sweep.moment, clock_timestamp()))
+     ORDER BY m.visible_at LIMIT 1;
+    IF NOT FOUND THEN
+        freed := 0;
+        archived := 0;
+        RETURN;
+    END IF;
+    moment := coalesce(sweep.moment, clock_timestamp());
     -- One statement, one snapshot: what it archives is what it deletes. A lease taken by plain SQL has no token and did
     -- not count its attempt, so its end counts it.
     WITH stale AS MATERIALIZED (
@@ -24,7 +41,7 @@ BEGIN
                OR m.attempts + (m.lock_token IS NULL)::integer >= sweep.max_attempts AS over
           FROM messages.message m
          WHERE m.queue_name = sweep.queue_name COLLATE "default" AND m.priority = sweep.priority
-           AND m.visible_at >= sweep.above AND m.visible_at < sweep.below AND m.visible_at <= moment
+           AND m.visible_at >= begins AND m.visible_at < sweep.below AND m.visible_at <= moment
            AND coalesce(m.lock_expires_at, m.expires_at) <= moment
          ORDER BY m.visible_at LIMIT sweep.max_messages FOR UPDATE SKIP LOCKED),
     gone AS (
@@ -50,13 +67,14 @@ BEGIN
     SELECT (SELECT min(visible_at) FROM again), (SELECT max(visible_at) FROM stale),
            (SELECT count(*) FROM again), (SELECT count(*) FROM buried)
       INTO lowest, highest, freed, archived;
-    -- Ready and yet below the mark: its publisher committed late, or a consumer rolled back.
+    -- Ready and yet below the mark: its publisher committed late, or a consumer rolled back. Only as far as this sweep came.
     lowest := least(lowest, (
         SELECT m.visible_at FROM messages.message m
          WHERE m.queue_name = sweep.queue_name COLLATE "default" AND m.priority = sweep.priority
-           AND m.visible_at >= sweep.above AND m.visible_at < sweep.below AND m.visible_at <= moment
+           AND m.visible_at >= begins AND m.visible_at < sweep.below
+           AND m.visible_at <= CASE WHEN freed + archived < sweep.max_messages THEN moment ELSE highest END
            AND m.lock_expires_at IS NULL
          ORDER BY m.visible_at LIMIT 1));
 END $$;
 COMMENT ON FUNCTION messages.sweep(text, smallint, timestamptz, timestamptz, integer, integer, timestamptz) IS
-    'From above to before below: archives messages that are out of attempts or past their expires_at and ends expired leases, max_messages of both, as of the moment. lowest: the visible_at of the oldest message that is ready now; highest: that of the last one swept, where the next call continues.';
+    'From above to before below: archives messages that are out of attempts or past their expires_at and ends expired leases, max_messages of both, as of the moment, by default that at which it sees each. lowest: the visible_at of the oldest message that is ready now; highest: that of the last one swept, where the next call continues.';

@@ -9,24 +9,11 @@ DECLARE
     above timestamptz;
     below timestamptz;
     mark  timestamptz;
-    ahead record;
     swept record;
 BEGIN
     freed := 0;
     archived := 0;
-    SELECT messages.stored_moment(p.low_water, moment) INTO mark FROM messages.queue_priority p
-     WHERE p.queue_name = sweep_all.queue_name COLLATE "default" AND p.priority = sweep_all.priority;
-    -- Leases lie below the low-water mark, except where it moved down since they were taken, and where plain SQL took
-    -- some beyond it: continue for as long as the messages ahead hold any.
-    LOOP
-        SELECT max(m.visible_at) AS until, count(*) AS seen, count(m.lock_expires_at) AS leased INTO ahead
-          FROM (SELECT m.visible_at, m.lock_expires_at FROM messages.message m
-                 WHERE m.queue_name = sweep_all.queue_name COLLATE "default" AND m.priority = sweep_all.priority AND m.visible_at >= mark
-                 ORDER BY m.visible_at LIMIT 10000) m;
-        below := CASE WHEN ahead.seen < 10000 THEN 'infinity' ELSE ahead.until + interval '1 microsecond' END;
-        EXIT WHEN ahead.seen < 10000 OR ahead.leased = 0;
-        mark := below;
-    END LOOP;
+    below := messages.last_leased(sweep_all.queue_name, sweep_all.priority);
     -- The end comes first, in pieces. What this transaction frees stays locked until its commit, and consumers, who begin at the
     -- head, would walk over all of it to free some themselves.
     LOOP

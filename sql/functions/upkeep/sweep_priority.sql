@@ -5,7 +5,8 @@ CREATE OR REPLACE FUNCTION messages.sweep_priority(
     max_attempts integer,
     max_messages integer,
     seen_due     timestamptz,
-    moment       timestamptz DEFAULT clock_timestamp()
+    moment       timestamptz DEFAULT NULL,
+    in_vain      boolean     DEFAULT false
 ) RETURNS timestamptz
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
@@ -20,6 +21,11 @@ BEGIN
     SELECT * INTO level FROM messages.queue_priority p WHERE p.queue_name = sweep_priority.queue_name COLLATE "default" AND p.priority = sweep_priority.priority;
     IF NOT messages.begin_sweep(level.sweep_due, sweep_priority.seen_due) THEN
         RETURN NULL;
+    END IF;
+    -- The lease passed over many that are leased. The next need not: what is ready in front of the new mark this sweep sees, and
+    -- whoever makes more ready there lowers the mark again. Five seconds, for publishers that have not committed.
+    IF sweep_priority.in_vain AND messages.stored_moment(level.low_water) < began - interval '5 s' THEN
+        PERFORM messages.store_moment(level.low_water, began - interval '5 s');
     END IF;
     SELECT s.lowest, s.freed + s.archived >= sweep_priority.max_messages INTO lowest, more
       FROM messages.sweep(sweep_priority.queue_name, sweep_priority.priority, '-infinity',
@@ -36,5 +42,5 @@ BEGIN
     PERFORM messages.store_sweep_due(level.sweep_due, began, ends);
     RETURN lowest;
 END $$;
-COMMENT ON FUNCTION messages.sweep_priority(text, smallint, timestamptz, integer, integer, timestamptz, timestamptz) IS
-    'A sweep that a lease pays for: moves both marks and returns where the ready messages begin, NULL if there are none, or if another session began one since this lease saw when it was due.';
+COMMENT ON FUNCTION messages.sweep_priority(text, smallint, timestamptz, integer, integer, timestamptz, timestamptz, boolean) IS
+    'A sweep that a lease pays for: moves both marks and returns where the ready messages begin, NULL if there are none, or if another session began one since this lease saw when it was due. in_vain: the lease walked for long and found nothing.';

@@ -18,19 +18,8 @@ BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtextextended('messages.upkeep', 0)) THEN
         RETURN jsonb_build_object('skipped', 'another upkeep is running');
     END IF;
-    -- Calling a sweep costs twenty times as much as seeing that there is nothing for it to do, and of many queues most are
-    -- empty, or short and in order.
-    FOR level IN
-        SELECT p.queue_name, p.priority, p.low_water, q.max_attempts
-          FROM messages.queue_priority p JOIN messages.queue q USING (queue_name)
-         CROSS JOIN LATERAL (
-            SELECT count(*) AS messages, bool_or(coalesce(m.lock_expires_at, m.expires_at) <= clock_timestamp()) AS is_over,
-                   min(m.visible_at) FILTER (WHERE m.lock_expires_at IS NULL) AS lowest
-              FROM (SELECT m.visible_at, m.lock_expires_at, m.expires_at FROM messages.message m
-                     WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at <= clock_timestamp()
-                     ORDER BY m.visible_at LIMIT 100) m) head
-         WHERE head.messages = 100 OR head.is_over OR head.lowest < messages.stored_moment(p.low_water)
-         ORDER BY p.queue_name, p.priority DESC
+    -- What sweep_queues has left, and all of it for whoever did not call it.
+    FOR level IN SELECT u.* FROM messages.unswept_priority u ORDER BY u.queue_name, u.priority DESC
     LOOP
         SELECT * INTO swept FROM messages.sweep_all(level.queue_name, level.priority, level.max_attempts);
         freed := freed + swept.freed;

@@ -161,7 +161,7 @@ def test_topic_and_keys_are_published(pgqueue: Pgqueue, conn: Connection, queue:
         (b"{secret", "line 3 is not JSON: Expecting property name enclosed in double quotes at column 2."),
         (b'{"a": NaN}', "line 3: NaN is not JSON."),
         (b'"secret \\u0000"', "line 3: \\u0000 cannot be stored."),
-        (b'"secret \\ud800"', "line 3: a body has a lone surrogate."),
+        (b'"secret \\ud800"', "line 3: the value has a lone surrogate."),
         (b'"secret \xff"', "line 3 is not UTF-8."),
         (b"[" * 100_000, "line 3 is nested too deep."),
         (b"1" * 5000, "line 3 has a number that is too long."),

@@ -25,8 +25,7 @@ from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.jobs.drain.held import BatchFunction
 from airflow_provider_pgqueue.spark.jobs.drain.task import Backlog, Share, backlog
-from airflow_provider_pgqueue.spark.jobs.job import Job, Summary
-from airflow_provider_pgqueue.spark.jobs.tasks import EVERY, Meter, for_each
+from airflow_provider_pgqueue.spark.jobs.job import EVERY, Job, Summary, for_each
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +124,7 @@ class _Drain:
         self._spark = job.spark
         self._share = share
         self._tag = f"pgqueue-drain-{share.stop_key}"
-        self._meter = Meter(f"drain of queue {share.queue}")
+        self._meter = _Meter(f"drain of queue {share.queue}")
         self._at_first: int | None = None
 
     def summary(self) -> Summary:
@@ -272,3 +271,27 @@ class _Drain:
 
     def _archived(self) -> dict[str, Any]:
         return self._job.ask(verbs.run_archived(self._job.run_id))
+
+
+class _Meter:
+    """Logs how much of a long task is done and how fast, at most once in `every` seconds; `what` names the task."""
+
+    def __init__(self, what: str, *, every: float = EVERY) -> None:
+        self._what = what
+        self.every = every
+        self._said_at = time.monotonic()
+        self._done = 0
+
+    @property
+    def due(self) -> bool:
+        """Whether `at` would say something now: ask before counting what is expensive to count."""
+        return time.monotonic() - self._said_at >= self.every
+
+    def at(self, done: int, **others: int) -> None:
+        """Log how much is done since the start, at which rate, and other counts: `at(3000, left=7000)`."""
+        if not self.due:
+            return
+        rate = (done - self._done) / (time.monotonic() - self._said_at)
+        also = "".join(f", {count:,} {name}" for name, count in others.items())
+        log.info("%s: %s done%s, %s/s", self._what, f"{done:,}", also, f"{rate:,.0f}")
+        self._said_at, self._done = time.monotonic(), done

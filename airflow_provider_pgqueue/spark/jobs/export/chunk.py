@@ -20,15 +20,15 @@ from pyarrow.fs import SubTreeFileSystem
 
 from airflow_provider_pgqueue.spark.database import Database, reading
 from airflow_provider_pgqueue.spark.jobs.export.partition import Partition
-from airflow_provider_pgqueue.spark.jobs.exported.manifest import (
+from airflow_provider_pgqueue.spark.jobs.exported import (
     ArchiveColumn,
     Chunk,
     File,
     Version,
     data_path,
     staging_folder,
+    sync,
 )
-from airflow_provider_pgqueue.spark.jobs.exported.target import sync
 
 log = logging.getLogger(__name__)
 
@@ -75,13 +75,19 @@ def export_chunk(
     return files, version
 
 
-def checksum_of(target: SubTreeFileSystem, file: File) -> str | None:
+def checksum_of(target: SubTreeFileSystem, path: str) -> str | None:
     """Read a file back and return the md5 of its rows; None if it is damaged."""
+    digest = md5(usedforsecurity=False)
     try:
-        return checksum_of_file(target, file.path)
+        with target.open_input_file(path) as stream:
+            file = pq.ParquetFile(stream, page_checksum_verification=True)
+            for group in range(file.num_row_groups):
+                for batch in file.read_row_group(group).to_batches(max_chunksize=10_000):
+                    digest.update(_texts(batch))
     except (OSError, pa.ArrowException) as error:
-        log.warning("%s cannot be read: %s", file.path, type(error).__name__)
+        log.warning("%s cannot be read: %s", path, type(error).__name__)
         return None
+    return digest.hexdigest()
 
 
 def _read(database: Database, partition: Partition, chunk: Chunk, take: Callable[[pa.RecordBatch], None]) -> Version:
@@ -195,17 +201,6 @@ def _grouped(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[tuple[_Group, 
     if len(counts) > 1:
         rows = rows.take(pc.sort_indices(keys, by))
     return rows, [((found["queue_name"], found["result"], found["date"]), found["count_all"]) for found in counts]
-
-
-def checksum_of_file(target: SubTreeFileSystem, path: str) -> str:
-    """Read a file back and return the md5 of its content; OSError or ArrowException if it is damaged."""
-    digest = md5(usedforsecurity=False)
-    with target.open_input_file(path) as stream:
-        file = pq.ParquetFile(stream, page_checksum_verification=True)
-        for group in range(file.num_row_groups):
-            for batch in file.read_row_group(group).to_batches(max_chunksize=10_000):
-                digest.update(_texts(batch))
-    return digest.hexdigest()
 
 
 def _texts(batch: pa.RecordBatch) -> memoryview:

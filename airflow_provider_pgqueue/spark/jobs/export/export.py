@@ -1,42 +1,64 @@
-"""Closed partitions of the archive become Parquet; with `drop`, a partition that was compared with it is dropped."""
+"""Closed partitions of the archive become Parquet; with `drop`, a partition that was compared with it is dropped.
+
+At each moment the older export of a partition or the new one is whole and valid. The files of each export have names of
+their own: the new ones are placed beside the old ones, then the manifest is replaced, and only then the old ones go. An
+export that is killed in between leaves files that no manifest names.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any, Final
+from uuid import uuid4
 
 import psycopg
+from pyarrow.fs import FileSelector, SubTreeFileSystem
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import check, duration
 from airflow_provider_pgqueue.core.client import ZERO, run
-from airflow_provider_pgqueue.core.errors import ConnectionFailed, ExportDiffers, ExportError, InvalidArgument
-from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.spark.failure import raised_in_spark
-from airflow_provider_pgqueue.spark.jobs.export.exporter import Exporter, PartitionGone
-from airflow_provider_pgqueue.spark.jobs.export.partition import closed_partitions, drop_partition
-from airflow_provider_pgqueue.spark.jobs.exported.manifest import (
-    Manifest,
-    are_of_several_exports,
-    files_by_partition,
-    read_manifest,
-    remove_others,
-    staging_folder,
+from airflow_provider_pgqueue.core.errors import (
+    ConnectionFailed,
+    ExportDamaged,
+    ExportDiffers,
+    ExportError,
+    InvalidArgument,
+    PgQueueError,
 )
-from airflow_provider_pgqueue.spark.jobs.exported.target import open_target, remove_folder, shown
-from airflow_provider_pgqueue.spark.jobs.job import Job, Summary
+from airflow_provider_pgqueue.core.quantity import quantity, rate
+from airflow_provider_pgqueue.core.query import query
+from airflow_provider_pgqueue.spark.jobs.export.chunk import checksum_of, export_chunk
+from airflow_provider_pgqueue.spark.jobs.export.partition import Partition, closed_partitions, drop_partition
+from airflow_provider_pgqueue.spark.jobs.exported import (
+    File,
+    Manifest,
+    Version,
+    files_by_partition,
+    manifest_path,
+    move,
+    open_target,
+    read_manifest,
+    remove_folder,
+    remove_others,
+    shown,
+    staging_folder,
+    sync_folders,
+)
+from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, raised_in_spark, watching, watching_tasks
 
 log = logging.getLogger(__name__)
 
+_TRIES: Final = 3
 _DROPPED: Final = "dropped"
+Connection = psycopg.Connection[Any]
 
 
 def export(
@@ -70,35 +92,42 @@ def export(
     check({"older_than": older_than}, {"older_than": duration(ZERO, timedelta(days=36_500))})
     job = Job.of(spark, "export", run_id, dsn, parallelism)
     exporter = Exporter(job, target, open_target(target))
-    return job.once(_Export(exporter, older_than, partitions, drop).summary)
+
+    def work() -> Summary:
+        with _clear(target):
+            return exporter.all(older_than, partitions, drop=drop)
+
+    return job.once(work)
+
+
+class PartitionGone(PgQueueError):
+    """Retention dropped a partition before it was exported."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"archive partition {name!r} was dropped by somebody else. Leave it out.")
 
 
 @dataclass(frozen=True, slots=True)
-class _Export:
-    """One export, on the driver."""
+class Exporter:
+    """Exports partitions to a target, on the driver."""
 
-    exporter: Exporter
-    older_than: timedelta
-    partitions: Sequence[str]
-    drop: bool
+    job: Job
+    uri: str
+    target: SubTreeFileSystem
 
-    def summary(self) -> Summary:
+    def all(self, older_than: timedelta, partitions: Sequence[str], *, drop: bool) -> Summary:
         """Do all that is to be done and return what it was: partitions, rows, bytes, files, seconds."""
-        with _clear(self.exporter.uri):
-            return self._all()
-
-    def _all(self) -> Summary:
         started = time.monotonic()
         done: dict[str, list[Manifest]] = {"exported": [], "skipped": [], "dropped": []}
         kept: dict[str, str] = {}
-        found = files_by_partition(self.exporter.target)
-        names = self._names()
+        found = files_by_partition(self.target)
+        names = self._names(older_than, partitions)
         self._tidy({name: paths for name, paths in found.items() if name not in names})
         for name in names:
             try:
-                what, manifest, why = self._one(name, found.get(name, ()))
+                what, manifest, why = self._one(name, found.get(name, ()), drop=drop)
             except PartitionGone as error:
-                if name in self.partitions:
+                if name in partitions:
                     raise InvalidArgument(str(error)) from None
                 log.info("%s", error)
                 continue
@@ -116,13 +145,40 @@ class _Export:
             "seconds": round(time.monotonic() - started, 3),
         }
 
-    def _one(self, name: str, found: Sequence[str]) -> tuple[str, Manifest, str]:
+    def _names(self, older_than: timedelta, partitions: Sequence[str]) -> list[str]:
+        """Return the partitions to export; those that are asked for by name, also if they were dropped already."""
+        with self.job.connect() as conn:
+            found = closed_partitions(conn, older_than=older_than, names=partitions)
+            names = [partition.name for partition in found]
+            for name in partitions:
+                if name not in names:
+                    if read_manifest(self.target, name) is None:
+                        run(conn, verbs.archive_checksums(name, 0, 0))  # raises what is wrong with the name
+                    names.append(name)
+        return names
+
+    def _tidy(self, found: Mapping[str, list[str]]) -> None:
+        """Remove what a killed export left of partitions that this run does not export."""
+        for name, paths in found.items():
+            # Of one export all files have its name at their end.
+            if len({path.rpartition("-")[2] for path in paths}) > 1:
+                with self._alone(name):
+                    try:
+                        manifest = read_manifest(self.target, name)
+                    except ExportError as error:
+                        log.warning("partition %s: %s", name, error)
+                        continue
+                    if manifest is not None:
+                        remove_folder(self.target, staging_folder(name))
+                        remove_others(self.target, manifest, paths)
+
+    def _one(self, name: str, found: Sequence[str], *, drop: bool) -> tuple[str, Manifest, str]:
         """Export a partition, and drop it if wanted; return what was done, the manifest, and what became of it."""
-        with self._alone(name) as lock, self.exporter.job.connect() as conn:
+        with self._alone(name) as lock, self.job.connect() as conn:
             for anew in (False, True):
-                what, manifest, present = self.exporter.ensure(conn, lock, name, anew=anew)
-                remove_others(self.exporter.target, manifest, found)
-                if not (present and self.drop):
+                what, manifest, present = self.ensure(conn, lock, name, anew=anew)
+                remove_others(self.target, manifest, found)
+                if not (present and drop):
                     return what, manifest, ""
                 try:
                     why = self._drop(conn, manifest)
@@ -132,40 +188,14 @@ class _Export:
                     log.warning("partition %s: %s", name, why)
             return what, manifest, why
 
-    def _names(self) -> list[str]:
-        """Return the partitions to export; those that are asked for by name, also if they were dropped already."""
-        with self.exporter.job.connect() as conn:
-            found = closed_partitions(conn, older_than=self.older_than, names=self.partitions)
-            names = [partition.name for partition in found]
-            for name in self.partitions:
-                if name not in names:
-                    if read_manifest(self.exporter.target, name) is None:
-                        run(conn, verbs.archive_checksums(name, 0, 0))  # raises what is wrong with the name
-                    names.append(name)
-        return names
-
-    def _tidy(self, found: Mapping[str, list[str]]) -> None:
-        """Remove what a killed export left of partitions that this run does not export."""
-        for name, paths in found.items():
-            if are_of_several_exports(paths):
-                with self._alone(name):
-                    try:
-                        manifest = read_manifest(self.exporter.target, name)
-                    except ExportError as error:
-                        log.warning("partition %s: %s", name, error)
-                        continue
-                    if manifest is not None:
-                        remove_folder(self.exporter.target, staging_folder(name))
-                        remove_others(self.exporter.target, manifest, paths)
-
     @contextmanager
-    def _alone(self, name: str) -> Iterator[psycopg.Connection[Any]]:
+    def _alone(self, name: str) -> Iterator[Connection]:
         """Wait until no other export works on the partition, and keep the others waiting.
 
         The lock is of a transaction that stays open and does nothing else: a pooler leaves its session to nobody else.
         It has no number and no snapshot, so that it holds back neither the vacuum nor the log.
         """
-        with self.exporter.job.connect() as conn:
+        with self.job.connect() as conn:
             for waited in count():
                 with conn.transaction():
                     if conn.execute(query("lock_export"), [name]).fetchone() == (True,):
@@ -175,12 +205,57 @@ class _Export:
                     log.info("partition %s: waiting for another export of it", name)
                 time.sleep(1)  # and not in PostgreSQL, where it would hold a snapshot
 
-    def _drop(self, conn: psycopg.Connection[Any], manifest: Manifest) -> str:
+    def ensure(
+        self, conn: Connection, lock: Connection, name: str, *, anew: bool = False
+    ) -> tuple[str, Manifest, bool]:
+        """Return what was done, the manifest that is valid now, and whether the partition is there.
+
+        :param lock: the session that keeps other exports of the partition waiting.
+        :param anew: export it though there is an export that seems to be current.
+        """
+        remove_folder(self.target, staging_folder(name))
+        try:
+            manifest = read_manifest(self.target, name)
+        except ExportDamaged as error:
+            log.warning("partition %s: %s", name, error)
+            manifest = None
+        found = closed_partitions(conn, names=[name])
+        if not found:
+            if manifest is None:
+                raise PartitionGone(name)
+            return "skipped", manifest, False
+        (partition,) = found
+        if manifest is not None and not anew and self._is_current(conn, partition, manifest):
+            log.info("partition %s: exported already, with %s", name, quantity(manifest.rows))
+            return "skipped", manifest, True
+        if manifest is not None and manifest.oid != partition.oid:
+            raise ExportDiffers(
+                f"{shown(self.uri)} has an export of another partition {name!r} with other messages. "
+                f"Give another target, or move that export away: {manifest_path(name)} and its files."
+            )
+        older, manifest = manifest, self._export(conn, lock, partition)
+        if older is not None:
+            remove_others(self.target, manifest, [file.path for file in older.files])
+        return "exported", manifest, True
+
+    def _is_current(self, conn: Connection, partition: Partition, manifest: Manifest) -> bool:
+        """Return whether the partition is as it was exported, and the files of that are there in their full size."""
+        return (
+            (manifest.oid, manifest.columns) == (partition.oid, partition.columns)
+            and sum(chunk.end_page - chunk.first_page for chunk in manifest.chunks) >= partition.pages
+            and manifest.has_all_files(self.target)
+            and partition.version(conn) == manifest.version
+        )
+
+    def _drop(self, conn: Connection, manifest: Manifest) -> str:
         """Drop the partition if its export stands where it was put and has its rows; return what became of it."""
-        md5s = [md5 for md5 in self.exporter.checksums(manifest) if md5 is not None]
-        if len(md5s) < len(manifest.files):
+        target = self.target
+        with watching_tasks(self.job.spark, f"partition {manifest.partition}, reading back"):
+            found = self._for_each(manifest.files, lambda file: checksum_of(target, file.path))
+        md5s = [md5 for md5 in found if md5 is not None]
+        if len(md5s) < len(found):
             raise ExportDiffers(f"the export of {manifest.partition!r} cannot be read back. See the log for its files.")
-        if not manifest.is_in_place(self.exporter.target):
+        if not (read_manifest(target, manifest.partition) == manifest and manifest.has_all_files(target)):
             return "somebody else changed its export meanwhile"
         try:
             return drop_partition(conn, manifest, md5s) or _DROPPED
@@ -189,21 +264,91 @@ class _Export:
                 raise
             return "somebody else dropped it meanwhile"
 
+    def _export(self, conn: Connection, lock: Connection, partition: Partition) -> Manifest:
+        started = time.monotonic()
+        log.info("partition %s: exporting %d pages", partition.name, partition.pages)
+        try:
+            manifest, staged = self._stage(conn, partition)
+            for path, file in staged.items():
+                move(self.target, path, file.path)
+            sync_folders(self.target, [file.path for file in manifest.files])
+            # If the session of the lock broke, another export may be at work by now.
+            lock.execute("SELECT")
+            manifest.save(self.target)
+        finally:
+            remove_folder(self.target, staging_folder(partition.name))
+        done, files = quantity(manifest.rows), quantity(len(staged), "file")
+        speed = rate(manifest.rows, time.monotonic() - started)
+        log.info("partition %s: %s in %s, %s", partition.name, done, files, speed)
+        return manifest
+
+    def _stage(self, conn: Connection, partition: Partition) -> tuple[Manifest, dict[str, File]]:
+        """Write all files of a partition, again if a row changed meanwhile: it may have moved to another range."""
+        for _ in range(_TRIES):
+            found = closed_partitions(conn, names=[partition.name])
+            if not found:
+                raise PartitionGone(partition.name)
+            manifest, staged = self._stage_chunks(found[0])
+            if partition.version(conn) == manifest.version:
+                return manifest, staged
+            log.info("partition %s changed meanwhile: exporting it anew", partition.name)
+        raise ExportDiffers(
+            f"archive partition {partition.name!r} changed during {_TRIES} exports. "
+            "Look who changes or drops it, and export it again."
+        )
+
+    def _stage_chunks(self, partition: Partition) -> tuple[Manifest, dict[str, File]]:
+        """Write the files once; return their manifest, and the files by where they are staged."""
+        name = uuid4().hex
+        folder = staging_folder(partition.name, name)
+        self.target.create_dir(folder, recursive=True)
+        database, target, chunks = self.job.database, self.target, partition.chunks()
+
+        def say() -> None:
+            # What the tasks wrote is all that the driver sees before they end.
+            found = target.get_file_info(FileSelector(folder))
+            begun = len({info.base_name.partition("-")[0] for info in found})
+            megabytes = sum(info.size for info in found) / 1e6
+            log.info("partition %s: %d of %d parts in files, %.1f MB", partition.name, begun, len(chunks), megabytes)
+
+        with watching(say):
+            done = self._for_each(chunks, lambda chunk: export_chunk(database, target, partition, chunk, name))
+        staged = {path: file for files, _ in done for path, file in files.items()}
+        manifest = Manifest(
+            partition=partition.name,
+            oid=partition.oid,
+            first_at=partition.first_at,
+            end_at=partition.end_at,
+            exported_at=datetime.now(UTC),
+            version=sum((version for _, version in done), Version()),
+            columns=partition.columns,
+            chunks=chunks,
+            files=tuple(sorted(staged.values(), key=lambda file: file.path)),
+        )
+        return manifest, staged
+
+    def _for_each(self, items: Sequence[Any], work: Callable[[Any], Any]) -> list[Any]:
+        # To try again would not help against an error of the target.
+        return for_each(
+            self.job.spark, items, work, at_once=self.job.parallelism, is_final=lambda each: isinstance(each, OSError)
+        )
+
 
 @contextmanager
 def _clear(target: str) -> Iterator[None]:
+    """Turn the errors of a target and of Spark into ones that name the target and quote no data."""
+    safe = "Nothing was dropped that is not exported."
     try:
         yield
     except OSError as error:
         raise ExportError(
-            f"target {shown(target)!r} cannot be used: {error.strerror or error}. "
-            "Nothing was dropped that is not exported. "
+            f"target {shown(target)!r} cannot be used: {error.strerror or error}. {safe} "
             "Make room, grant the right to write there, or give a folder, and run it again."
         ) from error
     except PySparkException as error:  # its text may quote data
         raise raised_in_spark(error) or ExportError(
-            f"a task of the export to {shown(target)!r} failed on its executor. "
-            "Nothing was dropped that is not exported. The log of the executor says why; run it again."
+            f"a task of the export to {shown(target)!r} failed on its executor. {safe} "
+            "The log of the executor says why; run it again."
         ) from error
     except psycopg.OperationalError as error:
         raise ConnectionFailed(f"{type(error).__name__}: the connection broke. Run the export again.") from error

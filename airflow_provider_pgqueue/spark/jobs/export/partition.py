@@ -17,8 +17,8 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import ZERO, run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, ForeignPartition, UnremediedMessages
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.spark.jobs.exported.manifest import ArchiveColumn, Chunk, Manifest, Version
-from airflow_provider_pgqueue.spark.jobs.tasks import watching
+from airflow_provider_pgqueue.spark.jobs.exported import ArchiveColumn, Chunk, Manifest, Version
+from airflow_provider_pgqueue.spark.jobs.job import watching
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,9 @@ class Partition:
 
     def select(self, chunk: Chunk, columns: Iterable[sql.Composable]) -> str:
         """Return the query for some columns of the rows of a chunk."""
-        return sql.SQL("SELECT {} {}").format(sql.SQL(", ").join(columns), self._rows(chunk)).as_string(None)
+        pages = [f"({page},0)" for page in (chunk.first_page, chunk.end_page)]
+        within = sql.SQL("{} AND a.ctid >= {} AND a.ctid < {}").format(self._rows(), *pages)
+        return sql.SQL("SELECT {} {}").format(sql.SQL(", ").join(columns), within).as_string(None)
 
     def select_version(self, chunk: Chunk) -> str:
         """Return the query for the version of a chunk: two numbers, then how many rows have a value in each column.
@@ -64,15 +66,11 @@ class Partition:
         counts = (sql.SQL("count(a.{})").format(sql.Identifier(column.name)) for column in self.columns)
         return self.select(chunk, [_VERSION, *counts])
 
-    def _rows(self, chunk: Chunk | None = None) -> sql.Composed:
+    def _rows(self) -> sql.Composed:
         # From the table, pruned to the partition, which the role may not read by itself.
-        clauses = sql.SQL("FROM messages.message_archive a WHERE a.archived_at >= {} AND a.archived_at < {}").format(
+        return sql.SQL("FROM messages.message_archive a WHERE a.archived_at >= {} AND a.archived_at < {}").format(
             self.first_at, self.end_at
         )
-        if chunk is None:
-            return clauses
-        pages = [f"({page},0)" for page in (chunk.first_page, chunk.end_page)]
-        return clauses + sql.SQL(" AND a.ctid >= {} AND a.ctid < {}").format(*pages)
 
 
 def closed_partitions(
