@@ -106,6 +106,7 @@ VERBS = {
     "archive_partitions": ("SELECT messages.archive_partitions()", "observer reader pipeline admin"),
     "schedules": ("SELECT messages.schedules()", "observer admin"),
     "traffic_report": ("SELECT messages.traffic_report()", "observer admin"),
+    "queue_overview": ("SELECT FROM messages.queue_overview", "observer admin"),
     "message_overview": ("SELECT FROM messages.message_overview", "observer admin"),
     "dispatch_overview": ("SELECT FROM messages.dispatch_overview", "observer admin"),
     "archive_overview": ("SELECT FROM messages.archive_overview", "observer admin"),
@@ -366,6 +367,7 @@ def test_a_team_sees_only_its_queues(conn: Connection, bob: Connection) -> None:
         "SELECT cause_queue FROM messages.dead_causes()",
         "SELECT queue_name FROM messages.search_archive()",
         "SELECT queue_name FROM messages.message_outcomes(ARRAY[1, 2, 3, 4, 5, 6, 7, 8]) WHERE result <> 'unknown'",
+        "SELECT queue_name FROM messages.queue_overview",
         "SELECT queue_name FROM messages.message_overview",
         "SELECT queue_name FROM messages.archive_overview",
         "SELECT queue_name FROM messages.result_count",
@@ -528,7 +530,7 @@ def test_a_leaky_condition_on_a_view_sees_no_foreign_row(conn: Connection, bob: 
     )
     leaked: list[str] = []
     bob.add_notice_handler(lambda notice: leaked.append(notice.message_primary or ""))
-    for view in ("archive_overview", "message_overview", "result_count"):
+    for view in ("archive_overview", "message_overview", "queue_overview", "result_count"):
         bob.execute(f"SELECT FROM messages.{view} WHERE public.leak(queue_name)".encode())
     assert set(leaked) == {"orders"}
 
