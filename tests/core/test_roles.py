@@ -106,6 +106,7 @@ VERBS = {
     "archive_partitions": ("SELECT messages.archive_partitions()", "observer reader pipeline admin"),
     "schedules": ("SELECT messages.schedules()", "observer admin"),
     "traffic_report": ("SELECT messages.traffic_report()", "observer admin"),
+    "queue_policy": ("SELECT FROM messages.queue_policy", "consumer observer admin"),
     "message_overview": ("SELECT FROM messages.message_overview", "observer admin"),
     "dispatch_overview": ("SELECT FROM messages.dispatch_overview", "observer admin"),
     "archive_overview": ("SELECT FROM messages.archive_overview", "observer admin"),
