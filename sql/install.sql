@@ -306,8 +306,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 
 -- Views, and the function that returns rows of one
 \ir views/session_reach.sql
+\ir views/queue_overview.sql
 \ir views/unswept_priority.sql
-\ir views/queue_policy.sql
 \ir views/message_overview.sql
 \ir views/dispatch_overview.sql
 \ir views/archive_overview.sql
