@@ -1,7 +1,7 @@
 # Everything lives in .venv (packages) and .run (servers, logs, state): `make clean` removes both.
 # PG=debian or PG=embedded chooses the PostgreSQL; without it, Debian's with pg_cron where it can be had.
 .DEFAULT_GOAL := help
-.PHONY: help setup compiled demo demo-spark up down test test-fast test-clock matrix matrix-smoke mutants states chaos bench bench-quick bench-airflow bench-spark docs check fix golden lock dist tag clean
+.PHONY: help setup compiled demo demo-spark up down test test-fast test-clock matrix matrix-smoke mutants states chaos bench bench-quick bench-airflow bench-brokers bench-spark docs check fix golden lock dist tag clean
 MAKEFLAGS += --no-print-directory
 export PG
 # An image may set it. Hundreds of processes of the tests would then each compile Airflow anew: half of their start.
@@ -10,6 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 STAMP := .venv/.installed
 BENCH := .run/bench-venv
+BROKERS := .run/brokers-venv
 SOURCES := airflow_provider_pgqueue benchmarks dags_examples tests tools
 PRESENT = $(wildcard $(SOURCES))
 # More processes than cores, because tests wait a lot; each has a PostgreSQL of its own. WORKERS=0 is one process.
@@ -104,14 +105,23 @@ bench-quick: $(BENCH)/.installed ## The same in under 5 minutes, less exact and 
 bench-spark: setup ## Measure the pipeline beside Spark's own JDBC source, about 20 minutes (BENCH_ARGS="--only export")
 	@PYTHONPATH=. $(BIN)/python -m benchmarks.spark $(BENCH_ARGS)
 
-bench-airflow: setup ## Measure 1,000 deferred sensors and 100 watchers on one triggerer
+bench-airflow: setup ## Measure 1,000 deferred sensors on one triggerer, and its recovery, about 10 minutes (BENCH_ARGS="--only failover")
 	@$(BIN)/python -m benchmarks.triggerer $(BENCH_ARGS)
+
+bench-brokers: $(BROKERS)/.installed ## Measure our trigger beside those of Redis and SQS, about 8 minutes (BENCH_ARGS="--only redis")
+	@PYTHONPATH=. $(BROKERS)/bin/python -m benchmarks.brokers $(BENCH_ARGS)
 
 # The peers never mix with the project's own packages, which are there for the one case that needs Airflow.
 $(BENCH)/.installed: pyproject.toml | setup
 	@echo "Setting up $(BENCH) with the peers …"
 	@.run/boot/bin/uv venv --quiet --clear --python $(BIN)/python $(BENCH)
 	@.run/boot/bin/uv pip install --quiet --python $(BENCH)/bin/python --group bench
+	@touch $@
+
+$(BROKERS)/.installed: pyproject.toml | setup
+	@echo "Setting up $(BROKERS) with the providers of Redis and Amazon …"
+	@.run/boot/bin/uv venv --quiet --clear --python $(BIN)/python $(BROKERS)
+	@.run/boot/bin/uv pip install --quiet --python $(BROKERS)/bin/python --group bench-brokers
 	@touch $@
 
 docs: setup ## Build the documentation as a site in .run/site; a broken link fails

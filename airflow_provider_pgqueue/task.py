@@ -70,13 +70,21 @@ class QueueTask(QueueLineage, BaseOperator):
         """Check what templates and other tasks made; all else was checked when it was written."""
         if self._made_later:
             given = self._given()
-            check({name: given[name] for name in self._made_later}, self.rules)
+            made = {name: given[name] for name in self._made_later}
+            # A dedup key that is missing would be the same for all that miss it.
+            check(made, dict.fromkeys(made, _is_there))
+            check(made, self.rules)
 
     def _given(self) -> dict[str, Any]:
         return {name: getattr(self, self.attributes.get(name, name)) for name in self.rules}
 
     def _comes_later(self, name: str, value: Any) -> bool:
         return name in self.template_fields and _is_template(value)
+
+
+def _is_there(value: Any) -> str | None:
+    missing = isinstance(value, str) and value == "None"
+    return "A template made it from None: give a default, as in {{ x or 'nothing' }}." if missing else None
 
 
 def _is_template(value: Any) -> bool:

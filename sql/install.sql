@@ -306,6 +306,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 
 -- Views, and the function that returns rows of one
 \ir views/session_reach.sql
+\ir views/queue_overview.sql
 \ir views/unswept_priority.sql
 \ir views/message_overview.sql
 \ir views/dispatch_overview.sql

@@ -29,6 +29,13 @@ os.environ["SPARK_SUBMIT_OPTS"] = java.options()
 
 TEMPLATE = "template_messages"
 CRON_DATABASE = "messages_cron"
+LEFT_BEHIND = """
+    SELECT 'message', id::text FROM messages.message UNION ALL
+    SELECT 'archived', id::text FROM messages.message_archive UNION ALL
+    SELECT 'queue', queue_name FROM messages.queue WHERE queue_name NOT IN ('default', 'orders') UNION ALL
+    SELECT 'schedule', schedule_name FROM messages.schedule UNION ALL
+    SELECT 'policy', action FROM messages.audit WHERE action <> 'create_queue'
+"""
 
 Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -222,6 +229,24 @@ def connect(dsn: str) -> Iterator[Callable[..., Connection]]:
 def conn(connect: Callable[..., Connection]) -> Connection:
     """An autocommit session to the test's database."""
     return connect()
+
+
+@pytest.fixture(scope="module")
+def shared_session(cluster: Cluster, clones: Clones) -> Iterator[Connection]:
+    with clones.one() as name, psycopg.connect(cluster.dsn(name), autocommit=True) as conn:
+        conn.execute("SELECT messages.create_queue('orders')")
+        yield conn
+
+
+@pytest.fixture
+def shared(shared_session: Connection) -> Iterator[Connection]:
+    """An autocommit session, shared by the tests of a file, to a database with the queue orders.
+
+    For what expects a refusal, or rolls back: a test that leaves something behind fails.
+    """
+    yield shared_session
+    shared_session.execute("RESET ALL")
+    assert shared_session.execute(LEFT_BEHIND).fetchall() == []
 
 
 @pytest.fixture

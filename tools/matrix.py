@@ -35,6 +35,7 @@ _SHORT: Final = (
     "tests/e2e/test_dispatch.py::test_each_message_is_finished_by_a_run_of_its_own",
     "tests/e2e/test_dispatch.py::test_a_failed_run_is_delivered_again_dies_and_is_dismissed_when_it_is_cleared",
     "tests/e2e/test_dispatch.py::test_a_run_that_was_deleted_is_delivered_again",
+    "tests/e2e/test_tab.py",
 )
 
 

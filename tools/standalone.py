@@ -132,7 +132,7 @@ class Standalone:
         # Not the checkout's: the package comes from the zip.
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("PG", "PYTHON", "SPARK_"))}
         own = {"SPARK_SUBMIT_OPTS": self.java_options, "SPARK_DAEMON_JAVA_OPTS": self.java_options}
-        own |= {"SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": address, "PYTHONDONTWRITEBYTECODE": "1"}
+        own |= {"SPARK_HOME": str(SPARK), "SPARK_LOCAL_IP": address}
         return kept | own | {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
 
     def _said(self, name: str, what: re.Pattern[str], timeout: float = 180) -> re.Match[str]:

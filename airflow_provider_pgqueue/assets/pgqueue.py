@@ -23,7 +23,10 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
     """
     name = uri.path.strip("/")
     if argument.queue_name(name) is not None:
-        raise ValueError(f"URI format pgqueue:// is pgqueue://CONNECTION/QUEUE. {name[:100]!r} cannot be a queue.")
+        meant = "" if name else f" For the default connection write pgqueue:///{uri.netloc}."
+        raise ValueError(
+            f"URI format pgqueue:// is pgqueue://CONNECTION/QUEUE.{meant} {name[:100]!r} cannot be a queue"
+        )
     if uri.query or "@" in uri.netloc or ":" in uri.netloc:
         raise ValueError("URI format pgqueue:// has the id of an Airflow connection, and neither login, port nor query")
     return SplitResult("pgqueue", uri.netloc or _DEFAULT, f"/{name}", "", "")

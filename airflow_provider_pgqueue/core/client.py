@@ -160,17 +160,17 @@ def to_json(body: Any) -> str:
         # The encoder passes lone surrogates, which no connection can send.
         text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidMessage("a body has a lone surrogate. Publish text that is valid Unicode.") from error
+        raise InvalidMessage("the value has a lone surrogate. Publish text that is valid Unicode.") from error
     except ValueError as error:
         raise InvalidMessage(
-            f"a body is not JSON: {_reason(error)}. Replace NaN and Infinity, and break cycles."
+            f"the value is not JSON: {_reason(error)}. Replace NaN and Infinity, and break cycles."
         ) from error
     except TypeError as error:
         raise InvalidMessage(
-            f"a body is not JSON: {error}. Convert it to a text, number, bool, None, list, dict, datetime or UUID."
+            f"the value is not JSON: {error}. Convert it to a text, number, bool, None, list, dict, datetime or UUID."
         ) from error
     except RecursionError as error:
-        raise InvalidMessage("a body is nested too deep. Flatten it.") from error
+        raise InvalidMessage("the value is nested too deep. Flatten it.") from error
     return text
 
 

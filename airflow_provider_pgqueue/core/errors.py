@@ -57,6 +57,11 @@ class PgQueueError(Exception):
         self.problem = problem
         self.cure = cure
 
+    def at(self, place: str) -> None:
+        """Put first where it happened, for whoever uses several databases or queues."""
+        self.problem = f"{place}: {self.problem}"
+        self.args = (f"{place}: {self}",)
+
 
 class QueueError(PgQueueError):
     """The base of the errors that concern one queue."""
@@ -256,9 +261,15 @@ _TRANSIENT: Final[dict[str, str]] = {
 _CURES: dict[type[PgQueueError], str] = {
     PermissionDenied: "Ask an admin of the queue to grant you the group role for it, such as messages_consumer, "
     "messages_observer for the page Queues and for monitoring, messages_reader to read with Spark, or "
-    "messages_pipeline for the pipelines on Spark.",
+    "messages_pipeline for the pipelines on Spark. An installation by a role with CREATEROLE makes these roles.",
     SchemaMissing: INSTALL,
     InvalidMessage: "Publish JSON without NaN, Infinity, \\u0000 or lone surrogates, not nested thousands deep.",
+}
+
+
+_CURES_BY_SQLSTATE: Final[dict[str, str]] = {
+    "22007": "Give a duration such as '5 minutes', or a moment such as '2026-01-31 12:00+00'.",
+    "22008": "Give a time that PostgreSQL can store.",
 }
 
 
@@ -269,7 +280,7 @@ def translate(error: psycopg.Error) -> Exception:
         # The driver appends DETAIL and CONTEXT, which may quote a body: take the first line only.
         text = error.diag.message_primary or type(error).__name__
         own = error.sqlstate.startswith("PQ") or kind is PermissionDenied
-        cure = (error.diag.message_hint if own else None) or _CURES.get(kind)
+        cure = (error.diag.message_hint if own else None) or _CURES_BY_SQLSTATE.get(error.sqlstate) or _CURES.get(kind)
         return kind(text, cure)
     if error.sqlstate is None and (isinstance(error, psycopg.DataError) or str(error).startswith("cannot adapt")):
         # The driver refused it before it was sent.

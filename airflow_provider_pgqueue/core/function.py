@@ -17,9 +17,10 @@ def load_function(path: str) -> Callable[..., Any]:
     try:
         found: Any = importlib.import_module(module_name)
     except Exception as error:
+        absent = isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}.")
         raise InvalidArgument(
-            f"module {module_name!r} cannot be imported ({type(error).__name__}: {error}). "
-            "Start in its directory, or set PYTHONPATH."
+            f"module {module_name!r} cannot be imported ({type(error).__name__}: {error})",
+            "Start in its directory, or set PYTHONPATH." if absent else "The module was found: mend what it raises.",
         ) from error
     for part in name.split("."):
         found = getattr(found, part, None)

@@ -27,6 +27,8 @@ T = TypeVar("T")
 CRON_ROLE: Final = "messages_cron"
 _GROUPS: Final = ("publisher", "consumer", "observer", "upkeep", "admin", "raw", "reader", "pipeline")
 _PRIVILEGES: Final = ("publish", "consume", "observe")
+_WITH_ROLES: Final = "Install as a superuser, as a role with CREATEROLE, or as a member of messages_owner."
+_MAY_INSTALL: Final = "Install as the owner of schema messages, or if there is none, as a role that may create one."
 
 
 def _queues(value: Any) -> str | None:
@@ -85,8 +87,8 @@ def install(
 ) -> dict[str, Any]:
     """Install or upgrade the schema, create queues, and let pg_cron do the upkeep where there is one.
 
-    Running it again is safe. Returns `schema_version`, `migrations_applied`, `queues_created` and `upkeep_mode`:
-    `pg_cron`, or `airflow` if something else has to run the upkeep every minute.
+    Running it again is safe. Returns `schema_version`, `migrations_applied`, `queues_created`, `group_roles` (whether
+    there are any) and `upkeep_mode`: `pg_cron`, or `airflow` if something else has to run the upkeep every minute.
 
     :param queues: names, or dicts with the arguments of `verbs.create_queue`, which also change a queue that exists;
         a text is one name.
@@ -116,6 +118,9 @@ def _install(
     queue_grants: Mapping[str, Mapping[str, Users]] | None,
 ) -> dict[str, Any]:
     applied = _migrate(conn, roles)
+    owned = _is_owned(conn)
+    if not owned and roles is not False:
+        log.info("there are no group roles: role %r may not create them. %s", conn.info.user, _WITH_ROLES)
     created = [_name(queue) for queue in _listed(queues) if _create(conn, queue)]
     for group, users in (grants or {}).items():
         grant_group(conn, group, users)
@@ -129,6 +134,7 @@ def _install(
         "schema_version": current_version(conn),
         "migrations_applied": applied,
         "queues_created": created,
+        "group_roles": owned,
         "upkeep_mode": run(conn, verbs.upkeep_mode()),
     }
 
@@ -181,18 +187,25 @@ def leave_out_roles(conn: Connection) -> None:
 
 def check_owner(conn: Connection) -> None:
     """Raise PermissionDenied unless the schema belongs to `messages_owner`."""
-    if conn.execute(query("install/is_owned")).rowcount != 1:
-        raise PermissionDenied(
-            f"role {conn.info.user!r} could not give schema messages to messages_owner. "
-            "Install as a superuser, as a role with CREATEROLE, or as a member of messages_owner."
-        )
+    if not _is_owned(conn):
+        raise PermissionDenied(f"role {conn.info.user!r} could not give schema messages to messages_owner", _WITH_ROLES)
+
+
+def _is_owned(conn: Connection) -> bool:
+    return conn.execute(query("install/is_owned")).rowcount == 1
 
 
 def _migrate(conn: Connection, roles: bool | None) -> list[int]:
     with conn.transaction():
         if roles is False:
             leave_out_roles(conn)
-        applied = migrate(conn)
+        try:
+            applied = migrate(conn)
+        except PermissionDenied as error:
+            # The usual cure, a group role, lets nobody install.
+            cause = error.__cause__
+            hint = cause.diag.message_hint if isinstance(cause, psycopg.Error) else error.cure
+            raise PermissionDenied(error.problem, hint or _MAY_INSTALL) from error
         if roles:
             check_owner(conn)
     return applied
@@ -204,10 +217,14 @@ def _name(queue: str | Mapping[str, Any]) -> str:
 
 def _create(conn: Connection, queue: str | Mapping[str, Any]) -> bool:
     policy = {} if isinstance(queue, str) else {key: value for key, value in queue.items() if key != "queue_name"}
-    if run(conn, verbs.create_queue(_name(queue), **policy)):
-        return True
-    if policy:
-        run(conn, verbs.alter_queue(_name(queue), **policy))
+    try:
+        if run(conn, verbs.create_queue(_name(queue), **policy)):
+            return True
+        if policy:
+            run(conn, verbs.alter_queue(_name(queue), **policy))
+    except InvalidArgument as error:
+        error.at(f"queue {_name(queue)!r}")
+        raise
     return False
 
 

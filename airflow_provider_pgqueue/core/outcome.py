@@ -128,8 +128,9 @@ def outcome_of(
 def checked(message: Message, outcome: Any) -> Outcome:
     """Return what a handler returned for a message; InvalidOutcome if it is not an outcome."""
     if not isinstance(outcome, Outcome):
+        what = f"the class {outcome.__name__}" if isinstance(outcome, type) else type(outcome).__name__
         raise InvalidOutcome(
-            f"the handler of queue {message.queue_name!r} returned {type(outcome).__name__} for message {message.id}. "
+            f"the handler of queue {message.queue_name!r} returned {what} for message {message.id}. "
             "Return None for success, or Success(), Rejected(), Failed() or Retry()."
         )
     return outcome
@@ -140,19 +141,20 @@ def outcomes_by_id(messages: Sequence[Message], outcomes: Any) -> Mapping[int, A
     ids = [message.id for message in messages]
     if outcomes is None:
         return {}
+    handler = f"the handler of queue {messages[0].queue_name!r}"
     if isinstance(outcomes, Mapping):
         known = set(ids)
         if unknown := [id_ for id_ in outcomes if id_ not in known]:
-            raise InvalidOutcome(f"the handler gave outcomes for messages that it did not get: {unknown[:10]}")
+            raise InvalidOutcome(f"{handler} gave outcomes for messages that it did not get: {unknown[:10]}")
         return outcomes
     if not isinstance(outcomes, Iterable) or isinstance(outcomes, str | bytes):
         raise InvalidOutcome(
-            f"the handler returned {type(outcomes).__name__} for {len(ids)} messages. Return None if all succeeded, "
+            f"{handler} returned {type(outcomes).__name__} for {len(ids)} messages. Return None if all succeeded, "
             "outcomes by message id, or one outcome for each message in order."
         )
     in_order = list(outcomes)
     if len(in_order) != len(ids):
-        raise InvalidOutcome(f"the handler returned {len(in_order)} outcomes for {len(ids)} messages. Return one each.")
+        raise InvalidOutcome(f"{handler} returned {len(in_order)} outcomes for {len(ids)} messages. Return one each.")
     return dict(zip(ids, in_order, strict=True))
 
 

@@ -17,7 +17,7 @@ from psycopg.rows import tuple_row
 
 from airflow_provider_pgqueue.core import connection, installation, verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
+from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, PgQueueError, SchemaError
 from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Options, Statement
@@ -55,7 +55,9 @@ class PgQueueHook(PostgresHook):
 
         Raises SchemaMissing, SchemaTooOld or SchemaTooNew unless `check` is False.
         """
-        conn = connection.connect(**self.connection_arguments(), check_schema=check and not self._version_checked)
+        check = check and not self._version_checked
+        with self._named(PgQueueError):
+            conn = connection.connect(**self.connection_arguments(), check_schema=check)
         self._version_checked = self._version_checked or check
         return conn
 
@@ -243,8 +245,17 @@ class PgQueueHook(PostgresHook):
         if conn is not None:
             yield conn
             return
-        with self.connect(check=False) as own:
+        with self.connect(check=False) as own, self._named(PermissionDenied, SchemaError):
             yield own
+
+    @contextmanager
+    def _named(self, *kinds: type[PgQueueError]) -> Iterator[None]:
+        """Name the Airflow connection in errors of these kinds."""
+        try:
+            yield
+        except kinds as error:
+            error.at(f"Airflow connection {self.get_conn_id()!r}")
+            raise
 
     def _check_version(self, session: Connection) -> None:
         if self._version_checked:

@@ -18,7 +18,8 @@ class PgQueueSetupOperator(QueueTask):
     """Installs or upgrades the schema, creates queues, and lets pg_cron do the upkeep where it is available.
 
     Running it again is safe; run it after every upgrade. The result has `schema_version`, `migrations_applied`,
-    `queues_created` and `upkeep_mode`: `pg_cron`, or `airflow` if PgQueueUpkeepOperator has to run every minute.
+    `queues_created`, `group_roles` (whether there are any) and `upkeep_mode`: `pg_cron`, or `airflow` if
+    PgQueueUpkeepOperator has to run every minute.
 
     :param queues: names, or dicts with the arguments of `verbs.create_queue`, such as
         `{"queue_name": "orders", "max_attempts": 3}`, which also change a queue that exists; a text is one name.

@@ -101,7 +101,7 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
         if (summary := self._summary(queue)) is not None:
             self.log.info("Run %s of %s had finished: nothing is done again", self.run_id, self.pipeline)
             return summary
-        super().execute(context)
+        self._submit(context)
         if (summary := self._summary(queue)) is None:
             raise AirflowException(f"{self.pipeline} ended without a summary of run {self.run_id!r}; see the log above")
         return summary
@@ -116,9 +116,18 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
                     f"a dry run on {self._hook._connection['master']} could not hand over its summary to the task. "
                     "Submit it in deploy mode client, to a Spark that is local or standalone."
                 )
-            super().execute(context)
+            self._submit(context)
             summary: dict[str, Any] = json.loads(path.read_text())
         return summary
+
+    def _submit(self, context: Context) -> None:
+        try:
+            super().execute(context)
+        finally:
+            # The hook leaves the output of its process open.
+            process = self._hook._submit_sp if self._hook else None
+            if process is not None and process.stdout is not None:
+                process.stdout.close()
 
     def _summary(self, queue: PgQueueHook) -> dict[str, Any] | None:
         """Return the summary if the run finished. The driver begins it, perhaps under a login of its own."""

@@ -117,7 +117,13 @@ def _who() -> Any:
         if not manager.is_authorized_view(access_view=AccessView.JOBS, user=user):
             raise HTTPException(403, "Your role in Airflow may not see the queues: it needs to see jobs.")
         details = ConnectionDetails(conn_id=connection_id(), team_name=_team())
-        return Person(user.get_name(), manager.is_authorized_connection(method="PUT", details=details, user=user))
+        may_act = manager.is_authorized_connection(method="PUT", details=details, user=user)
+        return Person(
+            user.get_name(),
+            may_act,
+            "You may look at the queues. To change them, and to see headers and bodies, you need the right to edit the"
+            f" connection {details.conn_id} in Airflow.",
+        )
 
     return who
 

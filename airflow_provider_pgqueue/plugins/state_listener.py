@@ -173,7 +173,7 @@ def _say(text: str) -> None:
     kind = text[:20]
     if kind not in _said:
         _said.add(kind)
-        log.warning("%s. This is logged once until it works again.", text)
+        log.warning("%s. This is logged once until it works again.", text.rstrip("."))
 
 
 _states: Background[_State] = Background("pgqueue-states", _publish, batch=_BATCH)

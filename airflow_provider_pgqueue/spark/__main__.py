@@ -28,6 +28,7 @@ from pyspark.sql import SparkSession  # noqa: E402
 from pyspark.sql.utils import is_remote  # noqa: E402
 
 from airflow_provider_pgqueue import __version__, spark  # noqa: E402
+from airflow_provider_pgqueue.core.argument import moment_or_text  # noqa: E402
 from airflow_provider_pgqueue.core.duration import parse_duration  # noqa: E402
 from airflow_provider_pgqueue.core.errors import PgQueueError  # noqa: E402
 from airflow_provider_pgqueue.spark.database import Database  # noqa: E402
@@ -136,13 +137,9 @@ class _Moment(click.ParamType[datetime]):
     name = "moment"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        try:
-            found = datetime.fromisoformat(value)
-        except ValueError:
-            found = None
-        if found is None or found.tzinfo is None:
+        if moment_or_text(value):
             self.fail(f"{value!r} is not a moment with its zone. Write 2026-01-31T08:00Z or …+01:00.", param, ctx)
-        return found
+        return datetime.fromisoformat(value)
 
 
 _TYPES: Final[Mapping[Any, Any]] = {float: click.FloatRange(0), timedelta: _Duration(), datetime: _Moment()}

@@ -50,9 +50,6 @@ class Database:
     def __hash__(self) -> int:
         return hash(self._conninfo)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickled, (self._conninfo,)
-
     def connect(self, application_name: str = "pgqueue spark") -> psycopg.Connection[Any]:
         """Return a new autocommit session; ConnectionFailed if none can be opened."""
         return connect(self._conninfo, application_name=application_name)
@@ -118,12 +115,6 @@ def _refused(given: dict[str, Any], **wrong: str) -> dict[str, str]:
         return {option.keyword.decode(): option.val.decode() for option in conn.info if option.val}
     finally:
         conn.finish()
-
-
-def _unpickled(conninfo: str) -> Database:
-    database = Database.__new__(Database)
-    database._conninfo = conninfo
-    return database
 
 
 class Session:

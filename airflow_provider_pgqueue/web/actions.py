@@ -21,6 +21,7 @@ from airflow_provider_pgqueue.web import dead, policy
 from airflow_provider_pgqueue.web.guard import checked_form
 from airflow_provider_pgqueue.web.html import back_to, page
 from airflow_provider_pgqueue.web.parts import rows_of
+from airflow_provider_pgqueue.web.rights import Rights
 from airflow_provider_pgqueue.web.site import person_of, site_of
 
 router = APIRouter()
@@ -279,9 +280,10 @@ def _queue_of(request: Request, id: int) -> str:
 
 def _ask(request: Request, action: Action, name: str, given: Form, wrong: Exception | None = None) -> Response:
     if not person_of(request).may_act:
-        raise HTTPException(403, "You may look at the queues. Changing them needs the right to edit the connection.")
+        raise HTTPException(403, person_of(request).lacks)
     with site_of(request).reading() as conn:
         run(conn, verbs.status(name))  # raises for an unknown queue
+        Rights.of(conn, name).check(action.verb)
         about = action.about(conn, name, given)
     status = 400 if wrong else 200
     return page(request, "confirm.html", status, action=action, queue_name=name, given=given, about=about, wrong=wrong)

@@ -14,6 +14,7 @@ from airflow_provider_pgqueue.web.app import make_app
 from airflow_provider_pgqueue.web.site import Connect, Person
 
 _HOSTS: Final = ("127.0.0.1", "localhost")
+_READ_ONLY: Final = "pgqueue web was started with --read-only: you may look at the queues, and not change them."
 _REFUSED: Final = "Open the address that pgqueue web printed: it has the token."
 
 
@@ -25,7 +26,7 @@ def make_alone(connect: Connect, token: str, *, may_act: bool) -> FastAPI:
         _check_host(request)
         if not hmac.compare_digest(request.cookies.get(_cookie(request), "").encode(), token.encode()):
             raise HTTPException(401, _REFUSED)
-        return Person(name, may_act)
+        return Person(name, may_act, _READ_ONLY)
 
     def enter(request: Request) -> Response:
         _check_host(request)

@@ -72,7 +72,7 @@ async def checked_form(request: Request) -> dict[str, str]:
     """
     check_same_origin(request)
     if not person_of(request).may_act:
-        raise HTTPException(403, "You may look at the queues. Changing them needs the right to edit the connection.")
+        raise HTTPException(403, person_of(request).lacks)
     fields = await _fields(request)
     until, _, rest = fields.pop("token", "").partition(".")
     once, _, signature = rest.partition(".")

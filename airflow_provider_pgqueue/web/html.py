@@ -71,6 +71,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.tests["a_moment"] = lambda given: isinstance(given, datetime)
     environment.filters |= {
         "age": age,
         "number": number,
@@ -120,8 +121,8 @@ def age(given: timedelta | None) -> str:
 
 
 def moment(given: datetime | None) -> str:
-    """Return a moment in UTC, to the second."""
-    return NONE if given is None else f"{given.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+    """Return a moment in UTC, to the second, as the shell prints one."""
+    return NONE if given is None else given.astimezone(UTC).isoformat(sep=" ", timespec="seconds")
 
 
 def shown(given: Any, none: str = NONE) -> str:

@@ -14,6 +14,7 @@ from airflow_provider_pgqueue.web import numbers
 from airflow_provider_pgqueue.web.actions import Id, said_of
 from airflow_provider_pgqueue.web.html import page
 from airflow_provider_pgqueue.web.parts import Refused, part, rows_of
+from airflow_provider_pgqueue.web.rights import Rights
 from airflow_provider_pgqueue.web.site import Site, person_of, site_of
 
 router = APIRouter()
@@ -27,7 +28,7 @@ def message(request: Request, id: Id) -> Response:
     site, person = site_of(request), person_of(request)
     wants_body = request.query_params.get("body") == "1"
     if wants_body and not person.may_act:
-        raise HTTPException(403, "Bodies are shown to those who may edit the connection of the queue.")
+        raise HTTPException(403, person.lacks)
     found = site.shared.get(("message", id), numbers.SECONDS, lambda: _find(site, id))
     if not found["life"]:
         raise HTTPException(404, f"There is no message {id}. Retention may have removed it, or it was purged.")
@@ -48,11 +49,13 @@ def _find(site: Site, id: int) -> dict[str, Any]:
         life = run(conn, verbs.message_life(id))
         waiting = rows_of(conn, "unfinished_message", id=id)
         finished = [] if waiting else run(conn, verbs.search_archive(id=id))
+        rights = Rights.of(conn, life[0]["queue_name"]) if life else None
     return {
         "life": life,
         "waiting": waiting[0] if waiting else None,
         "finished": finished[0] if finished else None,
         "queue_name": life[0]["queue_name"] if life else None,
+        "rights": rights,
         "trouble": _trouble(finished[0].failure if finished else None),
     }
 

@@ -17,6 +17,7 @@ from airflow_provider_pgqueue.web.actions import said_of
 from airflow_provider_pgqueue.web.html import choices, page
 from airflow_provider_pgqueue.web.parts import Refused, part, rows_of
 from airflow_provider_pgqueue.web.plots import Plot, plots_of
+from airflow_provider_pgqueue.web.rights import Rights
 from airflow_provider_pgqueue.web.site import Site, site_of
 
 router = APIRouter()
@@ -59,6 +60,7 @@ def _find(site: Site, name: str, span: str) -> dict[str, Any]:
             "at": datetime.now(UTC),
             "queue": status,
             "needs": numbers.needs(status),
+            "rights": Rights.of(conn, name),
             "past": part(conn, lambda: site.shared.get(("past", name, span), _SLOWER, past)),
             "causes": part(conn, lambda: site.shared.get(("dead", name, span), _SLOWER, causes)),
             "workers": part(conn, lambda: run(conn, verbs.workers(name))[:50]),

@@ -22,10 +22,14 @@ Connect = Callable[[], AbstractContextManager[psycopg.Connection[Any]]]
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Who is asking: everybody reads, and whoever `may_act` changes queues and sees what is in messages."""
+    """Who is asking: everybody reads, and whoever `may_act` changes queues and sees what is in messages.
+
+    `lacks` says to the others, in a sentence, what they would need.
+    """
 
     name: str
     may_act: bool = False
+    lacks: str = "You may look at the queues, and not change them."
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,6 +217,15 @@ def test_what_a_template_makes_is_checked_when_the_task_begins(conn_id: str, run
             run(task)
 
 
+@pytest.mark.parametrize("name", ["queue_name", "message", "reference", "topic", "group_key", "dedup_key"])
+def test_a_template_that_finds_nothing_makes_no_text_of_it(name: str, conn_id: str, run: Run, context: Any) -> None:
+    with DAG("templates", schedule=None):
+        task = PgQueuePublishOperator(task_id="publish", **GOOD[PgQueuePublishOperator] | {name: "{{ nothing }}"})
+    task.render_template_fields(context | {"nothing": None})
+    with pytest.raises(InvalidArgument, match=rf"^{name} is .*give a default"):
+        run(task)
+
+
 def test_a_comment_of_a_template_that_leaves_nothing_is_found_when_the_task_begins(run: Run, context: Any) -> None:
     with DAG("templates", schedule=None):
         task = PgQueuePublishOperator(task_id="publish", queue_name="orders", message=1, reference="{# nothing #}")

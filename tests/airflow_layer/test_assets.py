@@ -36,6 +36,11 @@ def test_a_uri_that_names_no_queue_is_refused(uri: str) -> None:
         Asset(uri)
 
 
+def test_a_queue_where_the_connection_belongs_is_shown_how_to_write_it() -> None:
+    with pytest.raises(ValueError, match="For the default connection write pgqueue:///orders"):
+        Asset("pgqueue://orders")
+
+
 def test_common_messaging_takes_the_uri_of_a_queue() -> None:
     with pytest.warns(AirflowProviderDeprecationWarning, match="queue"):
         wrapped = MessageQueueTrigger(queue="pgqueue://shop/orders", min_messages=3)

@@ -62,8 +62,9 @@ def test_an_unknown_connection_is_named() -> None:
 
 
 def test_a_server_that_is_down_is_a_connection_failure(dsn: str, airflow_connection: Any) -> None:
-    with pytest.raises(ConnectionFailed, match="Check the connection"):
-        PgQueueHook(airflow_connection(dsn, port=1)).run(verbs.status())
+    hook = PgQueueHook(airflow_connection(dsn, "shop", port=1))
+    with pytest.raises(ConnectionFailed, match=r"^Airflow connection 'shop': .*Check the connection"):
+        hook.run(verbs.status())
 
 
 def test_a_publish_on_the_callers_connection_rolls_back_with_it(
@@ -180,7 +181,7 @@ def test_dead_messages_are_leased_requeued_and_dismissed(conn_id: str, queue: Qu
 
 def test_a_database_without_the_schema_says_how_to_install_it(empty_dsn: str, airflow_connection: Any) -> None:
     hook = PgQueueHook(airflow_connection(empty_dsn))
-    with pytest.raises(SchemaMissing, match="the setup DAG"):
+    with pytest.raises(SchemaMissing, match=f"^Airflow connection '{hook.get_conn_id()}': .*the setup DAG"):
         hook.publish("orders", 1)
     works, text = hook.test_connection()
     assert not works
@@ -217,6 +218,11 @@ def test_install_takes_a_text_for_one_queue_and_does_nothing_if_an_argument_is_b
         hook.install([{"queue_nam": "x"}])
     with psycopg.connect(empty_dsn) as conn:
         assert conn.execute("SELECT to_regnamespace('messages')").fetchone() == (None,)
+
+
+def test_install_names_the_queue_whose_policy_it_cannot_read(conn_id: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"^queue 'mail': .*.5 minuts.*Give a duration such as '5 minutes'"):
+        PgQueueHook(conn_id).install(["orders", {"queue_name": "mail", "lease_for": "5 minuts"}])
 
 
 def test_install_grants_group_roles_and_queues_to_users(empty_dsn: str, airflow_connection: Any) -> None:

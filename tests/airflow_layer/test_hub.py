@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
@@ -327,6 +328,20 @@ def test_a_database_without_the_schema_is_an_error(empty_dsn: str, airflow_conne
 def test_a_server_that_is_down_is_waited_for(dsn: str, airflow_connection: Callable[..., str]) -> None:
     with pytest.raises(TimeoutError):
         within(2, first(airflow_connection(dsn, port=1)))
+
+
+def test_of_two_hosts_in_one_connection_the_second_is_found_while_the_first_is_silent(
+    dsn: str, airflow_connection: Callable[..., str], queue: Callable[..., str], conn: Connection
+) -> None:
+    run(conn, verbs.publish(queue("orders"), 1))
+    with socket.socket() as silent:
+        # A connection has one port for all its hosts.
+        silent.bind(("127.0.0.2", conn.info.port))
+        silent.listen()
+        conn_id = airflow_connection(
+            dsn, host="127.0.0.2,127.0.0.1", extra={"target_session_attrs": "read-write", "connect_timeout": 2}
+        )
+        assert within(30, first(conn_id))["ready"] == 1
 
 
 def test_the_session_is_closed_after_the_last_has_left(

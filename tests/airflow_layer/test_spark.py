@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,12 @@ from airflow_provider_pgqueue.operators.spark import PgQueueSparkOperator, _shor
 from tests.airflow_layer.of_airflow import AirflowException
 from tools import ROOT
 
-pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("default")]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.filterwarnings("error::ResourceWarning"),
+    pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning"),
+]
 Queue = Callable[..., str]
 Run = Callable[..., Any]
 
@@ -29,12 +32,9 @@ def judge(batch):
 
 
 @pytest.fixture
-def spark_default(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def spark_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[2]"}')
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    yield
-    with warnings.catch_warnings(action="ignore"):
-        gc.collect()  # the hook of the provider leaves the output of its process open
 
 
 def drain(tmp_path: Path, **changes: Any) -> PgQueueSparkOperator:

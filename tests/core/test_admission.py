@@ -28,51 +28,47 @@ def forge(conn: Connection, forgery: str) -> None:
     conn.execute("SELECT set_config('messages.admitted', %s, false)", [forgery])
 
 
-@pytest.mark.parametrize("forgery", FORGERIES)
 @pytest.mark.parametrize("who", ["owner", "raw"])
-def test_plain_sql_is_checked_whatever_the_session_sets(
-    conn: Connection, login: Login, queue: Queue, who: str, forgery: str
-) -> None:
-    queue("orders", max_body_bytes=100)
-    queue("narrow", max_depth=1)
+def test_plain_sql_is_checked_whatever_the_session_sets(conn: Connection, login: Login, queue: Queue, who: str) -> None:
     session = conn if who == "owner" else login("forger", "messages_raw")
-    forge(session, forgery)
-    for state, row in [
-        ("PQ001", ["nowhere", "1", 0, None]),
-        ("PQ005", ["orders", f'"{"x" * 200}"', 0, None]),
-        ("PQ004", ["orders", "1", 101, None]),
-        ("PQ004", ["orders", "1", -101, None]),
-    ]:
-        with pytest.raises(psycopg.Error) as refused:
-            session.execute(RAW, row)
-        assert refused.value.sqlstate == state
-    session.execute(RAW, ["narrow", "1", 0, None])
-    with pytest.raises(psycopg.Error, match="queue 'narrow' is full"):
-        session.execute(RAW, ["narrow", "1", 0, None])
-    for number in (1, 2, 3):
-        session.execute(RAW, ["orders", str(number), 5, "one at a time"])
-    assert [message.body for message in run(conn, verbs.lease("orders", max_messages=10))] == [1]
+    for place, forgery in enumerate(FORGERIES):
+        orders, narrow = queue(f"orders_{place}", max_body_bytes=100), queue(f"narrow_{place}", max_depth=1)
+        forge(session, forgery)
+        for state, row in [
+            ("PQ001", ["nowhere", "1", 0, None]),
+            ("PQ005", [orders, f'"{"x" * 200}"', 0, None]),
+            ("PQ004", [orders, "1", 101, None]),
+            ("PQ004", [orders, "1", -101, None]),
+        ]:
+            with pytest.raises(psycopg.Error) as refused:
+                session.execute(RAW, row)
+            assert refused.value.sqlstate == state
+        session.execute(RAW, [narrow, "1", 0, None])
+        with pytest.raises(psycopg.Error, match=f"queue '{narrow}' is full"):
+            session.execute(RAW, [narrow, "1", 0, None])
+        for number in (1, 2, 3):
+            session.execute(RAW, [orders, str(number), 5, "one at a time"])
+        assert [message.body for message in run(conn, verbs.lease(orders, max_messages=10))] == [1]
 
 
-@pytest.mark.parametrize("forgery", FORGERIES)
-def test_a_publisher_is_checked_whatever_it_sets(conn: Connection, login: Login, queue: Queue, forgery: str) -> None:
-    queue("orders", max_body_bytes=100)
-    queue("narrow", max_depth=2)
+def test_a_publisher_is_checked_whatever_it_sets(conn: Connection, login: Login, queue: Queue) -> None:
     publisher = login("forger", "messages_publisher")
-    forge(publisher, forgery)
-    for state, call in [
-        ("PQ001", "publish('nowhere', '1')"),
-        ("PQ001", "publish_batch('nowhere', '[1]')"),
-        ("PQ005", "publish('orders', to_jsonb(repeat('x', 200)))"),
-        ("PQ005", "publish_batch('orders', jsonb_build_array(repeat('x', 200)))"),
-        ("PQ005", "publish_deduplicated('orders', jsonb_build_array(repeat('x', 200)), '{key}')"),
-        ("PQ007", "publish_batch('narrow', '[1, 2, 3]')"),
-    ]:
-        with pytest.raises(psycopg.Error) as refused:
-            publisher.execute(f"SELECT messages.{call}".encode())
-        assert refused.value.sqlstate == state
-    publisher.execute("SELECT messages.publish_batch('orders', '[1, 2, 3]', 7, group_keys => '{g,g,g}')")
-    assert [message.body for message in run(conn, verbs.lease("orders", max_messages=10))] == [1]
+    for place, forgery in enumerate(FORGERIES):
+        orders, narrow = queue(f"orders_{place}", max_body_bytes=100), queue(f"narrow_{place}", max_depth=2)
+        forge(publisher, forgery)
+        for state, call in [
+            ("PQ001", "publish('nowhere', '1')"),
+            ("PQ001", "publish_batch('nowhere', '[1]')"),
+            ("PQ005", f"publish('{orders}', to_jsonb(repeat('x', 200)))"),
+            ("PQ005", f"publish_batch('{orders}', jsonb_build_array(repeat('x', 200)))"),
+            ("PQ005", f"publish_deduplicated('{orders}', jsonb_build_array(repeat('x', 200)), '{{key}}')"),
+            ("PQ007", f"publish_batch('{narrow}', '[1, 2, 3]')"),
+        ]:
+            with pytest.raises(psycopg.Error) as refused:
+                publisher.execute(f"SELECT messages.{call}".encode())
+            assert refused.value.sqlstate == state
+        run(publisher, verbs.publish_batch(orders, [1, 2, 3], priority=7, group_keys=["g"] * 3))
+        assert [message.body for message in run(conn, verbs.lease(orders, max_messages=10))] == [1]
 
 
 def test_publish_leaves_nothing_behind_that_a_session_could_show_again(

@@ -41,9 +41,11 @@ def entries(conn: Connection) -> list[tuple[Any, ...]]:
     ).fetchall()
 
 
-@pytest.mark.parametrize(
-    ("verb", "arguments", "entry"),
-    [
+def test_each_of_these_verbs_writes_one_entry_whether_somebody_is_named_or_not(
+    conn: Connection, orders: str, login: Login
+) -> None:
+    login("bob")
+    calls: list[tuple[verbs.Statement[Any], dict[str, Any], tuple[Any, ...]]] = [
         (verbs.purge_queue("orders"), {}, ("purge_queue", {}, 3)),
         (verbs.drop_queue("orders", force=True), {"force": True}, ("drop_queue", {"force": True}, 3)),
         (verbs.alter_queue("orders", max_attempts=7), {"max_attempts": 7}, ("alter_queue", {"max_attempts": 7}, None)),
@@ -66,18 +68,14 @@ def entries(conn: Connection) -> list[tuple[Any, ...]]:
             {"schedule_name": "daily", "cron": "@daily", "message": {"secret": 1}},
             ("schedule", {"schedule_name": "daily", "cron": "@daily", "time_zone": "UTC"}, None),
         ),
-    ],
-    ids=lambda value: value.function if isinstance(value, verbs.Statement) else None,
-)
-def test_each_of_these_verbs_writes_one_entry_whether_somebody_is_named_or_not(
-    conn: Connection, orders: str, login: Login, verb: verbs.Statement[Any], arguments: Any, entry: tuple[Any, ...]
-) -> None:
-    login("bob")
-    with conn.transaction(force_rollback=True):
-        run(conn, verb)
-        assert entries(conn) == [(None, *entry)]
-    run(conn, verbs.audited("ann", verb.function, {"queue_name": orders} | arguments))
-    assert entries(conn) == [("ann", *entry)]
+    ]
+    for verb, arguments, entry in calls:
+        with conn.transaction(force_rollback=True):
+            run(conn, verb)
+            assert entries(conn) == [(None, *entry)]
+        with conn.transaction(force_rollback=True):
+            run(conn, verbs.audited("ann", verb.function, {"queue_name": orders} | arguments))
+            assert entries(conn) == [("ann", *entry)]
 
 
 def test_a_policy_that_stays_as_it_is_is_no_entry(conn: Connection, orders: str) -> None:
@@ -109,9 +107,8 @@ def test_remedies_releases_and_test_messages_are_entries_without_their_bodies(co
     assert run(conn, verbs.remedies(ids)) == {ids[0]: ("requeued", "ann"), ids[1]: ("dismissed", "ann")}
 
 
-@pytest.mark.parametrize(
-    ("user", "verb", "arguments", "error"),
-    [
+def test_what_cannot_be_called_is_refused_and_leaves_no_entry(conn: Connection, orders: str) -> None:
+    calls: list[tuple[str, str, dict[str, Any], type[Exception]]] = [
         ("", "purge_queue", {"queue_name": "orders"}, InvalidArgument),
         ("x" * 251, "purge_queue", {"queue_name": "orders"}, InvalidArgument),
         ("ann", "delete_queue", {"queue_name": "orders"}, InvalidArgument),
@@ -121,13 +118,10 @@ def test_remedies_releases_and_test_messages_are_entries_without_their_bodies(co
         ("ann", "alter_queue", {"queue_name": "orders", "lease_for": "soon"}, InvalidArgument),
         ("ann", "alter_queue", {"queue_name": "orders", "max_attempts": "1); SELECT 1"}, InvalidArgument),
         ("ann", "purge_queue", {"queue_name": "nope'); DROP TABLE messages.message --"}, QueueNotFound),
-    ],
-)
-def test_what_cannot_be_called_is_refused_and_leaves_no_entry(
-    conn: Connection, orders: str, user: str, verb: str, arguments: dict[str, Any], error: type[Exception]
-) -> None:
-    with pytest.raises(error):
-        run(conn, verbs.audited(user, verb, arguments))
+    ]
+    for user, verb, arguments, error in calls:
+        with pytest.raises(error):
+            run(conn, verbs.audited(user, verb, arguments))
     assert entries(conn) == []
 
 

@@ -41,13 +41,13 @@ def usable(conn: Connection) -> bool:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_queue_name_is_refused_everywhere(conn: Connection, name: str) -> None:
+def test_a_hostile_queue_name_is_refused_everywhere(shared: Connection, name: str) -> None:
     with pytest.raises(InvalidQueueName, match="lower-case letter"):
-        run(conn, verbs.create_queue(name))
+        run(shared, verbs.create_queue(name))
     for statement in (verbs.publish(name, 1), verbs.lease(name), verbs.consume(name)):
         with pytest.raises(QueueNotFound, match="Create it"):
-            run(conn, statement)
-    assert usable(conn)
+            run(shared, statement)
+    assert usable(shared)
 
 
 def test_an_unknown_queue_is_an_error_in_every_verb(conn: Connection) -> None:
@@ -100,28 +100,27 @@ def test_what_json_cannot_say_is_refused_before_it_is_sent(body: Any) -> None:
 
 
 @pytest.mark.parametrize("body", ["SECRET\u0000", {"SECRET\u0000": 1}], ids=["text", "key"])
-def test_what_jsonb_cannot_store_is_refused_without_quoting_it(conn: Connection, queue: Queue, body: Any) -> None:
+def test_what_jsonb_cannot_store_is_refused_without_quoting_it(shared: Connection, body: Any) -> None:
     with pytest.raises(InvalidMessage, match="Publish JSON without") as refused:
-        run(conn, verbs.publish(queue("orders"), body))
+        run(shared, verbs.publish("orders", body))
     assert "SECRET" not in str(refused.value)
-    assert usable(conn)
+    assert usable(shared)
 
 
-def test_a_body_nested_too_deep_is_refused(conn: Connection, queue: Queue) -> None:
+def test_a_body_nested_too_deep_is_refused(shared: Connection) -> None:
     deep: Any = []
     for _ in range(100_000):
         deep = [deep]
     with pytest.raises(InvalidMessage):
-        run(conn, verbs.publish(queue("orders"), deep))
-    assert usable(conn)
+        run(shared, verbs.publish("orders", deep))
+    assert usable(shared)
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 0.0, 13 * 3600.0, 1e9], ids=str)
-def test_an_absurd_duration_of_a_lease_is_refused(conn: Connection, queue: Queue, seconds: float) -> None:
-    queue("orders")
+def test_an_absurd_duration_of_a_lease_is_refused(shared: Connection, seconds: float) -> None:
     with pytest.raises(InvalidArgument, match=r"lease_for is .* Give a duration from"):
-        run(conn, verbs.lease("orders", lease_for=timedelta(seconds=seconds)))
-    assert usable(conn)
+        run(shared, verbs.lease("orders", lease_for=timedelta(seconds=seconds)))
+    assert usable(shared)
 
 
 @pytest.mark.parametrize(
@@ -136,11 +135,10 @@ def test_an_absurd_duration_of_a_lease_is_refused(conn: Connection, queue: Queue
     ],
     ids=str,
 )
-def test_an_absurd_argument_of_publish_is_refused(conn: Connection, queue: Queue, arguments: dict[str, Any]) -> None:
-    queue("orders")
+def test_an_absurd_argument_of_publish_is_refused(shared: Connection, arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=f"{next(iter(arguments))} is .* Give a"):
-        run(conn, verbs.publish("orders", 1, **arguments))
-    assert usable(conn)
+        run(shared, verbs.publish("orders", 1, **arguments))
+    assert usable(shared)
 
 
 def test_an_empty_batch_is_refused(conn: Connection, queue: Queue) -> None:
@@ -153,15 +151,14 @@ def test_an_empty_batch_is_refused(conn: Connection, queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("number", [0, -1, 10_001])
-def test_an_absurd_number_of_messages_is_refused(conn: Connection, queue: Queue, number: int) -> None:
-    queue("orders")
+def test_an_absurd_number_of_messages_is_refused(shared: Connection, number: int) -> None:
     for verb in (
         verbs.lease("orders", max_messages=number),
         verbs.consume("orders", max_messages=number),
         verbs.lease_dead("orders", max_messages=number),
     ):
         with pytest.raises(InvalidArgument, match=f"max_messages is {number}. Give a number from 1 to 10000"):
-            run(conn, verb)
+            run(shared, verb)
 
 
 def test_a_result_that_is_none_is_refused_and_the_lease_stays(conn: Connection, queue: Queue) -> None:
@@ -209,9 +206,10 @@ def test_a_role_without_privilege_is_told_to_ask_for_it(conn: Connection, queue:
     ],
     ids=str,
 )
-def test_a_body_comes_out_as_it_went_in(conn: Connection, queue: Queue, body: Any) -> None:
-    run(conn, verbs.publish(queue("orders"), body))
-    (message,) = run(conn, verbs.lease("orders"))
+def test_a_body_comes_out_as_it_went_in(shared: Connection, body: Any) -> None:
+    with shared.transaction(force_rollback=True):
+        run(shared, verbs.publish("orders", body))
+        (message,) = run(shared, verbs.lease("orders"))
     assert message.body == body
     assert type(message.body) is type(body)
     assert "DROP" not in repr(message)

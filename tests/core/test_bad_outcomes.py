@@ -35,8 +35,8 @@ class Mute(Exception):
 
 UNKEEPABLE: dict[str, tuple[Any, str]] = {
     "a large output": (Success(output="y" * 70_000), "Success cannot be kept: an output or failure has"),
-    "no number": (Success(output=float("nan")), "Success cannot be kept: a body is not JSON"),
-    "no JSON": (Success(output=object()), "Success cannot be kept: a body is not JSON"),
+    "no number": (Success(output=float("nan")), "Success cannot be kept: the value is not JSON"),
+    "no JSON": (Success(output=object()), "Success cannot be kept: the value is not JSON"),
     "NUL in the output": (Success(output="a\0b"), "Success cannot be kept: "),
     "a delay of years": (Retry(delay=timedelta(days=4000)), "Retry cannot be kept: delay is"),
     "a delay into the past": (Retry(delay=timedelta(seconds=-1)), "Retry cannot be kept: delay is"),

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from tests.clones import Clones
+from tests.conftest import LEFT_BEHIND
 from tools.postgres import Cluster
 
 WRITES = [
@@ -35,6 +36,23 @@ def test_a_database_that_somebody_wrote_to_is_dropped(cluster: Cluster, clones: 
     used = use(cluster, clones, statement)
     assert use(cluster, clones, "SELECT 1") != used
     assert not cluster.has_database(used)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT messages.publish('orders', '1')",
+        "SELECT messages.publish('orders', '1'); SELECT messages.consume('orders')",
+        "SELECT messages.create_queue('others')",
+        "SELECT messages.alter_queue('orders', paused => true)",
+        "SELECT messages.schedule('daily', '@daily', 'orders', '1')",
+    ],
+)
+def test_what_a_test_leaves_in_a_shared_database_is_found(shared: psycopg.Connection[Any], statement: str) -> None:
+    with shared.transaction(force_rollback=True):
+        shared.execute(statement.encode())
+        assert shared.execute(LEFT_BEHIND).rowcount > 0
+    assert shared.execute(LEFT_BEHIND).rowcount == 0
 
 
 def test_a_session_that_a_test_left_behind_is_ended(cluster: Cluster, clones: Clones) -> None:

@@ -246,13 +246,12 @@ def test_whether_a_run_started_is_recorded_once(conn: Connection, queue: Queue) 
         ({"queue_name": "nowhere"}, QueueNotFound),
     ],
 )
-def test_a_bad_argument_is_named(
-    conn: Connection, queue: Queue, options: dict[str, Any], error: type[PgQueueError]
-) -> None:
-    run(conn, verbs.publish(queue("orders"), 7))
-    with pytest.raises(error):
-        dispatch(conn, **options)
-    assert len(dispatch(conn)) == 1
+def test_a_bad_argument_is_named(shared: Connection, options: dict[str, Any], error: type[PgQueueError]) -> None:
+    with shared.transaction(force_rollback=True):
+        run(shared, verbs.publish("orders", 7))
+        with pytest.raises(error), shared.transaction():
+            dispatch(shared, **options)
+        assert len(dispatch(shared)) == 1
 
 
 def test_a_paused_queue_dispatches_nothing(conn: Connection, queue: Queue) -> None:

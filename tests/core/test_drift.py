@@ -18,50 +18,69 @@ def drift(conn: Connection) -> Finding:
     return found
 
 
-DAMAGE = {
-    "DROP INDEX messages.message_order_idx": "index message_order_idx is missing",
-    "DROP INDEX messages.message_archive_id_idx": "index message_archive_id_idx is missing",
-    "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'messages.message_order_idx'::regclass": (
-        "index message_order_idx is changed"
-    ),
-    "DROP TRIGGER new_message ON messages.message": "trigger message.new_message is missing",
-    "ALTER TABLE messages.message DISABLE TRIGGER new_message": "trigger message.new_message is changed",
-    "ALTER TABLE messages.queue_priority DISABLE TRIGGER ALL": (
-        "constraint queue_priority.queue_priority_queue_name_fkey is changed"
-    ),
-    "ALTER TABLE messages.message_archive DISABLE TRIGGER message_archived": (
-        "trigger message_archive.message_archived is changed"
-    ),
-    "ALTER TABLE messages.queue DROP CONSTRAINT queue_notify_check": "constraint queue.queue_notify_check is missing",
-    "ALTER TABLE messages.queue ALTER max_attempts DROP DEFAULT": "column queue.max_attempts is changed",
-    "ALTER TABLE messages.message ALTER message DROP NOT NULL": "column message.message is changed",
-    "ALTER TABLE messages.message RESET (fillfactor), SET (autovacuum_vacuum_threshold = 1)": (
-        "options message is changed"
-    ),
-    "DROP FUNCTION messages.upkeep()": "function messages.upkeep() is missing",
-    "CREATE OR REPLACE FUNCTION messages.upkeep() RETURNS jsonb LANGUAGE sql AS 'SELECT NULL::jsonb'": (
-        "function messages.upkeep() is changed"
-    ),
-    "ALTER FUNCTION messages.upkeep() SECURITY INVOKER": "function messages.upkeep() is changed",
-    "CREATE OR REPLACE VIEW messages.session_reach AS SELECT true AS everything, ARRAY['all'] AS queue_names": (
-        "view session_reach is changed"
-    ),
-    "ALTER VIEW messages.message_overview RESET (security_barrier)": "view message_overview is changed",
-    "DROP VIEW messages.result_count": "view result_count is missing",
-    "REVOKE EXECUTE ON FUNCTION messages.lease FROM messages_consumer": "is missing",
-    "GRANT SELECT ON messages.message TO PUBLIC": "grant SELECT on messages.message to PUBLIC is added",
-    "GRANT EXECUTE ON FUNCTION messages.upkeep TO PUBLIC": "grant EXECUTE on messages.upkeep() to PUBLIC is added",
-    "ALTER FUNCTION messages.upkeep() OWNER TO postgres": "owner messages.upkeep() is changed",
-}
+# Each with what is named then. Of those that stand together, none hides another.
+DAMAGES = [
+    {
+        "DROP INDEX messages.message_order_idx": "index message_order_idx is missing",
+        "DROP INDEX messages.message_archive_id_idx": "index message_archive_id_idx is missing",
+        "DROP TRIGGER new_message ON messages.message": "trigger message.new_message is missing",
+        "ALTER TABLE messages.queue_priority DISABLE TRIGGER ALL": (
+            "constraint queue_priority.queue_priority_queue_name_fkey is changed"
+        ),
+        "ALTER TABLE messages.queue DROP CONSTRAINT queue_notify_check": (
+            "constraint queue.queue_notify_check is missing"
+        ),
+        "ALTER TABLE messages.queue ALTER max_attempts DROP DEFAULT": "column queue.max_attempts is changed",
+        "DROP FUNCTION messages.upkeep()": "function messages.upkeep() is missing",
+        "DROP VIEW messages.result_count": "view result_count is missing",
+        "REVOKE EXECUTE ON FUNCTION messages.lease FROM messages_consumer": "is missing",
+        "GRANT SELECT ON messages.message TO PUBLIC": "grant SELECT on messages.message to PUBLIC is added",
+    },
+    {
+        "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'messages.message_order_idx'::regclass": (
+            "index message_order_idx is changed"
+        ),
+        "ALTER TABLE messages.message DISABLE TRIGGER new_message": "trigger message.new_message is changed",
+        "ALTER TABLE messages.message_archive DISABLE TRIGGER message_archived": (
+            "trigger message_archive.message_archived is changed"
+        ),
+        "ALTER TABLE messages.message ALTER message DROP NOT NULL": "column message.message is changed",
+        "ALTER TABLE messages.message RESET (fillfactor), SET (autovacuum_vacuum_threshold = 1)": (
+            "options message is changed"
+        ),
+        "CREATE OR REPLACE FUNCTION messages.upkeep() RETURNS jsonb LANGUAGE sql AS 'SELECT NULL::jsonb'": (
+            "function messages.upkeep() is changed"
+        ),
+        "CREATE OR REPLACE VIEW messages.session_reach AS SELECT true AS everything, ARRAY['all'] AS queue_names": (
+            "view session_reach is changed"
+        ),
+        "ALTER VIEW messages.message_overview RESET (security_barrier)": "view message_overview is changed",
+    },
+    {"ALTER FUNCTION messages.upkeep() SECURITY INVOKER": "function messages.upkeep() is changed"},
+    {
+        "ALTER FUNCTION messages.upkeep() OWNER TO postgres": "owner messages.upkeep() is changed",
+        "GRANT EXECUTE ON FUNCTION messages.upkeep TO PUBLIC": "grant EXECUTE on messages.upkeep() to PUBLIC is added",
+    },
+]
 
 
-@pytest.mark.parametrize(("damage", "finding"), DAMAGE.items())
-def test_what_is_missing_or_changed_is_named_and_made_again(conn: Connection, damage: str, finding: str) -> None:
+def named(conn: Connection) -> set[str]:
+    rows = conn.execute("SELECT format('%s %s is %s', kind, name, difference) FROM messages.release_differences()")
+    return {line for (line,) in rows.fetchall()}
+
+
+@pytest.mark.parametrize("damages", DAMAGES, ids=["missing", "changed", "altered", "granted"])
+def test_what_is_missing_or_changed_is_named_and_made_again(conn: Connection, damages: dict[str, str]) -> None:
     assert drift(conn).severity == "ok"
-    conn.execute(damage.encode())
+    before: set[str] = set()
+    for damage, finding in damages.items():
+        conn.execute(damage.encode())
+        after = named(conn)
+        assert [line for line in after - before if finding in line], damage
+        before = after
     found = drift(conn)
     assert found.severity != "ok"
-    assert finding in found.finding
+    assert found.finding.split("; ")[0] in before
     assert found.cure is not None
     migrate(conn)
     healed = drift(conn)

@@ -44,12 +44,11 @@ def lease(conn: Connection, **arguments: Any) -> list[Any]:
     ],
 )
 def test_an_option_that_cannot_be_is_refused_and_nothing_is_published(
-    conn: Connection, queue: Queue, options: dict[str, Any], says: str
+    shared: Connection, options: dict[str, Any], says: str
 ) -> None:
-    queue("orders")
     with pytest.raises(InvalidArgument, match=says):
-        run(conn, verbs.publish("orders", 1, **options))
-    assert lease(conn) == []
+        run(shared, verbs.publish("orders", 1, **options))
+    assert lease(shared) == []
 
 
 def test_a_moment_makes_a_message_wait_and_one_in_the_past_does_not(conn: Connection, queue: Queue) -> None:
@@ -205,11 +204,12 @@ def test_the_upkeep_forgets_keys_whose_window_ended(conn: Connection, queue: Que
     ],
 )
 def test_a_pattern_leases_the_topics_that_it_matches(
-    conn: Connection, queue: Queue, pattern: str, topic: str, matches: bool
+    shared: Connection, pattern: str, topic: str, matches: bool
 ) -> None:
-    run(conn, verbs.publish(queue("orders"), 1, topic=topic))
-    run(conn, verbs.publish("orders", 2))
-    assert lease(conn, topic=pattern) == ([1] if matches else [])
+    with shared.transaction(force_rollback=True):
+        run(shared, verbs.publish("orders", 1, topic=topic))
+        run(shared, verbs.publish("orders", 2))
+        assert lease(shared, topic=pattern) == ([1] if matches else [])
 
 
 def test_what_does_not_match_is_not_leased_and_stays_for_others(connect: Connect, queue: Queue) -> None:

@@ -33,14 +33,13 @@ def ready(conn: Connection, **filters: Any) -> ReadyQueue | None:
         ({"topic": "shop.order", "headers": {"k": 1}}, 1),
     ],
 )
-def test_only_what_the_filter_would_lease_is_ready(
-    conn: Connection, queue: Queue, filters: dict[str, Any], number: int
-) -> None:
+def test_only_what_the_filter_would_lease_is_ready(shared: Connection, filters: dict[str, Any], number: int) -> None:
     topics = ["shop.order", "shop.mail", "mail", None]
-    run(conn, verbs.publish_batch(queue("orders"), [1, 2, 3, 4], topics=topics, headers={"k": 1}))
-    found = ready(conn, **filters)
-    assert (found.ready if found else 0) == number
-    assert len(run(conn, verbs.lease("orders", max_messages=9, **filters))) == number
+    with shared.transaction(force_rollback=True):
+        run(shared, verbs.publish_batch("orders", [1, 2, 3, 4], topics=topics, headers={"k": 1}))
+        found = ready(shared, **filters)
+        assert (found.ready if found else 0) == number
+        assert len(run(shared, verbs.lease("orders", max_messages=9, **filters))) == number
 
 
 def test_what_comes_later_counts_only_if_the_filter_would_lease_it(conn: Connection, queue: Queue) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import subprocess
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from psycopg import sql
 
 from airflow_provider_pgqueue.core import InvalidArgument, PermissionDenied, QueueNotFound, migrate, run, verbs
 from airflow_provider_pgqueue.core.errors import DispatchNotFound
-from airflow_provider_pgqueue.core.installation import CRON_ROLE, check_owner, grant_group, leave_out_roles
+from airflow_provider_pgqueue.core.installation import CRON_ROLE, check_owner, grant_group, install, leave_out_roles
 from airflow_provider_pgqueue.core.migrations import scripts
 from tests.waiting import until
 from tools import ROOT
@@ -105,6 +106,7 @@ VERBS = {
     "archive_partitions": ("SELECT messages.archive_partitions()", "observer reader pipeline admin"),
     "schedules": ("SELECT messages.schedules()", "observer admin"),
     "traffic_report": ("SELECT messages.traffic_report()", "observer admin"),
+    "queue_overview": ("SELECT FROM messages.queue_overview", "observer admin"),
     "message_overview": ("SELECT FROM messages.message_overview", "observer admin"),
     "dispatch_overview": ("SELECT FROM messages.dispatch_overview", "observer admin"),
     "archive_overview": ("SELECT FROM messages.archive_overview", "observer admin"),
@@ -354,9 +356,10 @@ def names(session: Connection, query: str) -> set[str]:
     return {row[0] for row in session.execute(query.encode()).fetchall()}
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
+def test_a_team_sees_only_its_queues(conn: Connection, bob: Connection) -> None:
+    for queue_name in ("orders", "bills"):
+        conn.execute("SELECT messages.schedule(%s, '0 3 * * *', %s, '1')", [f"nightly_{queue_name}", queue_name])
+    for query in (
         "SELECT queue_name FROM messages.status()",
         "SELECT queue_name FROM messages.ready_queues()",
         "SELECT queue_name FROM messages.ready_queues(ARRAY['orders', 'bills'])",
@@ -364,25 +367,21 @@ def names(session: Connection, query: str) -> set[str]:
         "SELECT cause_queue FROM messages.dead_causes()",
         "SELECT queue_name FROM messages.search_archive()",
         "SELECT queue_name FROM messages.message_outcomes(ARRAY[1, 2, 3, 4, 5, 6, 7, 8]) WHERE result <> 'unknown'",
+        "SELECT queue_name FROM messages.queue_overview",
         "SELECT queue_name FROM messages.message_overview",
         "SELECT queue_name FROM messages.archive_overview",
         "SELECT queue_name FROM messages.result_count",
         "SELECT messages.granted_queues('publish')",
         "SELECT messages.granted_queues()",
         "SELECT queue_name FROM messages.schedules()",
-    ],
-)
-def test_a_team_sees_only_its_queues(conn: Connection, bob: Connection, query: str) -> None:
-    for queue_name in ("orders", "bills"):
-        conn.execute("SELECT messages.schedule(%s, '0 3 * * *', %s, '1')", [f"nightly_{queue_name}", queue_name])
-    assert names(bob, query) == {"orders"}
-    if "granted" not in query:
-        assert {"orders", "bills"} <= names(conn, query)
+    ):
+        assert names(bob, query) == {"orders"}, query
+        if "granted" not in query:
+            assert {"orders", "bills"} <= names(conn, query), query
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
+def test_a_team_works_with_its_queue_and_is_refused_at_another(bob: Connection) -> None:
+    for call in (
         "publish('{}', '1')",
         "publish('{}', '1', dedup_key => 'k')",
         "publish_batch('{}', '[1]')",
@@ -392,16 +391,15 @@ def test_a_team_sees_only_its_queues(conn: Connection, bob: Connection, query: s
         "lease_dead('{}')",
         "requeue_dead('{}')",
         "status('{}')",
-    ],
-)
-def test_a_team_works_with_its_queue_and_is_refused_at_another(bob: Connection, call: str) -> None:
-    query = f"SELECT count(*) FROM messages.{call}"  # noqa: S608 the calls above
-    assert bob.execute(query.format("orders").encode()).fetchone() == (1,)
-    with pytest.raises(psycopg.errors.InsufficientPrivilege, match=r"role 'bob' has no privilege .* queue 'bills'"):
-        bob.execute(query.format("bills").encode())
-    if "dead" in call:
-        with pytest.raises(psycopg.errors.InsufficientPrivilege, match="limited to its queues"):
-            bob.execute(query.format("").replace("''", "").encode())
+    ):
+        query = f"SELECT count(*) FROM messages.{call}"  # noqa: S608 the calls above
+        with bob.transaction(force_rollback=True):
+            assert bob.execute(query.format("orders").encode()).fetchone() == (1,), call
+        with pytest.raises(psycopg.errors.InsufficientPrivilege, match=r"role 'bob' has no privilege .* queue 'bills'"):
+            bob.execute(query.format("bills").encode())
+        if "dead" in call:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege, match="limited to its queues"):
+                bob.execute(query.format("").replace("''", "").encode())
 
 
 def test_a_team_is_refused_at_a_queue_whose_marks_are_set(conn: Connection, bob: Connection) -> None:
@@ -503,20 +501,16 @@ def test_the_members_of_a_team_share_its_queues(conn: Connection, login: Login, 
     team.close()
 
 
-@pytest.mark.parametrize(
-    "escape", ["SET ROLE messages_consumer", "SET ROLE messages_publisher", "SET ROLE messages_limited"]
-)
 @pytest.mark.parametrize("options", ["INHERIT", "NOINHERIT"])
-def test_set_role_does_not_lift_the_limit(
-    conn: Connection, login: Login, bob: Connection, escape: str, options: str
-) -> None:
+def test_set_role_does_not_lift_the_limit(conn: Connection, login: Login, bob: Connection, options: str) -> None:
     eve = login("eve", options=options)
     for privilege in ("publish", "consume"):
         conn.execute("SELECT messages.grant_queue('orders', 'eve', %s)", [privilege])
-    eve.execute(escape.encode())
-    for call in ("publish('bills', '1')", "lease('bills')", "consume('bills')", "publish_batch('bills', '[1]')"):
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            eve.execute(f"SELECT messages.{call}".encode())
+    for role in ("messages_consumer", "messages_publisher", "messages_limited"):
+        eve.execute(f"SET ROLE {role}".encode())
+        for call in ("publish('bills', '1')", "lease('bills')", "consume('bills')", "publish_batch('bills', '[1]')"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                eve.execute(f"SELECT messages.{call}".encode())
 
 
 def test_a_function_of_somebody_else_does_not_lift_the_limit(login: Login, conn: Connection, bob: Connection) -> None:
@@ -536,7 +530,7 @@ def test_a_leaky_condition_on_a_view_sees_no_foreign_row(conn: Connection, bob: 
     )
     leaked: list[str] = []
     bob.add_notice_handler(lambda notice: leaked.append(notice.message_primary or ""))
-    for view in ("archive_overview", "message_overview", "result_count"):
+    for view in ("archive_overview", "message_overview", "queue_overview", "result_count"):
         bob.execute(f"SELECT FROM messages.{view} WHERE public.leak(queue_name)".encode())
     assert set(leaked) == {"orders"}
 
@@ -586,7 +580,7 @@ def test_a_role_that_reads_all_bodies_is_not_limited_to_a_queue(conn: Connection
 def test_a_limited_login_that_reads_all_bodies_is_named_and_cured(
     conn: Connection, bob: Connection, grant: str
 ) -> None:
-    found = "SELECT severity, finding, cure FROM messages.health() WHERE check_name = 'limited_roles'"
+    found = "SELECT severity, finding, cure FROM messages.health_limited_roles()"
     before = conn.execute(found).fetchone()
     assert before is not None
     assert before[0] == "ok"
@@ -765,7 +759,10 @@ def works(conn: Connection) -> None:
     assert "archived" in run(conn, verbs.upkeep())
 
 
-def test_who_may_not_create_roles_installs_without_them(on_bare: Callable[..., Connection]) -> None:
+def test_who_may_not_create_roles_installs_without_them(
+    on_bare: Callable[..., Connection], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     plain = on_bare("shop", "plain")
     said: list[str] = []
     plain.add_notice_handler(lambda notice: said.append(notice.message_primary or ""))
@@ -778,6 +775,10 @@ def test_who_may_not_create_roles_installs_without_them(on_bare: Callable[..., C
         plain.execute("SELECT messages.grant_queue('default', 'pg_monitor', 'observe')")
     with pytest.raises(PermissionDenied, match="Install as a superuser"):
         check_owner(plain)
+    assert not install(plain)["group_roles"]
+    assert "there are no group roles: role 'plain' may not create them. Install as a superuser" in caplog.text
+    with pytest.raises(PermissionDenied, match=r"permission denied .*Install as the owner of schema messages"):
+        install(on_bare("shop", "stranger"))
     # Grants by hand are what version 0.1 had, and still do.
     guest = on_bare("shop", "guest")
     plain.execute("GRANT USAGE ON SCHEMA messages TO guest; GRANT EXECUTE ON FUNCTION messages.publish TO guest")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -45,6 +46,8 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("ERROR")
+    # Its connections say at INFO that they close, after pytest: to a handler of Airflow, whose stream has ended then.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     yield spark
     spark.stop()
 

@@ -35,8 +35,8 @@ from airflow_provider_pgqueue.core import (
 from airflow_provider_pgqueue.core.migrations import code_version
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import drain
-from airflow_provider_pgqueue.spark.jobs.drain.held import outcomes_of
 from airflow_provider_pgqueue.spark.package import package
+from airflow_provider_pgqueue.spark.source.outcomes import outcomes_of
 from tests.waiting import until
 
 Connection = psycopg.Connection[Any]

@@ -94,7 +94,7 @@ def test_a_pipeline_says_how_far_it_is(
 ) -> None:
     queue("orders")
     make_partition(conn, 40, 50)
-    monkeypatch.setattr(job, "EVERY", 0.02)
+    monkeypatch.setattr(job, "_EVERY", 0.02)
     with caplog.at_level(logging.INFO):
         pipeline(spark, run_id="night", dsn=dsn, **options)
     assert all(any(re.fullmatch(line, message) for message in caplog.messages) for line in lines), caplog.messages
@@ -110,7 +110,7 @@ def test_an_export_counts_the_parts_that_are_in_files(
 ) -> None:
     name = make_partition(conn, 40, 3000)
     monkeypatch.setattr(partition, "_ROWS_IN_CHUNK", 100)
-    monkeypatch.setattr(job, "EVERY", 0.02)
+    monkeypatch.setattr(job, "_EVERY", 0.02)
     with caplog.at_level(logging.INFO):
         export(session, target=str(tmp_path), dsn=dsn, drop=True)
     found = [re.fullmatch(rf"partition {name}: (\d+) of (\d+) parts in files, .* MB", line) for line in caplog.messages]

@@ -84,6 +84,19 @@ def numbers(spark: SparkSession) -> DataFrame:
     return spark.range(0, 10, 1, 2).selectExpr("cast(id AS string) AS message")
 
 
+def test_a_thread_that_registers_can_write(session: SparkSession, dsn: str, conn: Connection, queue: Queue) -> None:
+    def write(number: int) -> None:
+        register(session, dsn)
+        # Not by createDataFrame(), which makes the session active as well.
+        rows = session.range(number, number + 1).selectExpr("CAST(id AS string) AS message")
+        rows.write.format("pgqueue").option("queue", "orders").mode("append").save()
+
+    queue("orders")
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(write, range(2)))
+    assert conn.execute("SELECT array_agg(message ORDER BY message) FROM messages.message").fetchone() == ([0, 1],)
+
+
 def test_rows_arrive_once_with_all_columns(spark: SparkSession, conn: Connection, queue: Queue) -> None:
     queue("orders")
     queue("bills")

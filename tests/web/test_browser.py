@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
+from zoneinfo import ZoneInfo
 
 import pytest
 from fastapi import FastAPI
@@ -119,6 +121,48 @@ def test_no_page_is_wider_than_a_telephone(tab: chromium.Browser, dsn: str, mess
             tab.open(f"{address}{page}")
             assert tab.value("document.documentElement.scrollWidth") == 360, page
         tab.look(width=1240, height=900)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "zone", "offset"),
+    [(None, "Europe/Helsinki", "+02:00"), ("America/New_York", "America/New_York", "-05:00")],
+)
+def test_moments_are_in_the_time_zone_of_airflow_or_else_of_the_browser(
+    tab: chromium.Browser, dsn: str, dead: list[int], chosen: str | None, zone: str, offset: str
+) -> None:
+    tab.call("Emulation.setTimezoneOverride", timezoneId="Europe/Helsinki")
+    try:
+        with served(make_app(lambda: connect_to(dsn), lambda: Person("ann", True), secret=b"a secret")) as address:
+            tab.open(f"{address}/")
+            # As Airflow keeps it.
+            if chosen:
+                tab.value(f"localStorage.setItem('timezone', JSON.stringify({chosen!r}))")
+            for page in ("/", "/queues/orders", f"/messages/{dead[0]}"):
+                tab.open(f"{address}{page}")
+                moments = tab.value(
+                    "[...document.querySelectorAll('time')].map((one) => [one.dateTime, one.textContent, one.title])"
+                )
+                assert moments
+                for iso, said, title in moments:
+                    assert datetime.fromisoformat(said) == datetime.fromisoformat(iso)
+                    assert datetime.fromisoformat(said).astimezone(ZoneInfo(zone)).isoformat(sep=" ") == said
+                    assert title == f"{iso[:19].replace('T', ' ')} UTC"
+                assert f"time zone {zone}" in tab.value("document.body.innerText")
+                assert " UTC" not in tab.value("document.getElementById('live').innerText")
+            # What is written into a form is of that zone, and comes back so.
+            tab.open(f"{address}/queues/orders/requeue?since=2026-01-31T18:00")
+            told = tab.value("document.getElementById('since').value")
+            assert datetime.fromisoformat(f"{told}{offset}") == datetime(2026, 1, 31, 18, tzinfo=UTC)
+            tab.value("document.getElementById('until').value = '2026-07-01T12:00:00'")
+            tab.value("document.getElementById('count').click()")
+            tab.until("location.search.includes('until=2026') && document.readyState === 'complete'")
+            assert tab.until("document.getElementById('until')?.value") == "2026-07-01T12:00"
+            assert tab.value("document.getElementById('since').value") == told
+            until = datetime(2026, 7, 1, 12, tzinfo=ZoneInfo(zone)).astimezone(UTC).isoformat()
+            assert tab.value("document.querySelector('form[method=post] [name=until]').value") == until
+            tab.value("localStorage.removeItem('timezone')")
+    finally:
+        tab.call("Emulation.setTimezoneOverride", timezoneId="")
 
 
 @pytest.fixture

@@ -98,4 +98,5 @@ def test_a_login_that_may_not_see_bodies_sees_the_rest(
     assert "may not read this" in client.get(f"/messages/{id_}").text
     page = client.get("/queues/default")
     assert page.status_code == 200
-    assert "may not read this" in page.text
+    assert "may not read this" not in page.text
+    assert "max_attempts" in page.text, "the policy"

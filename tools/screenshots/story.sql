@@ -11,21 +11,29 @@ CREATE TEMP TABLE volume (queue_name text, per_minute numeric, failing numeric);
 INSERT INTO volume VALUES ('departures', 6, .02), ('arrivals', 6, .003), ('baggage', 9, .001), ('boarding', 4, 0), ('crew_plans', .4, 0),
     ('delays', 1.5, 0), ('fuel_orders', 1, 0), ('gate_changes', .8, 0), ('passengers', 12, .0005), ('weather', .5, 0), ('invoices', .3, .02);
 
+-- Of those that die some are rejected, and the others fail in one of two ways.
+CREATE TEMP TABLE cause (kinds integer[], result text, details text, failure jsonb);
+INSERT INTO cause VALUES ('{0}', 'rejected', 'no departure time', NULL),
+    ('{1,2}', 'failed', 'no arrival report yet from JFK', jsonb_build_object('error', 'flights.arrivals.MissingArrivalReport', 'message', 'no arrival report yet from JFK',
+        'traceback', E'Traceback (most recent call last):\n  File "handlers.py", line 41, in handle\n    report = reports[flight]\nflights.arrivals.MissingArrivalReport: no arrival report yet from JFK')),
+    ('{3,4}', 'failed', 'connection to crew-api timed out', jsonb_build_object('error', 'TimeoutError', 'message', 'connection to crew-api timed out',
+        'traceback', E'Traceback (most recent call last):\n  File "handlers.py", line 58, in handle\n    crew = crew_api.of(flight)\nTimeoutError: connection to crew-api timed out'));
+
 -- A day of finished messages, with its rhythm.
 INSERT INTO messages.message_archive (id, created_at, leased_at, archived_at, attempts, queue_name, result, handled_by, details,
                                       reference, message, headers, fingerprint, failure)
 SELECT nextval('messages.message_id_seq'), m.at - wait, m.at, m.at + run, CASE WHEN bad THEN 3 ELSE 1 END, m.queue_name,
-       CASE WHEN NOT bad THEN 'success' WHEN kind = 0 THEN 'rejected' ELSE 'failed' END,
+       coalesce(c.result, 'success'),
        format('flights/scheduled__%s/handle/-1/1@%s@worker-%s', to_char(m.at, 'YYYY-MM-DD"T"HH24:00:00+00:00'), 4100 + place % 7, place % 3 + 1),
-       CASE WHEN NOT bad THEN NULL WHEN kind = 0 THEN 'no departure time' WHEN kind < 3 THEN 'no arrival report yet from JFK' ELSE 'connection to crew-api timed out' END,
+       c.details,
        format('%s-%s', upper(left(m.queue_name, 2)), 1000 + place % 9000), jsonb_build_object('flight', 'AA' || place % 999, 'gate', 'B' || place % 40),
        '{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "source": "tower"}',
-       NULL, CASE WHEN bad AND kind > 0 THEN jsonb_build_object('error', CASE WHEN kind < 3 THEN 'flights.arrivals.MissingArrivalReport' ELSE 'TimeoutError' END,
-           'message', 'no arrival report yet from JFK', 'traceback', E'Traceback (most recent call last):\n  File "handlers.py", line 41, in handle\n    report = reports[flight]\nMissingArrivalReport: no arrival report yet from JFK') END
+       NULL, c.failure
   FROM (SELECT v.*, place, clock_timestamp() - interval '24 hours' * random() - interval '20 seconds' AS at, random() AS chance, (random() * 4)::integer AS kind,
                interval '1 second' * (0.05 + 40 * power(random(), 6)) AS wait, interval '1 second' * (0.1 + 12 * power(random(), 3)) AS run
           FROM volume v CROSS JOIN LATERAL generate_series(1, (v.per_minute * 1440)::integer) AS place) m
  CROSS JOIN LATERAL (SELECT m.chance < m.failing * CASE WHEN m.at > clock_timestamp() - interval '5 hours' THEN 4 ELSE 1 END AS bad) d
+  LEFT JOIN cause c ON d.bad AND m.kind = ANY (c.kinds)
  WHERE random() < 0.55 + 0.45 * sin((extract(epoch FROM m.at)::numeric / 13750)::float8) OR d.bad
  ORDER BY m.at;
 

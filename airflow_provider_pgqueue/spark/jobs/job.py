@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import pyarrow as pa
 from pyspark.sql.utils import is_remote
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Summary = dict[str, Any]
-Result = Literal["success", "failed", "rejected", "lock_expired", "expired"]
-EVERY: Final = 5.0  # seconds between two lines of the log
+_EVERY: Final = 5.0  # seconds between two lines of the log
 _PARALLELISM: Final = 8
 _RAISED: Final = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)$", re.M)
 _number = count(1)
@@ -187,7 +186,7 @@ def watching(say: Callable[[], None], *, every: float | None = None) -> Iterator
     ended = threading.Event()
 
     def watch() -> None:
-        while not ended.wait(EVERY if every is None else every):
+        while not ended.wait(_EVERY if every is None else every):
             try:
                 say()
             except Exception as error:

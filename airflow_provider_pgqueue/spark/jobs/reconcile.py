@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -16,7 +15,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from airflow_provider_pgqueue.core.argument import check, duration, optional
+from airflow_provider_pgqueue.core.argument import check, duration, one_of, optional
 from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
     InvalidArgument,
@@ -37,6 +36,13 @@ _KINDS: Final = ("lost", "doubled", "missing_effect", "effect_without_success", 
 _COLUMNS: Final = ("kind", "key", "ids", "successes", "effects", "seconds")
 _IDS: Final = 100  # of one key
 _SAMPLE: Final = 20  # keys of each kind in the summary
+_RULES: Final = {
+    "by": one_of("reference", "id"),
+    "output_format": one_of("parquet", "csv"),
+    "slow_after": optional(duration(timedelta(0), timedelta(days=36_500))),
+}
+_Keys = Callable[[SparkSession], DataFrame]
+_Chosen = tuple[Sequence[str], datetime | None, datetime | None]  # queues, since, until
 _FORMATS: Final = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 
 
@@ -92,20 +98,16 @@ def reconcile(
     :param strict: Fail if there is any discrepancy. The run is not finished then: run again, it compares again.
     :raises QueueNotFound: for a name that no queue has.
     """
-    if by not in ("reference", "id"):
-        raise InvalidArgument(f"by is {by!r}. Give reference or id.")
-    if output_format not in ("parquet", "csv"):
-        raise InvalidArgument(f"output_format is {output_format!r}. Give parquet or csv.")
-    check({"slow_after": slow_after}, {"slow_after": optional(duration(timedelta(0), timedelta(days=36_500)))})
+    given = dict(locals())
+    check(given, _RULES)
     job = Job.of(spark, "reconcile", run_id, dsn, parallelism)
-    wanted = Keys.of("expected", expected, expected_query, expected_column or by, expected_dsn_variable, job.database)
-    effects = Keys.of("business", business, business_query, business_column or by, business_dsn_variable, job.database)
-    messages = _Messages(job, by, several(queues), since, until)
+    wanted, effects = (_keys(job.database, name, given) for name in ("expected", "business"))
+    queues = several(queues)
 
     def work() -> Summary:
-        job.require_queues(messages.queues)
+        job.require_queues(queues)
         with job.watching():
-            found, summary = _compared(messages, wanted, effects, slow_after)
+            found, summary = _compared(job, by, (queues, since, until), (wanted, effects), slow_after)
             summary["output"] = None if output is None else _write(found, output, output_format)
         if strict and (number := summary["discrepancies"]):
             log.error("reconcile %s: %s", job.run_id, as_line(summary))
@@ -115,52 +117,21 @@ def reconcile(
     return job.once(work)
 
 
-@dataclass(frozen=True, slots=True)
-class _Messages:
-    """The messages to compare."""
-
-    job: Job
-    by: str
-    queues: Sequence[str]
-    since: datetime | None
-    until: datetime | None
-
-    def all(self) -> DataFrame:
-        """Return them: key, id, whether finished, whether a success, seconds since it was published."""
-        # The queue before the archive: what moves from one to the other in between is seen twice, not never.
-        waiting = self._read("queue", "id,queue_name,created_at,reference").localCheckpoint()
-        archive = self._read("archive", "id,queue_name,result,created_at,archived_at,reference").localCheckpoint()
-        still = waiting.join(archive.select("id"), "id", "left_anti")
-        finished = self._as_messages(archive, F.col("result") == "success", F.col("archived_at"), finished=True)
-        return finished.unionAll(self._as_messages(still, F.lit(False), F.lit(self.job.database.now()), finished=False))
-
-    def _read(self, table: str, columns: str) -> DataFrame:
-        rows = self.job.read(table, columns, queues=self.queues, since=self.since)
-        if self.since is not None:
-            rows = rows.where(F.col("created_at") >= F.lit(self.since))
-        return rows if self.until is None else rows.where(F.col("created_at") < F.lit(self.until))
-
-    def _as_messages(self, rows: DataFrame, success: Column, until: Column, *, finished: bool) -> DataFrame:
-        return rows.select(
-            F.col(self.by).cast("string").alias("key"),
-            "id",
-            F.lit(finished).alias("finished"),
-            success.alias("success"),
-            ((F.unix_micros(until) - F.unix_micros("created_at")) / 1_000_000).alias("seconds"),
-        )
-
-
 def _compared(
-    messages: _Messages, wanted: Keys | None, effects: Keys | None, slow_after: timedelta | None
+    job: Job,
+    by: str,
+    chosen: _Chosen,
+    sources: tuple[_Keys | None, _Keys | None],
+    slow_after: timedelta | None,
 ) -> tuple[DataFrame, Summary]:
     # Both are checked before the work begins, and read in their turn.
-    expected, business = (keys.read(messages.job.spark) if keys else None for keys in (wanted, effects))
+    expected, business = (keys(job.spark) if keys else None for keys in sources)
     expected = expected and expected.localCheckpoint()
-    rows = messages.all()
+    rows = _messages(job, by, chosen)
     business = business and business.localCheckpoint()
     found = _found(_joined(expected, rows, business), slow_after).localCheckpoint()
     return found, {
-        "by": messages.by,
+        "by": by,
         "messages": rows.count(),
         "without_key": rows.where(F.col("key").isNull()).count(),
         "unfinished": rows.where(~F.col("finished")).count(),
@@ -168,6 +139,32 @@ def _compared(
         "effects": None if business is None else business.count(),
         **_counts(found),
     }
+
+
+def _messages(job: Job, by: str, chosen: _Chosen) -> DataFrame:
+    """Return the messages to compare: key, id, whether finished, whether a success, seconds since it was published."""
+    queues, since, until = chosen
+
+    def read(table: str, columns: str) -> DataFrame:
+        rows = job.read(table, columns, queues=queues, since=since)
+        rows = rows if since is None else rows.where(F.col("created_at") >= F.lit(since))
+        return (rows if until is None else rows.where(F.col("created_at") < F.lit(until))).localCheckpoint()
+
+    def keyed(rows: DataFrame, success: Column, end: Column, *, finished: bool) -> DataFrame:
+        return rows.select(
+            F.col(by).cast("string").alias("key"),
+            "id",
+            F.lit(finished).alias("finished"),
+            success.alias("success"),
+            ((F.unix_micros(end) - F.unix_micros("created_at")) / 1_000_000).alias("seconds"),
+        )
+
+    # The queue before the archive: what moves from one to the other in between is seen twice, not never.
+    waiting = read("queue", "id,queue_name,created_at,reference")
+    archive = read("archive", "id,queue_name,result,created_at,archived_at,reference")
+    still = waiting.join(archive.select("id"), "id", "left_anti")
+    done = keyed(archive, F.col("result") == "success", F.col("archived_at"), finished=True)
+    return done.unionAll(keyed(still, F.lit(False), F.lit(job.database.now()), finished=False))
 
 
 def _joined(expected: DataFrame | None, messages: DataFrame, business: DataFrame | None) -> DataFrame:
@@ -229,54 +226,48 @@ def _write(found: DataFrame, output: str, output_format: str) -> str:
     return folder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
-    """Where keys come from: the `column` of `files`, or of a `query`, which is run as it is in `database`."""
+def _keys(database: Database, name: str, given: Mapping[str, Any]) -> _Keys | None:
+    """Return what reads the keys that the arguments `name`, `name_query`, … say; None if they name no source.
 
-    column: str
-    query: str | None
-    files: str | None
-    database: Database
-
-    @classmethod
-    def of(
-        cls, name: str, files: str | None, query: str | None, column: str, variable: str | None, database: Database
-    ) -> Keys | None:
-        """Return what the arguments `name`, `name_query`, … say, None if they name no source."""
-        if files is None and query is None:
-            return None
-        if files is not None and query is not None:
-            raise InvalidArgument(f"{name} and {name}_query are both given. Give files or a query.")
-        if variable is not None and not os.environ.get(variable):
-            raise InvalidArgument(f"the variable {variable} is not set. Put the connection string of {name} into it.")
+    It gives them as texts in a column `key`, without NULL; InvalidArgument for what has no such column.
+    """
+    files, text, variable = given[name], given[f"{name}_query"], given[f"{name}_dsn_variable"]
+    column = given[f"{name}_column"] or given["by"]
+    if files is not None and text is not None:
+        raise InvalidArgument(f"{name} and {name}_query are both given. Give files or a query.")
+    if variable is not None and not os.environ.get(variable):
+        raise InvalidArgument(f"the variable {variable} is not set. Put the connection string of {name} into it.")
+    if text is not None:
         where = database if variable is None else Database(os.environ[variable])
-        return cls(column=column, query=query, files=files, database=where)
-
-    def read(self, spark: SparkSession) -> DataFrame:
-        """Return the keys as texts in a column `key`, without NULL; InvalidArgument for what has no such column."""
-        rows = _of_files(spark, self) if self.query is None else _of_query(spark, self, self.query)
-        return rows.where(F.col("key").isNotNull())
+        return lambda spark: _of_query(spark, where, text, column).where("key IS NOT NULL")
+    return None if files is None else lambda spark: _of_files(spark, files, column).where("key IS NOT NULL")
 
 
-def _of_files(spark: SparkSession, keys: Keys) -> DataFrame:
-    path = keys.files or ""
+def _of_files(spark: SparkSession, path: str, column: str) -> DataFrame:
     kind = next((_FORMATS[suffix] for suffix in PurePath(path).suffixes if suffix in _FORMATS), "parquet")
     try:
         rows = spark.read.format(kind).options(**({"header": "true"} if kind == "csv" else {})).load(path)
         columns = rows.columns
     except AnalysisException as error:
         raise InvalidArgument(f"{path!r} cannot be read as {kind}: {str(error).splitlines()[0]}") from error
-    if keys.column not in columns:
-        raise InvalidArgument(f"{path!r} has no column {keys.column!r}. It has {', '.join(columns)}.")
-    return rows.select(F.col(f"`{keys.column.replace('`', '``')}`").cast("string").alias("key"))
+    if column not in columns:
+        raise InvalidArgument(f"{path!r} has no column {column!r}. It has {', '.join(columns)}.")
+    return rows.select(F.col(f"`{column.replace('`', '``')}`").cast("string").alias("key"))
 
 
-def _of_query(spark: SparkSession, keys: Keys, given: str) -> DataFrame:
-    database = keys.database
-    text = sql.SQL(query("keys").decode()).format(sql.Identifier(keys.column), sql.SQL(given.strip().rstrip(";")))
+def _of_query(spark: SparkSession, database: Database, given: str, column: str) -> DataFrame:
+    text = sql.SQL(query("keys").decode()).format(sql.Identifier(column), sql.SQL(given.strip().rstrip(";")))
     with database.connect("pgqueue keys") as conn:
         statement = text.as_string(conn)
-        _check(conn, statement)
+        try:
+            # Let PostgreSQL plan it before Spark starts anything.
+            conn.execute(f"EXPLAIN {statement}".encode())
+        except psycopg.Error as error:
+            known = translate(error)
+            if isinstance(known, ConnectionFailed | PermissionDenied):
+                raise known from error
+            said = error.diag.message_primary
+            raise InvalidArgument(f"the query is not valid: {said}. Give a SELECT that has the column.") from error
 
     def fetch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
@@ -286,16 +277,3 @@ def _of_query(spark: SparkSession, keys: Keys, given: str) -> DataFrame:
 
     # One task: a query cannot be cut into ranges, and one column of it flows through COPY as it is read.
     return spark.range(0, 1, 1, 1).mapInArrow(fetch, "key string")
-
-
-def _check(conn: psycopg.Connection[Any], statement: str) -> None:
-    """Let PostgreSQL plan the query, before Spark starts anything."""
-    try:
-        conn.execute(f"EXPLAIN {statement}".encode())
-    except psycopg.Error as error:
-        known = translate(error)
-        if isinstance(known, ConnectionFailed | PermissionDenied):
-            raise known from error
-        raise InvalidArgument(
-            f"the query is not valid: {error.diag.message_primary}. Give a SELECT that has the column."
-        ) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Final, Literal
+from typing import Literal
 
 from pyspark.sql import SparkSession
 
@@ -17,8 +17,6 @@ from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, watc
 
 _DeadResult = Literal["failed", "rejected", "lock_expired", "expired"]
 log = logging.getLogger(__name__)
-
-_SAYS_EVERY: Final = 10.0  # seconds
 
 
 def repair(
@@ -94,6 +92,6 @@ def _repaired(job: Job, wanted: Repair, ids: Sequence[int]) -> dict[int, str]:
         done = job.ask(verbs.count_remedies(wanted.remedied_by))
         log.info("%s: %s requeued, %s dismissed, %s in hand", wanted.remedied_by, *done.values(), len(ids))
 
-    with watching(say, every=_SAYS_EVERY):
+    with watching(say):
         found = for_each(job.spark, range(tasks), share, at_once=tasks)
     return {id_: outcome for some in found for id_, outcome in some.items()}

@@ -19,7 +19,8 @@ from airflow_provider_pgqueue.core.argument import check, number
 from airflow_provider_pgqueue.core.client import run, to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.spark.jobs.exported import exported_queues, read_export
-from airflow_provider_pgqueue.spark.jobs.job import Job, Result, Summary, several
+from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, several
+from airflow_provider_pgqueue.spark.source.options import Result
 
 if TYPE_CHECKING:
     import psycopg

@@ -15,11 +15,11 @@ from pyspark.storagelevel import StorageLevel
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.spark.jobs.job import Job, Summary
+from airflow_provider_pgqueue.spark.source.options import RESULTS
 
 _Windows = Mapping[str, tuple[datetime, datetime]]
 
 _SECONDS: Final = {"minute": 60, "hour": 3_600, "day": 86_400}
-_RESULTS: Final = ("success", "failed", "rejected", "lock_expired", "expired")
 _HANDLED: Final = ("success", "failed", "rejected")  # the others ended with nobody at work
 _PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _KEY: Final = ("grain", "bucket_at", "queue_name")
@@ -61,16 +61,16 @@ def rollup(
         found = job.ask(verbs.traffic_windows(first_at=since, end_at=until, margin=margin, settle=settle))
         windows = {grain: (first, end) for grain, (first, end) in found.items() if first < end}
         buckets, changed = _count(job, windows) if windows else (0, 0)
-        summary: Summary = {"buckets": buckets, "changed": changed, "windows": _as_texts(windows)}
+        summary: Summary = {
+            "buckets": buckets,
+            "changed": changed,
+            "windows": {grain: [at.astimezone(UTC).isoformat() for at in window] for grain, window in windows.items()},
+        }
         if since is None and until is None and "minute" in windows:
             summary["up_to"] = windows["minute"][1].isoformat()
         return summary
 
     return job.once(work)
-
-
-def _as_texts(windows: _Windows) -> dict[str, list[str]]:
-    return {grain: [at.astimezone(UTC).isoformat() for at in window] for grain, window in windows.items()}
 
 
 def _count(job: Job, windows: _Windows) -> tuple[int, int]:
@@ -94,7 +94,7 @@ def _traffic(waiting: DataFrame, archive: DataFrame, windows: _Windows) -> DataF
     finished = _in_buckets(_timed(archive), "archived_at", windows)
     parts = (_results(finished), _percentiles(finished, "wait"), _percentiles(finished, "run"), _causes(finished))
     traffic = reduce(lambda left, right: left.join(right, list(_KEY), "full_outer"), parts, arrivals)
-    return traffic.fillna(0, ["arrivals", *_RESULTS, "attempts", "attempts_max"])
+    return traffic.fillna(0, ["arrivals", *RESULTS, "attempts", "attempts_max"])
 
 
 def _in_buckets(rows: DataFrame, column: str, windows: _Windows) -> DataFrame:
@@ -103,14 +103,10 @@ def _in_buckets(rows: DataFrame, column: str, windows: _Windows) -> DataFrame:
     def of(grain: str, first: datetime, end: datetime) -> DataFrame:
         at = F.unix_micros(column)
         bucket = F.timestamp_micros(at - F.pmod(at, F.lit(_SECONDS[grain] * 1_000_000)))
-        inside = rows.where((at >= _micros(first)) & (at < _micros(end)))
+        inside = rows.where((F.col(column) >= F.lit(first)) & (F.col(column) < F.lit(end)))
         return inside.withColumns({"grain": F.lit(grain), "bucket_at": bucket})
 
     return reduce(DataFrame.unionAll, (of(grain, first, end) for grain, (first, end) in windows.items()))
-
-
-def _micros(at: datetime) -> int:
-    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
 
 def _timed(archive: DataFrame) -> DataFrame:
@@ -130,7 +126,7 @@ def _timed(archive: DataFrame) -> DataFrame:
 
 
 def _results(finished: DataFrame) -> DataFrame:
-    counts = [F.count_if(F.col("result") == result).alias(result) for result in _RESULTS]
+    counts = [F.count_if(F.col("result") == result).alias(result) for result in RESULTS]
     attempts = F.sum("attempts").alias("attempts"), F.max("attempts").alias("attempts_max")
     return finished.groupBy(*_KEY).agg(*counts, *attempts)
 

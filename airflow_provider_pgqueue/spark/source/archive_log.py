@@ -115,7 +115,11 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with self._database.arrow(_NAME) as conn:
             # Another server than the driver's, if several are in the connection string, may not have it yet.
             horizon, _, _ = _end(conn)
-            _require(horizon, stretches[-1].end)
+            if horizon < stretches[-1].end:
+                raise InvalidArgument(
+                    f"the batch goes to transaction {stretches[-1].end}, and this server knows those before {horizon}: "
+                    "it is a replica that is behind. Let the executors connect to the server of the driver."
+                )
             for stretch in stretches:
                 yield from rows(conn, self._query(stretch.start, stretch.end), schema)
             if self._fail_on_data_loss:
@@ -138,13 +142,11 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"the archive begins at {end.begins_at}, after startingOffsets {self._starting}. "
                 "Start later, or at earliest."
             )
-        return Offset(system=end.system, xid=self._xid_of(moment, end), at=max(moment, end.begins_at))
-
-    def _xid_of(self, moment: datetime, end: LogEnd) -> int:
-        """Return the number of the first transaction that archived at a moment or later, or may yet."""
         with self._database.connect(_NAME) as conn:
+            # The first transaction that archived then or later, or may yet.
             ((xid,),) = conn.execute(query("first_xid_since"), [moment]).fetchall()
-        return end.horizon if xid is None else min(xid, end.horizon)
+        xid = end.horizon if xid is None else min(xid, end.horizon)
+        return Offset(system=end.system, xid=xid, at=max(moment, end.begins_at))
 
     def _check(self, here: Offset, end: LogEnd) -> None:
         end.check(here, former_system=self._former_system)
@@ -161,14 +163,6 @@ def _end(conn: Any) -> Any:
     with reading(conn) as cursor:
         cursor.execute(query("log_end").decode())
         return cursor.fetchone()
-
-
-def _require(horizon: int, end: int) -> None:
-    if horizon < end:
-        raise InvalidArgument(
-            f"the batch goes to transaction {end}, and this server knows those before {horizon}: it is a replica "
-            "that is behind. Let the executors connect to the server of the driver."
-        )
 
 
 def _loss(read_at: datetime, begins_at: datetime) -> BeforeArchive:

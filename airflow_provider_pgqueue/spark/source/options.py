@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import Final
+from typing import Final, Literal, get_args
 
-from airflow_provider_pgqueue.core.argument import queue_name
+from airflow_provider_pgqueue.core.argument import moment_or_text, queue_name
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidQueueName
 
-_RESULTS: Final = ("success", "failed", "rejected", "lock_expired", "expired")
+Result = Literal["success", "failed", "rejected", "lock_expired", "expired"]
+RESULTS: Final = get_args(Result)
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})  # what it hands on to the sink of a stream
 
 _CONNECTION: Final = "Give the connection to register(spark, conninfo) or in PGQUEUE_DSN: it belongs in no option."
@@ -95,8 +96,8 @@ def results(options: Mapping[str, str]) -> list[str]:
     """Return the results in option `result`; InvalidArgument for one that there is not."""
     found = names(options, "result")
     for result in found:
-        if result not in _RESULTS:
-            raise InvalidArgument(f"option result names {result[:50]!r}. Give some of {', '.join(_RESULTS)}.")
+        if result not in RESULTS:
+            raise InvalidArgument(f"option result names {result[:50]!r}. Give some of {', '.join(RESULTS)}.")
     return found
 
 
@@ -110,15 +111,11 @@ def number(options: Mapping[str, str], name: str, default: int, *, at_most: int 
 
 def moment(name: str, text: str, *, others: str = "") -> datetime:
     """Return the moment in an option, ISO 8601 with its time zone; an error names `others`, which it may be too."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
+    if moment_or_text(text):
         raise InvalidArgument(
             f"option {name} is {text[:50]!r}. Give {others}a moment with its time zone, such as 2026-01-31T00:00:00Z."
         )
-    return found
+    return datetime.fromisoformat(text)
 
 
 def names(options: Mapping[str, str], name: str) -> list[str]:

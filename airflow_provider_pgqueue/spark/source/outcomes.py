@@ -74,6 +74,53 @@ class Outcomes:
         self.add(Outcomes([id_], ["failed"], [reason], [None]))
 
 
+def outcomes_of(returned: Any, ids: list[int]) -> Outcomes:
+    """Return what a function returned as outcomes; InvalidArgument says what is wrong with it.
+
+    None is success for all. Else a pyarrow.Table, a RecordBatch or a pandas.DataFrame with the columns `id` and
+    `result`, and if wanted `details`, `output` (JSON) and `delay_seconds` (with retry; without it the
+    back-off of the queue). A message that it leaves out is a success, one whose outcome cannot be kept is `failed`.
+    """
+    found = Outcomes()
+    if returned is not None:
+        rows = _as_table(returned)
+        names = rows.column_names
+        if unknown := sorted(set(names) - set(COLUMNS)):
+            raise InvalidArgument(f"the function gave the columns {unknown}. Known are {', '.join(COLUMNS)}.")
+        if len(set(names)) < len(names) or not {"id", "result"} <= set(names):
+            raise InvalidArgument(f"the function gave the columns {names}. Give id and result, each column once.")
+        if rows.column("result").null_count:
+            raise InvalidArgument(f"the function gave a row without a result. Give one of {', '.join(RESULTS)}.")
+        found = parse_outcomes(rows, giver="the function")
+    given = {*found.ids, *found.retries}
+    if returned is not None and len(given) < len(rows):
+        raise InvalidArgument("the function gave two rows for one message. Give one row a message.")
+    if strangers := sorted(given.difference(ids)):
+        raise InvalidArgument(f"the function gave outcomes for messages that it did not get: {strangers[:10]}")
+    found.add_success([id_ for id_ in ids if id_ not in given] if given else ids)
+    return found
+
+
+def _as_table(returned: Any) -> pa.Table:
+    if isinstance(returned, pa.Table):
+        return returned
+    if isinstance(returned, pa.RecordBatch):
+        return pa.Table.from_batches([returned])
+    if type(returned).__module__.partition(".")[0] != "pandas" or not hasattr(returned, "columns"):
+        raise InvalidArgument(
+            f"the function returned a {type(returned).__name__}. "
+            "Return None, a pyarrow.Table, a pyarrow.RecordBatch or a pandas.DataFrame."
+        )
+    try:
+        return pa.Table.from_pandas(returned, preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        # The text of the error quotes a value.
+        raise InvalidArgument(
+            f"the DataFrame that the function returned is not a table ({type(error).__name__}). "
+            "Give each column one type: whole numbers as id, text as result, details and output."
+        ) from None
+
+
 def parse_outcomes(rows: pa.Table | pa.RecordBatch, *, giver: str) -> Outcomes:
     """Return the outcomes in rows; only `id` is needed, no result is success, other columns are ignored.
 
@@ -193,7 +240,9 @@ def _archive_apart(
         ((id_,), (result,), (output,)) = outcomes.ids, outcomes.results, outcomes.outputs
         if output is None:
             raise error  # it was replaced before: the refusal is not about the output
-        reason = _reason(error)
+        reason = "its output is not JSON that PostgreSQL can store. Give text such as to_json makes."
+        if "bytes" in str(error):
+            reason = f"its output is too large: {error}"
         log.warning("message %s ends as failed, not as %s: %s", id_, result, reason)
         failed = Outcomes()
         failed.fail(id_, reason)
@@ -205,9 +254,3 @@ def _archive_apart(
         counts += more
         lost |= gone
     return counts, lost
-
-
-def _reason(error: Exception) -> str:
-    if "bytes" in str(error):
-        return f"its output is too large: {error}"
-    return "its output is not JSON that PostgreSQL can store. Give text such as to_json makes."

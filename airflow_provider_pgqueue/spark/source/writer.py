@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
@@ -23,7 +24,7 @@ from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.options import check_names, choice, number
 from airflow_provider_pgqueue.spark.source.staging import Stage, StagedRows
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 
 _COLUMNS: Final[dict[str, type[DataType]]] = {
     "message": StringType, "queue_name": StringType, "reference": StringType, "headers": StringType,
@@ -208,19 +209,14 @@ def _check(database: Database, options: PublishOptions) -> None:
     """Say at once, on the driver, what the tasks would find out after a minute of trying, or the commit at the end."""
     with database.connect() as conn:
         check_version(conn)
-        if options.dedup_window is not None and not _is_window(conn, options.dedup_window):
+        good = options.dedup_window is None
+        with suppress(psycopg.DataError):
+            good = good or conn.execute(query("is_dedup_window"), [options.dedup_window]).fetchone() == (True,)
+        if not good:
             raise InvalidArgument(
-                f"option dedupWindow is {options.dedup_window[:50]!r}. "
+                f"option dedupWindow is {str(options.dedup_window)[:50]!r}. "
                 "Give a duration from 1 second to 366 days, such as 1 hour."
             )
-
-
-def _is_window(conn: psycopg.Connection[Any], text: str) -> bool:
-    try:
-        row = conn.execute(query("is_dedup_window"), [text]).fetchone()
-    except psycopg.DataError:
-        return False
-    return row == (True,)
 
 
 def _publish(
@@ -234,9 +230,9 @@ def _publish(
 
 def _log(run_id: str, done: Mapping[str, Any]) -> None:
     if done.get("repeated"):
-        logger.warning("run %s had published %s before: nothing was published", run_id, quantity(done["published"]))
+        log.warning("run %s had published %s before: nothing was published", run_id, quantity(done["published"]))
     else:
-        logger.info(
+        log.info(
             "run %s published %s and %s", run_id, quantity(done["published"]), quantity(done["duplicates"], "duplicate")
         )
 

@@ -5,7 +5,7 @@
   const sheet = new URL("../vendor/uplot.css", here).href;
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
-  const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
+  const day = (at) => new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: moments.zone() }).format(at);
   const drawn = new Set();
   const steps = {
     seconds: [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400,
@@ -95,12 +95,12 @@
         scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.1, unit === "messages" ? 4 : 0.001)] } },
         axes: [
           { ...axis, space: 64, size: 26, values: (_, ticks, __, ___, every) => ticks.map((at) => {
-            const text = new Date(at * 1000).toISOString();
-            return every >= 86400 || text.slice(11, 16) === "00:00" ? day.format(at * 1000) : text.slice(11, 16);
+            const clock = moments.text(at * 1000).slice(11, 16);
+            return every >= 86400 || clock === "00:00" ? day(at * 1000) : clock;
           }) },
           { ...axis, size: 58, incrs: steps[unit], values: (_, ticks) => ticks.map(show) },
         ],
-        tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
+        tzDate: (at) => uPlot.tzDate(new Date(at * 1000), moments.zone()),
         series: [{}, ...series.map((one, place) => ({
           label: one.name,
           stroke: colour(one.colour),

@@ -1,2 +1,2 @@
 -- All queues with their policies.
-SELECT * FROM messages.queue ORDER BY queue_name
+SELECT * FROM messages.queue_overview ORDER BY queue_name

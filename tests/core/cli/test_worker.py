@@ -132,7 +132,7 @@ def test_several_processes_share_the_work_and_stop_together(
         ("handlers", "names no function"),
         (":pack", "names no function"),
         ("no_such_handlers:pack", "cannot be imported (ModuleNotFoundError: No module named 'no_such_handlers')"),
-        ("broken:pack", "cannot be imported (ModuleNotFoundError: No module named 'no_such_module')"),
+        ("broken:pack", "No module named 'no_such_module'). The module was found: mend what it raises."),
         ("handlers:nope", "has no function 'nope'"),
         ("handlers:LIMIT", "has no function 'LIMIT'"),
     ],

@@ -23,9 +23,8 @@ from airflow_provider_pgqueue.core.argument import check, duration, optional, wh
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, PgQueueError
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.spark.jobs.drain.held import BatchFunction
-from airflow_provider_pgqueue.spark.jobs.drain.task import Backlog, Share, backlog
-from airflow_provider_pgqueue.spark.jobs.job import EVERY, Job, Summary, for_each
+from airflow_provider_pgqueue.spark.jobs.drain.task import Backlog, BatchFunction, Share, backlog
+from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, watching
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +33,6 @@ _LONGEST_PAUSE: Final = 5.0  # seconds between two rounds, when one leased nothi
 _GRACE: Final = 15.0  # seconds for the batches in hand when the driver is asked to stop
 _RESULTS: Final = ("success", "rejected", "failed", "lock_expired")
 _RULES: Final = {
-    "parallelism": optional(whole(1, 9999)),
     "batch_size": whole(1, 10_000),
     "max_messages": optional(whole(1, 2**62)),
     "lease_for": optional(duration(timedelta(milliseconds=1), timedelta(hours=12))),
@@ -85,22 +83,11 @@ def drain(
     :raises QueueNotFound: and QueuePaused.
     :raises InvalidArgument: for a function that is not there, or returns something unusable.
     """
-    check(locals(), _RULES)
-    job = Job.of(spark, "drain", run_id, dsn, parallelism or _cores(spark), queue)
-    share = Share(
-        database=job.database,
-        queue=queue,
-        function=function,
-        parallelism=job.parallelism,
-        batch_size=batch_size,
-        lease_for=lease_for,
-        topic=topic,
-        max_messages=max_messages,
-        give_up_after=give_up_after,
-        transactional=transactional,
-        holder=job.ask(verbs.run_holder(job.run_id)),
-        stop_key=secrets.randbits(63),
-    )
+    given = {name: value for name, value in locals().items() if name not in ("spark", "run_id", "dsn", "parallelism")}
+    check(given, _RULES)
+    job = Job.of(spark, "drain", run_id, dsn, _cores(spark) if parallelism is None else parallelism, queue)
+    given |= {"database": job.database, "parallelism": job.parallelism}
+    share = Share(holder=job.ask(verbs.run_holder(job.run_id)), stop_key=secrets.randbits(63), **given)
     return job.once(_Drain(job, share).summary)
 
 
@@ -124,14 +111,15 @@ class _Drain:
         self._spark = job.spark
         self._share = share
         self._tag = f"pgqueue-drain-{share.stop_key}"
-        self._meter = _Meter(f"drain of queue {share.queue}")
-        self._at_first: int | None = None
+        # When it was last said how far it is, how many messages there were then and at first, and when to look again.
+        self._said_at, self._there, self._at_first, self._look_at = time.monotonic(), 0, 0, 0.0
 
     def summary(self) -> Summary:
         """Drain, and return what the archive says about it."""
         if isinstance(self._share.function, str):
             load_function(self._share.function)
-        reported, rounds = self._rounds()
+        with watching(self._say):
+            reported, rounds = self._rounds()
         left, archived = self._look(), self._archived()
         seconds, worked = archived.pop("seconds"), archived.pop("worked")
         done = sum(archived.values())
@@ -185,7 +173,6 @@ class _Drain:
             if time.monotonic() > until:
                 log.warning("a task that Spark gave up still holds %s", quantity(left.held))
                 break
-            self._say(left)
             time.sleep(0.5)
         return left, wanted
 
@@ -211,7 +198,7 @@ class _Drain:
         return sum(reports, Counter())
 
     def _finished(self, action: Callable[[], list[Counter[str]]]) -> list[Counter[str]]:
-        """Run an action in a thread, so that this one can say how far it is and can be interrupted."""
+        """Run an action in a thread, so that this one can be interrupted."""
         future: Future[list[Counter[str]]] = Future()
 
         def act() -> None:
@@ -228,8 +215,7 @@ class _Drain:
         thread.start()
         try:
             while not wait([future], timeout=0.5).done:
-                if self._meter.due:
-                    self._look_and_say()
+                pass
         except BaseException:
             self._stop(future)
             raise
@@ -251,47 +237,21 @@ class _Drain:
 
     def _look(self) -> Backlog:
         with self._job.connect() as conn:
-            began = time.monotonic()
-            left = backlog(conn, self._share.holder, self._share.queue, self._share.topic)
-            # It counts every message: at most 2 % of the time.
-            self._meter.every = max(EVERY, 50 * (time.monotonic() - began))
-        return left
+            return backlog(conn, self._share.holder, self._share.queue, self._share.topic)
 
-    def _look_and_say(self) -> None:
-        try:
-            self._say(self._look())
-        except PgQueueError as error:
-            log.warning("cannot look how far it is: %s", type(error).__name__)
-
-    def _say(self, left: Backlog) -> None:
-        total = left.ready + left.held + left.waiting
-        if self._at_first is None:
-            self._at_first = total
-        self._meter.at(self._at_first - total, ready=left.ready, held=left.held, waiting=left.waiting)
+    def _say(self) -> None:
+        """Say how far it is; it counts every message, and may take 2 % of the time."""
+        began = time.monotonic()
+        if began < self._look_at:
+            return
+        left = self._look()
+        there, now = left.ready + left.held + left.waiting, time.monotonic()
+        self._at_first = self._at_first or there
+        done, speed = self._at_first - there, (self._there - there) / (now - self._said_at) if self._there else 0
+        counts = (done, left.ready, left.held, left.waiting)
+        said = "{:,} done, {:,} ready, {:,} held, {:,} waiting".format(*counts)
+        log.info("drain of queue %s: %s, %s/s", self._share.queue, said, f"{speed:,.0f}")
+        self._said_at, self._there, self._look_at = now, there, now + 50 * (now - began)
 
     def _archived(self) -> dict[str, Any]:
         return self._job.ask(verbs.run_archived(self._job.run_id))
-
-
-class _Meter:
-    """Logs how much of a long task is done and how fast, at most once in `every` seconds; `what` names the task."""
-
-    def __init__(self, what: str, *, every: float = EVERY) -> None:
-        self._what = what
-        self.every = every
-        self._said_at = time.monotonic()
-        self._done = 0
-
-    @property
-    def due(self) -> bool:
-        """Whether `at` would say something now: ask before counting what is expensive to count."""
-        return time.monotonic() - self._said_at >= self.every
-
-    def at(self, done: int, **others: int) -> None:
-        """Log how much is done since the start, at which rate, and other counts: `at(3000, left=7000)`."""
-        if not self.due:
-            return
-        rate = (done - self._done) / (time.monotonic() - self._said_at)
-        also = "".join(f", {count:,} {name}" for name, count in others.items())
-        log.info("%s: %s done%s, %s/s", self._what, f"{done:,}", also, f"{rate:,.0f}")
-        self._said_at, self._done = time.monotonic(), done

@@ -26,10 +26,12 @@ from airflow_provider_pgqueue.core.outcome import Rejected, Retry, describe, out
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.renewal import Renewal
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.drain.held import Batches, BatchFunction, Raised, TableLease, held
-from airflow_provider_pgqueue.spark.source.outcomes import Outcomes, archive
+from airflow_provider_pgqueue.spark.jobs.drain.held import TableLease, held
+from airflow_provider_pgqueue.spark.source.outcomes import Outcomes, archive, outcomes_of
 
 log = logging.getLogger(__name__)
+
+BatchFunction = Callable[[Any], Any]
 
 _LOOK_EVERY: Final = 0.5  # seconds, while a twin works
 _SETTLE_EVERY: Final = 1.0  # seconds: a killed task repeats what it has not settled
@@ -99,7 +101,8 @@ class Share:
                 conn,
                 stack.enter_context(self.database.connect(name)) if self.transactional else None,
                 policy,
-                Batches(function, None if limit is None else stack.enter_context(Caller(limit))),
+                function,
+                None if limit is None else stack.enter_context(Caller(limit)),
                 stack.enter_context(closing(Renewal())),
                 f"{self.holder}{part}.{attempt}:{process_name()}",
                 Breaker(self.queue, self.give_up_after),
@@ -144,13 +147,15 @@ class Consuming:
     """Takes, handles and settles batches, and counts how their messages ended.
 
     :param locking: the session whose transactions lock batches instead of leasing them, or None.
+    :param caller: raises TimeIsUp when a call takes longer than its limit for each message; None sets no limit.
     """
 
     share: Share
     conn: psycopg.Connection[Any]
     locking: psycopg.Connection[Any] | None
     policy: LeasePolicy
-    batches: Batches
+    function: BatchFunction
+    caller: Caller | None
     renewal: Renewal
     handled_by: str
     breaker: Breaker
@@ -193,7 +198,7 @@ class Consuming:
         """Call the function, and give the outcomes gathered in each second, and the rest at the end."""
         gathered, due = Outcomes(), time.monotonic() + _SETTLE_EVERY
         try:
-            for piece, outcomes in self.batches.pieces(lease.messages.table):
+            for piece, outcomes in self._pieces(lease.messages.table):
                 self._gather(gathered, lease, piece, outcomes)
                 # While all fail alike, their outcomes may be taken back soon.
                 if time.monotonic() >= due and not self.breaker.suspects:
@@ -218,6 +223,39 @@ class Consuming:
             raise
         yield gathered
 
+    def _pieces(self, table: pa.Table) -> Iterator[tuple[pa.Table, Outcomes | Exception]]:
+        """Give the batch in one piece or several, each with its outcomes; what it raises stands alone with its message.
+
+        A function that raises is called again with each half of the batch, until the message that it raises on stands
+        alone: its neighbours are not touched by it. So the function sees the neighbours again, about log2 of the batch
+        times for one bad message. A piece on which its time is up comes with TimeIsUp, whole.
+        """
+        waiting = [table]
+        while waiting:
+            piece = waiting.pop()
+            try:
+                outcomes: Outcomes | Exception = self._outcomes(piece)
+            except TimeIsUp as error:
+                outcomes = error
+            except Raised as raised:
+                if len(piece) > 1:
+                    middle = len(piece) // 2
+                    log.debug("the function raised %r on %s: halving them", raised, quantity(len(piece)))
+                    waiting += [piece.slice(middle), piece.slice(0, middle)]
+                    continue
+                outcomes = raised.error
+            yield piece, outcomes
+
+    def _outcomes(self, table: pa.Table) -> Outcomes:
+        """Return the outcome of each message; InvalidArgument for something unusable, else what the function raises."""
+        try:
+            returned = self.caller.call(self.function, table, len(table)) if self.caller else self.function(table)
+        except TimeIsUp:
+            raise
+        except Exception as error:
+            raise Raised(error) from error
+        return outcomes_of(returned, table.column("id").to_pylist())
+
     def _gather(self, gathered: Outcomes, lease: TableLease, piece: pa.Table, outcomes: Outcomes | Exception) -> None:
         if isinstance(outcomes, TimeIsUp):
             self._leave(lease, piece, outcomes)
@@ -235,7 +273,8 @@ class Consuming:
         self.breaker.note(message, outcome)
 
     def _leave(self, lease: TableLease, piece: pa.Table, why: TimeIsUp) -> None:
-        lease.let_expire(piece.column("id").to_pylist())
+        # Renewed no longer, they are left to the end of their lease: the attempt counts.
+        lease.held.difference_update(piece.column("id").to_pylist())
         self.counts["timed_out"] += len(piece)
         log.warning(
             "the function exceeded its time of %s on %s of queue %s: the lease is no longer renewed, and the call "
@@ -266,7 +305,7 @@ class Consuming:
             run(self.conn, verbs.record_locked_batch(token, self.share.queue, messages.ids, self.handled_by))
             outcomes: Outcomes | None
             try:
-                outcomes = self.batches.outcomes(messages.table)
+                outcomes = self._outcomes(messages.table)
                 if not outcomes.retries:
                     archive(conn, token, outcomes, self.handled_by)
             except (Raised, TimeIsUp, InvalidArgument, InvalidMessage) as error:
@@ -281,6 +320,14 @@ class Consuming:
         self.breaker.note_fine(outcomes.ids)
         self.counts.update(outcomes.results)
         return True
+
+
+class Raised(Exception):
+    """The function raised an `error`, and not whoever read what it returned. Its text names the class alone."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(type(error).__name__)
+        self.error = error
 
 
 def _message(piece: pa.Table, queue: str, max_attempts: int) -> Message:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from pyspark.sql import functions as f
+from pyspark.sql import functions as F
 
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.spark.database import Database
@@ -30,8 +30,6 @@ _COLUMNS: Final = "id,queue_name,result,archived_at,requeued_from,reference,fing
 _LONGEST: Final = 2000  # characters of an error or message: what messages.fingerprint() looks at
 _COMPARED: Final = 5000  # fingerprints of one queue, result and error, most frequent first
 _OTHERS: Final = "(other messages)"
-_MICROSECOND: Final = timedelta(microseconds=1)
-_EPOCH: Final = datetime.fromtimestamp(0, UTC)
 _Trend = Literal["new", "growing", "steady", "fading"]
 
 _HOURS_UP_TO: Final = timedelta(days=14)
@@ -74,17 +72,17 @@ def find_causes(job: Job, period: Period, queues: Sequence[str], max_causes: int
 def _dead_rows(job: Job, period: Period, queues: Sequence[str]) -> DataFrame:
     """Return what died since the period began; `error` and `text` are what it died of, cut off."""
     rows = job.read("archive", _COLUMNS, queues=queues, since=period.begin, options={"result": _DEAD})
-    said = f.coalesce(f.get_json_object("failure", "$.message"), "details", f.lit(""))
+    said = F.coalesce(F.get_json_object("failure", "$.message"), "details", F.lit(""))
     return rows.select(
         "id",
         "queue_name",
         "result",
         "archived_at",
         "requeued_from",
-        f.substring("reference", 1, 200).alias("reference"),
+        F.substring("reference", 1, 200).alias("reference"),
         "remedy",
-        f.substring(f.coalesce(f.get_json_object("failure", "$.error"), f.lit("")), 1, _LONGEST).alias("error"),
-        f.substring(said, 1, _LONGEST).alias("text"),
+        F.substring(F.coalesce(F.get_json_object("failure", "$.error"), F.lit("")), 1, _LONGEST).alias("error"),
+        F.substring(said, 1, _LONGEST).alias("text"),
         "fingerprint",
     )
 
@@ -114,23 +112,23 @@ def _fingerprints(database: Database) -> Callable[[Iterator[pd.DataFrame]], Iter
 
 def _with_fate(rows: DataFrame, period: Period) -> DataFrame:
     """Keep what died in the period, and add which of it was requeued and died again since."""
-    died_again = rows.where("requeued_from IS NOT NULL").select(f.col("requeued_from").alias("id")).distinct()
-    known = rows.where(f.col("archived_at") < f.lit(period.end))
-    again = f.expr("coalesce(again, false) AND remedy <=> 'requeued'")
-    return known.join(died_again.withColumn("again", f.lit(True)), "id", "left").withColumn("again", again)
+    died_again = rows.where("requeued_from IS NOT NULL").select(F.col("requeued_from").alias("id")).distinct()
+    known = rows.where(F.col("archived_at") < F.lit(period.end))
+    again = F.expr("coalesce(again, false) AND remedy <=> 'requeued'")
+    return known.join(died_again.withColumn("again", F.lit(True)), "id", "left").withColumn("again", again)
 
 
 def _with_cause(dead: DataFrame, period: Period) -> DataFrame:
     """Add the cause of each and its pattern, its place in the series and in the period."""
-    fingerprints = dead.groupBy(*_KEY, "fingerprint").agg(f.count("*").alias("dead"), f.min("text").alias("text"))
+    fingerprints = dead.groupBy(*_KEY, "fingerprint").agg(F.count("*").alias("dead"), F.min("text").alias("text"))
     schema = "queue_name string, result string, error string, fingerprint string, pattern string, cause string"
     causes = fingerprints.groupBy(*_KEY).applyInPandas(_name_causes, schema)
-    since = f.unix_micros("archived_at") - _micros(period.first_step)
+    since = F.unix_micros("archived_at") - F.unix_micros(F.lit(period.first_step))
     return (
         dead.drop("text")
-        .join(f.broadcast(causes), [*_KEY, "fingerprint"])
-        .withColumn("step", f.floor(since / (period.step // _MICROSECOND)))
-        .withColumn("lately", f.col("archived_at") >= f.lit(period.last_quarter))
+        .join(F.broadcast(causes), [*_KEY, "fingerprint"])
+        .withColumn("step", F.floor(since / (period.step // timedelta(microseconds=1))))
+        .withColumn("lately", F.col("archived_at") >= F.lit(period.last_quarter))
     )
 
 
@@ -150,21 +148,22 @@ def _name_causes(fingerprints: pd.DataFrame) -> pd.DataFrame:
 def _counted(dead: DataFrame) -> list[Cause]:
     by_fingerprint = dead.groupBy("cause", "fingerprint").count()
     frequent = by_fingerprint.groupBy("cause").agg(
-        f.max_by("fingerprint", f.struct("count", "fingerprint"), FINGERPRINTS).alias("fingerprints")
+        F.max_by("fingerprint", F.struct("count", "fingerprint"), FINGERPRINTS).alias("fingerprints")
     )
     counted = dead.groupBy("cause").agg(
-        *(f.first(name).alias(name) for name in (*_KEY, "pattern")),
-        f.count("*").alias("dead"),
-        f.count_if(f.col("remedy").isNull()).alias("unremedied"),
-        f.count_if(f.col("remedy") == "requeued").alias("requeued"),
-        f.count_if(f.col("remedy") == "dismissed").alias("dismissed"),
-        f.count_if("again").alias("died_again"),
-        f.count_if("lately").alias("lately"),
-        f.unix_micros(f.min("archived_at")).alias("first_at"),
-        f.unix_micros(f.max("archived_at")).alias("last_at"),
-        f.max_by(f.struct("id", "reference"), f.struct("archived_at", "id"), 5).alias("samples"),
+        *(F.first(name).alias(name) for name in (*_KEY, "pattern")),
+        F.count("*").alias("dead"),
+        F.count_if(F.col("remedy").isNull()).alias("unremedied"),
+        F.count_if(F.col("remedy") == "requeued").alias("requeued"),
+        F.count_if(F.col("remedy") == "dismissed").alias("dismissed"),
+        F.count_if("again").alias("died_again"),
+        F.count_if("lately").alias("lately"),
+        F.min("archived_at").alias("first_at"),
+        F.max("archived_at").alias("last_at"),
+        F.max_by(F.struct("id", "reference"), F.struct("archived_at", "id"), 5).alias("samples"),
     )
-    return [row.asDict(recursive=True) for row in counted.join(frequent, "cause").collect()]
+    found: list[Cause] = counted.join(frequent, "cause").toArrow().to_pylist()  # moments keep their zone
+    return found
 
 
 def _add_series(dead: DataFrame, causes: list[Cause], period: Period) -> list[int]:
@@ -173,7 +172,7 @@ def _add_series(dead: DataFrame, causes: list[Cause], period: Period) -> list[in
     by_name = {cause["cause"]: cause for cause in causes}
     for cause in causes:
         cause["series"] = [0] * period.steps
-    kept = f.when(f.col("cause").isin(list(by_name)), f.col("cause"))
+    kept = F.when(F.col("cause").isin(list(by_name)), F.col("cause"))
     for name, step, count in dead.groupBy(kept.alias("cause"), "step").count().collect():
         total[step] += count
         if name is not None:
@@ -182,7 +181,7 @@ def _add_series(dead: DataFrame, causes: list[Cause], period: Period) -> list[in
 
 
 def _judged(cause: Cause, period: Period) -> Cause:
-    first_at, last_at = _moment(cause.pop("first_at")), _moment(cause.pop("last_at"))
+    first_at, last_at = (cause[name].astimezone(UTC) for name in ("first_at", "last_at"))
     samples, lately = cause.pop("samples"), cause.pop("lately")
     return cause | {
         "error": cause["error"] or None,
@@ -194,14 +193,6 @@ def _judged(cause: Cause, period: Period) -> Cause:
         "sample_ids": [sample["id"] for sample in samples],
         "sample_references": [sample["reference"] for sample in samples],
     }
-
-
-def _micros(moment: datetime) -> int:
-    return (moment - _EPOCH) // _MICROSECOND
-
-
-def _moment(micros: int) -> datetime:
-    return _EPOCH + micros * _MICROSECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

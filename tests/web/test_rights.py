@@ -1,0 +1,97 @@
+"""What is offered is what may be done, and what is missing is named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from airflow_provider_pgqueue.core import run, verbs
+from tests.conftest import Connection
+from tests.web.conftest import Browse
+
+Queue = Callable[..., str]
+OF_QUEUES = {"pause", "publish", "policy", "purge", "requeue", "dismiss"}
+ROLES = {
+    "messages_observer": set(),
+    "messages_observer, messages_consumer": {"requeue", "dismiss", "release"},
+    "messages_observer, messages_publisher": {"publish"},
+    "messages_observer, messages_consumer, messages_publisher": {"publish", "requeue", "dismiss", "release"},
+    "messages_admin": {*OF_QUEUES, "release"},
+}
+Login = Callable[[str], str]
+
+
+@pytest.fixture
+def login(conn: Connection, dsn: str) -> Iterator[Login]:
+    """Return where a login of some group roles connects to."""
+    made = []
+
+    def make(groups: str) -> str:
+        conn.execute(f"CREATE ROLE page_login LOGIN IN ROLE {groups}".encode())
+        made.append("page_login")
+        return f"{dsn}{'&' if '?' in dsn else '?'}user=page_login"
+
+    yield make
+    for name in made:
+        conn.execute(f"DROP OWNED BY {name}; DROP ROLE {name}".encode())
+
+
+@pytest.fixture
+def places(conn: Connection, queue: Queue) -> dict[str, str]:
+    """The pages of a queue `orders`, of a dead message and of a leased one."""
+    queue("orders", max_attempts=1)
+    run(conn, verbs.publish_batch("orders", [1, 2]))
+    dead, leased = run(conn, verbs.lease("orders", max_messages=2))
+    run(conn, verbs.archive(dead.lock_token, [dead.id], result="failed", details="no stock"))
+    conn.execute("SELECT messages.upkeep()")
+    return {"queue": "/queues/orders", "dead": f"/messages/{dead.id}", "leased": f"/messages/{leased.id}"}
+
+
+def offered(page: str) -> set[str]:
+    """Return the actions to which a page links."""
+    return set(re.findall(r'href="/(?:queues/\w+|messages/\d+)/(\w+)[?"]', page))
+
+
+@pytest.mark.parametrize("groups", ROLES)
+def test_what_the_login_may_not_do_is_not_offered_and_what_it_lacks_is_named(
+    browse: Browse, login: Login, places: dict[str, str], groups: str
+) -> None:
+    client, may = browse(may_act=True, to=login(groups)), ROLES[groups]
+    found = {name: client.get(place).text for name, place in places.items()}
+    assert offered(found["queue"]) == may & OF_QUEUES
+    assert offered(found["dead"]) == may & {"requeue", "dismiss"}
+    assert offered(found["leased"]) == may & {"release"}
+    for page in found.values():
+        assert ("GRANT messages_admin TO page_login" in page) == (groups != "messages_admin")
+        assert ("GRANT messages_consumer TO page_login" in page) == ("requeue" not in may)
+        assert ("GRANT messages_publisher TO page_login" in page) == ("publish" not in may)
+    for action in OF_QUEUES:
+        page = client.get(f"/queues/orders/{action}")
+        assert page.status_code == (200 if action in may else 403), action
+        if action not in may:
+            assert "TO page_login;" in page.text
+
+
+def test_a_login_of_one_team_is_offered_what_was_granted(
+    browse: Browse, conn: Connection, login: Login, places: dict[str, str]
+) -> None:
+    to = login("messages_observer, messages_consumer, messages_publisher, messages_limited")
+    run(conn, verbs.grant_queue("orders", "page_login", "observe"))
+    client = browse(may_act=True, to=to)
+    page = client.get("/queues/orders").text
+    assert offered(page) == set()
+    assert "SELECT messages.grant_queue(&#39;orders&#39;, &#39;page_login&#39;, &#39;consume&#39;)" in page
+    run(conn, verbs.grant_queue("orders", "page_login", "consume"))
+    client = browse(may_act=True, to=to)
+    assert offered(client.get("/queues/orders").text) == {"requeue", "dismiss"}
+    assert client.get("/queues/orders/publish").status_code == 403
+
+
+def test_a_viewer_is_offered_nothing_and_told_why(browse: Browse, places: dict[str, str]) -> None:
+    client = browse()
+    for place in places.values():
+        page = client.get(place).text
+        assert offered(page) == set()
+        assert "You may look at the queues, and not change them." in page
