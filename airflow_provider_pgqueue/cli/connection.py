@@ -7,14 +7,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import click
 import psycopg
 
+from airflow_provider_pgqueue.cli.privilege import with_role
 from airflow_provider_pgqueue.cli.settings import Settings
 from airflow_provider_pgqueue.core.connection import check_version, connect, conninfo_of, parameters
-from airflow_provider_pgqueue.core.errors import ConnectionFailed, translate, why_again
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, PermissionDenied, translate, why_again
 from airflow_provider_pgqueue.core.pause import pause_after
 
 Connection = psycopg.Connection[Any]
@@ -24,12 +25,23 @@ _UNNAMED: Final = "PGQUEUE_DSN is not set: name the database there, with --dsn, 
 
 @contextmanager
 def connected(settings: Settings, *, check: bool = True) -> Iterator[Connection]:
-    """Give an autocommit connection, after checking the version of the schema unless `check` is False."""
+    """Give an autocommit connection, after checking the version of the schema unless `check` is False.
+
+    What the login may not do is PermissionDenied with the role that it needs.
+    """
     conn = open_connection(settings)
     with conn:
-        if check:
-            check_version(conn)
-        yield conn
+        try:
+            if check:
+                check_version(conn)
+            yield conn
+        except (psycopg.Error, PermissionDenied) as error:
+            _raise_with_role(conn, error)
+
+
+def _raise_with_role(conn: Connection, error: Exception) -> NoReturn:
+    told = with_role(conn, error)
+    raise told from (error if told is not error else error.__cause__)
 
 
 def open_connection(settings: Settings) -> Connection:
@@ -83,5 +95,7 @@ def connected_for_long(settings: Settings) -> Iterator[Lasting]:
         lasting = Lasting(settings, conn)
         try:
             yield lasting
+        except (psycopg.Error, PermissionDenied) as error:
+            _raise_with_role(lasting.conn, error)
         finally:
             lasting.conn.close()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import click
 import psycopg
 
 from airflow_provider_pgqueue.cli.connection import Connection, open_connection
 from airflow_provider_pgqueue.cli.output import records, span, to_text
+from airflow_provider_pgqueue.cli.privilege import grant, with_role
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.cli.text import one_line, printable
 from airflow_provider_pgqueue.core import verbs
@@ -19,6 +21,8 @@ from airflow_provider_pgqueue.core.errors import (
     TO_THE_PRIMARY,
     ConnectionFailed,
     InvalidArgument,
+    PermissionDenied,
+    PgQueueError,
     SchemaError,
     SchemaTooNew,
     translate,
@@ -29,8 +33,15 @@ from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
 
 _OLDEST = 15
-_SEVERITIES = ("critical", "warning", "ok")
-_WORKING = ("publish", "publish_batch", "lease", "extend", "archive", "release")
+_SEVERITIES = ("critical", "warning", "notice", "ok")
+# What a login is for, and what it calls then; a group role may call all functions of one line.
+_USES: Final = {
+    "publish": ("publish", "publish_batch"),
+    "consume": ("lease", "extend", "archive", "release"),
+    "observe": ("status", "health"),
+    "run the upkeep": ("upkeep",),
+    "read the archive": ("archive_log_end", "split_archive_log"),
+}
 
 
 @click.command()
@@ -47,7 +58,8 @@ _WORKING = ("publish", "publish_batch", "lease", "extend", "archive", "release")
 def doctor(settings: Settings, fail_on: str, show_all: bool) -> int:
     """Look for problems: connection, schema, privileges, upkeep, health.
 
-    Each problem comes with its cure, the most severe first. The exit status is 1 if there is one.
+    Each problem comes with its cure, the most severe first. The exit status is 1 if there is one. A notice is no
+    problem: something to know, such as a check for which this login lacks a privilege.
     """
     findings = sorted(_examine(settings), key=lambda finding: _SEVERITIES.index(finding.severity))
     bad = {"critical"} if fail_on == "critical" else {"critical", "warning"}
@@ -69,8 +81,11 @@ def _line(finding: Finding) -> str:
 
 def _summary(findings: list[Finding], show_all: bool) -> str:
     ok = sum(finding.severity == "ok" for finding in findings)
-    text = f"{quantity(len(findings) - ok, 'problem')}; {quantity(ok, 'check')} ok"
-    return f"{text}." if show_all or not ok else f"{text}, listed by --all."
+    notices = sum(finding.severity == "notice" for finding in findings)
+    text = f"{quantity(len(findings) - ok - notices, 'problem')}"
+    checks = f"{quantity(ok, 'check')} ok"
+    text += f"; {quantity(notices, 'notice')}" if notices else ""
+    return f"{text}; {checks}." if show_all or not ok else f"{text}; {checks}, listed by --all."
 
 
 def _examine(settings: Settings) -> Iterator[Finding]:
@@ -94,7 +109,7 @@ def _examine(settings: Settings) -> Iterator[Finding]:
             yield Finding("schema", "critical", one_line(str(translate(error))))
             return
         except Exception as error:
-            yield Finding("schema", "critical", one_line(str(error)), "GRANT USAGE ON SCHEMA messages")
+            yield _refused(conn, "schema", "critical", error)
             return
         yield Finding("schema", "ok", f"version {code_version()}, as this package needs")
         yield _privileges(conn)
@@ -123,31 +138,42 @@ def _pooler(conn: Connection) -> Finding:
         return Finding("pooler", "ok", "the connection is direct: notifications arrive")
     return Finding(
         "pooler",
-        "warning",
-        "a connection pooler is in between, and notifications do not get through",
+        "notice",  # for publishers and for what polls, a pooler is as good
+        "a connection pooler is in between: over this connection no notifications arrive",
         "give the triggerer a direct connection (listen_conn_id in Airflow), and workers a direct --dsn or a shorter "
         "--poll-interval",
     )
 
 
 def _privileges(conn: Connection) -> Finding:
-    row = conn.execute(query("command/functions_not_granted"), [list(_WORKING)]).fetchone()
-    missing = row[0] if row else None
-    if not missing:
-        return Finding("privileges", "ok", f"role {conn.info.user} may publish and consume")
-    names = ", ".join(missing)
-    return Finding(
-        "privileges",
-        "warning",
-        f"role {conn.info.user} may not execute {names}",
-        "GRANT EXECUTE ON FUNCTION …, for what it needs; a role that only observes or only publishes needs no more",
-    )
+    row = conn.execute(query("command/privileges"), [[name for names in _USES.values() for name in names]]).fetchone()
+    may, on_tables = (set(row[0]), row[1]) if row else (set(), False)
+    uses = [use for use, names in _USES.items() if may.issuperset(names)]
+    if on_tables:
+        uses.append("work on the tables with plain SQL")
+    half = [names for names in _USES.values() if may.intersection(names) and not may.issuperset(names)]
+    # An upkeep role sees health without status, and that is all right.
+    half = [names for names in half if not (uses and names == _USES["observe"])]
+    who = f"role {conn.info.user}"
+    if half:
+        some = ", ".join(name for name in half[0] if name in may)
+        missing = next(name for name in half[0] if name not in may)
+        rest = ", ".join(sorted(name for name in half[0] if name not in may))
+        return Finding(
+            "privileges", "warning", f"{who} may execute {some}, but not {rest}", grant(conn, "function", missing)
+        )
+    if uses:
+        return Finding("privileges", "ok", f"{who} may {', '.join(uses)}")
+    return Finding("privileges", "warning", f"{who} may do nothing", grant(conn, "schema", "messages"))
 
 
 def _upkeep(conn: Connection) -> Iterator[Finding]:
     try:
         mode = run(conn, verbs.upkeep_mode())
         queues = run(conn, verbs.status())
+    except PermissionDenied as error:
+        yield _refused(conn, "upkeep_mode", "notice", error)
+        return
     except Exception as error:
         yield Finding("upkeep_mode", "warning", one_line(str(error)))
         return
@@ -157,4 +183,15 @@ def _upkeep(conn: Connection) -> Iterator[Finding]:
 
 
 def _health(conn: Connection) -> Iterator[Finding]:
-    yield from run(conn, verbs.health())
+    try:
+        yield from run(conn, verbs.health())
+    except PermissionDenied as error:
+        yield _refused(conn, "health", "notice", error)
+
+
+def _refused(conn: Connection, check: str, severity: str, error: Exception) -> Finding:
+    """Return that something was not checked, with the privilege that is missing."""
+    told = with_role(conn, error)
+    if isinstance(told, PgQueueError):
+        return Finding(check, severity, f"not checked: {one_line(told.problem)}", told.cure)
+    return Finding(check, severity, f"not checked: {one_line(str(told))}")

@@ -71,7 +71,7 @@ def table(rows: Sequence[Row], columns: Sequence[str] | None = None) -> Any:
 
 
 def _cell(name: str, value: Any) -> str:
-    return per_second(value) if name.endswith("_rate") else cell(value)
+    return per_second(value) if name.endswith("_rate") and value is not None else cell(value)
 
 
 def cell(value: Any) -> str:

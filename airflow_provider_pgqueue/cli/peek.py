@@ -10,6 +10,7 @@ from psycopg.rows import dict_row
 
 from airflow_provider_pgqueue.cli.connection import Connection, connected
 from airflow_provider_pgqueue.cli.output import show_rows, to_text
+from airflow_provider_pgqueue.cli.privilege import with_role
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
@@ -59,7 +60,7 @@ def _look(conn: Connection, shown: tuple[str, str], queue: str, number: int) -> 
         with conn.cursor(row_factory=dict_row) as cursor:
             return list(cursor.execute(statement.encode(), [queue, number]).fetchall())
     except psycopg.errors.InsufficientPrivilege as error:
-        cure = " or use --headers-only" if shown is _BODIES else ""
-        raise PermissionDenied(
-            f"role {conn.info.user} has no SELECT on messages.{view}. Ask the owner to grant it{cure}."
-        ) from error
+        told = with_role(conn, error)
+        if shown is _HEADERS or not isinstance(told, PermissionDenied):
+            raise
+        raise PermissionDenied(told.problem, f"{told.cure}; or leave out the bodies with --headers-only") from error

@@ -14,6 +14,7 @@ import psycopg
 from airflow_provider_pgqueue.cli.connection import Connection, Lasting, connected_for_long
 from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.output import Row, console, records, show_line, show_rows, table
+from airflow_provider_pgqueue.cli.privilege import with_role
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
@@ -51,23 +52,39 @@ def stats(
     may be.
     """
     with connected_for_long(settings) as lasting:
+        rated = _may_rate(lasting.conn)
         if not watch:
-            rows = _numbers(lasting.conn, queue, window, exact=exact)
+            rows = _numbers(lasting.conn, queue, window if rated else None, exact=exact)
             show_rows(settings, "queues", rows, _columns(rows))
             return
-        _watch(settings, _repeated(lasting, queue, window, interval, refreshes, exact=exact))
+        _watch(settings, _repeated(lasting, queue, window if rated else None, interval, refreshes, exact=exact))
 
 
-def _numbers(conn: Connection, queue: str | None, window: timedelta, *, exact: bool) -> list[Row]:
-    seconds = max(window.total_seconds(), 0.001)
-    counted = conn.execute(query("command/finished_by_queue"), [window]).fetchall()
-    finished = {name: (done, dead) for name, done, dead in counted}
+def _may_rate(conn: Connection) -> bool:
+    """Return whether this login may read what the rates are made of; say once what is left out if not."""
+    try:
+        conn.execute(query("command/finished_by_queue"), [timedelta(0)])
+    except psycopg.errors.InsufficientPrivilege as error:
+        click.echo(f"success_rate and dead_rate are left out: {with_role(conn, error)}", err=True)
+        return False
+    return True
+
+
+def _numbers(conn: Connection, queue: str | None, window: timedelta | None, *, exact: bool) -> list[Row]:
+    """Return a row for each queue; without a window, its rates are None."""
+    finished, seconds = {}, 1.0
+    if window is not None:
+        seconds = max(window.total_seconds(), 0.001)
+        counted = conn.execute(query("command/finished_by_queue"), [window]).fetchall()
+        finished = {name: (done, dead) for name, done, dead in counted}
     rows: list[Row] = []
     numbers = run(conn, verbs.status(queue, exact=exact))
     for row in records(numbers):
         done, dead = finished.get(row["queue_name"], (0, 0))
         depths = {name: estimate(row[name], row["depth_margin"]) for name in ("depth", "ready", "leased", "delayed")}
-        rates = {"success_rate": done / seconds, "dead_rate": dead / seconds}
+        rates: dict[str, float | None] = {"success_rate": done / seconds, "dead_rate": dead / seconds}
+        if window is None:
+            rates = dict.fromkeys(rates)
         rows.append({**row, **depths, "dead": estimate(row["dead"], row["dead_margin"]), **rates})
     return rows
 
@@ -78,7 +95,13 @@ def _columns(rows: Sequence[Row]) -> list[str]:
 
 
 def _repeated(
-    lasting: Lasting, queue: str | None, window: timedelta, interval: timedelta, refreshes: int | None, *, exact: bool
+    lasting: Lasting,
+    queue: str | None,
+    window: timedelta | None,
+    interval: timedelta,
+    refreshes: int | None,
+    *,
+    exact: bool,
 ) -> Iterator[list[Row]]:
     done = 0
     while True:

@@ -23,7 +23,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.consumer import Consumer
-from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
+from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, PgQueueError
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.worker import Worker
 
@@ -115,7 +115,11 @@ def worker(
         made = Worker(conninfo=conninfo(settings), consumer=consumer, poll_interval=polling)
         return made.run(until_empty=until_empty)
 
-    counts, status = (serve(), 0) if processes == 1 else _serve_in(processes, serve)
+    try:
+        counts, status = (serve(), 0) if processes == 1 else _serve_in(processes, serve)
+    except PermissionDenied:
+        with connected(settings):  # it names the role that is missing
+            raise
     text = ", ".join(f"{number:,} {outcome}" for outcome, number in counts.items()) or "nothing"
     show(settings, {"queue_name": queue, "counts": counts}, f"worker of queue {queue} stopped: {text}.")
     return status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from airflow_provider_pgqueue.cli.program import run_program
 from airflow_provider_pgqueue.core import (
     ConnectionFailed,
     Consumer,
@@ -199,3 +201,12 @@ def test_what_a_database_sets_changes_no_message_and_we_change_no_session(
             assert neighbour.execute(shown, [list(settings)]).fetchone() == before
     found = conn.execute("SELECT DISTINCT message, group_key, reference FROM messages.message ORDER BY 1").fetchall()
     assert found == [(1, None, None), (2, None, "r"), (3, "g", None), (4, None, None)]
+
+
+def test_doctor_tells_of_the_pooler_and_finds_no_fault_with_it(
+    pooled_dsn: str, conn: Connection, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(conn, verbs.upkeep())
+    run_program(["doctor", "--json", "--dsn", pooled_dsn])
+    findings = json.loads(capsys.readouterr().out)["findings"]
+    assert [one["severity"] for one in findings if one["check_name"] == "pooler"] == ["notice"]

@@ -288,9 +288,11 @@ def test_peek_names_the_privilege_that_is_missing(pgqueue: Pgqueue, conn: Connec
     ended = pgqueue("peek", "default", "--dsn", guest)
     assert ended.status == 1
     assert ended.err == (
-        "error: role cli_guest has no SELECT on messages.message. Ask the owner to grant it or use --headers-only.\n"
+        "error: permission denied for table message. GRANT messages_reader TO cli_guest, or messages_pipeline; or "
+        "leave out the bodies with --headers-only\n"
     )
-    assert "messages.message_overview" in pgqueue("peek", "default", "--headers-only", "--dsn", guest).err
+    told = pgqueue("peek", "default", "--headers-only", "--dsn", guest).err
+    assert told == "error: permission denied for view message_overview. GRANT messages_observer TO cli_guest\n"
 
 
 def test_a_hostile_body_is_shown_escaped(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:

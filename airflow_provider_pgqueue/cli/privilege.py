@@ -1,0 +1,39 @@
+"""What cures a refused privilege: the group role that has it and this login lacks."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import psycopg
+
+from airflow_provider_pgqueue.core.errors import PermissionDenied, translate
+from airflow_provider_pgqueue.core.query import query
+
+_REFUSED: Final = re.compile(r"permission denied for (function|view|table|schema) (\w+)")
+
+_GRANT: Final = "GRANT "
+
+
+def with_role(conn: psycopg.Connection[Any], error: Exception) -> Exception:
+    """Return a refusal with the GRANT that cures it; any other error, and one that has its GRANT, as it is."""
+    if isinstance(error, PermissionDenied) and (error.cure or "").startswith(_GRANT):
+        return error
+    known = translate(error) if isinstance(error, psycopg.Error) else error
+    refused = _REFUSED.match(known.problem) if isinstance(known, PermissionDenied) else None
+    if refused is None or not isinstance(known, PermissionDenied):
+        return error
+    cure = grant(conn, *refused.groups())
+    return error if cure is None else PermissionDenied(known.problem, cure)
+
+
+def grant(conn: psycopg.Connection[Any], kind: str, name: str) -> str | None:
+    """Return the statement; with other roles that would do as well, but for an admin, who may do everything."""
+    try:
+        groups = [one for (one,) in conn.execute(query("command/groups_that_may"), {"kind": kind, "name": name})]
+    except psycopg.Error:
+        return None
+    if not groups:
+        return None
+    others = [one for one in groups[1:] if one != "messages_admin"]
+    return f"{_GRANT}{groups[0]} TO {conn.info.user}" + (f", or {', '.join(others)}" if others else "")
