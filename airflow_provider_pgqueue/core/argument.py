@@ -6,7 +6,7 @@ import ast
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib.util import find_spec
 from typing import Any, Final
@@ -37,6 +37,14 @@ def check(
         if name in arguments and (cure := rule(arguments[name])) is not None:
             value = arguments[name]
             raise error(f"{name} is {f'a {type(value).__name__}' if name in _SECRET else _shown(value)}", cure)
+
+
+def check_names(verb: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise an InvalidArgument that lists the arguments of a verb if one is given that it does not have."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            raise InvalidArgument(f"{verb} has no argument {name!r}", f"It takes {', '.join(known)}.")
 
 
 def _shown(value: Any) -> str:
