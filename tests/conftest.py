@@ -16,7 +16,7 @@ from psycopg import sql
 from tests.clones import Clones
 from tests.groups import Groups, rank
 from tests.spark.fault_table import Fault, lines
-from tools import STATE, SetupError, chromium, java, mutants, pgbouncer
+from tools import STATE, SetupError, chromium, java, mutants, pgbouncer, prometheus
 from tools.binaries import KINDS, find
 from tools.postgres import Cluster, fleeting_clusters, fleeting_place
 
@@ -56,6 +56,7 @@ def _left_out(config: pytest.Config) -> list[str]:
     binaries = _binaries(config)
     without_cron = [] if binaries.has_cron else ["cron"] if binaries.kind == "debian" else ["cron", "contrib"]
     without_cron += [] if pgbouncer.find() else ["pooler"]
+    without_cron += [] if prometheus.find() else ["prometheus"]
     return without_cron if chromium.find() else [*without_cron, "browser"]
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import httpx
 import psycopg
 import pytest
 import yaml
@@ -16,7 +19,9 @@ from psycopg.rows import dict_row
 
 from airflow_provider_pgqueue.cli import exposition
 from airflow_provider_pgqueue.core import ConnectionFailed, run, verbs
-from tools import ROOT
+from airflow_provider_pgqueue.testing.ports import free_port
+from tests.waiting import until
+from tools import ROOT, prometheus
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -207,6 +212,81 @@ def test_each_alert_asks_for_metrics_that_there_are(conn: Connection, orders: st
         assert re.fullmatch(r"\d+[mhd]", rule["for"])
         assert "{{" not in rule["annotations"]["summary"] or "}}" in rule["annotations"]["summary"]
     assert len({rule["alert"] for rule in RULES}) == len(RULES)
+
+
+@pytest.fixture
+def programs() -> Path:
+    """The folder of prometheus and promtool."""
+    found = prometheus.find()
+    assert found is not None
+    return found
+
+
+@pytest.mark.prometheus
+def test_promtool_takes_the_rules_and_the_metrics(programs: Path, conn: Connection, orders: str) -> None:
+    rules = subprocess.run(
+        [programs / "promtool", "check", "rules", "--lint=all", "--lint-fatal", FOLDER / "alerts.yml"],
+        capture_output=True,
+        text=True,
+    )
+    assert rules.returncode == 0, rules
+    assert f"{len(RULES)} rules found" in rules.stdout
+    # It reads the older format, in which the end is not marked, and a type says unknown in another way.
+    text = exposition.as_text(run(conn, verbs.metrics()))
+    older = re.sub(r"^# EOF\n|^# UNIT .*\n", "", text, flags=re.M)
+    for name in re.findall(r"^# TYPE (\S+) counter$", older, re.M):
+        older = re.sub(rf"^(# (?:HELP|TYPE)) {name} ", rf"\1 {name}_total ", older, flags=re.M)
+    checked = subprocess.run([programs / "promtool", "check", "metrics"], input=older, capture_output=True, text=True)
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
+
+
+@pytest.mark.prometheus
+def test_prometheus_scrapes_the_metrics_and_evaluates_the_alerts_and_the_dashboard(
+    programs: Path, conn: Connection, orders: str, tmp_path: Path
+) -> None:
+    server, thread = exposition.serve(lambda: run(conn, verbs.metrics()), "127.0.0.1", 0)
+    settings = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(FOLDER / "alerts.yml")],
+        "scrape_configs": [
+            {"job_name": "pgqueue", "static_configs": [{"targets": [f"127.0.0.1:{server.server_port}"]}]}
+        ],
+    }
+    (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(settings))
+    port = free_port()
+    options = [f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data", "--log.level=error"]
+    command = [programs / "prometheus", *options, f"--web.listen-address=127.0.0.1:{port}"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", trust_env=False, timeout=60) as client:
+
+                def data(path: str, **query: str) -> Any:
+                    try:
+                        return client.get(path, params=query).json().get("data")
+                    except (httpx.TransportError, ValueError):
+                        return None  # it starts
+
+                def rules() -> list[dict[str, Any]]:
+                    groups = (data("/rules") or {}).get("groups", [])
+                    return [rule for group in groups for rule in group["rules"]]
+
+                until(lambda: (data("/query", query="pgqueue_up") or {}).get("result"))
+                (target,) = data("/targets")["activeTargets"]
+                assert (target["health"], target["lastError"]) == ("up", "")
+                until(lambda: rules() and all(rule["health"] == "ok" for rule in rules()))
+                assert len(rules()) == len(RULES)
+                (ready,) = data("/query", query='pgqueue_unfinished_messages{queue="orders",state="ready"}')["result"]
+                assert ready["value"][1] == "2"
+                for panel in DASHBOARD["panels"]:
+                    for asked in panel["targets"]:
+                        expression = asked["expr"].replace("$queue", "orders").replace("$__rate_interval", "1m")
+                        assert data("/query", query=expression) is not None, expression
+        finally:
+            process.terminate()
+            process.wait(60)
+            server.shutdown()
+            thread.join(60)
+            server.server_close()
 
 
 def test_each_alert_leads_to_a_section_that_names_it() -> None:

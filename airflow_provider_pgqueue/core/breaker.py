@@ -11,9 +11,11 @@ from itertools import islice
 from threading import Lock
 from typing import Any, Final
 
+from airflow_provider_pgqueue.core.caller import TimeIsUp
 from airflow_provider_pgqueue.core.errors import HandlerBroken
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Retry
+from airflow_provider_pgqueue.core.quantity import quantity
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +23,7 @@ _Fingerprint = tuple[str, str]
 _FEWEST_CALLS: Final = 3  # a batch that fails as a whole may do so for one message
 _LOOKS_BACK: Final = 50  # times `give_up_after` messages
 _NEARLY_ALL: Final = 0.95
+_MOST_HANGING: Final = 10  # calls that may hang in this process before it stops
 _UNKEPT: Final = "outcomes that cannot be kept"
 _LONGEST: Final = 500  # characters that are compared: the time of the search grows with their square
 _EVERY: Final = 60.0  # seconds between two warnings of one kind
@@ -116,6 +119,23 @@ class Breaker:
         """Count a message whose outcome could not be kept; HandlerBroken if it is one too many."""
         self.handled -= 1  # as what its handler returned it was counted before
         self.note(message, Failed("", failure={"error": _UNKEPT}))
+
+    def note_hanging(self, messages: Sequence[Message], why: TimeIsUp) -> None:
+        """Count the messages of a call that exceeded its time, and log it; HandlerBroken if too many calls hang."""
+        self.handled += len(messages)
+        self.failed += len(messages)
+        log.warning(
+            "the handler of queue %s exceeded its time of %s on %s: the lease is no longer renewed, and the call "
+            "continues in a thread that nobody waits for",
+            self._queue_name,
+            why.limit,
+            f"message {messages[0].id}" if len(messages) == 1 else quantity(len(messages)),
+        )
+        if why.hanging >= _MOST_HANGING:
+            raise HandlerBroken(
+                f"{why.hanging} calls of the handler of queue {self._queue_name!r} hang",
+                "Start the process again, which ends them, and give what the handler waits for a time-out.",
+            )
 
     def _replace(self, id_: int, mark: _Fingerprint | None) -> None:
         if id_ in self._seen:

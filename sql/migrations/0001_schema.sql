@@ -697,6 +697,7 @@ CREATE TABLE messages.history_cause (
     messages    bigint      NOT NULL,
     PRIMARY KEY (queue_name, grain, bucket_at, result, fingerprint)
 );
+CREATE INDEX history_cause_seen_idx ON messages.history_cause (queue_name, fingerprint, result, bucket_at);
 CREATE INDEX history_cause_bucket_at_idx ON messages.history_cause (grain, bucket_at);
 COMMENT ON TABLE messages.history_cause IS 'How many messages of each queue died of which cause, by the minute, hour and day.';
 COMMENT ON COLUMN messages.history_cause.queue_name IS 'The queue.';

@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Unpack, get_args, get_origin, get_type_hints
 from uuid import UUID, uuid4
 
 import psycopg
@@ -153,6 +153,12 @@ def generated(annotation: str, chance: random.Random) -> Any:
     return chance.choice(next(values for part, values in BY_ANNOTATION.items() if part in annotation))
 
 
+def named_together(verb: Callable[..., Any]) -> dict[str, Any]:
+    """Return the annotations of the parameters that a TypedDict names."""
+    dicts = [get_args(hint)[0] for hint in get_type_hints(verb).values() if get_origin(hint) is Unpack]
+    return {name: kind for one in dicts for name, kind in one.__annotations__.items()}
+
+
 def test_no_verb_fails_by_accident_or_hangs(other: Connection) -> None:
     chance, told, calls = random.Random(2), Counter[str](), 0
     other.execute(f"SET statement_timeout = '{LONGEST}'".encode())
@@ -169,7 +175,10 @@ def test_no_verb_fails_by_accident_or_hangs(other: Connection) -> None:
                 for each in parameters
                 if each.kind is not each.VAR_KEYWORD and (each.default is each.empty or chance.random() < 0.5)
             }
-            if name.startswith("publish") and chance.random() < 0.8:
+            if not name.startswith("publish"):
+                together = named_together(verb).items()
+                given |= {key: generated(str(kind), chance) for key, kind in together if chance.random() < 0.2}
+            elif chance.random() < 0.8:
                 known = chance.choice(sorted(options))
                 given[known] = generated(str(options[known]), chance)
             calls += 1

@@ -134,3 +134,52 @@ def test_what_only_some_may_see_is_kept_from_the_others(conn: Connection, queue:
     finally:
         conn.execute("DROP OWNED BY carol")
         conn.execute("DROP ROLE carol")
+
+
+@pytest.mark.parametrize("step", ["30 minutes", "1 hour", "4 hours", "1 day", "90 minutes"])
+@pytest.mark.parametrize("until", [timedelta(0), timedelta(hours=30, minutes=20)])
+def test_deaths_of_whole_hours_and_days_are_those_of_their_minutes(
+    conn: Connection, queue: Queue, step: str, until: timedelta
+) -> None:
+    queue("orders")
+    conn.execute(
+        "INSERT INTO messages.history_cause"
+        " SELECT 'orders', 'minute', date_trunc('minute', now()) - n * interval '7 minutes',"
+        " 'failed', 'f' || n % 3, 1 + n % 5"
+        " FROM generate_series(1, 800) n"
+    )
+    ask = (
+        "SELECT fingerprint, died, trend, first_at, last_at, series FROM messages.dead_trend('orders',"
+        " since => now() - interval '3 days', until => now() - %s, step => %s::interval)"
+    )
+    with conn.transaction(force_rollback=True):
+        conn.execute(
+            "UPDATE messages.history_progress SET hours_until = now() - interval '9 days', days_until = '-infinity'"
+        )
+        of_minutes = conn.execute(ask, [until, step]).fetchall()
+    for longer, shorter in (("hour", "minute"), ("day", "hour")):
+        conn.execute(
+            "INSERT INTO messages.history_cause SELECT queue_name, %(longer)s::text,"
+            " date_trunc(%(longer)s::text, bucket_at, 'UTC'), result, fingerprint, sum(messages)"
+            " FROM messages.history_cause"
+            " WHERE grain = %(shorter)s AND bucket_at < date_trunc(%(longer)s::text, now(), 'UTC') GROUP BY 1, 3, 4, 5",
+            {"longer": longer, "shorter": shorter},
+        )
+    conn.execute(
+        "UPDATE messages.history_progress SET hours_until = date_trunc('hour', now(), 'UTC'),"
+        " days_until = date_trunc('day', now(), 'UTC')"
+    )
+    assert len(of_minutes) == 3
+    assert conn.execute(ask, [until, step]).fetchall() == of_minutes
+
+
+def test_what_is_made_of_hours_is_read_instead_of_their_minutes(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    conn.execute(
+        "INSERT INTO messages.history_cause"
+        " SELECT 'orders', grain, date_trunc('hour', now(), 'UTC') - interval '2 hours', 'failed', 'f', n"
+        " FROM (VALUES ('minute', 1), ('hour', 60)) AS made (grain, n)"
+    )
+    conn.execute("UPDATE messages.history_progress SET hours_until = date_trunc('hour', now(), 'UTC')")
+    found = {step: run(conn, verbs.dead_trend("orders", step=timedelta(minutes=step)))[0]["died"] for step in (30, 60)}
+    assert found == {30: 1, 60: 60}

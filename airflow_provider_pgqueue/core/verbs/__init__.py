@@ -17,6 +17,7 @@ from airflow_provider_pgqueue.core.verbs.audit import (
     audited,
 )
 from airflow_provider_pgqueue.core.verbs.dead import (
+    DeadFilter,
     count_remedies,
     dead_causes,
     dead_ids,
@@ -154,6 +155,7 @@ from airflow_provider_pgqueue.core.verbs.upkeep import (
 
 __all__ = [
     "BatchOptions",
+    "DeadFilter",
     "Options",
     "Policy",
     "Statement",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 from uuid import UUID
 
 from airflow_provider_pgqueue.core.client import (
@@ -23,46 +23,49 @@ from airflow_provider_pgqueue.core.message import DeadCause, DeadMessage, DeadQu
 _TYPES: Final = {"results": "text[]", "fingerprints": "text[]", "ids": "bigint[]", "headers": "jsonb"}
 
 
+class DeadFilter(TypedDict, total=False):
+    """Which dead messages; what is left out excludes none.
+
+    - `results`: those with one of these results.
+    - `ids`: these.
+    - `max_requeues`: those that were requeued fewer times.
+    - `reference`: those with this reference.
+    - `topic`: those whose topic this pattern matches.
+    - `headers`: those whose headers contain these.
+    - `since`, `until`: those that died from the one moment on and before the other.
+    """
+
+    results: Collection[str] | None
+    ids: Collection[int] | None
+    max_requeues: int | None
+    reference: str | None
+    topic: str | None
+    headers: Mapping[str, Any] | None
+    since: datetime | None
+    until: datetime | None
+
+
 def lease_dead(
     queue_name: str | None = None,
     *,
     max_messages: int = 100,
     lease_for: timedelta | None = None,
     locked_by: str | None = None,
-    results: Collection[str] | None = None,
     fingerprint: str | None = None,
-    ids: Collection[int] | None = None,
-    max_requeues: int | None = None,
-    reference: str | None = None,
-    topic: str | None = None,
-    headers: Mapping[str, Any] | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
+    **which: Unpack[DeadFilter],
 ) -> Statement[list[DeadMessage]]:
-    """Lease dead messages without a remedy under one new token, oldest first; with a `fingerprint`, of one cause.
-
-    With `max_requeues`, only those that were requeued fewer times; with a `topic` pattern, only those whose topic
-    matches it; with `headers`, only those whose headers contain them; with `since` and `until`, only those that died
-    from the one moment on and before the other.
-    """
+    """Lease dead messages without a remedy under one new token, oldest first; with a `fingerprint`, of one cause."""
     return Statement("lease_dead", _prepared(dict(locals())), messages_of(DeadMessage), _TYPES)
 
 
 def dead_ids(
     queue_name: str | None = None,
     *,
-    results: Collection[str] | None = None,
     fingerprints: Collection[str] | None = None,
     max_messages: int | None = None,
-    max_requeues: int | None = None,
-    ids: Collection[int] | None = None,
-    reference: str | None = None,
-    topic: str | None = None,
-    headers: Mapping[str, Any] | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
+    **which: Unpack[DeadFilter],
 ) -> Statement[list[int]]:
-    """Return the ids of dead messages without a remedy, leased or not, oldest first; see `lease_dead`."""
+    """Return the ids of dead messages without a remedy, leased or not, oldest first."""
     return Statement("dead_ids", _prepared(dict(locals())), ids_of, _TYPES)
 
 
@@ -128,22 +131,14 @@ def requeue_dead(
     queue_name: str | None = None,
     *,
     max_messages: int = 1000,
-    results: Collection[str] | None = None,
-    max_requeues: int | None = None,
     delay: timedelta = ZERO,
     remedied_by: str | None = None,
     fingerprint: str | None = None,
-    ids: Collection[int] | None = None,
-    reference: str | None = None,
-    topic: str | None = None,
-    headers: Mapping[str, Any] | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
+    **which: Unpack[DeadFilter],
 ) -> Statement[list[Requeued]]:
-    """Requeue dead messages in one call; which ones, see `lease_dead`.
+    """Requeue dead messages in one call; with a `fingerprint`, of one cause.
 
-    Without `results`, `fingerprint` and `ids`, it takes those that ended as `failed` or `lock_expired`. Messages that
-    were requeued `max_requeues` times before stay dead.
+    Without `results`, `fingerprint` and `ids`, it takes those that ended as `failed` or `lock_expired`.
     """
     return Statement("requeue_dead", _prepared(dict(locals())), list_of(Requeued), _TYPES)
 
@@ -153,18 +148,11 @@ def dismiss_dead(
     reason: str,
     *,
     max_messages: int = 1000,
-    results: Collection[str] | None = None,
-    fingerprint: str | None = None,
-    ids: Collection[int] | None = None,
     remedied_by: str | None = None,
-    max_requeues: int | None = None,
-    reference: str | None = None,
-    topic: str | None = None,
-    headers: Mapping[str, Any] | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
+    fingerprint: str | None = None,
+    **which: Unpack[DeadFilter],
 ) -> Statement[list[int]]:
-    """Dismiss dead messages in one call, and return their ids; which ones, see `lease_dead`."""
+    """Dismiss dead messages in one call, and return their ids; with a `fingerprint`, of one cause."""
     return Statement("dismiss_dead", _prepared(dict(locals())), ids_of, _TYPES)
 
 
@@ -217,12 +205,14 @@ def requeued_results(remedied_by: str, max_messages: int) -> Statement[dict[str,
 
 
 def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments that choose dead messages as the driver takes them."""
-    lists = {
-        name: list(arguments[name]) for name in ("results", "fingerprints", "ids") if arguments.get(name) is not None
-    }
-    headers = arguments["headers"]
-    return arguments | lists | {"headers": None if headers is None else to_json(headers)}
+    """Return the arguments of a call, and which messages it is about, as the driver takes them."""
+    given: dict[str, Any] = arguments.pop("which") | arguments
+    for name in ("results", "fingerprints", "ids"):
+        if given.get(name) is not None:
+            given[name] = list(given[name])
+    if given.get("headers") is not None:
+        given["headers"] = to_json(given["headers"])
+    return given
 
 
 def _causes(rows: list[Row]) -> list[DeadCause]:

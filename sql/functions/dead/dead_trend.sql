@@ -11,8 +11,9 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp S
 AS $$
 #variable_conflict use_column
 DECLARE
-    steps record;
-    kept  record;
+    steps    record;
+    kept     record;
+    made     record;
 BEGIN
     IF dead_trend.queue_name IS NOT NULL THEN
         PERFORM messages.check_access(dead_trend.queue_name, 'observe');
@@ -22,18 +23,23 @@ BEGIN
                                                     dead_trend.until, dead_trend.step);
     SELECT max(k.since) FILTER (WHERE k.grain = 'minute') AS minutes, max(k.since) FILTER (WHERE k.grain = 'hour') AS hours
       INTO kept FROM messages.history_begins() k;
+    -- Whole hours and days are read from what was made of them, which is far fewer rows.
+    SELECT CASE WHEN mod(extract(epoch FROM dead_trend.step), 86400) = 0
+                THEN greatest(kept.hours, least(p.days_until, date_trunc('day', steps.end_at))) ELSE kept.hours END AS days,
+           CASE WHEN mod(extract(epoch FROM dead_trend.step), 3600) = 0
+                THEN greatest(kept.minutes, least(p.hours_until, date_trunc('hour', steps.end_at))) ELSE kept.minutes END AS hours
+      INTO made FROM messages.history_progress p;
     RETURN QUERY
     WITH noted AS MATERIALIZED (
-        SELECT h.queue_name, h.result, h.fingerprint, date_bin(dead_trend.step, h.bucket_at, steps.origin) AS at, h.bucket_at, h.messages
-          FROM messages.history_cause h
-         WHERE h.bucket_at >= steps.first_at AND h.bucket_at < steps.end_at
-           AND (dead_trend.queue_name IS NULL OR h.queue_name = dead_trend.queue_name COLLATE "default")
-           AND CASE h.grain WHEN 'minute' THEN h.bucket_at >= kept.minutes
-                            WHEN 'hour' THEN h.bucket_at >= kept.hours AND h.bucket_at < kept.minutes ELSE h.bucket_at < kept.hours END
+        SELECT h.queue_name, h.result, h.fingerprint, date_bin(dead_trend.step, h.bucket_at, steps.origin) AS at, h.messages
+          FROM (VALUES ('minute', made.hours, 'infinity'::timestamptz), ('hour', made.days, made.hours), ('day', '-infinity', made.days)) AS g (grain, from_at, end_at)
+          JOIN messages.history_cause h
+            ON h.grain = g.grain AND h.bucket_at >= greatest(steps.first_at, g.from_at) AND h.bucket_at < least(steps.end_at, g.end_at)
+         WHERE (dead_trend.queue_name IS NULL OR h.queue_name = dead_trend.queue_name COLLATE "default")
            AND ((SELECT r.everything FROM messages.session_reach r)
                 OR h.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))),
     cause AS MATERIALIZED (
-        SELECT n.queue_name, n.result, n.fingerprint, sum(n.messages)::bigint AS died, max(n.bucket_at) AS last_at
+        SELECT n.queue_name, n.result, n.fingerprint, sum(n.messages)::bigint AS died
           FROM noted n GROUP BY 1, 2, 3 ORDER BY 4 DESC, 3 LIMIT dead_trend.max_causes),
     series AS (
         SELECT c.queue_name, c.result, c.fingerprint, array_agg(coalesce(s.messages, 0) ORDER BY b.at) AS series
@@ -45,15 +51,25 @@ BEGIN
     SELECT c.queue_name, c.result, c.fingerprint, newest.pattern, c.died, w.waiting,
            -- As in the triage: what died in the last quarter of the time, beside what would be its share.
            CASE WHEN q.late = c.died THEN 'new' WHEN q.late > 1.5 * c.died / 4 THEN 'growing' WHEN q.late < 0.5 * c.died / 4 THEN 'fading' ELSE 'steady' END,
-           f.first_at, c.last_at, steps.first_at, dead_trend.step, s.series, newest.ids, newest.references
+           f.first_at, l.last_at, steps.first_at, dead_trend.step, s.series, newest.ids, newest.references
       FROM cause c
       JOIN series s ON s.queue_name = c.queue_name AND s.result = c.result AND s.fingerprint = c.fingerprint
      CROSS JOIN LATERAL (
         SELECT coalesce(sum(one.messages), 0) AS late FROM unnest(s.series) WITH ORDINALITY AS one (messages, place)
          WHERE one.place > cardinality(s.series) - greatest(1, cardinality(s.series) / 4)) q
      CROSS JOIN LATERAL (
-        SELECT min(h.bucket_at) AS first_at FROM messages.history_cause h
-         WHERE h.queue_name = c.queue_name AND h.result = c.result AND h.fingerprint = c.fingerprint) f
+        SELECT h.bucket_at AS first_at FROM messages.history_cause h
+         WHERE h.queue_name = c.queue_name AND h.fingerprint = c.fingerprint AND h.result = c.result
+           AND CASE h.grain WHEN 'minute' THEN h.bucket_at >= kept.minutes
+                            WHEN 'hour' THEN h.bucket_at >= kept.hours AND h.bucket_at < kept.minutes ELSE h.bucket_at < kept.hours END
+         ORDER BY h.bucket_at LIMIT 1) f
+     CROSS JOIN LATERAL (
+        SELECT h.bucket_at AS last_at FROM messages.history_cause h
+         WHERE h.queue_name = c.queue_name AND h.fingerprint = c.fingerprint AND h.result = c.result
+           AND h.bucket_at >= steps.first_at AND h.bucket_at < steps.end_at
+           AND CASE h.grain WHEN 'minute' THEN h.bucket_at >= kept.minutes
+                            WHEN 'hour' THEN h.bucket_at >= kept.hours AND h.bucket_at < kept.minutes ELSE h.bucket_at < kept.hours END
+         ORDER BY h.bucket_at DESC LIMIT 1) l
      CROSS JOIN LATERAL (
         SELECT count(*) AS waiting FROM (
             SELECT FROM messages.dead_message d
