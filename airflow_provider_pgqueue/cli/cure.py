@@ -27,7 +27,7 @@ _CURES: Final[dict[type[PgQueueError], str]] = {
 _QUEUE: Final = re.compile(r"queue '([\w.-]+)'")
 # What the database says to every caller, and the command for it.
 _COMMANDS: Final = tuple(
-    (re.compile(r"(?:SELECT (?:\* FROM )?)?messages\." + call), command)
+    (re.compile(r"(?:SELECT (?:\* FROM )?)?messages\." + call), command)  # noqa: S608 a pattern
     for call, command in {
         r"schedules\(\)": "pgqueue schedules",
         r"granted_queues\(\)": "pgqueue queues",

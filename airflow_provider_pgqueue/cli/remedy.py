@@ -83,7 +83,7 @@ class Which:
         return waiting
 
     def _check_cause(self, conn: Connection, cause: str) -> None:
-        """Raise an error for a cause that is no fingerprint: of a triage, or of nobody."""
+        """Raise an error if the cause is not a fingerprint; a cause of a triage goes to a repair."""
         if run(conn, verbs.triage_causes(cause=cause)):
             raise InvalidArgument(
                 f"{cause!r} is a cause of a triage, which may have several fingerprints",
