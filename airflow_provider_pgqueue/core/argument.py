@@ -191,7 +191,7 @@ def error_rules(value: Any) -> str | None:
         if not isinstance(kind, type) or not issubclass(kind, BaseException):
             return f"Its key {kind!r} is not a class of exceptions."[:_LONGEST_SHOWN]
         if rule not in (Rejected, Failed, Retry) and not isinstance(rule, Retry):
-            return f"For {kind.__name__} give Rejected, Failed, Retry or Retry(…), without brackets but for Retry."
+            return f"For {kind.__name__} give the class Rejected, Failed or Retry, or a Retry(…)."
     return None
 
 

@@ -106,6 +106,7 @@ class Consumer:
         breaker: Breaker | None = None,
         on_lease: Callable[[Lease], None] = lambda lease: None,
         intake: Intake | None = None,
+        renewal: Renewal | None = None,
     ) -> Counter[str]:
         """Handle messages until the queue has none ready, `max_messages` were leased, or `stop` returns True.
 
@@ -118,7 +119,7 @@ class Consumer:
         The call that archives a batch leases the next one, so at no time are more messages leased than `batch_size`.
         `on_batch` is called after each batch with the counts so far. `on_lease` is called with each lease; its
         `give_back` and `give_up` free the messages from another thread while a handler does not return. Drains that
-        follow one another may share a `breaker` and an `intake`; by default each has its own.
+        follow one another may share a `breaker`, an `intake` and a `renewal`; by default each has its own.
         """
         counts: Counter[str] = Counter()
         intake = intake or self.intake(conn)
@@ -126,7 +127,8 @@ class Consumer:
         left = inf if max_messages is None else max_messages
         said = time.monotonic()
         # One thread for the whole loop: quick batches would each start one for nothing.
-        with closing(Renewal()) as renewal, ExitStack() as stack:
+        own = closing(Renewal()) if renewal is None else renewal.borrowed()
+        with own as renewal, ExitStack() as stack:
             messages: list[Message] | None = None
             caller: Caller | None = None
             while True:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Protocol
 
@@ -17,7 +19,8 @@ class Renewable(Protocol):
 class Renewal:
     """A thread that renews the lease it was given last, every third of its length, until it is closed.
 
-    It starts with the first lease. One thread serves all the leases that a loop takes, one after another.
+    It starts with the first lease. One thread serves all the leases that a loop takes, one after another, and with
+    `borrowed` those of many loops.
     """
 
     def __init__(self) -> None:
@@ -26,6 +29,16 @@ class Renewal:
         self._closed = False
         self._thread: threading.Thread | None = None
         self._lease: Renewable | None = None
+        self._renewing = threading.Lock()
+
+    @contextmanager
+    def borrowed(self) -> Iterator[Renewal]:
+        """Let a loop use it that begins and ends while the thread stays; at its end wait for a renewal in progress."""
+        try:
+            yield self
+        finally:
+            with self._renewing:
+                self._lease = None
 
     def hold(self, lease: Renewable, lease_for: timedelta) -> None:
         """Renew this lease from now on instead of the previous one."""
@@ -50,5 +63,7 @@ class Renewal:
         while not self._closed:
             if self._woken.wait(self._interval):
                 self._woken.clear()
-            elif self._lease is not None:
-                self._lease.renew()
+                continue
+            with self._renewing:
+                if self._lease is not None:
+                    self._lease.renew()

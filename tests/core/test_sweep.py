@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.core import Message, run, verbs
 from tests.waiting import until, until_leases_expire, until_past, until_waiting
 
 Connection = psycopg.Connection[Any]
@@ -207,3 +207,128 @@ def test_a_mark_that_others_moved_on_is_not_moved_back(connect: Connect, queue: 
     ahead = """SELECT messages.stored_moment(low_water) > now() - interval '40 s' FROM messages.queue_priority
                 WHERE queue_name = 'orders'"""
     assert conn.execute(ahead).fetchone() == (True,)
+
+
+# Many live leases -----------------------------------------------------------------------------------------------------
+
+DUE = "SELECT messages.store_moment(sweep_due, '2020-01-01') FROM messages.queue_priority"
+
+
+def fetched(conn: Connection, act: Callable[[], object]) -> int:
+    """Return how many messages a call looked at."""
+    with conn.transaction():
+        before = (conn.execute(FETCHED).fetchone() or [0])[0]
+        act()
+        return int((conn.execute(FETCHED).fetchone() or [0])[0]) - int(before)
+
+
+@pytest.mark.parametrize("ended", [0, 1])
+def test_a_sweep_walks_once_over_live_leases(connect: Connect, queue: Queue, ended: int) -> None:
+    conn, number = connect(), 6000
+    queue("orders")
+    waiting(conn, number)
+    assert lease_all(conn) == number
+    conn.execute(
+        "UPDATE messages.message SET lock_expires_at = now()"
+        " WHERE id IN (SELECT max(id) - 1 FROM messages.message LIMIT %s)",
+        [ended],
+    )
+    conn.execute("SELECT messages.store_moment(low_water, now()) FROM messages.queue_priority")
+    conn.execute(DUE)
+    found: list[Message] = []
+    # A thousand at the head may be looked at once more, for when the next sweep is due.
+    assert fetched(conn, lambda: found.extend(run(conn, verbs.lease("orders")))) < 1.5 * number
+    assert len(found) == ended
+
+
+def test_a_sweep_finds_what_shares_a_moment_with_many_live_leases(connect: Connect, queue: Queue) -> None:
+    conn = connect()
+    queue("orders")
+    waiting(conn, 2500)
+    conn.execute("UPDATE messages.message SET visible_at = now() - interval '1 s' * (id % 2)")
+    assert lease_all(conn) == 2500
+    for former in ("min(id)", "max(id)", "max(id) - 1"):
+        conn.execute(
+            f"UPDATE messages.message SET lock_expires_at = now() WHERE id = (SELECT {former} FROM messages.message)"  # noqa: S608 a constant
+        )
+        conn.execute(DUE)
+        assert len(run(conn, verbs.lease("orders"))) == 1, former
+
+
+def test_the_next_sweep_is_due_when_the_first_of_many_leases_ends(connect: Connect, queue: Queue) -> None:
+    conn = connect()
+    queue("orders")
+    waiting(conn, 20_000)  # so many that the pause after their sweep is longer
+    assert lease_all(conn) == 20_000
+    conn.execute(
+        "UPDATE messages.message SET lock_expires_at = clock_timestamp() + interval '0.4 s'"
+        " WHERE id = (SELECT max(id) - 1 FROM messages.message)"
+    )
+    conn.execute(DUE)
+    assert run(conn, verbs.lease("orders")) == []
+    sooner = """SELECT messages.stored_moment(sweep_due) < clock_timestamp() + interval '0.6 s'
+                  FROM messages.queue_priority WHERE queue_name = 'orders'"""
+    assert conn.execute(sooner).fetchone() == (True,)
+
+
+def test_who_walked_in_vain_lets_the_next_lease_begin_later(connect: Connect, queue: Queue) -> None:
+    conn, number = connect(), 6000
+    queue("orders")
+    waiting(conn, number)
+    conn.execute("UPDATE messages.message SET visible_at = now() - interval '1 min'")
+    assert lease_all(conn) == number
+    conn.execute("SELECT messages.store_moment(low_water, now() - interval '2 min') FROM messages.queue_priority")
+    conn.execute(DUE)
+    sweep = "SELECT messages.sweep_priority('orders', 0::smallint, 'infinity', 5, 100, '2020-01-01', in_vain => true)"
+    assert conn.execute(sweep).fetchone() == (None,)
+    assert fetched(conn, lambda: run(conn, verbs.lease("orders"))) < number / 2
+    behind = "SELECT now() - messages.stored_moment(low_water) FROM messages.queue_priority WHERE queue_name = 'orders'"
+    assert (conn.execute(behind).fetchone() or [timedelta.max])[0] >= timedelta(seconds=5)
+
+
+def test_the_mark_of_a_walk_in_vain_hides_nothing(connect: Connect, queue: Queue) -> None:
+    """Neither what became ready before the mark moved, which the sweep sees, nor what does afterwards."""
+    conn = connect()
+    queue("orders")
+    waiting(conn, 3)
+    conn.execute("UPDATE messages.message SET visible_at = now() - interval '1 min' + id * interval '1 ms'")
+    first, second, third = run(conn, verbs.lease("orders", max_messages=3))
+    assert first.lock_token
+    run(conn, verbs.release(first.lock_token, [second.id], count_attempt=False))
+    sweep = "SELECT messages.sweep_priority('orders', 0::smallint, 'infinity', 5, 100, '2020-01-01', in_vain => true)"
+    conn.execute(DUE)
+    assert conn.execute(sweep).fetchone() != (None,)
+    conn.execute("SELECT messages.store_moment(sweep_due, clock_timestamp() + '0.9 s') FROM messages.queue_priority")
+    assert [message.id for message in run(conn, verbs.lease("orders"))] == [second.id]
+    conn.execute(DUE)
+    assert conn.execute(sweep).fetchone() == (None,)
+    conn.execute("SELECT messages.store_moment(sweep_due, clock_timestamp() + '0.9 s') FROM messages.queue_priority")
+    run(conn, verbs.release(first.lock_token, [third.id], count_attempt=False))
+    assert [message.id for message in run(conn, verbs.lease("orders"))] == [third.id]
+
+
+@pytest.mark.parametrize(("took", "pause"), [(0.1, 0.8), (0.4, 0.5), (0.8, 0.4), (2, 1)])
+def test_the_next_sweep_is_due_a_second_after_the_last_one_began(
+    connect: Connect, queue: Queue, took: float, pause: float
+) -> None:
+    conn = connect()
+    queue("orders")
+    ((due,),) = conn.execute(
+        """WITH stored AS MATERIALIZED (
+               SELECT sweep_due, messages.store_sweep_due(sweep_due, clock_timestamp() - %s * interval '1 s', NULL)
+                 FROM messages.queue_priority WHERE queue_name = 'orders')
+           SELECT extract(epoch FROM messages.stored_moment(sweep_due) - clock_timestamp()) FROM stored""",
+        [took],
+    ).fetchall()
+    assert pause - 0.1 < float(due) < pause + 0.1
+
+
+def test_a_call_does_not_find_again_what_it_leased_for_a_millisecond(connect: Connect, queue: Queue) -> None:
+    conn = connect()
+    queue("orders", max_attempts=1000)
+    waiting(conn, 500)
+    for _ in range(10):
+        conn.execute(DUE)
+        leased = run(conn, verbs.lease("orders", max_messages=1000, lease_for=timedelta(milliseconds=1)))
+        assert len({message.id for message in leased}) == len(leased)
+        conn.execute("UPDATE messages.message SET lock_expires_at = NULL, lock_token = NULL")

@@ -155,18 +155,74 @@ def test_an_open_lease_is_renewed(connect: Connect, queue: Queue) -> None:
     assert count(conn, "message_archive") == 1
 
 
+class Held:
+    renewed = 0
+
+    def renew(self) -> None:
+        self.renewed += 1
+
+
 def test_a_lease_that_is_shorter_than_the_one_before_is_renewed_in_time() -> None:
-    class Held:
-        renewed = 0
-
-        def renew(self) -> None:
-            self.renewed += 1
-
     with closing(Renewal()) as renewal:
         renewal.hold(Held(), timedelta(hours=1))
         shorter = Held()
         renewal.hold(shorter, timedelta(milliseconds=30))
         until(lambda: shorter.renewed > 1, timeout=20.0)
+
+
+def test_a_renewal_is_borrowed_by_one_loop_after_another() -> None:
+    with closing(Renewal()) as renewal:
+        first, second = Held(), Held()
+        with renewal.borrowed():
+            renewal.hold(first, timedelta(milliseconds=30))
+            until(lambda: first.renewed, timeout=20.0)
+        renewed = first.renewed
+        with renewal.borrowed():
+            renewal.hold(second, timedelta(milliseconds=30))
+            until(lambda: second.renewed > 1, timeout=20.0)
+        assert first.renewed == renewed
+
+
+def test_a_loop_that_ends_waits_for_a_renewal_in_progress() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    class Slow:
+        ended = False
+
+        def renew(self) -> None:
+            begun.set()
+            may_end.wait()
+            self.ended = True
+
+    slow = Slow()
+    with closing(Renewal()) as renewal, ThreadPoolExecutor(1) as pool:
+
+        def loop() -> bool:
+            with renewal.borrowed():
+                renewal.hold(slow, timedelta(milliseconds=30))
+                begun.wait()
+            return slow.ended
+
+        ended = pool.submit(loop)
+        begun.wait()
+        may_end.set()
+        assert ended.result()
+
+
+def test_drains_that_share_a_renewal_start_one_thread(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    threads: list[threading.Thread] = []
+
+    def handle(message: Message) -> None:
+        threads.extend(thread for thread in threading.enumerate() if thread.name == "pgqueue-renewal")
+
+    consumer = Consumer(queue_name="orders", handle=handle)
+    with closing(Renewal()) as renewal:
+        for _ in range(2):
+            run(conn, verbs.publish("orders", 1))
+            assert consumer.drain(conn, renewal=renewal) == {"success": 1}
+    assert len(threads) == 2
+    assert len(set(threads)) == 1
 
 
 def test_each_lease_of_a_drain_is_renewed(connect: Connect, queue: Queue) -> None:

@@ -41,7 +41,7 @@ BEGIN
                  WHERE q.queue_name = lease.queue_name COLLATE "default" AND NOT p.follows
                  ORDER BY p.priority DESC LIMIT 1) l
          WHERE l.band IS NULL AND l.max_leased IS NULL AND NOT l.paused AND l.from_at <= moment AND l.until >= moment + interval '1 s'
-           AND l.sweep_due > moment - interval '1 s' AND l.sweep_due < moment + interval '0.1 s'
+           AND l.sweep_due > moment - interval '1 s' AND l.sweep_due < moment + interval '0.4 s'
            AND lease.max_messages BETWEEN 1 AND 10000 AND num_nonnulls(lease.lease_for, lease.topic, lease.headers) = 0
            AND (pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER') IS NOT TRUE
                 OR pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE'))),

@@ -3,10 +3,11 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     -- Two hundred consumers see at the same time that a sweep is due. One is enough: it walks over all that is leased.
-    IF messages.stored_moment(begin_sweep.sweep_due) IS DISTINCT FROM coalesce(begin_sweep.seen, '-infinity') THEN
+    -- As stored_moment and store_moment, whose calls would be a tenth of what a short sweep takes.
+    IF 'epoch'::timestamptz + pg_sequence_last_value(begin_sweep.sweep_due) * interval '1 us' IS DISTINCT FROM begin_sweep.seen THEN
         RETURN false;
     END IF;
-    PERFORM messages.store_moment(begin_sweep.sweep_due, clock_timestamp() + interval '0.9 s');
+    PERFORM setval(begin_sweep.sweep_due, (extract(epoch FROM clock_timestamp() + interval '0.9 s') * 1000000)::bigint);
     RETURN true;
 END $$;
 COMMENT ON FUNCTION messages.begin_sweep(regclass, timestamptz) IS

@@ -9,29 +9,42 @@ CREATE OR REPLACE FUNCTION messages.sweep(
     OUT lowest   timestamptz,
     OUT highest  timestamptz,
     OUT freed    integer,
-    OUT archived integer
+    OUT archived integer,
+    OUT ends     timestamptz
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 DECLARE
-    begins timestamptz;
     moment timestamptz := coalesce(sweep.moment, clock_timestamp());
+    begins timestamptz;
+    place  timestamptz := sweep.above;
+    many   integer     := 100;        -- mostly the first is what it looks for, or there are few
+    look   record;
 BEGIN
-    -- The one walk over live leases: all that follows begins where it ends. It takes a while, and what ends
-    -- meanwhile counts.
-    SELECT m.visible_at INTO begins
-      FROM messages.message m
-     WHERE m.queue_name = sweep.queue_name COLLATE "default" AND m.priority = sweep.priority
-       AND m.visible_at >= sweep.above AND m.visible_at < sweep.below AND m.visible_at <= moment
-       AND (m.lock_expires_at IS NULL OR m.lock_expires_at <= coalesce(sweep.moment, clock_timestamp()))
-     ORDER BY m.visible_at LIMIT 1;
-    IF NOT FOUND THEN
-        freed := 0;
-        archived := 0;
-        RETURN;
-    END IF;
+    -- The one walk over live leases: all that follows begins where it ends. It takes a while, and what ends meanwhile counts.
+    LOOP
+        SELECT count(*) AS seen, max(m.visible_at) AS until, min(m.lock_expires_at) AS ends,
+               min(m.visible_at) FILTER (WHERE m.lock_expires_at IS NULL OR m.lock_expires_at <= coalesce(sweep.moment, clock_timestamp())) AS begins
+          INTO look
+          FROM (SELECT m.visible_at, m.lock_expires_at FROM messages.message m
+                 WHERE m.queue_name = sweep.queue_name COLLATE "default" AND m.priority = sweep.priority
+                   AND m.visible_at >= place AND m.visible_at < sweep.below AND m.visible_at <= moment
+                 ORDER BY m.visible_at LIMIT many) m;
+        begins := look.begins;
+        EXIT WHEN begins IS NOT NULL;
+        ends := least(coalesce(ends, 'infinity'), look.ends);
+        IF look.seen < many THEN
+            freed := 0;
+            archived := 0;
+            RETURN;
+        END IF;
+        -- Of the last moment there may be more; and it may be that of all.
+        many := CASE WHEN look.until > place THEN least(many, 1000) ELSE many END * 10;
+        place := look.until;
+    END LOOP;
+    ends := NULL;
     moment := coalesce(sweep.moment, clock_timestamp());
     -- One statement, one snapshot: what it archives is what it deletes. A lease taken by plain SQL has no token and did
     -- not count its attempt, so its end counts it.
@@ -77,4 +90,4 @@ BEGIN
          ORDER BY m.visible_at LIMIT 1));
 END $$;
 COMMENT ON FUNCTION messages.sweep(text, smallint, timestamptz, timestamptz, integer, integer, timestamptz) IS
-    'From above to before below: archives messages that are out of attempts or past their expires_at and ends expired leases, max_messages of both, as of the moment, by default that at which it sees each. lowest: the visible_at of the oldest message that is ready now; highest: that of the last one swept, where the next call continues.';
+    'From above to before below: archives messages that are out of attempts or past their expires_at and ends expired leases, max_messages of both, as of the moment, by default that at which it sees each. lowest: the visible_at of the oldest message that is ready now; highest: that of the last one swept, where the next call continues; ends: when the first of the leases ends, if there was nothing but leases.';

@@ -27,18 +27,24 @@ BEGIN
     IF sweep_priority.in_vain AND messages.stored_moment(level.low_water) < began - interval '5 s' THEN
         PERFORM messages.store_moment(level.low_water, began - interval '5 s');
     END IF;
-    SELECT s.lowest, s.freed + s.archived >= sweep_priority.max_messages INTO lowest, more
+    SELECT s.lowest, s.freed + s.archived >= sweep_priority.max_messages, s.ends INTO lowest, more, ends
       FROM messages.sweep(sweep_priority.queue_name, sweep_priority.priority, '-infinity',
                           sweep_priority.below, sweep_priority.max_attempts, sweep_priority.max_messages, sweep_priority.moment) s;
-    PERFORM messages.make_next_of_missed_groups_ready(sweep_priority.queue_name);
-    IF lowest < messages.stored_moment(level.low_water) THEN
+    IF EXISTS (SELECT FROM messages.group_without_head w WHERE w.queue_name = sweep_priority.queue_name COLLATE "default") THEN
+        PERFORM messages.make_next_of_missed_groups_ready(sweep_priority.queue_name);
+    END IF;
+    IF lowest IS NOT NULL AND lowest < messages.stored_moment(level.low_water) THEN
         PERFORM messages.store_moment(level.low_water, lowest);
     END IF;
     -- At once, where it did not get to the end of what expired.
-    SELECT CASE WHEN more THEN began WHEN count(*) < 1000 THEN min(m.lock_expires_at) END INTO ends
-      FROM (SELECT m.lock_expires_at FROM messages.message m
-             WHERE m.queue_name = sweep_priority.queue_name COLLATE "default" AND m.priority = sweep_priority.priority AND m.visible_at <= began
-             ORDER BY m.visible_at LIMIT 1000) m;
+    IF more THEN
+        ends := began;
+    ELSIF ends IS NULL OR sweep_priority.below < 'infinity' THEN
+        SELECT CASE WHEN count(*) < 1000 THEN min(m.lock_expires_at) ELSE ends END INTO ends
+          FROM (SELECT m.lock_expires_at FROM messages.message m
+                 WHERE m.queue_name = sweep_priority.queue_name COLLATE "default" AND m.priority = sweep_priority.priority AND m.visible_at <= began
+                 ORDER BY m.visible_at LIMIT 1000) m;
+    END IF;
     PERFORM messages.store_sweep_due(level.sweep_due, began, ends);
     RETURN lowest;
 END $$;
