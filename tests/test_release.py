@@ -99,3 +99,12 @@ def test_each_python_of_the_classifiers_is_tested() -> None:
     classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
     named = re.findall(r"Python :: (3\.\d+)", "\n".join(classifiers))
     assert workflow("ci")["jobs"]["fast"]["strategy"]["matrix"]["python"] == named
+
+
+def test_both_halves_of_pyspark_have_one_version() -> None:
+    """They share a directory: of two versions pip would make a mixture."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    given = [*project["project"]["optional-dependencies"]["spark"], *project["dependency-groups"]["dev"]]
+    halves = [each.partition("==") for each in given if str(each).startswith("pyspark")]
+    assert sorted(name for name, _, _ in halves) == 2 * ["pyspark"] + 2 * ["pyspark-client"]
+    assert len({version for _, _, version in halves}) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from typing import Final
 
@@ -24,12 +25,49 @@ _CURES: Final[dict[type[PgQueueError], str]] = {
     QueueNotEmpty: "Finish its messages, or delete them with it: pgqueue queues drop {queue} --force",
 }
 _QUEUE: Final = re.compile(r"queue '([\w.-]+)'")
+# What the database says to every caller, and the command for it.
+_COMMANDS: Final = tuple(
+    (re.compile(r"(?:SELECT (?:\* FROM )?)?messages\." + call), command)  # noqa: S608 a pattern
+    for call, command in {
+        r"schedules\(\)": "pgqueue schedules",
+        r"granted_queues\(\)": "pgqueue queues",
+        r"dead_causes\(\)": "pgqueue causes",
+        r"create_queue\('?([^')]+)'?\)": r"pgqueue queues create \1",
+        r"resume_queue\('([^']+)'\)": r"pgqueue queues resume \1",
+        r"alter_queue\('([^']+)', max_depth => …\)": r"pgqueue queues alter \1 --max-depth N",
+        r"drop_queue\('([^']+)', force => true\)": r"pgqueue queues drop \1 --force",
+        r"alter_queue\b(?!\()": "pgqueue queues alter",
+        r"upkeep\(\)": "pgqueue upkeep",
+    }.items()
+)
+
+
+def in_commands(text: str) -> str:
+    """Return the text with a command of this program in place of each SQL statement that one does."""
+    for statement, command in _COMMANDS:
+        text = statement.sub(command, text)
+    return text
 
 
 def with_cure(error: PgQueueError) -> str:
     """Return what is wrong and the command that helps; where there is none, the error's own cure."""
     cure = _CURES.get(type(error))
     if cure is None:
-        return str(error)
+        return in_commands(str(error))
     named = _QUEUE.search(error.problem)
     return f"{error.problem}. {cure.format(queue=named[1] if named else 'NAME')}"
+
+
+class LogFormat(logging.Formatter):
+    """The lines of the log of a command that works for long, with commands in place of SQL."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        return in_commands(super().format(record))
+
+
+def log_to_stderr() -> None:
+    """Show the log on stderr, unless the program has set up one already."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormat("%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(level="INFO", handlers=[handler])

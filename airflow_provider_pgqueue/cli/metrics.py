@@ -28,7 +28,7 @@ from airflow_provider_pgqueue.core.client import run
 def metrics(settings: Settings, listen: str | None, max_queues: int) -> None:
     """Print the metrics in the format of OpenMetrics, or serve them to Prometheus.
 
-    Needs the extra metrics: pip install 'airflow-provider-pgqueue[metrics]'. Each scrape queries the database once.
+    Needs prometheus-client, except with --json. Each scrape queries the database once.
     """
     if listen is not None:
         _serve(settings, _address(listen), max_queues)
@@ -46,7 +46,7 @@ def _exposition() -> Any:
         from airflow_provider_pgqueue.cli import exposition
     except ImportError as error:
         raise click.ClickException(
-            "prometheus-client is not installed. Install it: pip install 'airflow-provider-pgqueue[metrics]'"
+            "prometheus-client is not installed. Install it: pip install prometheus-client"
         ) from error
     return exposition
 

@@ -19,7 +19,9 @@ from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, share
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
+from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.repair.repair import is_fingerprint
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -75,13 +77,30 @@ class Which:
             if not self.filtered:
                 found = run(conn, verbs.dead_queues([self.queue]))
                 return Counter({one.result: one.waiting for one in found if one.result in results})
-        return Counter({result: number for result in results if (number := self.count(conn, [result]))})
+        waiting = Counter({result: number for result in results if (number := self.count(conn, [result]))})
+        if self.cause is not None and not waiting:
+            self._check_cause(conn, self.cause)
+        return waiting
+
+    def _check_cause(self, conn: Connection, cause: str) -> None:
+        """Raise an error if the cause is not a fingerprint; a cause of a triage goes to a repair."""
+        if run(conn, verbs.triage_causes(cause=cause)):
+            raise InvalidArgument(
+                f"{cause!r} is a cause of a triage, which may have several fingerprints",
+                f"Repair its messages: pgqueue repair --cause {cause} --function MODULE:FUNCTION",
+            )
+        if not is_fingerprint(cause):
+            raise InvalidArgument(f"{cause!r} is not a fingerprint", "List the fingerprints: pgqueue causes")
 
     def count(self, conn: Connection, results: Collection[str], **limits: Any) -> int:
         """Count those with some results, also the ones that somebody holds."""
         causes = None if self.cause is None else [self.cause]
         statement = verbs.dead_ids(self.queue, results=results, fingerprints=causes, **self.filter(), **limits)
         return len(run(conn, statement))
+
+    def remaining(self, conn: Connection, done: int, results: Collection[str], **limits: Any) -> int:
+        """Return how many are left because of --max, also those that somebody holds."""
+        return self.count(conn, results, **limits) if done == self.max_messages else 0
 
     def in_parts(self, take: Callable[[int], list[T]]) -> list[T]:
         """Take so many messages at a time that no transaction is long, and return all that were taken."""
@@ -154,7 +173,7 @@ def requeue(settings: Settings, which: Which, max_requeues: int | None, delay: t
         if dry_run:
             would = which.count(conn, results, max_requeues=max_requeues, max_messages=which.max_messages)
             found = {"queue_name": which.queue, "would_requeue": would, "waiting": waiting}
-            show(settings, found, f"would requeue up to {quantity(would)} of {which}: {_by_result(waiting)}.")
+            show(settings, found, f"would requeue {_what(would, waiting, which)}.")
             return
         given = {
             "results": results,
@@ -165,11 +184,12 @@ def requeue(settings: Settings, which: Which, max_requeues: int | None, delay: t
             **which.filter(),
         }
         requeued = which.in_parts(lambda size: run(conn, verbs.requeue_dead(which.queue, max_messages=size, **given)))
+        remaining = which.remaining(conn, len(requeued), results, max_requeues=max_requeues)
     done = records(requeued)
     show(
         settings,
-        {"queue_name": which.queue, "requeued": len(done), "messages": done},
-        f"requeued {quantity(len(done))} of {which}.",
+        {"queue_name": which.queue, "requeued": len(done), "remaining": remaining, "messages": done},
+        f"requeued {quantity(len(done))} of {which}{_rest(remaining)}.",
     )
 
 
@@ -190,9 +210,9 @@ def dismiss(settings: Settings, which: Which, reason: str, dry_run: bool, yes: b
         number = min(sum(waiting.values()), which.max_messages)
         if dry_run:
             found = {"queue_name": which.queue, "would_dismiss": number, "waiting": waiting}
-            show(settings, found, f"would dismiss up to {quantity(number)} of {which}: {_by_result(waiting)}.")
+            show(settings, found, f"would dismiss {_what(number, waiting, which)}.")
             return
-        confirm(f"Dismiss {quantity(number)} of {which}: {_by_result(waiting)}?", yes=yes)
+        confirm(f"Dismiss {_what(number, waiting, which)}?", yes=yes)
         given = {
             "results": results,
             "fingerprint": which.cause,
@@ -202,12 +222,23 @@ def dismiss(settings: Settings, which: Which, reason: str, dry_run: bool, yes: b
         done = which.in_parts(
             lambda size: run(conn, verbs.dismiss_dead(which.queue, reason, max_messages=size, **given))
         )
+        remaining = which.remaining(conn, len(done), results)
     show(
         settings,
-        {"queue_name": which.queue, "dismissed": len(done), "ids": done},
-        f"dismissed {quantity(len(done))} of {which}.",
+        {"queue_name": which.queue, "dismissed": len(done), "remaining": remaining, "ids": done},
+        f"dismissed {quantity(len(done))} of {which}{_rest(remaining)}.",
     )
 
 
-def _by_result(waiting: Counter[str]) -> str:
-    return ", ".join(f"{number:,} {result}" for result, number in waiting.items()) or "none are waiting without a lease"
+def _what(number: int, waiting: Counter[str], which: Which) -> str:
+    """Return which messages are meant: `2 messages of orders: 2 failed`, `the oldest 1,000 of 1,200 messages of …`."""
+    by_result = ", ".join(f"{number:,} {result}" for result, number in waiting.items())
+    whole = sum(waiting.values())
+    if which.max_messages < whole and number == which.max_messages:
+        return f"the oldest {number:,} of {quantity(whole)} of {which}: {by_result}"
+    none = which.cause and f"no message without a remedy has the fingerprint {which.cause}"
+    return f"{quantity(number)} of {which}: {by_result or none or 'none are waiting without a lease'}"
+
+
+def _rest(remaining: int) -> str:
+    return f"; {remaining:,} more remain: run it again, or raise --max" if remaining else ""

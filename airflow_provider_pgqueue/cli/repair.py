@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import click
 
 from airflow_provider_pgqueue.cli.connection import connected
+from airflow_provider_pgqueue.cli.cure import log_to_stderr
 from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.output import show
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
@@ -33,7 +32,11 @@ from airflow_provider_pgqueue.core.worker import stop_on_signals
     metavar="MODULE:FUNCTION",
     help="Called with each new body; returns what is wrong with it, or None. Or the .json file of a JSON Schema.",
 )
-@click.option("--cause", help="Repair one cause of the last triage, in place of QUEUE, --result and --fingerprint.")
+@click.option(
+    "--cause",
+    help="Repair only messages of this cause, in place of QUEUE, --result and --fingerprint: a fingerprint that "
+    "`pgqueue causes` prints, or a cause that the last triage on Spark found.",
+)
 @click.option(
     "--result",
     "results",
@@ -45,7 +48,7 @@ from airflow_provider_pgqueue.core.worker import stop_on_signals
     "--fingerprint",
     "fingerprints",
     multiple=True,
-    help="Repair only messages with this fingerprint, as `pgqueue dead --json` shows it; can be repeated.",
+    help="Repair only messages with this fingerprint, as `pgqueue causes` prints it; can be repeated.",
 )
 @click.option("--max", "max_messages", type=click.IntRange(1), help="Handle at most this many messages. Default: all.")
 @click.option("--max-requeues", type=click.IntRange(1), help="Leave out messages that were requeued this many times.")
@@ -111,7 +114,7 @@ def repair(
     airflow_provider_pgqueue.core. If it raises, that message stays dead and the run continues with the others. The exit
     status is 1 if the run stopped early. On SIGTERM and Ctrl-C the command finishes the current message and ends.
     """
-    logging.basicConfig(level="INFO", stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    log_to_stderr()
     if (queue is None) == (given["cause"] is None):
         raise click.UsageError("name a QUEUE or a --cause: one of them.")
     if run_id is not None:

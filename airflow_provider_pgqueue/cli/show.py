@@ -51,7 +51,7 @@ def _used(rows: Sequence[Row]) -> list[str]:
     "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header, as JSON or text; can be repeated."
 )
 @click.option("--result", type=_RESULTS, help="How the message ended; leaves out unfinished ones.")
-@click.option("--cause", help="The fingerprint of a cause of death, as `pgqueue causes` prints it.")
+@click.option("--cause", help="Only messages of this cause: the fingerprint that `pgqueue causes` prints.")
 @click.option("--since", type=duration, help="Only messages published, or archived, within this time: 2h, 1d.")
 @click.option("--until", type=duration, help="Only messages published, or archived, longer ago than this.")
 @click.option(

@@ -21,8 +21,8 @@ from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, share
 def web(settings: Settings, port: int, read_only: bool) -> None:
     """Serve the page Queues on the loopback address, until Ctrl-C.
 
-    Whoever has the address that this prints may use the page, with the rights of the connection. Needs the extra web:
-    pip install 'airflow-provider-pgqueue[web]'.
+    Whoever has the address that this prints may use the page, with the rights of the connection. Needs
+    fastapi, jinja2 and uvicorn.
     """
     try:
         import uvicorn
@@ -30,7 +30,7 @@ def web(settings: Settings, port: int, read_only: bool) -> None:
         from airflow_provider_pgqueue.web.alone import make_alone
     except ModuleNotFoundError as error:
         raise click.ClickException(
-            f"{error.name} is not installed: pip install 'airflow-provider-pgqueue[web]'"
+            f"{error.name} is not installed. Install what the page needs: pip install fastapi jinja2 uvicorn"
         ) from error
     with connected(settings):
         pass  # before anything is served: the database is there, and has the schema

@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from airflow_provider_pgqueue.cli.connection import connected, conninfo
+from airflow_provider_pgqueue.cli.cure import log_to_stderr
 from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.output import show
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
@@ -91,7 +92,7 @@ def worker(
     raises, the message is delivered again later. On SIGTERM and Ctrl-C the worker finishes the current message and
     ends.
     """
-    logging.basicConfig(level="INFO", stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    log_to_stderr()
     handler = load(function, settings)
     unit = "batch" if batch else "message"
     with connected(settings) as conn:

@@ -6,7 +6,7 @@ import ast
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib.util import find_spec
 from typing import Any, Final
@@ -37,6 +37,14 @@ def check(
         if name in arguments and (cure := rule(arguments[name])) is not None:
             value = arguments[name]
             raise error(f"{name} is {f'a {type(value).__name__}' if name in _SECRET else _shown(value)}", cure)
+
+
+def check_names(verb: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise an InvalidArgument that lists the arguments of a verb if one is given that it does not have."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            raise InvalidArgument(f"{verb} has no argument {name!r}", f"It takes {', '.join(known)}.")
 
 
 def _shown(value: Any) -> str:
@@ -183,7 +191,7 @@ def error_rules(value: Any) -> str | None:
         if not isinstance(kind, type) or not issubclass(kind, BaseException):
             return f"Its key {kind!r} is not a class of exceptions."[:_LONGEST_SHOWN]
         if rule not in (Rejected, Failed, Retry) and not isinstance(rule, Retry):
-            return f"For {kind.__name__} give Rejected, Failed, Retry or Retry(…), without brackets but for Retry."
+            return f"For {kind.__name__} give the class Rejected, Failed or Retry, or a Retry(…)."
     return None
 
 

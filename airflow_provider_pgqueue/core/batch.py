@@ -169,7 +169,7 @@ class Batch:
                 self._note(message, PLAIN if outcome is None else self._checked(message, outcome))
 
     def _checked(self, message: Message, returned: Any) -> Outcome:
-        """Return the outcome. If it is none, let its message come later, which would stay the first otherwise."""
+        """Return the outcome. If the handler returned something else, put the message behind the others, and raise."""
         try:
             return checked(message, returned)
         except InvalidOutcome as error:

@@ -155,7 +155,7 @@ class Breaker:
 
 
 def failure_of(outcome: Outcome) -> Mapping[str, Any] | None:
-    """Return the failure of an outcome, None if it is none."""
+    """Return the failure that an outcome describes, or None."""
     return outcome.failure if isinstance(outcome, Retry | Failed) else None
 
 

@@ -74,6 +74,6 @@ def _with_pydantic(model: Any) -> Reader:
             found = error.errors(include_input=False, include_url=False, include_context=False)[:_MOST_ERRORS]
             places = [next((at for at in one["loc"][:1] if at in names), "the body") for one in found]
             told = [f"{place}: {one['type']}" for place, one in zip(places, found, strict=True)]
-            raise RejectMessage(f"the body is no {model.__name__}: {'; '.join(told)}") from None
+            raise RejectMessage(f"the body is not a valid {model.__name__}: {'; '.join(told)}") from None
 
     return read

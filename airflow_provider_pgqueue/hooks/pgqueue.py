@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,6 +19,7 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, PgQueueError, SchemaError
 from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
+from airflow_provider_pgqueue.core.thread import in_thread
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Options, Statement
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class PgQueueHook(PostgresHook):
         """
         self._connection = await self.aget_connection(self.get_conn_id())
         # The rest masks secrets and may fetch a token from a cloud, and both block.
-        return await asyncio.to_thread(self.connection_arguments)
+        return await in_thread(self.connection_arguments)
 
     async def aconnect(self, **arguments: Any) -> psycopg.AsyncConnection[Any]:
         """Return a new autocommit async connection; `arguments` override those of the Airflow connection."""
@@ -105,12 +105,12 @@ class PgQueueHook(PostgresHook):
         They are those of `listen_conn_id` if the extra names one.
         """
         self._connection = await self.aget_connection(self.get_conn_id())
-        extra = await asyncio.to_thread(lambda: self.connection_extra)
+        extra = await in_thread(lambda: self.connection_extra)
         arguments: dict[str, Any]
         if direct := extra.get("listen_conn_id"):
             arguments = await type(self)(direct)._aconnection_arguments()
         else:
-            arguments = await asyncio.to_thread(self.connection_arguments)
+            arguments = await in_thread(self.connection_arguments)
         return arguments | {"application_name": extra.get("application_name") or "pgqueue:listener"}
 
     async def aconnect_to_listen(self) -> psycopg.AsyncConnection[Any]:

@@ -68,7 +68,8 @@ def register(spark: SparkSession, dsn: str | None = None) -> None:
         plan, configuration or page of Spark.
     """
     from airflow_provider_pgqueue.spark.database import Database
-    from airflow_provider_pgqueue.spark.source.data_source import data_source
+    from airflow_provider_pgqueue.spark.source.data_source import check_spark, data_source
 
+    check_spark(spark)
     spark.dataSource.register(data_source(Database(dsn or "")))
     spark.createDataFrame([], "id int")  # makes the session the active one of this thread

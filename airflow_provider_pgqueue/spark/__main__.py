@@ -47,6 +47,7 @@ _SHARED: Final = {
 }
 _SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _PARAM: Final = re.compile(r"^:(?:param|raises) (\w+): (.*(?:\n(?!:).+)*)", re.M)
+_MAY_BE_ZERO: Final = frozenset({"give_up_after"})
 _UNITS: Final = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
 
@@ -74,7 +75,7 @@ def command(job: Callable[..., Summary]) -> click.Command:
             spark.stop()
 
     short = texts[""].partition("\n")[0]
-    given = [*options, _REFUSED_DSN]
+    given = [*options, _DEBUG, _REFUSED_DSN]
     return click.Command(job.__name__, params=given, callback=callback, help=texts[""], short_help=short)
 
 
@@ -98,17 +99,17 @@ def _option(argument: inspect.Parameter, hint: Any, texts: Mapping[str, str]) ->
     if hint is bool:
         given |= {"is_flag": True, "show_default": False}
     else:
-        given["type"] = _type(kinds, default)
+        given["type"] = _type(argument.name, kinds, default)
     if any(typing.get_origin(kind) is Callable for kind in kinds):
         given["metavar"] = "MODULE:FUNCTION"
     return click.Option([f"--{argument.name.rstrip('_').replace('_', '-')}", argument.name], **given)
 
 
-def _type(kinds: list[Any], default: Any) -> Any:
+def _type(name: str, kinds: list[Any], default: Any) -> Any:
     if typing.get_origin(kinds[0]) is Literal:
         return click.Choice(typing.get_args(kinds[0]))
     if int in kinds:
-        return click.IntRange(0 if default == 0 else 1)
+        return click.IntRange(0 if default == 0 or name in _MAY_BE_ZERO else 1)
     return next((_TYPES[kind] for kind in kinds if kind in _TYPES), str)
 
 
@@ -153,10 +154,27 @@ def _refuse(context: click.Context, parameter: click.Parameter, value: Any) -> N
 _REFUSED_DSN: Final = click.Option(["--dsn"], hidden=True, expose_value=False, is_eager=True, callback=_refuse)
 
 
+def _debug(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    context.obj["debug"] = value or context.obj.get("debug", False)
+
+
+# Before the name of a pipeline, and after it, where people add it when they read an error.
+_DEBUG: Final = click.Option(
+    ["--debug"],
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_debug,
+    help="Show the traceback of an error.",
+)
+
+
 def _session(context: click.Context) -> SparkSession:
     """Return a session on `--master`, by default on what spark-submit says, else on this machine."""
     builder = SparkSession.builder.appName(f"pgqueue {context.info_name}")
-    master = (context.obj or {}).get("master")
+    master = context.obj["master"]
+    if (master or "local").startswith("local") and "PYSPARK_GATEWAY_PORT" not in os.environ:  # not of spark-submit
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = (builder.master(master) if master else builder).getOrCreate()
     shuffle_locally(spark)
     # PySpark's own handler cancels the tasks before a job can let them finish what they have in hand.
@@ -183,15 +201,14 @@ def shuffle_locally(spark: SparkSession) -> None:
     f"There is no --dsn, on purpose. {_NO_DSN}",
 )
 @click.option("--master", help="Spark's master URL. Default: what spark-submit says, else local[*].")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(__version__, prog_name="pgqueue spark")
 @click.pass_context
-def program(context: click.Context, master: str | None, debug: bool) -> None:
-    """Remember the options that all pipelines share."""
-    context.obj.update(master=master, debug=debug)
+def program(context: click.Context, master: str | None) -> None:
+    """Remember the master."""
+    context.obj["master"] = master
 
 
-program.params.append(_REFUSED_DSN)
+program.params += [_DEBUG, _REFUSED_DSN]
 for _name in PIPELINES:
     program.add_command(command(getattr(spark, _name)))
 
@@ -200,7 +217,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """Run one pipeline and return its exit status; errors go to stderr in one line."""
     shared: dict[str, object] = {}
     try:
-        program.main(arguments, prog_name="pgqueue-spark", obj=shared, standalone_mode=False)
+        program.main(arguments, prog_name="python -m airflow_provider_pgqueue.spark", obj=shared, standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return error.exit_code

@@ -21,8 +21,7 @@ _DATE: Final = (1980, 1, 1, 0, 0, 0)
 def package(target: Path) -> Path:
     """Write core, spark and the SQL to a zip, without Airflow's part and without what others wrote; return its path.
 
-    The workers need Python with psycopg, pyarrow, click and adbc-driver-postgresql, and pandas for functions that take
-    it: these have compiled parts and cannot be imported from a zip. An unfinished zip is never seen under the name.
+    An unfinished zip is never seen under the name.
     """
     root = files(_PACKAGE)
     parts = {"core": root / "core", "spark": root / "spark", "sql": sql_folder()}

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any, ClassVar, Final
+from weakref import WeakKeyDictionary
 
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.triggers.base import TriggerEvent
@@ -15,6 +16,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, text, whole
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
+from airflow_provider_pgqueue.core.thread import in_thread
 from airflow_provider_pgqueue.dispatch import reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.telemetry import note_dispatches
@@ -25,6 +27,8 @@ log = logging.getLogger(__name__)
 # Seconds between two looks at the runs; sooner while all places are taken, as the end of one lets the next begin.
 _LOOK_EVERY: Final = 30.0
 _LOOK_WHEN_FULL: Final = 5.0
+_AT_ONCE: Final = 6  # dispatchers of a triggerer that look at once, each with a thread and a session
+_LOOKS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore]] = WeakKeyDictionary()
 
 
 class PgQueueDispatchTrigger(PgQueueMessageTrigger):
@@ -60,7 +64,8 @@ class PgQueueDispatchTrigger(PgQueueMessageTrigger):
         await asyncio.sleep(self.ring_after)
         while True:
             try:
-                open_, unstarted = await asyncio.to_thread(self._look)
+                async with _LOOKS.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_AT_ONCE)):
+                    open_, unstarted = await in_thread(self._look)
             except (ConnectionFailed, AirflowRuntimeError) as error:
                 # The database or the api-server is away: the leases last for hours, so there is time.
                 log.warning("cannot look at the dispatches of queue %s; next try soon: %s", self.queue_name, error)

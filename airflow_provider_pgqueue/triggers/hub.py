@@ -32,6 +32,7 @@ from airflow_provider_pgqueue.core.errors import (
 )
 from airflow_provider_pgqueue.core.listener import CHANNELS, Listener
 from airflow_provider_pgqueue.core.message import ClosedQueue
+from airflow_provider_pgqueue.core.thread import in_thread
 from airflow_provider_pgqueue.telemetry import note_doorbell
 from airflow_provider_pgqueue.triggers.watch import Doorbell, Watch
 
@@ -219,7 +220,7 @@ class _Hub:
 
     async def _ask_for_arguments(self) -> dict[str, Any]:
         # In a thread, because the first time it imports much, and a triggerer must not stand still.
-        hook = await asyncio.to_thread(_make_hook, self._conn_id)
+        hook = await in_thread(_make_hook, self._conn_id)
         self._known = await hook.alisten_arguments()
         return self._known
 

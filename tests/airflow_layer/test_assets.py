@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from airflow.exceptions import AirflowProviderDeprecationWarning
 from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
 from airflow.sdk import Asset
 
-from airflow_provider_pgqueue.assets.pgqueue import convert_asset_to_openlineage, create_asset
+from airflow_provider_pgqueue.assets.pgqueue import create_asset
 from airflow_provider_pgqueue.core import InvalidArgument
-from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
 
@@ -50,12 +47,3 @@ def test_common_messaging_takes_the_uri_of_a_queue() -> None:
         bad = MessageQueueTrigger(queue="pgqueue://shop/No Queue")
     with pytest.raises(InvalidArgument, match="'No Queue' cannot be a queue"):
         bad.serialize()
-
-
-def test_openlineage_knows_the_queue_as_that_of_our_operators(airflow_connection: Callable[..., str]) -> None:
-    airflow_connection("host=db.example port=5433 user=shop dbname=queues", "shop")
-    dataset = convert_asset_to_openlineage(Asset("pgqueue://shop/orders"), None)
-    operator = PgQueuePublishOperator(task_id="publish", queue_name="orders", message=1, pgqueue_conn_id="shop")
-    (written,) = operator.get_openlineage_facets_on_start().outputs
-    assert (dataset.namespace, dataset.name) == (written.namespace, written.name)
-    assert (dataset.namespace, dataset.name) == ("pgqueue://db.example:5433", "queues/orders")

@@ -13,7 +13,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException, TaskDeferred
+from airflow.providers.common.compat.sdk import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSkipException,
+    TaskDeferred,
+)
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 
 from airflow_provider_pgqueue import completion

@@ -125,11 +125,11 @@ def test_a_body_that_does_not_match_the_model_is_rejected_without_being_quoted(
     assert seen == [Order(order_id=7)]
     told = [why for result, why in details(conn) if result == "rejected"]
     assert told == [
-        "the body is no Order: order_id: int_parsing",
-        "the body is no Order: the body: extra_forbidden",
-        "the body is no Order: the body: model_type",
-        "the body is no Order: the body: model_type",
-        "the body is no Order: prices: int_parsing",
+        "the body is not a valid Order: order_id: int_parsing",
+        "the body is not a valid Order: the body: extra_forbidden",
+        "the body is not a valid Order: the body: model_type",
+        "the body is not a valid Order: the body: model_type",
+        "the body is not a valid Order: prices: int_parsing",
     ]
 
 

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from airflow.providers.openlineage.extractors import OperatorLineage
 from airflow.providers.openlineage.extractors.base import DefaultExtractor
+from airflow.sdk import Asset
 from openlineage.client import OpenLineageClient
 from openlineage.client.event_v2 import Job, Run, RunEvent, RunState
 from psycopg.conninfo import conninfo_to_dict
 
+from airflow_provider_pgqueue.assets.pgqueue import convert_asset_to_openlineage
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator
 from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDeadOperator
@@ -95,3 +97,12 @@ def test_a_server_of_openlineage_takes_the_datasets(dataset: str, queue: Queue, 
     (output,) = json.loads(got[0])["outputs"]
     assert f"{output['namespace']}/{output['name']}" == dataset
     assert output["outputFacets"]["outputStatistics"]["rowCount"] == 2
+
+
+def test_openlineage_knows_the_queue_as_that_of_our_operators(airflow_connection: Callable[..., str]) -> None:
+    airflow_connection("host=db.example port=5433 user=shop dbname=queues", "shop")
+    dataset = convert_asset_to_openlineage(Asset("pgqueue://shop/orders"), None)
+    operator = PgQueuePublishOperator(task_id="publish", queue_name="orders", message=1, pgqueue_conn_id="shop")
+    (written,) = operator.get_openlineage_facets_on_start().outputs
+    assert (dataset.namespace, dataset.name) == (written.namespace, written.name)
+    assert (dataset.namespace, dataset.name) == ("pgqueue://db.example:5433", "queues/orders")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from types import NoneType, UnionType
@@ -12,7 +13,7 @@ from uuid import UUID, uuid4
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import Success, verbs
+from airflow_provider_pgqueue.core import InvalidArgument, Success, verbs
 from tools import ROOT
 
 Connection = psycopg.Connection[Any]
@@ -125,3 +126,22 @@ def test_names_and_types_of_the_arguments_of_each_verb_are_those_of_its_function
     assert {function: names for function, names in wrong.items() if names} == {}
     for statement in statements:
         conn.execute(f"EXPLAIN {statement.sql}".encode(), statement.given)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: verbs.publish("orders", 1, prio=3), "publish has no argument 'prio'. It takes priority, delay, "),
+        (lambda: verbs.publish("orders", 1, prio=None), "publish has no argument 'prio'"),
+        (lambda: verbs.publish("orders", 1, dedup_key="k", prio=3), "publish has no argument 'prio'"),
+        (lambda: verbs.publish_batch("orders", [1], reference="r"), "publish_batch has no argument 'reference'"),
+        (lambda: verbs.publish_topic("shop.eu", 1, topic_="x"), "publish_topic has no argument 'topic_'"),
+        (lambda: verbs.create_queue("orders", max_attempt=3), "create_queue has no argument 'max_attempt'"),
+        (lambda: verbs.alter_queue("orders", lease=3), "alter_queue has no argument 'lease'"),
+    ],
+)
+def test_an_argument_that_a_verb_does_not_have_is_named_with_those_that_it_has(
+    call: Callable[[], object], said: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(said)):
+        call()

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import inspect
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import click
+import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue import spark as face
+from airflow_provider_pgqueue.core import PgQueueError
 from airflow_provider_pgqueue.spark import __main__ as command_line
+from airflow_provider_pgqueue.spark import drain, register
 from airflow_provider_pgqueue.spark.__main__ import command, shuffle_locally
+from tools import ROOT
 
 JOBS = tuple(getattr(face, name) for name in command_line.PIPELINES)
 # What each job has.
@@ -72,7 +80,11 @@ def test_the_help_of_a_pipeline_says_all_its_words_but_the_connection(
         (["drain", "--queue", "orders"], "Missing option '--function'"),
         (["reconcile", "--by", "name"], "'name' is not one of"),
         (["drain", "--queue", "orders", "--function", "x:y", "--lease-for", "soon"], "'soon' is not a duration"),
-        (["rollup", "--since", "2026-01-01"], "is not a moment with its zone"),
+        (
+            ["drain", "--queue", "orders", "--function", "x:y", "--give-up-after", "0", "--parallelism", "0"],
+            "parallelism",
+        ),
+        (["rollup", "--debug", "--since", "2026-01-01"], "is not a moment with its zone"),
         (["replay", "--rate", "fast"], "'fast' is not a valid float"),
         (["replays"], "No such command 'replays'"),
     ],
@@ -87,3 +99,34 @@ def test_what_is_given_wrongly_is_refused_before_java_starts(
 def test_the_number_of_parts_that_somebody_gave_stays(session: SparkSession) -> None:
     shuffle_locally(session)
     assert session.conf.get("spark.sql.shuffle.partitions") == "4"
+
+
+@pytest.mark.parametrize("begin", [register, drain], ids=["register", "drain"])
+def test_a_pyspark_of_another_version_than_its_spark_is_refused(
+    begin: Callable[..., Any], session: SparkSession, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyspark.__version__", "4.1.7")
+    given = {"queue": "orders", "function": "packing:pack"} if begin is drain else {}
+    cure = r"PySpark is 4\.1\.7 and its Spark is 4\.2\.0\. .*pip install .* pyspark==4\.1\.7 pyspark-client==4\.1\.7"
+    with pytest.raises(PgQueueError, match=cure):
+        begin(session, dsn=dsn, **given)
+
+
+def test_the_workers_of_a_local_spark_are_of_the_python_that_runs_the_pipeline(
+    dsn: str, conn: psycopg.Connection[Any]
+) -> None:
+    conn.execute(
+        "INSERT INTO messages.message_archive (created_at, archived_at, queue_name, result, message)"
+        " SELECT now() - interval '3 days', now() - interval '3 days', 'orders', 'success', '1'"
+    )
+    others = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "airflow_provider_pgqueue.spark", "--master", "local[1]", "rollup"],
+        env=others | {"PATH": "/usr/bin:/bin", "PGQUEUE_DSN": dsn, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["buckets"] == 3  # minute, hour, day

@@ -309,7 +309,7 @@ def test_what_has_no_export_is_no_empty_export(session: SparkSession, tmp_path: 
     (tmp_path / "file").touch()
     for folder in (tmp_path, tmp_path / "none", tmp_path / "file"):
         for read in (lambda: export_files(str(folder)), lambda: read_export(session, str(folder))):  # noqa: B023
-            with pytest.raises(ExportError, match="has no export"):
+            with pytest.raises(ExportError, match="has no exported partition"):
                 read()
 
 

@@ -38,7 +38,7 @@ def test_it_is_said_again_and_again_whatever_goes_wrong_in_it(caplog: pytest.Log
     with watching(say, every=0.01):
         until(lambda: len(said) > 2)
     assert "pgqueue-progress" not in [thread.name for thread in threading.enumerate()]
-    assert "cannot say how far it is: ValueError" in caplog.messages
+    assert "cannot report the progress: ValueError" in caplog.messages
     assert "canary" not in caplog.text
 
 

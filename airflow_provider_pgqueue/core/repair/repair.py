@@ -147,18 +147,23 @@ def repair_by(
     return _summary(repair, ids, found, _done(repair, connect), stop) | canary
 
 
+def is_fingerprint(cause: str) -> bool:
+    """Return whether this may be a fingerprint; the causes of a triage have other names."""
+    return _FINGERPRINT.fullmatch(cause) is not None
+
+
 def _without_cause(repair: Repair, connect: Connect) -> Repair:
     """Choose the messages of a cause by its queue, result and fingerprints."""
     if repair.cause is None:
         return repair
     with connect() as conn:
         causes = run(conn, verbs.triage_causes(repair.queue_name, cause=repair.cause))
-    if not causes and _FINGERPRINT.fullmatch(repair.cause):
+    if not causes and is_fingerprint(repair.cause):
         return replace(repair, cause=None, fingerprints=[repair.cause])
     if not causes:
         raise InvalidArgument(
-            f"{repair.cause!r} is not a fingerprint, and the last triage found no cause {repair.cause!r}. "
-            "Look in messages.dead_causes() and messages.triage_causes()."
+            f"{repair.cause!r} is not a fingerprint, and the last triage found no cause {repair.cause!r}",
+            "Look in messages.dead_causes() and messages.triage_causes().",
         )
     (cause,) = causes
     return replace(

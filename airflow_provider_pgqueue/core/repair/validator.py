@@ -35,7 +35,9 @@ class MatchesSchema:
             from jsonschema.exceptions import SchemaError
             from jsonschema.validators import validator_for
         except ModuleNotFoundError as error:
-            raise InvalidArgument("a JSON Schema needs jsonschema. Install it where the repair runs.") from error
+            raise InvalidArgument(
+                "a JSON Schema needs jsonschema", "Install it where the repair runs: pip install jsonschema"
+            ) from error
         try:
             text = path.read_text(encoding="utf-8")
             schema = json.loads(text)

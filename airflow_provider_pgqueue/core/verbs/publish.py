@@ -87,6 +87,7 @@ def publish(queue_name: str, body: Any, **options: Unpack[Options]) -> Statement
 
     It is published when the transaction commits.
     """
+    argument.check_names("publish", options, Options.__annotations__)
     if options.get("dedup_key") is not None:
         batch = publish_batch(queue_name, [body], **_as_batch(options))
         return Statement(batch.function, batch.arguments, lambda rows: batch.decode(rows)[0], batch.types)
@@ -101,6 +102,7 @@ def publish_batch(queue_name: str, bodies: Iterable[Any], **options: Unpack[Batc
     """Publish many messages, all or none, and return their ids in order: a Duplicate for a remembered dedup key."""
     if not isinstance(bodies, Iterable) or isinstance(bodies, str | bytes | Mapping):
         raise InvalidArgument(f"the bodies are of type {type(bodies).__name__}", "Give a list of them.")
+    argument.check_names("publish_batch", options, BatchOptions.__annotations__)
     for name in ("references", "topics", "group_keys", "dedup_keys"):
         if isinstance(values := options.get(name), Iterable) and not isinstance(values, str):
             options[name] = list(values)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any, TypedDict, Unpack
 
+from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, only_row, to_json
 from airflow_provider_pgqueue.core.message import ClosedQueue, LeasePolicy, QueueStatus, ReadyQueue
 
@@ -46,11 +47,13 @@ class Policy(TypedDict, total=False):
 
 def create_queue(queue_name: str, **policy: Unpack[Policy]) -> Statement[bool]:
     """Create a queue and return True; return False, and change nothing, if it exists."""
+    argument.check_names("create_queue", policy, Policy.__annotations__)
     return Statement("create_queue", {"queue_name": queue_name, **policy}, one)
 
 
 def alter_queue(queue_name: str, **policy: Unpack[Policy]) -> Statement[None]:
     """Change the policy of a queue, also for the messages that wait already; None keeps a value."""
+    argument.check_names("alter_queue", policy, Policy.__annotations__)
     return Statement("alter_queue", {"queue_name": queue_name, **policy}, nothing)
 
 

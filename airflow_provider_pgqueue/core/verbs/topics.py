@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypedDict, Unpack
 
+from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.client import Statement, one, onlys, to_json
 
 
@@ -27,6 +28,7 @@ def publish_topic(topic: str, body: Any, **options: Unpack[TopicOptions]) -> Sta
 
     Raises Unroutable if it reaches none.
     """
+    argument.check_names("publish_topic", options, TopicOptions.__annotations__)
     arguments = {**options, "topic": topic, "message": to_json(body)}
     if (headers := options.get("headers")) is not None:
         arguments["headers"] = to_json(headers)

@@ -90,7 +90,7 @@ def _manifests(target: str) -> list[Manifest]:
             "Give the folder of an export, and grant the right to read it."
         ) from error
     if not found:
-        raise ExportError(f"{shown(target)!r} has no export. Give the target of one that finished.")
+        raise ExportError(f"{shown(target)!r} has no exported partition. Give the target of an export that wrote one.")
     return sorted(found, key=lambda manifest: manifest.first_at)
 
 

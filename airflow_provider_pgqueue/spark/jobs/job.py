@@ -26,7 +26,7 @@ from airflow_provider_pgqueue.core.errors import PgQueueError
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.source.data_source import data_source
+from airflow_provider_pgqueue.spark.source.data_source import check_spark, data_source
 
 if TYPE_CHECKING:
     import psycopg
@@ -68,6 +68,7 @@ class Job:
 
         :param parallelism: how many tasks may talk to PostgreSQL at once, by default 8.
         """
+        check_spark(spark)
         check({"parallelism": parallelism}, {"parallelism": optional(whole(1, 9999))})
         new = "-".join((pipeline, *about, datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")))
         return cls(spark, pipeline, run_id or new, Database(dsn or ""), parallelism or _PARALLELISM)
@@ -191,7 +192,7 @@ def watching(say: Callable[[], None], *, every: float | None = None) -> Iterator
                 say()
             except Exception as error:
                 # Its text may quote data.
-                log.warning("cannot say how far it is: %s", type(error).__name__)
+                log.warning("cannot report the progress: %s", type(error).__name__)
 
     thread = threading.Thread(target=watch, name="pgqueue-progress", daemon=True)
     thread.start()

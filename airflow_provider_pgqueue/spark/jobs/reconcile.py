@@ -74,8 +74,8 @@ def reconcile(
     Counts each kind of discrepancy, with a sample of the keys. `lost`: expected, and neither in the queue nor in the
     archive. `doubled`: more than one success, or more than one effect. `missing_effect`: a success without effect.
     `effect_without_success`: an effect whose message did not succeed and is not in the queue any more. `slow`: finished
-    too late, or not yet though it is too late. Without a list of what is expected, the messages speak for themselves
-    and none can be lost; with one, messages under other keys count for nothing but the effects.
+    too late, or unfinished though it is too late. Without a list of what is expected, no message can be reported lost;
+    with one, messages under other keys are compared with the effects only.
 
     Only reads. The order is expected, queue, archive, business, so that a system at work loses and misses nothing in
     between; for the effects without success of one, give a time and a query of that time.

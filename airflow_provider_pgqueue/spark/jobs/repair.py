@@ -47,8 +47,8 @@ def repair(
     The function gets a DeadMessage and returns a new body, or KEEP, LEAVE or Dismiss(reason) of
     airflow_provider_pgqueue.core. The summary is that of core's `Repair.run`, which does the same in one process.
 
-    A run that finished is not done again. Killed at any point and run again, each message gets one remedy: what was
-    leased comes round again after `lease_for`. A dry run asks the function and changes nothing, not even its own run.
+    A run that finished is not done again. If a run is killed and run again, each message gets one remedy: what was
+    leased is delivered again after `lease_for`. A dry run calls the function and changes nothing, not even its own run.
 
     :param queue: Only dead messages of this queue.
     :param function: Gets a dead message; it must be importable where the tasks run. See --py-files.
@@ -56,13 +56,13 @@ def repair(
     :param cause: All of one cause of messages.triage_causes(), instead of queue, results and fingerprints.
     :param results: Only these results.
     :param fingerprints: Only these fingerprints.
-    :param max_messages: At most so many, oldest first, over all tries of the run.
-    :param max_requeues: Leave those that were requeued so often before.
-    :param max_per_second: At most so many per second, all tasks together.
-    :param canary: Requeue so many first and wait until they are finished.
-    :param stop_when_failing: Stop if so many percent of the canary die again.
+    :param max_messages: At most this many, oldest first, over all tries of the run.
+    :param max_requeues: Leave out messages that were requeued this many times.
+    :param max_per_second: At most this many per second, all tasks together.
+    :param canary: Requeue this many first and wait until they are finished.
+    :param stop_when_failing: Stop if this percentage of the canary dies again.
     :param canary_wait: How long to wait for the canary; one that is not finished by then stops the run.
-    :param delay: Keep what is requeued from being leased for so long.
+    :param delay: Keep requeued messages from being leased for this long.
     :param batch_size: Messages per lease.
     :param lease_for: How long the messages of a killed task wait; renewed while the function works.
     :param dry_run: Say what would be done and change nothing.

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
+from pyspark.sql.utils import is_remote
 
+from airflow_provider_pgqueue.core.errors import PgQueueError
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.options import check_names, choice, names
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.datasource import (
         DataSourceReader,
         DataSourceStreamReader,
@@ -75,6 +79,16 @@ class PgQueueSource(DataSource):
         from airflow_provider_pgqueue.spark.source.writer import PublishOptions, PublishStreamWriter
 
         return PublishStreamWriter(self.database, PublishOptions.of(self.options, schema, overwrite=overwrite))
+
+
+def check_spark(spark: SparkSession) -> None:
+    """Raise a PgQueueError if PySpark is another version than its Spark, which fails later and says nothing of it."""
+    own = pyspark.__version__
+    if not is_remote() and own.split(".")[:2] != spark.version.split(".")[:2]:
+        raise PgQueueError(
+            f"PySpark is {own} and its Spark is {spark.version}",
+            f"Install one version: pip install --force-reinstall pyspark=={own} pyspark-client=={own}",
+        )
 
 
 def data_source(database: Database, name: str = "pgqueue") -> type[PgQueueSource]:

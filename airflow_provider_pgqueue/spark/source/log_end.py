@@ -123,21 +123,13 @@ class LogWatch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
-    """How far to go: to before transaction `end`, over `messages` rows, the newest of them archived at `at`."""
-
-    end: int
-    messages: int
-    at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
 class Stretch:
-    """What one SELECT reads."""
+    """The transactions from `start` to before `end`, with so many messages, the newest of them archived at `at`."""
 
     start: int
     end: int
     messages: int = 0
+    at: datetime | None = None
 
 
 class LogPlan:
@@ -145,17 +137,17 @@ class LogPlan:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._next: dict[tuple[int, int | None], _Step] = {}
+        self._next: dict[tuple[int, int | None], Stretch] = {}
         self._empty: tuple[int, LogEnd] | None = None
 
-    def next_step(self, here: int, end: LogEnd, max_messages: int | None) -> _Step | None:
+    def next_step(self, here: int, end: LogEnd, max_messages: int | None) -> Stretch | None:
         """Return the step that begins at a place; None if there is nothing before the end of the log."""
         key = (here, max_messages)
         if key not in self._next:
             self._make(here, end, max_messages)
         return self._next.get(key)
 
-    def steps(self, start: int, end: int, max_messages: int | None = None) -> Iterator[_Step]:
+    def steps(self, start: int, end: int, max_messages: int | None = None) -> Iterator[Stretch]:
         """Cut a stretch, however long it is."""
         while start < end and (steps := self._ask(start, end, max_messages)):
             yield from steps
@@ -169,9 +161,9 @@ class LogPlan:
         for step in self.steps(start, end, max(1, min(_STRETCH, messages // (number * 4)))):
             part = parts.setdefault(min(number - 1, seen * number // max(1, messages)), [])
             joined = bool(part) and part[-1].messages + step.messages <= _STRETCH
-            before = part.pop() if joined else Stretch(start, start)
+            before = part.pop() if joined else Stretch(step.start, step.start)
             part.append(Stretch(before.start, step.end, before.messages + step.messages))
-            seen, start = seen + step.messages, step.end
+            seen += step.messages
         return list(parts.values())
 
     def _count(self, start: int, end: int) -> int:
@@ -199,6 +191,9 @@ class LogPlan:
         if place == here:
             self._empty = (here, end)
 
-    def _ask(self, start: int, end: int, max_messages: int | None) -> list[_Step]:
+    def _ask(self, start: int, end: int, max_messages: int | None) -> list[Stretch]:
         rows = self._session.ask(verbs.split_archive_log(start, end, max_messages=max_messages))
-        return [_Step(row["xid"], row["messages"], row["archived_at"]) for row in rows]
+        starts = [start, *(row["xid"] for row in rows)]
+        return [
+            Stretch(at, row["xid"], row["messages"], row["archived_at"]) for at, row in zip(starts, rows, strict=False)
+        ]

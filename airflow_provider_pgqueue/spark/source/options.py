@@ -14,48 +14,33 @@ Result = Literal["success", "failed", "rejected", "lock_expired", "expired"]
 RESULTS: Final = get_args(Result)
 _OF_SPARK: Final = frozenset({"checkpointlocation", "queryname"})  # what it hands on to the sink of a stream
 
-_CONNECTION: Final = "Give the connection to register(spark, conninfo) or in PGQUEUE_DSN: it belongs in no option."
-_RANGES: Final = "A read cuts its ranges itself; numPartitions is how many at most."
-_START: Final = "A stream of the archive starts at startingOffsets; a batch read takes from and to."
-_SIZE: Final = "A read is cut into statements by itself; a stream takes maxMessagesPerTrigger."
-_ADVICE: Final = {
-    "maxOffsetsPerTrigger": "Use maxMessagesPerTrigger.",
-    "maxRecordsPerTrigger": "Use maxMessagesPerTrigger.",
-    "maxFilesPerTrigger": "Use maxMessagesPerTrigger.",
-    "minPartitions": "Use numPartitions.",
-    "subscribe": "Use queue.",
-    "subscribePattern": "Use queue, with names separated by commas; or topic, with a pattern.",
-    "assign": "Use queue.",
-    "topic": "Use queue, or a column topic in the rows.",
-    "group.id": "Use streamName.",
-    "kafka.group.id": "Use streamName.",
-    "groupIdPrefix": "Use streamName.",
-    "includeHeaders": "Name headers in columns.",
-    "from": _START,
-    "to": _START,
-    "startingTimestamp": _START,
-    "endingTimestamp": _START,
-    "startingOffsets": _START,
-    "endingOffsets": _START,
-    "dbtable": "Use table, which is archive or queue; and queue for the names of queues.",
-    "query": "Use table, and where for a condition.",
-    "pushDownPredicate": "Use where for a condition that PostgreSQL applies.",
-    "pushFilters": "Use where for a condition that PostgreSQL applies.",
-    "predicates": "Use where for a condition that PostgreSQL applies.",
-    "partitionColumn": _RANGES,
-    "lowerBound": _RANGES,
-    "upperBound": _RANGES,
-    "fetchsize": _SIZE,
-    "batchsize": "Rows are published in transactions of any size; maxConnections is how many tasks write at once.",
-    "numPartitions": "Use maxConnections, which is how many tasks write at once.",
-    "isolationLevel": "Rows are published in one transaction, or with commitPer one for each partition.",
-    "truncate": "A queue cannot be overwritten.",
-    "sessionInitStatement": _CONNECTION,
-    "path": "Call load() and save() without a path.",
-} | dict.fromkeys(
-    ("url", "host", "port", "user", "password", "driver", "bootstrap.servers", "kafka.bootstrap.servers"), _CONNECTION
-)
-_BY_LOWER_NAME: Final = {name.lower(): advice for name, advice in _ADVICE.items()}
+# What to do instead, and the options of Kafka, JDBC and files that it answers.
+_INSTEAD: Final = {
+    "Use maxMessagesPerTrigger.": "maxOffsetsPerTrigger maxRecordsPerTrigger maxFilesPerTrigger",
+    "Use numPartitions.": "minPartitions",
+    "Use queue.": "subscribe assign",
+    "Use queue, with names separated by commas; or topic, with a pattern.": "subscribePattern",
+    "Use queue, or a column topic in the rows.": "topic",
+    "Use streamName.": "group.id kafka.group.id groupIdPrefix",
+    "Name headers in columns.": "includeHeaders",
+    "A stream of the archive starts at startingOffsets; a batch read takes from and to.": (
+        "from to startingTimestamp endingTimestamp startingOffsets endingOffsets"
+    ),
+    "Use table, which is archive or queue; and queue for the names of queues.": "dbtable",
+    "Use table, and where for a condition.": "query",
+    "Use where for a condition that PostgreSQL applies.": "pushDownPredicate pushFilters predicates",
+    "A read cuts its ranges itself; numPartitions is how many at most.": "partitionColumn lowerBound upperBound",
+    "A read is cut into statements by itself; a stream takes maxMessagesPerTrigger.": "fetchsize",
+    "Rows are published in transactions of any size; maxConnections is how many tasks write at once.": "batchsize",
+    "Use maxConnections, which is how many tasks write at once.": "numPartitions",
+    "Rows are published in one transaction, or with commitPer one for each partition.": "isolationLevel",
+    "A queue cannot be overwritten.": "truncate",
+    "Give the connection to register(spark, conninfo) or in PGQUEUE_DSN: it belongs in no option.": (
+        "url host port user password driver bootstrap.servers kafka.bootstrap.servers sessionInitStatement"
+    ),
+    "Call load() and save() without a path.": "path",
+}
+_ADVICE: Final = {name.lower(): advice for advice, names in _INSTEAD.items() for name in names.split()}
 
 
 def check_names(options: Collection[str], known: Collection[str], what: str) -> None:
@@ -68,7 +53,7 @@ def check_names(options: Collection[str], known: Collection[str], what: str) -> 
         if option.lower() not in by_name.keys() | _OF_SPARK:
             near = get_close_matches(option.lower().replace("_", ""), by_name, n=1)
             guess = f"Did you mean {by_name[near[0]]}?" if near else ""
-            hint = _BY_LOWER_NAME.get(option.lower(), guess)
+            hint = _ADVICE.get(option.lower(), guess)
             raise InvalidArgument(
                 f"there is no option {option[:50]!r}. {what} takes {', '.join(known)}. {hint}".strip()
             )

@@ -17,7 +17,7 @@ BEGIN
     PERFORM messages.check_number('max_messages', coalesce(search_archive.max_messages, 0), 1, 10000);
     IF search_archive.archived_from < begins OR search_archive.archived_to < begins THEN
         RAISE EXCEPTION 'the archive begins at %', begins
-            USING ERRCODE = 'PQ009', HINT = 'Retention removed what is older. Ask for a later time, or read the export.';
+            USING ERRCODE = 'PQ009', HINT = 'It was installed then, or retention removed what is older. Ask for a later time, or read the export.';
     END IF;
     RETURN QUERY
     SELECT * FROM messages.archive_overview a

@@ -19,7 +19,7 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give an end that is later than the beginning.';
     ELSIF traffic_windows.end_at <= begins THEN
         RAISE EXCEPTION 'the archive begins at %', begins
-            USING ERRCODE = 'PQ009', HINT = 'Retention removed what is older. Ask for a later time.';
+            USING ERRCODE = 'PQ009', HINT = 'It was installed then, or retention removed what is older. Ask for a later time.';
     END IF;
     IF since IS NULL THEN
         -- What ended `settle` before a run began was counted by it, with all that came late.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -18,6 +19,7 @@ import pytest
 from airflow_provider_pgqueue.cli.queues import create
 from airflow_provider_pgqueue.core import run, verbs
 from tests.core.cli.conftest import Pgqueue, Program
+from tests.core.test_repair import triage_row
 from tests.past import died_at
 
 Connection = psycopg.Connection[Any]
@@ -386,7 +388,7 @@ def test_requeue_publishes_dead_messages_again(pgqueue: Pgqueue, conn: Connectio
     assert pgqueue("requeue", "orders", "--max", "2", "--json").json["requeued"] == 2
     assert bodies(conn) == [{"reason": "a"}, {"reason": "b"}]
     assert pgqueue("requeue", "orders", "--result", "rejected").out == "requeued 1 message of orders.\n"
-    assert pgqueue("requeue", "orders", "--dry-run").out == "would requeue up to 1 message of orders: 1 failed.\n"
+    assert pgqueue("requeue", "orders", "--dry-run").out == "would requeue 1 message of orders: 1 failed.\n"
     conn.execute("UPDATE messages.dead_message SET requeues = 1")
     assert pgqueue("requeue", "orders", "--max-requeues", "1", "--dry-run", "--json").json["would_requeue"] == 0
 
@@ -408,6 +410,41 @@ def test_remedies_take_what_a_filter_finds_in_short_transactions_and_are_in_the_
     assert sum(affected for _, affected in entries) == 6
     assert max(affected for _, affected in entries) == 2
     assert pgqueue("requeue").status == 2
+
+
+def test_a_remedy_that_stops_at_its_maximum_says_what_is_left(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
+    kill(conn, queue("orders"), "a", "b", "c", "d", result="rejected")
+    only = ["orders", "--result", "rejected", "--max"]
+    dry = pgqueue("requeue", *only, "3", "--dry-run")
+    assert dry.out == "would requeue the oldest 3 of 4 messages of orders: 4 rejected.\n"
+    asked = pgqueue("dismiss", *only, "3", "--reason", "old")
+    assert "Dismiss the oldest 3 of 4 messages of orders: 4 rejected?" in asked.err
+    done = pgqueue("requeue", *only, "1").out
+    assert done == "requeued 1 message of orders; 3 more remain: run it again, or raise --max.\n"
+    assert pgqueue("dismiss", *only, "1", "--reason", "old", "--yes", "--json").json["remaining"] == 2
+    assert pgqueue("requeue", *only, "1", "--json").json["remaining"] == 1
+    ended = pgqueue("dismiss", *only, "1", "--reason", "old", "--yes", "--json").json
+    assert (ended["dismissed"], ended["remaining"]) == (1, 0)
+
+
+@pytest.mark.parametrize("command", [["requeue"], ["requeue", "--dry-run"], ["dismiss", "--reason", "old", "--yes"]])
+def test_a_cause_that_is_no_fingerprint_is_refused_and_one_of_a_triage_goes_to_repair(
+    pgqueue: Pgqueue, conn: Connection, queue: Queue, command: list[str]
+) -> None:
+    kill(conn, queue("orders"), "a")
+    (found,) = pgqueue("dead", "--json").json["causes"]
+    named = {"queue_name": "orders", "result": "failed", "cause": "0123456789ab", "error": "ValueError"}
+    cause = triage_row() | named | {"fingerprints": [found["fingerprint"]]}
+    run(conn, verbs.record_triage_causes("night", json.dumps([cause])))
+    ended = pgqueue(*command, "--cause", "0123456789ab")
+    assert ended.status == 1
+    assert "is a cause of a triage" in ended.err
+    assert "pgqueue repair --cause 0123456789ab --function" in ended.err
+    ended = pgqueue(*command, "--cause", "no such cause")
+    assert (ended.status, "is not a fingerprint. List the fingerprints: pgqueue causes" in ended.err) == (1, True)
+    assert pgqueue(*command, "--cause", "000000000000").status == 0
+    dry = pgqueue("requeue", "--dry-run", "--cause", "000000000000").out
+    assert "no message without a remedy has the fingerprint 000000000000" in dry
 
 
 def test_dismiss_asks_and_keeps_the_reason(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:

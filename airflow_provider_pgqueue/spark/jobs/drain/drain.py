@@ -59,27 +59,27 @@ def drain(
 
     The function gets a pyarrow.Table with id, message (JSON), reference, attempts, headers (JSON), topic, group_key and
     created_at. It returns nothing if all succeeded, or a table or a pandas.DataFrame with id, result (success,
-    rejected, failed or retry) and if wanted details, output and delay_seconds.
+    rejected, failed or retry) and optionally details, output and delay_seconds.
 
-    Delivery is at least once, and each message is archived once. When a task, an executor or the driver dies, what they
-    held is delivered again when its lease ends. The run ends when nothing is ready and it holds nothing; messages that
-    are delayed, or blocked in their group, stay and are counted as waiting. A run that is stopped lets its tasks finish
-    the batch in hand, at most for 15 seconds, and cancels them then.
+    Delivery is at least once, and each message is archived once. When a task, an executor or the driver dies, its
+    messages are delivered again when their lease ends. The run ends when no message is ready and it holds none;
+    messages that are delayed, or blocked in their group, stay in the queue and are counted as waiting. When a run is
+    stopped, its tasks have 15 seconds to finish the current batch before they are canceled.
 
     :param queue: The queue to drain.
     :param function: Gets a table of messages; it must be importable where the tasks run. See --py-files.
     :param parallelism: Consumers. Default: the cores that Spark has.
     :param batch_size: Messages per lease; never more than a task's share of what is ready.
-    :param lease_for: How long the messages of a killed task wait; renewed while the function works. Default: as the
-        policy of the queue says.
+    :param lease_for: How long the messages of a killed task wait; renewed while the function works. Default: the
+        policy of the queue.
     :param topic: Only messages whose topic matches this pattern.
-    :param max_messages: Archive at most so many, over all tries of the run.
-    :param give_up_after: End when the function fails alike on each of the first so many messages of a task, or on 95 %
-        of the last 50 times as many; what is not finished is given back without counting an attempt. 0 is never.
+    :param max_messages: Archive at most this many, over all tries of the run.
+    :param give_up_after: End when the function fails with the same error on this many messages at the start of a task,
+        or on 95 % of the last 50 times as many; the rest is given back without counting an attempt. 0 never gives up.
     :param transactional: For a function without effects of its own, which only returns outcomes: lock, handle and
-        archive each batch in one transaction, without leases. It is faster, and what a killed task had in hand is ready
+        archive each batch in one transaction, without leases. It is faster, and the batch of a killed task is ready
         at once. Not for queues with a max_leased.
-    :raises HandlerBroken: for a function that fails like that.
+    :raises HandlerBroken: for a function that keeps failing like that.
     :raises QueueNotFound: and QueuePaused.
     :raises InvalidArgument: for a function that is not there, or returns something unusable.
     """
@@ -158,9 +158,9 @@ class _Drain:
         return reported, _MOST_ROUNDS
 
     def _settled(self) -> tuple[Backlog, int | None]:
-        """Look what is left and how much of it is wanted, when this run holds nothing or has something to do.
+        """Wait until this run holds nothing or has something to do; return what is left and how many are wanted.
 
-        Killed tasks hold for a lease.
+        What a killed task held stays held until its lease ends.
         """
         share = self._share
         lease_for = share.lease_for or self._job.ask(verbs.lease_policy(share.queue)).lease_for
@@ -177,7 +177,7 @@ class _Drain:
         return left, wanted
 
     def _wanted(self, left: Backlog) -> int | None:
-        """Return how many more are to be leased: what the run holds may be archived yet, what it held is by now."""
+        """Return how many more messages to lease; those that the run still holds count as archived."""
         most = self._share.max_messages
         if most is None:
             return None
@@ -232,7 +232,7 @@ class _Drain:
         except (PgQueueError, psycopg.Error) as error:
             log.warning("the tasks could not be asked to stop: %s", type(error).__name__)
         if not future.done():
-            log.warning("cancelling the tasks: what they hold comes back when its lease ends")
+            log.warning("canceling the tasks: what they hold is delivered again when its lease ends")
             self._spark.interruptTag(self._tag)
 
     def _look(self) -> Backlog:
@@ -240,7 +240,7 @@ class _Drain:
             return backlog(conn, self._share.holder, self._share.queue, self._share.topic)
 
     def _say(self) -> None:
-        """Say how far it is; it counts every message, and may take 2 % of the time."""
+        """Log the progress. This counts every message, so it may take 2 % of the time at most."""
         began = time.monotonic()
         if began < self._look_at:
             return

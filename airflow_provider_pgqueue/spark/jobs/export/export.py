@@ -74,14 +74,14 @@ def export(
 ) -> Summary:
     """Write closed partitions of the archive as Parquet, verify them, drop them if wanted.
 
-    A partition is exported all or not at all: it counts from when its manifest is there. After a crash run it again;
-    what is exported and unchanged is skipped. Before a partition is dropped, its files are read back, and PostgreSQL
-    compares the md5 of what they have with that of its rows; if they differ, it is exported anew, once. A partition
-    that cannot be dropped now stands in `kept` of the summary with the reason; nothing of it is lost. One that somebody
-    else drops before it is exported is left out, unless it was asked for by name.
+    A partition is exported as a whole: the export is valid once its manifest exists. After a crash run it again; what
+    is exported and unchanged is skipped. Before a partition is dropped, its files are read back, and PostgreSQL
+    compares the md5 of their rows with that of its own; if they differ, the partition is exported again, once. A
+    partition that cannot be dropped is listed in `kept` of the summary with the reason; nothing of it is lost. One that
+    somebody else drops before it is exported is left out, unless it was asked for by name.
 
     :param target: Path or URI (file, s3, gs, hdfs) of a folder that driver and executors reach.
-    :param older_than: Only partitions whose time ended at least so long ago.
+    :param older_than: Only partitions whose time ended at least this long ago.
     :param partitions: Only these, whatever their age.
     :param drop: Drop each partition after its export was compared with it.
     :raises InvalidArgument: for a partition that does not exist or is not closed.
@@ -294,7 +294,7 @@ class Exporter:
             log.info("partition %s changed meanwhile: exporting it anew", partition.name)
         raise ExportDiffers(
             f"archive partition {partition.name!r} changed during {_TRIES} exports. "
-            "Look who changes or drops it, and export it again."
+            "Find out who changes or drops it, and export it again."
         )
 
     def _stage_chunks(self, partition: Partition) -> tuple[Manifest, dict[str, File]]:

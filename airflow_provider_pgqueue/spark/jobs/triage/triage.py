@@ -40,15 +40,15 @@ def triage(
     max_causes: int = 200,
     report: str | None = None,
 ) -> Summary:
-    """Find out what messages died of: a table of causes, and if wanted a page with plots.
+    """Find out what messages died of: a table of causes, and optionally a page with plots.
 
     The causes are in messages.triage_causes() afterwards, in place of those that an earlier try of the run recorded.
-    The summary has ids and counts, no text out of a message. It only reads the queue: dying at any point loses nothing.
+    The summary has ids and counts, no text out of a message. It only reads the queue: a crash loses nothing.
 
     :param queues: Only what died in these queues.
     :param since: Died at or after, such as 2026-01-31T08:00Z. Default: 7 days before the end.
     :param until: Died before. Default: now.
-    :param max_causes: Record at most so many, those with most deaths; 1 to 1000.
+    :param max_causes: Record at most this many, those with most deaths; 1 to 1000.
     :param report: Write a page with plots to this file.
     :raises QueueNotFound: for a name that no queue has.
     """
