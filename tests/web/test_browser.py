@@ -40,18 +40,21 @@ def tab() -> Iterator[chromium.Browser]:
         yield tab
 
 
-def judged(tab: chromium.Browser, dsn: str, paths: list[str]) -> dict[str, Any]:
+def judged(
+    tab: chromium.Browser, dsn: str, paths: list[str], *, width: int = 1200, dark: bool = False
+) -> dict[str, Any]:
     """Return what a script says that opens each page in a frame, as Airflow does, and looks around in it."""
     app = FastAPI()
-    app.add_api_route(
-        "/judge", lambda: HTMLResponse((HERE / "judge.html").read_text().replace("PATHS", json.dumps(paths)))
-    )
+    judge = (HERE / "judge.html").read_text().replace("PATHS", json.dumps(paths)).replace("WIDTH", str(width))
+    app.add_api_route("/judge", lambda: HTMLResponse(judge))
     app.add_api_route("/judge.js", lambda: FileResponse(HERE / "judge.js"))
     app.add_api_route("/axe.js", lambda: FileResponse(HERE / "vendor" / "axe.js"))
     app.mount("/pgqueue", make_app(lambda: connect_to(dsn), lambda: Person("ann", True), secret=b"a secret"))
     with served(app) as address:
+        tab.look(width=1240, height=900, dark=dark)
         tab.open(f"{address}/judge")
         told: dict[str, Any] = json.loads(tab.until("document.getElementById('judgement')?.textContent"))
+        tab.look(width=1240, height=900)
     return told
 
 
@@ -93,10 +96,11 @@ def test_what_strangers_wrote_is_text(tab: chromium.Browser, dsn: str, message: 
     assert HOSTILE[0] in found[f"/pgqueue{pages[2]}"]["text"]
 
 
-def test_everybody_can_use_the_page(tab: chromium.Browser, dsn: str, message: int) -> None:
+@pytest.mark.parametrize(("width", "dark"), [(1200, False), (1200, True), (390, False)], ids=["wide", "dark", "narrow"])
+def test_everybody_can_use_the_page(tab: chromium.Browser, dsn: str, message: int, width: int, dark: bool) -> None:
     pages = ["/", "/queues/orders", f"/messages/{message}", "/queues/orders/policy", "/queues/unknown"]
-    pages += ["/queues/orders/requeue", f"/messages/{message}/dismiss", "/queues/orders?done=requeue&n=1"]
-    found = judged(tab, dsn, [f"/pgqueue{page}" for page in pages])
+    pages += ["/queues/orders/requeue", f"/messages/{message}/dismiss", "/queues/orders?done=requeue&n=1", "/dags/pack"]
+    found = judged(tab, dsn, [f"/pgqueue{page}" for page in pages], width=width, dark=dark)
     assert {page: told["axe"] for page, told in found.items()} == {page: [] for page in found}
     assert min(told["checked"] for told in found.values()) > 10
     assert [told["unnamed"] for told in found.values() if told["unnamed"]] == [], "no caption, scope or text"
@@ -163,6 +167,39 @@ def test_moments_are_in_the_time_zone_of_airflow_or_else_of_the_browser(
             tab.value("localStorage.removeItem('timezone')")
     finally:
         tab.call("Emulation.setTimezoneOverride", timezoneId="")
+
+
+@pytest.mark.parametrize("width", [360, 560, 800, 900, 1240])
+def test_a_large_number_stays_in_its_tile(tab: chromium.Browser, dsn: str, message: int, width: int) -> None:
+    large = """(() => {
+      const all = [...document.querySelectorAll(".tile b")];
+      for (const one of all) { one.textContent = "~1,000,071"; one.className = "long"; }
+      return all.filter((one) => one.scrollWidth > one.clientWidth).length;
+    })()"""
+    with served(make_app(lambda: connect_to(dsn), lambda: Person("ann", True), secret=b"a secret")) as address:
+        tab.look(width=width, height=740)
+        for page in ("/", "/queues/orders"):
+            tab.open(f"{address}{page}")
+            assert tab.value(large) == 0
+        tab.look(width=1240, height=900)
+
+
+def test_a_screen_reader_gets_a_table_and_what_a_plot_shows(tab: chromium.Browser, dsn: str, message: int) -> None:
+    with served(make_app(lambda: connect_to(dsn), lambda: Person("ann", True), secret=b"a secret")) as address:
+        tab.open(f"{address}/?sort=-dead")
+        tab.call("Accessibility.enable")
+        nodes = tab.call("Accessibility.getFullAXTree")["nodes"]
+        tab.call("Accessibility.disable")
+    heard: dict[str, list[str]] = {}
+    for node in nodes:
+        if not node["ignored"]:
+            heard.setdefault(node["role"]["value"], []).append(node.get("name", {}).get("value", ""))
+    assert heard["table"] == ["2 queues, sorted by dead"]
+    assert heard["columnheader"] == ["Queue", "Depth", "Ready", "Leased", "Oldest", "Last hour", "Dead"]
+    assert [name.split()[0] for name in heard["rowheader"]] == ["orders", "default"]
+    assert heard["image"] == ["3 published and 1 finished in the last hour"]
+    assert len(heard["cell"]) == 12
+    assert {"main", "search", "status"} <= heard.keys()
 
 
 @pytest.fixture

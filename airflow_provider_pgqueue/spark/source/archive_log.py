@@ -34,7 +34,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     So a message that commits late is neither lost nor given twice; it only waits. A batch is read again after a crash
     with the same rows, but for what retention removed or somebody decided about dead messages meanwhile. Reads only:
-    nothing is leased, and no reader holds back another.
+    nothing is leased, and readers do not block each other.
     """
 
     def __init__(self, database: Database, options: Mapping[str, str], schema: StructType) -> None:

@@ -76,9 +76,9 @@ class Range(InputPartition):
 class RangeReader(DataSourceReader):
     """A batch read. Nothing is leased or changed; each action of a DataFrame reads anew.
 
-    Guarantees: a message that is there from the begin of the action to its end comes exactly once, however many ranges
-    there are and whatever is leased, archived or decided meanwhile. One that comes or goes meanwhile comes at most
-    once. A task that fails reads its range again.
+    Guarantees: a message that is there from the beginning of the action to its end comes exactly once, however many
+    ranges there are and whatever is leased, archived or decided meanwhile. One that comes or goes meanwhile comes at
+    most once. A task that fails reads its range again.
     """
 
     def __init__(self, database: Database, options: Mapping[str, Any], schema: StructType) -> None:

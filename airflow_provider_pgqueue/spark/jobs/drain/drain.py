@@ -232,7 +232,7 @@ class _Drain:
         except (PgQueueError, psycopg.Error) as error:
             log.warning("the tasks could not be asked to stop: %s", type(error).__name__)
         if not future.done():
-            log.warning("cancelling the tasks: what they hold comes back when its lease ends")
+            log.warning("canceling the tasks: what they hold is delivered again when its lease ends")
             self._spark.interruptTag(self._tag)
 
     def _look(self) -> Backlog:

@@ -129,15 +129,15 @@ class Share:
         return whole + (part < rest)
 
     def _has_twin(self, conn: psycopg.Connection[Any], part: int) -> bool:
-        """Say whether another attempt of this task still holds messages.
+        """Return whether another attempt of this task still holds messages.
 
-        Spark starts a second attempt of a slow task, and kills the slow one when either is done. Who has nothing to do
-        therefore waits for the other: to end, or to lose its leases, and then there is something to do.
+        Spark starts a second attempt of a slow task, and kills the slow one when either is done. So an attempt with
+        nothing to do waits until the other one ends, or loses its leases, which leaves it something to do.
         """
         return backlog(conn, f"{self.holder}{part}.", self.queue, self.topic).held > 0
 
     def _is_stopped(self, conn: psycopg.Connection[Any]) -> bool:
-        """Say whether the driver wants an end: then it holds an advisory lock under a key that was drawn for this."""
+        """Return whether the driver asks the tasks to stop: it then holds an advisory lock under a key of this run."""
         row = conn.execute("SELECT pg_try_advisory_xact_lock_shared(%s)", [self.stop_key]).fetchone()
         return row is not None and not row[0]
 

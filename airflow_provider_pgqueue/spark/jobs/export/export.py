@@ -294,7 +294,7 @@ class Exporter:
             log.info("partition %s changed meanwhile: exporting it anew", partition.name)
         raise ExportDiffers(
             f"archive partition {partition.name!r} changed during {_TRIES} exports. "
-            "Look who changes or drops it, and export it again."
+            "Find out who changes or drops it, and export it again."
         )
 
     def _stage_chunks(self, partition: Partition) -> tuple[Manifest, dict[str, File]]:
