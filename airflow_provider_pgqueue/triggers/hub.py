@@ -58,7 +58,8 @@ async def rings(conn_id: str, watch: Watch) -> AsyncGenerator[Doorbell]:
     """Yield a doorbell each time that there is work for the watch, until the generator is closed.
 
     Work that is there already rings, too. A lost connection is opened again, followed by a look. Raises errors that a
-    retry cannot cure, such as an unknown connection or a refused password.
+    retry cannot cure, such as an unknown connection, or a password that is refused from the beginning; one that is
+    refused later is being changed, and is tried with what Airflow then says that it is.
     """
     hub = _HUBS.setdefault(asyncio.get_running_loop(), {}).setdefault(conn_id, _Hub(conn_id))
     waiting = hub.join(watch)
@@ -139,6 +140,8 @@ class _Hub:
             name=f"Airflow connection {conn_id!r}",
         )
         self._known: dict[str, Any] | None = None
+        self._has_worked = False
+        self._refused = False
         self._asking: asyncio.Future[dict[str, Any]] | None = None
         self._pump: asyncio.Task[None] | None = None
         self._closing: asyncio.TimerHandle | None = None
@@ -187,19 +190,24 @@ class _Hub:
             del hubs[self._conn_id]
 
     async def _connect(self) -> psycopg.AsyncConnection[Any]:
-        known = self._known
         arguments = await self._arguments()
         try:
-            return await connect_async(**arguments)
+            conn = await connect_async(**arguments)
         except ConnectionFailed as error:
             if not _REFUSED.search(str(error)):
                 raise
-            if arguments is known:
-                # The connection may have changed since: the next try waits for what it is now.
+            if self._has_worked:
+                # A password is being changed: the next try waits for what the connection is now, and so does each
+                # after it, until the server and Airflow agree.
                 self._known = None
+                if not self._refused:
+                    log.warning("Airflow connection %r is refused, trying on: %s", self._conn_id, error)
+                self._refused = True
                 raise
             # libpq keeps the SQLSTATE of a refused connection to itself; with one the listener gives up.
             raise error from psycopg.errors.InvalidAuthorizationSpecification(str(error))
+        self._has_worked, self._refused = True, False
+        return conn
 
     async def _arguments(self) -> dict[str, Any]:
         """Return the arguments of the connection, or those of the last time if nobody says soon what they are now.

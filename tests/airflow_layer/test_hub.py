@@ -265,6 +265,37 @@ def test_a_connection_that_was_changed_meanwhile_is_asked_for_until_it_is_known(
         conn.execute("DROP ROLE IF EXISTS hub_before, hub_after")
 
 
+def test_who_waits_outlives_a_change_of_the_password_that_airflow_hears_of_later(
+    dsn: str,
+    airflow_connection: Callable[..., str],
+    queue: Callable[..., str],
+    conn: Connection,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The server trusts everybody here, so a role that is gone stands for a password that is refused."""
+    queue("orders", notify="off")
+    conn.execute("CREATE ROLE hub_old LOGIN IN ROLE messages_consumer")
+    conn_id = airflow_connection(dsn, login="hub_old")
+
+    async def change_it() -> Doorbell:
+        waiting = asyncio.create_task(first(conn_id, poll_interval=300))
+        await async_until(lambda: has_looked(conn))
+        run(conn, verbs.publish("orders", 1))
+        conn.execute("ALTER ROLE hub_old RENAME TO hub_new")
+        lose(conn)
+        # Refused with what was known, and again with what Airflow still says.
+        await async_until(lambda: waiting.done() or caplog.text.count("next try in") >= 3)
+        assert not waiting.done()
+        airflow_connection(dsn, login="hub_new")
+        return await waiting
+
+    try:
+        assert within(60, change_it())["ready"] == 1
+    finally:
+        conn.execute("DROP ROLE IF EXISTS hub_old, hub_new")
+    assert caplog.text.count("is refused, trying on") == 1
+
+
 def test_who_comes_while_the_others_wait_is_rung_for_what_is_there(
     conn_id: str, queue: Callable[..., str], conn: Connection
 ) -> None:
