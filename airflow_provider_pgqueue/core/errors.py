@@ -317,10 +317,13 @@ def translate(error: psycopg.Error) -> Exception:
     return error
 
 
-def why_again(error: Exception) -> str:
-    """Return in one line why something is tried again: that the connection was lost, or what the server refused."""
+def why_again(error: Exception, *, had_one: bool = True) -> str:
+    """Return in one line why something is tried again: that the connection was lost, or what the server refused.
+
+    Without `had_one` there was no connection yet.
+    """
     known = translate(error) if isinstance(error, psycopg.Error) else error
     driver = error if isinstance(error, psycopg.Error) else error.__cause__
     if isinstance(known, ConnectionFailed) and getattr(driver, "sqlstate", None) in _TRANSIENT:
         return str(known).rstrip(".")
-    return f"lost the connection ({type(error).__name__})"
+    return f"{'lost the connection' if had_one else 'cannot connect yet'} ({type(error).__name__})"

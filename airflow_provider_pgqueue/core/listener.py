@@ -90,10 +90,11 @@ class Listener:
         Raises only errors that a retry cannot cure: refused credentials, a missing database or privilege, an error of
         the schema.
         """
-        failures = 0
+        failures, had_one = 0, False
         while True:
             try:
                 async with await self._connect() as conn:
+                    had_one = True
                     # In this order: what is committed between a look and a later LISTEN would ring nobody.
                     hears = await self._listen(conn)
                     while True:
@@ -108,7 +109,7 @@ class Listener:
                     raise (translate(error) if isinstance(error, psycopg.Error) else error) from error
                 failures += 1
                 pause = pause_after(failures)
-                log.warning("%s: %s; next try in %.1f s", self._name, why_again(error), pause)
+                log.warning("%s: %s; next try in %.1f s", self._name, why_again(error, had_one=had_one), pause)
                 await asyncio.sleep(pause)
 
     async def _listen(self, conn: AsyncConnection) -> bool:

@@ -356,9 +356,13 @@ def test_a_database_without_the_schema_is_an_error(empty_dsn: str, airflow_conne
         within(20, first(airflow_connection(empty_dsn)))
 
 
-def test_a_server_that_is_down_is_waited_for(dsn: str, airflow_connection: Callable[..., str]) -> None:
+def test_a_server_that_is_down_is_waited_for(
+    dsn: str, airflow_connection: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(TimeoutError):
         within(2, first(airflow_connection(dsn, port=1)))
+    assert "cannot connect yet (ConnectionFailed); next try in" in caplog.text
+    assert "lost the connection" not in caplog.text
 
 
 def test_of_two_hosts_in_one_connection_the_second_is_found_while_the_first_is_silent(
