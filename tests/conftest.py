@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -23,6 +24,10 @@ from tools.postgres import Cluster, fleeting_clusters, fleeting_place
 # Before anything imports Airflow, which writes its configuration and logs there. Workers of xdist must not share it.
 os.environ["AIRFLOW_HOME"] = str(STATE / "tests" / f"airflow-home-{os.environ.get('PYTEST_XDIST_WORKER', 'alone')}")
 os.environ["AIRFLOW__CORE__LOAD_EXAMPLES"] = "False"
+
+# A shell ignores Ctrl-C for what it starts in the background, and so would each program that a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # For every Spark that a test starts.
 os.environ["SPARK_SUBMIT_OPTS"] = java.options()

@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
 from tools import ROOT
 
@@ -147,6 +148,46 @@ def test_what_the_examples_of_queues_say_of_their_results_is_true(conn: Connecti
     (dropped,) = (rows for statement, rows in found.items() if "drop_queue(" in statement)
     assert dropped == [(0,)]
     assert not any("drop_queue('orders'" in statement or "purge_queue('orders'" in statement for statement in found)
+
+
+def test_the_program_of_the_python_reference_packs_its_orders(
+    conn: Connection, dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, variable in {"host": "PGHOST", "port": "PGPORT", "user": "PGUSER", "dbname": "PGDATABASE"}.items():
+        monkeypatch.setenv(variable, str(conninfo_to_dict(dsn)[name]))
+    (code,) = of_page("docs/reference/python.md", "py", "program")
+    exec(compile(code, "program.py", "exec"), {"__name__": "__main__"})
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == ["packing order 7", "{'success': 1, 'rejected': 1}", "packing order 8"]
+    assert conn.execute("SELECT count(*) FROM messages.message_archive").fetchone() == (3,)
+
+
+_ROW = re.compile(r"^\| `(\w+)` \|.*", re.M)
+_BOUND = re.compile(r"check_(?:duration|number)\('(\w+)', (?:\w+\.)?\w+, '?([^',]+)'?, '?([^',)]+)'?\)")
+
+
+@pytest.mark.parametrize(
+    ("heading", "function", "files"),
+    [
+        ("Policy", "create_queue", ["queues/check_policy"]),
+        ("Publish", "publish", ["publish/check_publish", "publish/publish_deduplicated"]),
+        ("Lease", "lease", ["lease/check_lease"]),
+    ],
+)
+def test_the_tables_of_queues_have_each_argument_with_its_limits(
+    conn: Connection, heading: str, function: str, files: list[str]
+) -> None:
+    page = (ROOT / "docs" / "reference" / "queues.md").read_text()
+    (section,) = re.findall(rf"^## {heading}\n(.*?)^## ", page, re.M | re.S)
+    rows = {found[1]: found[0].replace(",", "") for found in _ROW.finditer(section)}
+    found = conn.execute("SELECT proargnames[:pronargs] FROM pg_proc WHERE proname = %s", [function]).fetchone()
+    assert found is not None
+    assert set(rows) == set(found[0]) - {"queue_name", "message"}
+    text = "".join((ROOT / "sql" / "functions" / f"{file}.sql").read_text() for file in files)
+    bounds = {name: (low, high) for name, low, high in _BOUND.findall(text)}
+    assert bounds
+    for name, (low, high) in bounds.items():
+        assert f"| {low} to {high.removesuffix('::bigint')} |" in rows[name], rows[name]
 
 
 def test_the_example_of_the_readme_wakes_and_packs_the_order(

@@ -187,6 +187,7 @@ def test_s0_pg_cron_archives_notifies_and_publishes_scheduled_messages(cron_dsn:
         done = (
             "SELECT FROM messages.message WHERE message = '\"scheduled\"'"
             " AND EXISTS (SELECT FROM messages.message_archive WHERE result = 'lock_expired')"
+            " AND EXISTS (SELECT FROM messages.upkeep_run)"  # the sweep comes before, in transactions of its own
         )
         until(lambda: conn.execute(done).rowcount, timeout=120, what="a minute of pg_cron")
         assert conn.execute("SELECT done_by FROM messages.upkeep_run").fetchone() == ("pg_cron",)

@@ -135,9 +135,9 @@ def repair(
 
 
 def _text(wanted: Repair, summary: dict[str, Any]) -> str:
-    """Return the counts as a sentence: `treated 3 dead messages: 2 requeued, 1 left (run …).`"""
+    """Return the counts as a sentence: `went through 3 dead messages: 2 requeued, 1 left (run …).`"""
     outcomes = {name: number for name, number in summary.items() if type(number) is int and number}
-    verb = "would treat" if wanted.dry_run else "treated"
+    verb = "would go through" if wanted.dry_run else "went through"
     counts = ", ".join(f"{number:,} {name}" for name, number in outcomes.items())
     text = f"{verb} {quantity(sum(outcomes.values()), 'dead message')}{': ' if counts else ''}{counts}"
     stopped = f"; stopped: {summary['stopped']}" if summary["stopped"] else ""

@@ -33,6 +33,7 @@ _GIVES_WAY: Final = (
     *("dead_rate", "depths", "paused", "delayed", "out", "in"),
     *("out_rate", "in_rate", "leased", "oldest_age", "ready"),
 )
+_KEYS: Final = "   keys: s r ↑ ↓ space q"
 _HISTORY = timedelta(minutes=30)
 _POINTS: Final = (30, 15, 10)  # of a sparkline, on a wide screen and on narrower ones
 
@@ -124,7 +125,7 @@ def _on_the_screen(lasting: Lasting, view: _View, interval: timedelta, looks: in
                     continue
                 lasting.failures = 0
                 looks = None if looks is None else looks - 1
-            live.update(_picture(rows, view, room, screen), refresh=True)
+            live.update(_picture(rows, view, room, screen, keys=_KEYS), refresh=True)
             for key in keys.pressed(interval.total_seconds()):
                 view.press(key, room)
 
@@ -164,20 +165,17 @@ def _place(row: Row, sort: str) -> Any:
     return age if sort == "oldest_age" else row[sort]
 
 
-def _picture(rows: Sequence[Row], view: _View, room: int, screen: Any) -> Any:
+def _picture(rows: Sequence[Row], view: _View, room: int, screen: Any, *, keys: str = "") -> Any:
     from rich.console import Group
     from rich.text import Text
 
     head = Text(
-        f"order: {view.sort}{' (reverse)' if view.backwards else ''}{'   stopped' if view.frozen else ''}"
-        "   keys: s r ↑ ↓ space q",
+        f"order: {view.sort}{' (reverse)' if view.backwards else ''}{'   stopped' if view.frozen else ''}{keys}",
         style="dim",
         no_wrap=True,
         overflow="ellipsis",
     )
-    if not rows:
-        return Group(head, Text("no queues"))
-    return Group(head, _fitting(rows[:room], screen))
+    return Group(head, _fitting(rows[:room], screen) if rows else "no queues")
 
 
 def _fitting(rows: Sequence[Row], screen: Any) -> Any:

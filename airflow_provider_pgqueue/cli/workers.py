@@ -34,5 +34,5 @@ def workers(settings: Settings, queue: str | None, window: timedelta) -> None:
     """
     with connected(settings) as conn:
         found = run(conn, verbs.workers(queue, period=window))
-    rows = [{**row, "finished_rate": row["per_second"]} for row in found]
+    rows = [{"finished_rate" if name == "per_second" else name: value for name, value in row.items()} for row in found]
     show_rows(settings, "workers", rows, _SHOWN)

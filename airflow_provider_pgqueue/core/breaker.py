@@ -97,8 +97,8 @@ class Breaker:
             raise HandlerBroken(
                 f"the handler of queue {self._queue_name!r} failed with {_name(failure)} on {failed:,} of the "
                 f"{'first' if self._begins else 'last'} {seen:,} messages",
-                "Mend it and start again: what it had not finished was given back without counting an attempt. "
-                "give_up_after says after how many it stops, and 0 is never.",
+                "Fix it and start again: what it had not finished was given back without counting an attempt. "
+                "give_up_after says after how many it stops; 0 never stops.",
             )
 
     def note_fine(self, ids: Sequence[int]) -> None:

@@ -242,7 +242,7 @@ _OF_A_POOLER: Final = ("42P05", "26000")
 INSTALL: Final = "Run pgqueue install, the setup DAG, or psql -f sql/install.sql."
 UPGRADE: Final = "Upgrade airflow-provider-pgqueue."
 _REFUSED_PARAMETER: Final = (
-    "Leave it out of the connection and set it with ALTER ROLE: PgBouncer would drop without a word what "
+    "Leave it out of the connection and set it with ALTER ROLE: PgBouncer would silently drop what "
     "ignore_startup_parameters names."
 )
 READ_ONLY: Final = "the server is read-only: a standby, or default_transaction_read_only is on"

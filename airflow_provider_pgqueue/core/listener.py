@@ -43,8 +43,8 @@ class Listener:
     """Calls `look` each time there may be work, on one connection for any number of waiting consumers.
 
     A look that takes longer than `deadline` counts as a dead connection, so each look is a heartbeat too. A lost
-    connection is opened again, after growing random pauses, and followed by a look. Behind a transaction pooler LISTEN
-    hears nothing: that is detected and logged once, and the listener polls.
+    connection is opened again, after growing random pauses, and followed by a look. Behind a transaction pooler no
+    notification arrives: that is detected and logged once, and the listener polls.
 
     :param connect: opens an autocommit connection, or gives up by itself: only it knows how many hosts it has to try.
     :param look: queries the database; returns how soon something will become ready, None if that is unknown.
@@ -120,7 +120,7 @@ class Listener:
                 if not self._warned_of_pooler:
                     self._warned_of_pooler = True
                     log.warning(
-                        "a connection pooler stands in between, where LISTEN hears nothing: polling every %.0f s. "
+                        "a connection pooler is in between, so no notifications arrive: polling every %.0f s. "
                         "To be woken, give a direct connection (listen_conn_id in Airflow, else another DSN).",
                         self._poll_interval,
                     )

@@ -494,8 +494,11 @@ def test_schedules_are_listed(pgqueue: Pgqueue, conn: Connection) -> None:
     assert "nightly" in pgqueue("schedules").out
 
 
-def test_upkeep_prints_its_counts(pgqueue: Pgqueue) -> None:
-    assert {"freed", "archived", "rung"} <= set(pgqueue("upkeep", "--json").json)
+def test_upkeep_prints_its_counts_and_its_help_explains_each(pgqueue: Pgqueue) -> None:
+    counts = pgqueue("upkeep", "--json").json
+    assert {"freed", "archived", "rung"} <= set(counts)
+    explained = pgqueue("upkeep", "--help").out
+    assert [name for name in counts if name not in explained] == []
     assert pgqueue("upkeep").out.startswith("did the upkeep: ")
 
 

@@ -317,3 +317,15 @@ def test_json_has_moments_and_durations_that_programs_read(pgqueue: Pgqueue, ord
     (row,) = [row for row in pgqueue("workers", "--json").json["workers"] if row["worker"] == "packer"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\S+\+00:00", row["leased_since"])
     assert timedelta(seconds=pgqueue("stats", "orders", "--json").json["queues"][0]["oldest_age"]) < timedelta(hours=1)
+
+
+@pytest.mark.parametrize("command", [["queues"], ["workers"], ["stats"], ["top", "--once"], ["peek", "orders"]])
+def test_json_tells_each_thing_once_and_nothing_internal(pgqueue: Pgqueue, orders: str, command: list[str]) -> None:
+    (rows,) = pgqueue(*command, "--json").json.values()
+    names = set(rows[0])
+    assert not {name for name in names if name.startswith("depth_") and name != "depth_margin"}
+    assert not names & {"shared_low_water", "shared_sweep_due", "per_second", "lock_token"}
+
+
+def test_keys_are_named_only_where_they_can_be_pressed(pgqueue: Pgqueue, orders: str) -> None:
+    assert "keys:" not in pgqueue("top", "--once").out

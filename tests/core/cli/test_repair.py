@@ -73,7 +73,7 @@ def test_a_function_of_the_current_directory_repairs(
     dry = pgqueue(*arguments, "--dry-run", "--run-id", "night 1")
     assert (dry.status, dry.out) == (
         0,
-        "would treat 6 dead messages: 3 requeued, 1 dismissed, 1 left, 1 invalid (run night 1).\n",
+        "would go through 6 dead messages: 3 requeued, 1 dismissed, 1 left, 1 invalid (run night 1).\n",
     )
     assert len(run(conn, verbs.dead_ids("orders"))) == 6
     done = pgqueue(*arguments, "--run-id", "night 1", "--json")
@@ -85,7 +85,7 @@ def test_a_function_of_the_current_directory_repairs(
     named = conn.execute("SELECT DISTINCT remedied_by FROM messages.message_archive WHERE remedy IS NOT NULL")
     assert named.fetchall() == [("repair night 1",)]
     assert pgqueue("repair", "orders", "--function", "repairs:choose", "--result", "rejected").out.startswith(
-        "treated 0 dead messages (run "
+        "went through 0 dead messages (run "
     )
 
 
@@ -96,7 +96,7 @@ def test_a_canary_that_stops_the_run_is_exit_status_1(pgqueue: Pgqueue, dead: Ca
     ended = pgqueue("repair", "orders", "--function", "repairs:keep", *wait, "--run-id", "x")
     assert (ended.status, ended.out) == (
         1,
-        "treated 1 dead message: 1 requeued; stopped: the canary was not finished in time (run x).\n",
+        "went through 1 dead message: 1 requeued; stopped: the canary was not finished in time (run x).\n",
     )
 
 
