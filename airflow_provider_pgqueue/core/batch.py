@@ -89,12 +89,11 @@ class Batch:
                 self._settle()
                 if isinstance(error, InvalidOutcome | HandlerBroken) or not isinstance(error, Exception):
                     # The loop ends for a reason that is not in these messages.
-                    lease.release(lease.held, count_attempt=False)
+                    lease.release_unstarted()
                 raise
-            if following is None and (unstarted := lease.held):
+            if following is None and (unstarted := lease.release_unstarted()):
                 # Nobody began them, so it was no attempt.
-                self._counts["released"] += len(unstarted)
-                lease.release(unstarted, count_attempt=False)
+                self._counts["released"] += unstarted
         return following
 
     def _handle_all(self, stop: Callable[[], bool]) -> None:

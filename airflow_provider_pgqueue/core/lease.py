@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from datetime import timedelta
 from types import TracebackType
@@ -122,11 +122,12 @@ class Lease(Sequence[Message]):
     ) -> None:
         self._own_renewal.close()
         if kind is None:
-            self.archive(self.held)
+            self._end(lambda token, ids: verbs.archive(token, ids, handled_by=self._handled_by))
             return
         try:
             text = f"{kind.__name__}: {text_of(error)}"[:4000] if error else kind.__name__
-            self.release(self.held, details=text, failure=describe(error) if error else None)
+            failure = describe(error) if error else None
+            self._end(lambda token, ids: verbs.release(token, ids, details=text, failure=failure))
         except PgQueueError as failed:
             # The error of the caller matters more, and a broken connection is the usual reason for both.
             log.warning(
@@ -204,6 +205,10 @@ class Lease(Sequence[Message]):
                 back_off=back_off,
             )
             self._call(statement, ids)
+
+    def release_unstarted(self) -> int:
+        """Give back all that is still held, without counting an attempt, and return how many messages that were."""
+        return self._end(lambda token, ids: verbs.release(token, ids, count_attempt=False))
 
     def give_back(self, conn: psycopg.Connection[Any]) -> None:
         """Settle the handled messages, and release those that were not begun, without counting an attempt.
@@ -306,6 +311,13 @@ class Lease(Sequence[Message]):
                 log.warning("the %s of message %s cannot be kept: it is archived as failed", kind, id_)
             self.unkept.add(id_)
             self._settle({id_: Failed(f"its {kind} cannot be kept: {error}")}, lost)
+
+    def _end(self, statement: Callable[[UUID, Collection[int]], Statement[Any]]) -> int:
+        """Make a call for all that is held when it is made: another thread may have given some back until then."""
+        with self._calling:
+            if ids := sorted(self._held):
+                self._run(statement(self._require_token(), ids), ids)
+            return len(ids)
 
     def _call(self, statement: Statement[Any], settled: Collection[int]) -> None:
         # A renewal that ran at the same time would find the messages that are settled here gone, and call them lost.

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import InvalidArgument, LeaseLost, Rejected, verbs
+from airflow_provider_pgqueue.core import Consumer, InvalidArgument, Lease, LeaseLost, Rejected, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, task_of
 from airflow_provider_pgqueue.operators import consume
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
@@ -199,3 +199,37 @@ def test_a_task_with_nothing_to_do_and_one_that_rejects_do_not_fail(conn_id: str
 def test_a_limit_that_is_none_is_refused_when_the_dag_is_parsed(limit: Any) -> None:
     with pytest.raises(InvalidArgument, match="fail_on_failed"):
         task(apply_function=print, fail_on_failed=limit)
+
+
+class Beaten:
+    """A lock that somebody else gets first: at the n-th time, an act comes before whoever asks for it."""
+
+    def __init__(self, lock: Any, place: int, act: Callable[[], None]) -> None:
+        self._lock, self._left, self._act = lock, place, act
+
+    def __enter__(self) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self._act()
+        self._lock.__enter__()
+
+    def __exit__(self, *args: Any) -> None:
+        self._lock.__exit__(*args)
+
+
+@pytest.mark.parametrize("place", [1, 2])  # before what was handled is settled, before the others are given back
+def test_what_two_threads_give_back_at_once_is_lost_to_neither(
+    conn_id: str, queue: Queue, conn: Connection, place: int
+) -> None:
+    PgQueueHook(conn_id).publish_batch(queue("orders"), list(range(5)))
+    handled: list[int] = []
+    with PgQueueHook(conn_id).connect() as own:
+
+        def hold(lease: Lease) -> None:
+            lease._calling = Beaten(lease._calling, place, lambda: lease.give_back(conn))  # type: ignore[assignment]
+
+        consumer = Consumer(queue_name="orders", handle=lambda message: handled.append(message.body), batch_size=5)
+        consumer.drain(own, stop=lambda: bool(handled), on_lease=hold)
+    assert results(conn) == {0: "success"}
+    assert attempts(conn) == {1: 0, 2: 0, 3: 0, 4: 0}
+    assert leased(conn) == []
