@@ -1,4 +1,4 @@
-"""A worker is killed, or the database restarted, while dispatches are at each of their stages: on real processes."""
+"""What runs Airflow is killed, or the database restarted, while dispatches are at each stage: on real processes."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def holders(conn: Connection, queues: list[str]) -> list[int]:
     return [int(found[1]) for (name,) in rows if (found := re.search(r"@(\d+)@", name))]
 
 
-@pytest.mark.parametrize("disaster", ["worker", "database"])
+@pytest.mark.parametrize("disaster", ["worker", "scheduler, triggerer, api-server", "database"])
 def test_no_stage_of_a_dispatch_loses_or_repeats_a_message(
     stack: Stack, queue_conn: Connection, cluster: Cluster, tmp_path: Path, disaster: str
 ) -> None:
-    queues = [f"e2e_{disaster}_{stage}" for stage in STAGES]
+    queues = [f"e2e_{disaster.partition(',')[0]}_{stage}" for stage in STAGES]
     flag = tmp_path / "wait"
     flag.touch()
     bodies = [{}, {}, {"wait_while": str(flag)}]
@@ -81,6 +81,9 @@ def test_no_stage_of_a_dispatch_loses_or_repeats_a_message(
         if disaster == "worker":
             for process in [*holders(queue_conn, queues[:2]), int(flag.read_text())]:
                 os.kill(process, signal.SIGKILL)
+        elif disaster != "database":
+            for component in disaster.split(", "):
+                stack.kill(component, signal.SIGKILL)
         else:
             cluster.stop()
             cluster.start()
