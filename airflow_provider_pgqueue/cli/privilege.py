@@ -30,10 +30,11 @@ def with_role(conn: psycopg.Connection[Any], error: Exception) -> Exception:
 def grant(conn: psycopg.Connection[Any], kind: str, name: str) -> str | None:
     """Return the statement; with other roles that would do as well, but for an admin, who may do everything."""
     try:
-        groups = [one for (one,) in conn.execute(query("command/groups_that_may"), {"kind": kind, "name": name})]
+        found = conn.execute(query("command/groups_that_may"), {"kind": kind, "name": name}).fetchall()
     except psycopg.Error:
         return None
-    if not groups:
+    if not found:
         return None
-    others = [one for one in groups[1:] if one != "messages_admin"]
-    return f"{_GRANT}{groups[0]} TO {conn.info.user}" + (f", or {', '.join(others)}" if others else "")
+    (group, login), *further = found
+    others = [one for one, _ in further if one != "messages_admin"]
+    return f"{_GRANT}{group} TO {login}" + (f", or {', '.join(others)}" if others else "")

@@ -1,6 +1,6 @@
 -- The group roles that may call a function of the schema, read a table of it, or use it at all, those with the fewest
 -- privileges first; without the ones whose privileges this login has.
-SELECT r.rolname
+SELECT r.rolname, quote_ident(session_user)
   FROM unnest(ARRAY['publisher', 'consumer', 'observer', 'upkeep', 'reader', 'pipeline', 'admin']) WITH ORDINALITY AS g (name, place)
   JOIN pg_catalog.pg_roles r ON r.rolname = 'messages_' || g.name
  WHERE NOT pg_has_role(r.oid, 'USAGE')

@@ -119,3 +119,13 @@ def test_doctor_names_what_a_half_granted_login_lacks(packer: As, conn: Connecti
     assert privileges["severity"] == "warning"
     assert privileges["finding"] == "role packer may execute lease, but not archive, extend, release"
     assert privileges["cure"] == "GRANT messages_consumer TO packer"
+
+
+def test_a_login_whose_name_needs_quotes_gets_them(conn: Connection, dsn: str, pgqueue: Pgqueue) -> None:
+    conn.execute('CREATE ROLE "Night-Shift" LOGIN')
+    try:
+        ended = pgqueue("stats", "--dsn", dsn.replace("postgres@", "Night-Shift@"))
+    finally:
+        conn.execute('DROP ROLE "Night-Shift"')
+    assert ended.status == 1
+    assert re.search(r'GRANT messages_\w+ TO "Night-Shift"', ended.err)
