@@ -84,12 +84,16 @@ class Stack:
         return inherited | self._settings() | self._secrets() | self.environment
 
     def start(self, timeout: float = 120.0) -> None:
-        """Start what does not run yet, migrating the metadata if needed, and wait until all is healthy."""
+        """Start what does not run yet, migrating the metadata if needed, and wait until all is healthy.
+
+        What ends meanwhile is started again, as whatever watches over a service does it: a component that lost its
+        database ends some seconds later.
+        """
         began_at = datetime.now(UTC)
         running = self.prepare()
-        for component in COMMANDS:
-            self.start_component(component)
-        self.client.wait_healthy(timeout, since=began_at if len(running) < len(COMMANDS) else None)
+        self.client.wait_healthy(
+            timeout, since=began_at if len(running) < len(COMMANDS) else None, before=self.start_components
+        )
 
     def prepare(self) -> list[str]:
         """Migrate the metadata if needed, so that components can be started, and return those that run."""
@@ -116,24 +120,24 @@ class Stack:
         return processes.with_environment("AIRFLOW_HOME", str(self.home))
 
     def running(self) -> list[str]:
-        """Return the components that run."""
-        return [component for component in COMMANDS if self.component_processes(component)]
+        """Return the components that run: a child that outlived its component is none."""
+        return [component for component in COMMANDS if self._pids(component)[1] in self.component_processes(component)]
 
     def component_processes(self, component: str) -> set[int]:
-        """Return the living processes of one component."""
-        with suppress(FileNotFoundError):
-            session = int(self._pid_file(component).read_text())
-            return processes.in_session(session) & self.processes()
-        return set()
+        """Return the living processes of one component, also children that outlived it."""
+        return processes.in_session(self._pids(component)[0]) & self.processes()
 
     def start_component(self, component: str) -> None:
-        """Start one component unless it runs; does not wait until it is healthy."""
-        if self.component_processes(component):
+        """Start one component unless it runs, without what is left of the one before; does not wait for its health."""
+        left = self.component_processes(component)
+        if self._pids(component)[1] in left:
             return
+        processes.end(lambda: self.component_processes(component), patience=0)
         with (self.logs / f"{component}.log").open("ab") as log:
             # A shell in between: the component is nobody's child, so that no zombie of it is left to us.
+            command = [_program(), component, *COMMANDS[component]]
             shell = subprocess.Popen(
-                ["sh", "-c", '"$@" &', "sh", _program(), component, *COMMANDS[component]],
+                ["sh", "-c", '"$@" & echo $$ $! >"$0"', str(self._pid_file(component)), *command],
                 env=self.env() | dict(self.environment_of.get(component, {})),
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
@@ -142,7 +146,11 @@ class Stack:
                 start_new_session=True,
             )
             shell.wait()
-        self._pid_file(component).write_text(str(shell.pid))
+
+    def start_components(self) -> None:
+        """Start those that do not run; does not wait until they are healthy."""
+        for component in COMMANDS:
+            self.start_component(component)
 
     def kill(self, component: str, signal_number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal, by default KILL, to all processes of one component."""
@@ -219,6 +227,13 @@ class Stack:
 
     def _pid_file(self, component: str) -> Path:
         return self.directory / f"{component}.pid"
+
+    def _pids(self, component: str) -> tuple[int, int]:
+        """Return the session of a component and its first process; zeros for one that was never started."""
+        with suppress(FileNotFoundError, ValueError):
+            session, first = self._pid_file(component).read_text().split()
+            return int(session), int(first)
+        return 0, 0
 
 
 def demo_stack(cluster: Cluster, *, environment: Mapping[str, str] | None = None) -> Stack:

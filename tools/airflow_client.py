@@ -66,13 +66,21 @@ class AirflowClient:
             return {}
         return answer
 
-    def wait_healthy(self, timeout: float = 120.0, *, since: datetime | None = None) -> None:
+    def wait_healthy(
+        self, timeout: float = 120.0, *, since: datetime | None = None, before: Callable[[], None] = lambda: None
+    ) -> None:
         """Wait until all components are healthy; with `since`, by a heartbeat after that moment.
 
-        Airflow calls a component healthy for 30 s after its last heartbeat, so also one that was just killed.
+        Airflow calls a component healthy for 30 s after its last heartbeat, so also one that was just killed. `before`
+        is called before each look.
         """
+
+        def look() -> Any:
+            before()
+            return self.health()
+
         _wait(
-            self.health,
+            look,
             lambda health: all(_healthy(health, name, since) for name in COMPONENTS),
             timeout,
             "health",

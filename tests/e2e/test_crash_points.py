@@ -16,7 +16,6 @@ import pytest
 from airflow_provider_pgqueue.core import run, verbs
 from tests.e2e.test_dispatch import account, create, dispatches
 from tests.waiting import until
-from tools import processes
 from tools.airflow import Stack
 from tools.postgres import Cluster
 
@@ -87,8 +86,6 @@ def test_no_stage_of_a_dispatch_loses_or_repeats_a_message(
         else:
             cluster.stop()
             cluster.start()
-            # Its supervisor may end without its child, when it finds no database: then it neither works nor ends.
-            processes.end(lambda: stack.component_processes("triggerer"), patience=0)
     flag.unlink()
     stack.start(timeout=240)
     with psycopg.connect(queue_dsn, autocommit=True) as conn:
@@ -109,10 +106,11 @@ def hand_over(stack: Stack, conn: Connection, queue: str) -> None:
 
 
 def finished(stack: Stack, conn: Connection, queues: list[str]) -> Callable[[], bool]:
-    """Return a look whether all is archived, which dispatches again what a run gave back."""
+    """Return a look whether all is archived, which starts what ended, and dispatches again what a run gave back."""
     asked: set[tuple[str, int]] = set()
 
     def look() -> bool:
+        stack.start_components()
         for queue in queues:
             tried = dispatches(conn, queue)
             if tried[-1][1] in ("failed", "lost") and (queue, len(tried)) not in asked:
