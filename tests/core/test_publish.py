@@ -58,6 +58,12 @@ def test_a_moment_makes_a_message_wait_and_one_in_the_past_does_not(conn: Connec
     assert lease(conn) == ["now"]
 
 
+def test_one_after_the_other_takes_numbers_without_a_gap(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    ids = conn.execute("SELECT messages.publish('orders', '1') FROM generate_series(1, 1000)").fetchall()
+    assert [id_ for (id_,) in ids] == list(range(1, 1001))
+
+
 def test_a_batch_keeps_its_order_under_one_moment(conn: Connection, queue: Queue) -> None:
     moment = datetime.now(UTC) + HOUR
     run(conn, verbs.publish_batch(queue("orders"), range(100), visible_at=moment))

@@ -62,8 +62,8 @@ BEGIN
                publish.headers, publish.reference, publish.topic
           FROM messages.queue q
           JOIN messages.queue_priority p ON p.queue_name = q.queue_name AND p.priority = publish.priority
-         CROSS JOIN LATERAL (SELECT nextval('messages.message_id_seq') AS id) new
-         WHERE q.queue_name = publish.queue_name COLLATE "default" AND q.max_depth IS NULL AND random() > 0.01
+         CROSS JOIN LATERAL (SELECT nextval('messages.message_id_seq') AS id WHERE random() > 0.01) new
+         WHERE q.queue_name = publish.queue_name COLLATE "default" AND q.max_depth IS NULL
            AND pg_column_size(publish.message) <= q.max_body_bytes AND pg_column_compression(publish.message) IS NULL
            AND coalesce(pg_sequence_last_value('messages.rings_paused_until') < extract(epoch FROM moment) * 1000000, true)
            AND CASE WHEN q.notify = 'always'
