@@ -177,6 +177,24 @@ def test_marks_ahead_of_a_clock_that_went_back_hide_nothing(connect: Connect, qu
     assert len(run(conn, verbs.lease("orders", max_messages=10))) == 2
 
 
+@pytest.mark.parametrize(
+    "leased", ["SELECT FROM messages.lease('orders', 10)", "SELECT FROM messages.consume('orders', 10)"]
+)
+def test_a_long_pause_between_two_sweeps_is_kept_unless_the_clock_went_back(
+    connect: Connect, queue: Queue, leased: str
+) -> None:
+    conn = connect()
+    queue("orders")
+    waiting(conn, 3)
+    assert len(run(conn, verbs.lease("orders", max_messages=3))) == 3
+    end_all(conn)
+    conn.execute(MARKS.format("CASE mark WHEN sweep_due THEN '20 s' ELSE '0' END::interval"))
+    assert conn.execute(leased).rowcount == 0
+    assert [row[0] for row in conn.execute("SELECT ready FROM messages.ready_queues()")] == []
+    conn.execute(MARKS.format("interval '20 s'"))
+    assert conn.execute(leased).rowcount == 3
+
+
 def test_of_all_who_see_that_a_sweep_is_due_one_sweeps(connect: Connect, queue: Queue) -> None:
     conn = connect()
     queue("orders")
@@ -307,20 +325,27 @@ def test_the_mark_of_a_walk_in_vain_hides_nothing(connect: Connect, queue: Queue
     assert [message.id for message in run(conn, verbs.lease("orders"))] == [third.id]
 
 
-@pytest.mark.parametrize(("took", "pause"), [(0.1, 0.8), (0.4, 0.5), (0.8, 0.4), (2, 1)])
-def test_the_next_sweep_is_due_a_second_after_the_last_one_began(
-    connect: Connect, queue: Queue, took: float, pause: float
+@pytest.mark.parametrize(
+    ("took", "seen", "pause"),
+    [
+        *((0.1, 1_000_000, 0.8), (0.4, 1_000_000, 0.5), (0.8, 1_000_000, 0.4), (2, 1_000_000, 1), (0.4, None, 0.5)),
+        # Over dead versions, which a held snapshot keeps.
+        *((0.1, 100, 1), (2, 100, 20), (20, 100, 30)),
+    ],
+)
+def test_the_next_sweep_is_due_a_second_after_the_last_one_began_unless_it_saw_few_for_its_time(
+    connect: Connect, queue: Queue, took: float, seen: int | None, pause: float
 ) -> None:
     conn = connect()
     queue("orders")
     ((due,),) = conn.execute(
         """WITH stored AS MATERIALIZED (
-               SELECT sweep_due, messages.store_sweep_due(sweep_due, clock_timestamp() - %s * interval '1 s', NULL)
+               SELECT sweep_due, messages.store_sweep_due(sweep_due, clock_timestamp() - %s * interval '1 s', NULL, %s)
                  FROM messages.queue_priority WHERE queue_name = 'orders')
            SELECT extract(epoch FROM messages.stored_moment(sweep_due) - clock_timestamp()) FROM stored""",
-        [took],
+        [took, seen],
     ).fetchall()
-    assert pause - 0.1 < float(due) < pause + 0.1
+    assert pause - 0.1 < float(due) < pause + 0.2
 
 
 def test_a_call_does_not_find_again_what_it_leased_for_a_millisecond(connect: Connect, queue: Queue) -> None:
