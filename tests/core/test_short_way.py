@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -10,7 +11,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import InvalidArgument, QueuePaused, run, verbs
-from tests.waiting import until_leases_expire
+from tests.waiting import until_leases_expire, until_waiting
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -44,6 +45,25 @@ def test_it_leases_the_oldest_under_one_token_for_as_long_as_the_queue_says(conn
         "SELECT DISTINCT locked_by, lock_expires_at - leased_at FROM messages.message WHERE id = ANY (%s)", [ids[:5]]
     ).fetchall()
     assert row == [("packer", timedelta(minutes=7))]
+
+
+def test_concurrent_batches_lie_one_behind_the_other(connect: Callable[..., Connection], queue: Queue) -> None:
+    conn, slow = connect(), connect()
+    ids = busy(conn, queue)
+    conn.execute(
+        "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN new; END'"
+    )
+    conn.execute("CREATE TRIGGER wait BEFORE UPDATE ON messages.message FOR EACH ROW EXECUTE FUNCTION wait()")
+    slow.execute("SELECT pg_advisory_lock(1)")
+    conn.execute(NEXT_SWEEP, ["0.3 s"])
+    with ThreadPoolExecutor(2) as pool:
+        batches = []
+        for sessions in (1, 2):
+            batches.append(pool.submit(leased, connect(), 5))
+            until_waiting(conn, sessions=sessions)
+        slow.execute("SELECT pg_advisory_unlock(1)")
+        assert [batch.result() for batch in batches] == [ids[:5], ids[5:10]]
 
 
 def test_a_batch_continues_in_lower_priorities_under_the_same_token(conn: Connection, queue: Queue) -> None:

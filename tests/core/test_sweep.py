@@ -348,6 +348,15 @@ def test_the_next_sweep_is_due_a_second_after_the_last_one_began_unless_it_saw_f
     assert pause - 0.1 < float(due) < pause + 0.2
 
 
+def test_a_sweep_counts_all_that_it_walked_over(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    waiting(conn, 10_500)
+    assert lease_all(conn) == 10_500
+    walk = "SELECT seen FROM messages.sweep('orders', 0::smallint, '-infinity', 'infinity', 5, 100)"
+    ((seen,),) = conn.execute(walk).fetchall()
+    assert 10_500 <= seen < 10_510  # what lies at the end of one slice, the next sees again
+
+
 def test_a_call_does_not_find_again_what_it_leased_for_a_millisecond(connect: Connect, queue: Queue) -> None:
     conn = connect()
     queue("orders", max_attempts=1000)

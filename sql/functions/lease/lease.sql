@@ -46,7 +46,7 @@ BEGIN
            AND (pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER') IS NOT TRUE
                 OR pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE'))),
     ready AS MATERIALIZED (
-        SELECT l.mark, l.from_at, l.until, l.max_attempts, m.place, m.visible_at
+        SELECT l.until, l.max_attempts, m.place, m.visible_at
           FROM level l CROSS JOIN LATERAL (
             SELECT m.ctid AS place, m.visible_at
               FROM messages.message m
@@ -62,13 +62,13 @@ BEGIN
     SELECT l.id, l.queue_name, l.message, l.headers, l.reference, l.topic, l.group_key, l.priority, l.attempts,
            l.max_attempts, l.requeues, l.created_at, l.lock_token, l.lock_expires_at
       FROM leased l
-     -- Moves the mark as below.
-     WHERE (SELECT CASE WHEN r.visible_at > r.from_at + interval '0.2 ms' AND moment > r.from_at + interval '5.2 ms'
-                             AND ('epoch'::timestamptz + pg_sequence_last_value(r.mark) * interval '1 us'
+     -- Moves the mark as below. That all are locked before one is changed keeps what concurrent calls lease apart.
+     WHERE (SELECT CASE WHEN r.visible_at > l.from_at + interval '0.2 ms' AND moment > l.from_at + interval '5.2 ms'
+                             AND ('epoch'::timestamptz + pg_sequence_last_value(l.mark) * interval '1 us'
                                   BETWEEN r.visible_at AND moment) IS NOT TRUE
-                        THEN setval(r.mark, (extract(epoch FROM greatest(least(r.visible_at, moment - interval '5 ms'), 'epoch'::timestamptz + interval '1 us')) * 1000000)::bigint)
+                        THEN setval(l.mark, (extract(epoch FROM greatest(least(r.visible_at, moment - interval '5 ms'), 'epoch'::timestamptz + interval '1 us')) * 1000000)::bigint)
                         ELSE 0 END
-              FROM ready r LIMIT 1) IS NOT NULL;
+              FROM level l CROSS JOIN (SELECT min(r.visible_at) AS visible_at FROM ready r) r) IS NOT NULL;
     GET DIAGNOSTICS taken = ROW_COUNT;
     IF taken > 0 AND taken = lease.max_messages THEN
         RETURN;
