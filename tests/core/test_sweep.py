@@ -352,19 +352,16 @@ def test_the_next_sweep_is_due_a_second_after_the_last_one_began_unless_it_was_l
 ) -> None:
     conn = connect()
     queue("orders")
-    ((due, is_long),) = conn.execute(
-        f"""WITH stored AS MATERIALIZED (
-               SELECT sweep_due, messages.store_sweep_due(sweep_due, clock_timestamp() - %s * interval '1 s', NULL,
-                                                          {PASSED} - %s)
-                 FROM messages.queue_priority WHERE queue_name = 'orders')
-           SELECT extract(epoch FROM messages.stored_moment(sweep_due) - clock_timestamp()),
-                  pg_sequence_last_value(sweep_due) %% 1000 = 500 FROM stored""",  # noqa: S608 a constant
-        [took, dead],
-    ).fetchall()
-    assert (
-        pause - 0.1 < float(due) < pause + (2 if dead and pause >= 1 else 0.2)
-    )  # ten times what it took on a loaded machine
-    assert is_long == (pause >= 1 or took > 0.45)
+    question = f"""WITH stored AS MATERIALIZED (
+            SELECT sweep_due, messages.store_sweep_due(sweep_due, clock_timestamp() - %s * interval '1 s', NULL,
+                                                       {PASSED} - %s)
+              FROM messages.queue_priority WHERE queue_name = 'orders')
+        SELECT extract(epoch FROM messages.stored_moment(sweep_due) - clock_timestamp())::float,
+               pg_sequence_last_value(sweep_due) %% 1000 = 500 FROM stored"""  # noqa: S608 a constant
+    # Some times, because one that waits for a processor in between sees another pause.
+    found = [row for _ in range(5) for row in conn.execute(question, [took, dead])]
+    long = pause >= 1 or took > 0.45
+    assert any(pause - 0.1 < due < pause + 0.1 and is_long == long for due, is_long in found), found
 
 
 @pytest.mark.parametrize(("pause", "seconds"), [(SHORT_PAUSE, 0.9), (LONG_PAUSE, 10)])
