@@ -122,8 +122,8 @@ def records(values: Sequence[Any]) -> list[Row]:
 
 def estimated(row: Row) -> Row:
     """Return a row of the status, in which people see a `~` before what was not counted."""
-    margins = dict.fromkeys(("depth", "ready", "leased", "delayed"), row["depth_margin"]) | {"dead": row["dead_margin"]}
-    return {**row, **{name: estimate(row[name], margin) for name, margin in margins.items()}}
+    depths = {name: estimate(row[name], row["depth_margin"]) for name in ("depth", "ready", "leased", "delayed")}
+    return {**row, **depths, "dead": estimate(row["dead"], row["dead_margin"])}
 
 
 def _plain(value: Any) -> Any:
