@@ -93,6 +93,16 @@ def test_a_named_lease_gives_the_same_messages_again_and_never_others(
     assert not set(ids(packer, "packer/1/1")) & set(first)
 
 
+@pytest.mark.parametrize("most", [1, 3, 7])
+def test_a_batch_has_no_more_messages_than_it_may(
+    stream: Callable[..., LeaseStream], publish: Publish, most: int
+) -> None:
+    publish(20)
+    packer = stream(maxMessagesPerTrigger=str(most), numPartitions="4")
+    parts = packer.partitions({"batch": 0}, {"batch": 1})
+    assert sum(len(ids(packer, part.value)) for part in parts) == most
+
+
 def test_a_named_lease_that_found_nothing_stays_empty(stream: Callable[..., LeaseStream], publish: Publish) -> None:
     packer = stream()
     assert ids(packer, "packer/1/0") == []

@@ -112,7 +112,8 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Name the leases of a batch. Its end is its name, because Spark forgets the start of the first batch."""
         if start == end:
             return []
-        return [InputPartition(f"{self._stream}/{end['batch']}/{part}") for part in range(self._parts)]
+        parts = range(min(self._parts, self._max_messages))
+        return [InputPartition(f"{self._stream}/{end['batch']}/{part}") for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Lease under a name, or get what was leased under it and is still held. Nothing while the queue is paused."""
@@ -120,10 +121,12 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield pa.RecordBatch.from_pylist(rows, schema=self._schema)
 
     def _lease(self, lease_name: str) -> list[Row]:
+        share, rest = divmod(self._max_messages, self._parts)
+        part = int(lease_name.rpartition("/")[2])
         statement = verbs.lease_named(
             lease_name,
             self._queue_name,
-            max_messages=-(-self._max_messages // self._parts),
+            max_messages=share + (part < rest),
             lease_for=self._lease_for,
             locked_by=f"{self._stream} {process_name()}",
         )
