@@ -338,14 +338,13 @@ def test_the_next_sweep_is_due_a_second_after_the_last_one_began_unless_it_saw_f
 ) -> None:
     conn = connect()
     queue("orders")
-    ((due,),) = conn.execute(
-        """WITH stored AS MATERIALIZED (
-               SELECT sweep_due, messages.store_sweep_due(sweep_due, clock_timestamp() - %s * interval '1 s', NULL, %s)
-                 FROM messages.queue_priority WHERE queue_name = 'orders')
-           SELECT extract(epoch FROM messages.stored_moment(sweep_due) - clock_timestamp()) FROM stored""",
-        [took, seen],
-    ).fetchall()
-    assert pause - 0.1 < float(due) < pause + 0.2
+    question = """WITH stored AS MATERIALIZED (
+            SELECT sweep_due, messages.store_sweep_due(sweep_due, clock_timestamp() - %s * interval '1 s', NULL, %s)
+              FROM messages.queue_priority WHERE queue_name = 'orders')
+        SELECT extract(epoch FROM messages.stored_moment(sweep_due) - clock_timestamp())::float FROM stored"""
+    # Some times, because one that waits for a processor in between sees another pause.
+    dues = [due for _ in range(5) for (due,) in conn.execute(question, [took, seen])]
+    assert any(pause - 0.1 < due < pause + 0.1 for due in dues), dues
 
 
 def test_a_sweep_counts_all_that_it_walked_over(conn: Connection, queue: Queue) -> None:
