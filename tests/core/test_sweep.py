@@ -364,6 +364,21 @@ def test_the_next_sweep_is_due_a_second_after_the_last_one_began_unless_it_was_l
     assert any(pause - 0.1 < due < pause + 0.1 and is_long == long for due, is_long in found), found
 
 
+@pytest.mark.parametrize(("dead", "pause"), [(0, -0.6), (11_000, 0.3)])
+def test_the_next_sweep_is_due_at_once_or_soon_where_more_expired(
+    connect: Connect, queue: Queue, dead: int, pause: float
+) -> None:
+    conn = connect()
+    queue("orders")
+    question = f"""WITH stored AS MATERIALIZED (
+            SELECT sweep_due, messages.store_sweep_due(sweep_due, now() - interval '0.6 s', now() - interval '0.6 s',
+                                                       {PASSED} - %s)
+              FROM messages.queue_priority WHERE queue_name = 'orders')
+        SELECT extract(epoch FROM messages.stored_moment(sweep_due) - now())::float FROM stored"""  # noqa: S608 a constant
+    dues = [due for _ in range(5) for (due,) in conn.execute(question, [dead])]
+    assert any(pause - 0.1 < due < pause + 0.1 for due in dues), dues
+
+
 @pytest.mark.parametrize(("pause", "seconds"), [(SHORT_PAUSE, 0.9), (LONG_PAUSE, 10)])
 def test_nobody_begins_a_sweep_while_another_walks(connect: Connect, queue: Queue, pause: str, seconds: float) -> None:
     conn = connect()

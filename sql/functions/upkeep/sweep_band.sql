@@ -44,7 +44,6 @@ BEGIN
         ends := least(ends, member.ends);
         IF swept.freed + swept.archived >= sweep_band.max_messages THEN
             ends := began;
-            passed := NULL;
         END IF;
         -- A backlog would hold the mark of all others back.
         IF member.number >= 1000 OR member.ready + swept.freed >= 100 OR swept.lowest < began - interval '1 s' THEN

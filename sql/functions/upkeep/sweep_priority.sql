@@ -40,7 +40,6 @@ BEGIN
     -- At once, where it did not get to the end of what expired. The next walk over the same, only where it costs little.
     IF more THEN
         ends := began;
-        passed := NULL;
     ELSIF (ends IS NULL OR sweep_priority.below < 'infinity') AND clock_timestamp() < began + interval '50 ms' THEN
         -- What ended before and is still there, somebody has locked: not each lease has to look at it until they commit.
         SELECT CASE WHEN count(*) >= 1000 THEN ends
