@@ -21,11 +21,12 @@ from airflow_provider_pgqueue.web import actions, message, queue, queues, run
 from airflow_provider_pgqueue.web.guard import with_headers
 from airflow_provider_pgqueue.web.html import error_page
 from airflow_provider_pgqueue.web.place import WholePaths
-from airflow_provider_pgqueue.web.site import Connect, Links, Person, Site
+from airflow_provider_pgqueue.web.site import Connect, Links, Person, Site, person_of
 
 _FOLDER: Final = Path(__file__).parent
 _AT_ONCE: Final = 8
 _PATIENCE: Final = 10.0  # seconds
+_UNTOLD: Final = "Whoever may change the queues sees the reason here: it names the server and the login."
 _STATUS: Final[dict[type[PgQueueError], int]] = {
     errors.QueueNotFound: 404,
     errors.ScheduleNotFound: 404,
@@ -111,7 +112,15 @@ def _misspelt(request: Request, error: Any) -> Response:
 
 def _failed(request: Request, error: Any) -> Response:
     known = translate(error) if isinstance(error, psycopg.Error) else error
+    if isinstance(known, errors.ConnectionFailed) and not person_of(request).may_act and _is_of_libpq(known, error):
+        known = errors.ConnectionFailed("the database of the queues cannot be reached", _UNTOLD)
     return error_page(request, *_told(known))
+
+
+def _is_of_libpq(known: PgQueueError, error: Any) -> bool:
+    """Return whether an error comes from libpq, which names the server, the database and the login."""
+    driver = error if isinstance(error, psycopg.Error) else known.__cause__
+    return isinstance(driver, psycopg.Error) and driver.sqlstate is None
 
 
 def _told(error: Exception) -> tuple[int, str, str | None]:

@@ -38,7 +38,8 @@ async def with_headers(request: Request, call_next: Callable[[Request], Awaitabl
         log.exception("the page of the queues failed")
         response = Response("The page failed; the log of the server says why.", 500, media_type="text/plain")
     response.headers.update(_HEADERS)
-    response.headers.setdefault("Cache-Control", "no-store")
+    # A file may be kept by a browser that asks whether it changed; of a page nothing may.
+    response.headers.setdefault("Cache-Control", "no-cache" if "etag" in response.headers else "no-store")
     return response
 
 
