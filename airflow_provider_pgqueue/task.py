@@ -69,6 +69,19 @@ class QueueTask(QueueLineage, BaseOperator):
             next_kwargs = next_kwargs | {"error": f"{next_kwargs.get('error', 'Trigger failure')}: {reason}"}
         return super().resume_execution(next_method, next_kwargs, context)
 
+    def pre_execute(self, context: Any) -> None:
+        """Check what templates and other tasks made; all else was checked when it was written.
+
+        Airflow calls this before the task begins, and before it continues after a wait.
+        """
+        super().pre_execute(context)
+        if self._made_later:
+            given = self._given()
+            made = {name: given[name] for name in self._made_later}
+            # A dedup key that is missing would be the same for all that miss it.
+            check(made, dict.fromkeys(made, _is_there))
+            check(made, self.rules)
+
     def check_written(self) -> None:
         """Check the arguments as they were written; where a template or another task makes one, only its texts."""
         given = self._given()
@@ -77,15 +90,6 @@ class QueueTask(QueueLineage, BaseOperator):
         # Airflow stores the template itself, and a NUL in one DAG would end the processor of all.
         check(later, dict.fromkeys(later, only_texts))
         check({name: value for name, value in given.items() if name not in later}, self.rules)
-
-    def check_rendered(self) -> None:
-        """Check what templates and other tasks made; all else was checked when it was written."""
-        if self._made_later:
-            given = self._given()
-            made = {name: given[name] for name in self._made_later}
-            # A dedup key that is missing would be the same for all that miss it.
-            check(made, dict.fromkeys(made, _is_there))
-            check(made, self.rules)
 
     def _given(self) -> dict[str, Any]:
         return {name: getattr(self, self.attributes.get(name, name)) for name in self.rules}

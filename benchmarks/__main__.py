@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from benchmarks import backlog, cases, drain, growth, idle, latency, snapshot  # noqa: F401 each registers its cases
+from benchmarks import backlog, cases, drain, growth, idle, latency, limits, snapshot  # noqa: F401 each registers its cases
 from benchmarks.bench import CASES, Bench
 from benchmarks.curve import draw
 from benchmarks.peers import pgmq
@@ -24,6 +24,8 @@ def main() -> None:
             print(f"{one.name:24}{'' if one.quick else '(full only) '}{one.what}")
         return
     wanted = _wanted(arguments)
+    for name in wanted:
+        CASES[name].check()
     server = Server(find(arguments.pg).kind)
     with server.running():
         bench = Bench(

@@ -116,6 +116,7 @@ class Case:
     """A row of the report, or several that come from the same samples.
 
     :param quick: whether `make bench-quick` measures it.
+    :param check: raises SetupError if something is missing; called before anything is measured.
     """
 
     name: str
@@ -123,18 +124,19 @@ class Case:
     run: Run
     quick: bool
     group: str = ""
+    check: Callable[[], None] = lambda: None
 
 
 CASES: Final[dict[str, Case]] = {}
 
 
 def case(
-    name: str, what: str, *, quick: bool = True, group: str = ""
+    name: str, what: str, *, quick: bool = True, group: str = "", check: Callable[[], None] = lambda: None
 ) -> Callable[[Callable[[Bench], list[Line]]], Callable[[Bench], list[Line]]]:
     """Register a case under the name that --only takes; that of its group stands for all its cases."""
 
     def register(run: Run) -> Run:
-        CASES[name] = Case(name, what, run, quick, group)
+        CASES[name] = Case(name, what, run, quick, group, check)
         return run
 
     return register

@@ -24,7 +24,17 @@ _SETTLE: Final = 10  # seconds after the last has begun to wait
 _PYTHON: Final = Path(os.environ.get("AIRFLOW_PYTHON") or ROOT / ".venv" / "bin" / "python")
 
 
-@case("idle", "1,000 waiting tasks in one triggerer: sessions, and statements in a minute", quick=False)
+def _find_airflow() -> None:
+    if not _PYTHON.exists():
+        raise SetupError(f"{_PYTHON} with Airflow is not there: run `make setup`, or name one in AIRFLOW_PYTHON")
+
+
+@case(
+    "idle",
+    "1,000 waiting tasks in one triggerer: sessions, and statements in a minute",
+    quick=False,
+    check=_find_airflow,
+)
 def idle(bench: Bench) -> list[Line]:
     seconds = 60
     with bench.server.database("idle", PGQUEUE.name, PGQUEUE.install) as name:
@@ -57,8 +67,6 @@ def _sessions(bench: Bench, database: str) -> int:
 @contextmanager
 def _waiting(dsn: str) -> Iterator[None]:
     """Let a process of Airflow's environment wait with so many triggers."""
-    if not _PYTHON.exists():
-        raise SetupError(f"{_PYTHON} with Airflow is not there: run `make setup`, or name one in AIRFLOW_PYTHON")
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
         "AIRFLOW_HOME": str(STATE / "bench" / "airflow-home"),

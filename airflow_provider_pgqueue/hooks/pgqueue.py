@@ -81,8 +81,12 @@ class PgQueueHook(PostgresHook):
         """
         direct = self.connection_extra.get("listen_conn_id")
         conn = (type(self)(direct) if direct else self).connect()
-        for channel in ("dead_message", "message_finished"):
-            conn.execute(f"LISTEN {channel}".encode())
+        try:
+            for channel in ("dead_message", "message_finished"):
+                conn.execute(f"LISTEN {channel}".encode())
+        except BaseException:
+            conn.close()
+            raise
         return conn
 
     def connection_arguments(self) -> dict[str, Any]:

@@ -74,6 +74,7 @@ def run(context: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..
 
     def execute(operator: Any, method: str = "execute", **kwargs: Any) -> Any:
         context["ti"].task_id = operator.task_id
+        operator.pre_execute(context)
         return getattr(operator, method)(context, **kwargs)
 
     return execute
