@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
@@ -12,8 +12,12 @@ from airflow_provider_pgqueue.core.argument import Rule, check, only_texts
 from airflow_provider_pgqueue.lineage import QueueLineage
 from airflow_provider_pgqueue.links import PgQueueLink
 
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
 _SOON = timedelta(seconds=5)
 _LATEST = timedelta(minutes=5)
+_TRIGGER_FAILED: Final = "__fail__"  # what Airflow calls the method of a task whose trigger failed
 # Airflow 3.1 knows only yes, for twice as long each time, and takes a number for an error.
 DOUBLED: Final[float] = True if BaseOperator.retry_exponential_backoff is False else 2
 
@@ -23,7 +27,7 @@ class QueueTask(QueueLineage, BaseOperator):
 
     A retry comes after five seconds, and each further one after twice as long, up to five minutes: for Airflow's
     default of five minutes nobody would handle the queue. A bad argument is an InvalidArgument when the DAG is parsed,
-    and one that a template made when the task begins.
+    and one that a template made when the task begins. A task whose trigger failed fails with the reason.
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {}
@@ -57,6 +61,27 @@ class QueueTask(QueueLineage, BaseOperator):
         # Airflow stores what is a template field of the task that it rendered, which runs only once.
         self.template_fields = [name for name in self.template_fields if name not in self.unseen_fields]
 
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Resume as Airflow does; the error of a task whose trigger failed also says why that failed."""
+        if next_method == _TRIGGER_FAILED and next_kwargs and (lines := next_kwargs.get("traceback")):
+            # Airflow's own says "Trigger failure", and leaves the reason to the log.
+            reason = str(lines[-1]).strip()
+            next_kwargs = next_kwargs | {"error": f"{next_kwargs.get('error', 'Trigger failure')}: {reason}"}
+        return super().resume_execution(next_method, next_kwargs, context)
+
+    def pre_execute(self, context: Any) -> None:
+        """Check what templates and other tasks made; all else was checked when it was written.
+
+        Airflow calls this before the task begins, and before it continues after a wait.
+        """
+        super().pre_execute(context)
+        if self._made_later:
+            given = self._given()
+            made = {name: given[name] for name in self._made_later}
+            # A dedup key that is missing would be the same for all that miss it.
+            check(made, dict.fromkeys(made, _is_there))
+            check(made, self.rules)
+
     def check_written(self) -> None:
         """Check the arguments as they were written; where a template or another task makes one, only its texts."""
         given = self._given()
@@ -65,15 +90,6 @@ class QueueTask(QueueLineage, BaseOperator):
         # Airflow stores the template itself, and a NUL in one DAG would end the processor of all.
         check(later, dict.fromkeys(later, only_texts))
         check({name: value for name, value in given.items() if name not in later}, self.rules)
-
-    def check_rendered(self) -> None:
-        """Check what templates and other tasks made; all else was checked when it was written."""
-        if self._made_later:
-            given = self._given()
-            made = {name: given[name] for name in self._made_later}
-            # A dedup key that is missing would be the same for all that miss it.
-            check(made, dict.fromkeys(made, _is_there))
-            check(made, self.rules)
 
     def _given(self) -> dict[str, Any]:
         return {name: getattr(self, self.attributes.get(name, name)) for name in self.rules}

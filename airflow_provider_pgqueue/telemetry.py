@@ -37,12 +37,20 @@ _MOST_LINKS: Final = 100
 class ConsumerTelemetry:
     """Counts what a consumer leases and how its messages end, times how long they waited, and watches its handler.
 
-    `note_lease` and `note_batch` are for the hooks of `Consumer.drain`.
+    `handle` and `handle_batch` are the handlers that it got, each call timed and in a span. `note_lease` and
+    `note_batch` are for the hooks of `Consumer.drain`.
     """
 
-    def __init__(self, queue_name: str) -> None:
+    def __init__(
+        self,
+        queue_name: str,
+        handle: Callable[[Message], Any] | None = None,
+        handle_batch: Callable[[list[Message]], Any] | None = None,
+    ) -> None:
         self._queue = {"queue": queue_name}
         self._seen: Counter[str] = Counter()
+        self.handle = handle and self._watched(handle)
+        self.handle_batch = handle_batch and self._batch_watched(handle_batch)
 
     def note_lease(self, lease: Lease) -> None:
         """Count the messages of a lease, and time how long the one that waited longest waited."""
@@ -57,7 +65,7 @@ class ConsumerTelemetry:
             _count("lease_lost" if result == "lost" else f"handled.{result}", number, self._queue)
         self._seen = Counter(counts)
 
-    def watched(self, handle: Callable[[Message], Any]) -> Callable[[Message], Any]:
+    def _watched(self, handle: Callable[[Message], Any]) -> Callable[[Message], Any]:
         """Return the handler so that each call is timed, and a span: a child of the span that published its message.
 
         Not of the task that consumes, which is a link of the span: a batch has messages of many traces.
@@ -71,7 +79,7 @@ class ConsumerTelemetry:
 
         return call
 
-    def batch_watched(self, handle: Callable[[list[Message]], Any]) -> Callable[[list[Message]], Any]:
+    def _batch_watched(self, handle: Callable[[list[Message]], Any]) -> Callable[[list[Message]], Any]:
         """Return the handler of batches so that each call is timed, and a span that links to those that published."""
 
         def call(messages: list[Message]) -> Any:

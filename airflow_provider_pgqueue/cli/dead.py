@@ -10,7 +10,7 @@ from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, share
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 
-_CAUSE = ("queue_name", "result", "waiting", "first_at", "last_at", "newest_id", "example")
+_CAUSE = ("queue_name", "result", "fingerprint", "waiting", "first_at", "last_at", "newest_id", "example")
 
 
 @click.command()
@@ -21,7 +21,7 @@ def dead(settings: Settings, queue: str | None) -> None:
     """Count dead messages by cause.
 
     A message is dead if it was archived with any result but success. Those that were requeued or dismissed are left
-    out. Each cause comes with an example.
+    out. Each cause comes with an example. `pgqueue requeue --cause` and `pgqueue dismiss --cause` take its fingerprint.
     """
     with connected(settings) as conn:
         causes = run(conn, verbs.dead_causes(queue))

@@ -108,7 +108,7 @@ def _examine(settings: Settings) -> Iterator[Finding]:
         except psycopg.Error as error:
             yield Finding("schema", "critical", one_line(str(translate(error))))
             return
-        except Exception as error:
+        except PgQueueError as error:
             yield _refused(conn, "schema", "critical", error)
             return
         yield Finding("schema", "ok", f"version {code_version()}, as this package needs")
@@ -174,7 +174,7 @@ def _upkeep(conn: Connection) -> Iterator[Finding]:
     except PermissionDenied as error:
         yield _refused(conn, "upkeep_mode", "notice", error)
         return
-    except Exception as error:
+    except (psycopg.Error, PgQueueError) as error:
         yield Finding("upkeep_mode", "warning", one_line(str(error)))
         return
     age = queues[0].upkeep_age if queues else None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from typing import Any, TypeVar
 
 import click
 
 from airflow_provider_pgqueue.core.duration import parse_duration
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def duration(text: str) -> timedelta:
@@ -17,9 +21,16 @@ def duration(text: str) -> timedelta:
         raise click.BadParameter(str(error)) from None
 
 
-def before(now: datetime, age: timedelta | None) -> datetime | None:
-    """Return the moment so long before now, or the first that there is; None for no duration."""
+def ago(text: str) -> datetime:
+    """Convert an option that is a duration to the moment that long ago, or to the first that there is."""
     try:
-        return None if age is None else now - age
+        return datetime.now(UTC) - duration(text)
     except OverflowError:
         return datetime.min.replace(tzinfo=UTC)
+
+
+def time_options(what: str) -> Callable[[F], F]:
+    """Return what adds --since and --until to a command, which gets moments; `what` says of what, for the help."""
+    since = click.option("--since", type=ago, metavar="DURATION", help=f"Only {what} within this time: 2h, 1d.")
+    until = click.option("--until", type=ago, metavar="DURATION", help=f"Only {what} longer ago than this.")
+    return lambda command: since(until(command))

@@ -1,4 +1,4 @@
-"""Reads JSON lines, each checked before it is published, so that an error can name its line."""
+"""Reads JSON, of lines and of options, and checks it before it is published, so that an error can name its place."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
+
+import click
 
 from airflow_provider_pgqueue.core.client import has_nul, to_json
 from airflow_provider_pgqueue.core.errors import InvalidMessage
@@ -15,7 +17,7 @@ from airflow_provider_pgqueue.core.errors import InvalidMessage
 class Line:
     """One body as it was written, so that no digit of a number is lost, and its parsed value for the keys in it."""
 
-    number: int
+    place: str
     text: str
     body: Any
 
@@ -26,7 +28,7 @@ class Line:
             return value
         if isinstance(value, int | float) and not isinstance(value, bool):
             return json.dumps(value)
-        raise InvalidMessage(f"line {self.number}: the field {name!r} is not a string or a number. Give it one.")
+        raise InvalidMessage(f"{self.place}: the field {name!r} is not a string or a number. Give it one.")
 
 
 def read_lines(source: Iterable[bytes]) -> Iterator[Line]:
@@ -37,26 +39,35 @@ def read_lines(source: Iterable[bytes]) -> Iterator[Line]:
         except UnicodeDecodeError:
             raise InvalidMessage(f"line {number} is not UTF-8. Convert the file, for example with iconv.") from None
         if text:
-            yield parse_line(number, text)
+            yield parse(text, f"line {number}", cure="Write one JSON value on each line.")
 
 
-def parse_line(number: int, text: str) -> Line:
-    """Return one body; InvalidMessage names the line and the column, not the content."""
+def parse(text: str, place: str, *, cure: str = "Quote it for the shell: '{\"order_id\": 7}'.") -> Line:
+    """Return one body; InvalidMessage names the place, such as an option, and the column, not the content."""
     try:
         body = json.loads(text, parse_constant=_refuse)
         if "\\u" in text and has_nul(to_json(body)):
             raise InvalidMessage("\\u0000 cannot be stored. Remove it.")
     except json.JSONDecodeError as error:
-        raise InvalidMessage(
-            f"line {number} is not JSON: {error.msg} at column {error.colno}. Write one JSON value on each line."
-        ) from None
+        raise InvalidMessage(f"{place} is not JSON: {error.msg} at column {error.colno}. {cure}") from None
     except InvalidMessage as error:
-        raise InvalidMessage(f"line {number}: {error}") from None
+        raise InvalidMessage(f"{place}: {error}") from None
     except RecursionError:
-        raise InvalidMessage(f"line {number} is nested too deep. Flatten it.") from None
+        raise InvalidMessage(f"{place} is nested too deep. Flatten it.") from None
     except ValueError:
-        raise InvalidMessage(f"line {number} has a number that is too long. Write it as a string.") from None
-    return Line(number, text, body)
+        raise InvalidMessage(f"{place} has a number that is too long. Write it as a string.") from None
+    return Line(place, text, body)
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Convert an option that is a JSON object."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise click.BadParameter("It is not a JSON object.")
+    return found
 
 
 def _refuse(constant: str) -> NoReturn:

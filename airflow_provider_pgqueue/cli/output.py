@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from airflow_provider_pgqueue.cli.settings import Settings
 from airflow_provider_pgqueue.cli.text import printable
-from airflow_provider_pgqueue.core.quantity import per_second
+from airflow_provider_pgqueue.core.quantity import estimate, per_second
 
+F = TypeVar("F", bound=Callable[..., Any])
 Row = Mapping[str, Any]
 _WIDE = 100_000  # no terminal: nothing is cut
+
+
+def number_option(what: str, *, default: int = 20, most: int | None = 10_000) -> Callable[[F], F]:
+    """Return what adds -n to a command: how many rows it shows."""
+    kind, help_ = click.IntRange(1, most), f"How many {what} to show."
+    return click.option("-n", "--number", type=kind, default=default, show_default=True, help=help_)
 
 
 def show(settings: Settings, value: Row, text: str) -> None:
@@ -111,6 +118,12 @@ def records(values: Sequence[Any]) -> list[Row]:
     from dataclasses import asdict
 
     return [asdict(value) for value in values]
+
+
+def estimated(row: Row) -> Row:
+    """Return a row of the status, in which people see a `~` before what was not counted."""
+    depths = {name: estimate(row[name], row["depth_margin"]) for name in ("depth", "ready", "leased", "delayed")}
+    return {**row, **depths, "dead": estimate(row["dead"], row["dead_margin"])}
 
 
 def _plain(value: Any) -> Any:

@@ -9,7 +9,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from airflow_provider_pgqueue.cli.connection import Connection, connected
-from airflow_provider_pgqueue.cli.output import show_rows, to_text
+from airflow_provider_pgqueue.cli.output import number_option, show_rows, to_text
 from airflow_provider_pgqueue.cli.privilege import with_role
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
@@ -25,9 +25,7 @@ _SHOWN = ("id", "state", "priority", "attempts", "age", "locked_by", "reference"
 
 @click.command()
 @click.argument("queue")
-@click.option(
-    "-n", "--number", type=click.IntRange(1), default=10, show_default=True, help="How many messages to show."
-)
+@number_option("messages", default=10, most=None)
 @click.option("--headers-only", is_flag=True, help="Leave out the bodies.")
 @shared_options
 @pass_settings

@@ -16,7 +16,7 @@ import click
 
 from airflow_provider_pgqueue.cli.connection import Connection, connected
 from airflow_provider_pgqueue.cli.duration import duration
-from airflow_provider_pgqueue.cli.lines import Line, parse_line, read_lines
+from airflow_provider_pgqueue.cli.lines import Line, json_object, parse, read_lines
 from airflow_provider_pgqueue.cli.output import console, show
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
@@ -36,6 +36,7 @@ class _LineOptions:
     priority: int
     delay: timedelta
     expires_in: timedelta | None
+    headers: dict[str, Any] | None
     topic: str | None
     reference_field: str | None
     dedup_key_field: str | None
@@ -55,6 +56,7 @@ class _LineOptions:
     "--delay", type=duration, default="0", help="Keep the messages from being leased for this long: 90s, 10m, 2h, 1d."
 )
 @click.option("--expires-in", type=duration, help="Archive messages as expired if not finished within this time.")
+@click.option("--headers", type=json_object, metavar="JSON", help="Headers of all messages, as a JSON object.")
 @click.option("--topic", help="Topic of all messages.")
 @click.option(
     "--reference-field",
@@ -156,6 +158,7 @@ def _publish(conn: Connection, queue: str, batch: list[Line], policy: _LineOptio
         "priority": policy.priority,
         "delay": policy.delay,
         "expires_in": policy.expires_in,
+        "headers": policy.headers,
         "topics": [policy.topic] * len(batch) if policy.topic else None,
         "references": keys(policy.reference_field),
         "group_keys": keys(policy.group_key_field),
@@ -168,14 +171,15 @@ def _publish(conn: Connection, queue: str, batch: list[Line], policy: _LineOptio
     try:
         return run(conn, statement)
     except InvalidMessage as error:
-        raise type(error)(f"lines {batch[0].number} to {batch[-1].number}: {error}") from error
+        first, last = batch[0].place, batch[-1].place
+        raise type(error)(f"{first if first == last else f'{first} to {last}'}: {error}") from error
 
 
 @contextmanager
 def _lines(file: BinaryIO | None, message: str | None) -> Iterator[Iterator[Line]]:
     """Give the bodies, with a bar of what was read so far if somebody is watching."""
     if message is not None:
-        yield iter([parse_line(1, message)])
+        yield iter([parse(message, "--message")])
         return
     source = file or sys.stdin.buffer
     if not sys.stderr.isatty():

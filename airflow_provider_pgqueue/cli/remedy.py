@@ -11,9 +11,10 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from airflow_provider_pgqueue.cli.causes import fingerprint
 from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
 from airflow_provider_pgqueue.cli.connection import Connection, connected
-from airflow_provider_pgqueue.cli.duration import before, duration
+from airflow_provider_pgqueue.cli.duration import duration, time_options
 from airflow_provider_pgqueue.cli.output import records, show
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
@@ -21,7 +22,6 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.core.repair.repair import is_fingerprint
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -35,68 +35,61 @@ class Which:
 
     queue: str | None
     ids: tuple[int, ...]
-    cause: str | None
+    causes: tuple[str, ...]
     results: tuple[str, ...]
     reference: str | None
-    since: timedelta | None
-    until: timedelta | None
+    since: datetime | None
+    until: datetime | None
     max_messages: int
 
     def __post_init__(self) -> None:
         """Refuse to take everything because nothing was said."""
-        if self.queue is None and not self.ids and self.cause is None and self.reference is None:
+        if self.queue is None and not self.named:
             raise click.UsageError("name a queue, or messages with --id, --cause or --reference.")
 
     def __str__(self) -> str:
         """Return what was asked for, as people say it."""
-        named = f"cause {self.cause}" if self.cause else "those that were named"
-        return self.queue or (f"reference {self.reference}" if self.reference and not self.cause else named)
+        if self.queue is not None:
+            return self.queue
+        if self.causes:
+            return f"{'cause' if len(self.causes) == 1 else 'causes'} {', '.join(self.causes)}"
+        return f"reference {self.reference}" if self.reference else "those that were named"
 
     @property
-    def filtered(self) -> bool:
-        """Whether it is less than the dead messages of a queue."""
-        given = (self.cause, self.reference, self.since, self.until)
-        return bool(self.ids) or any(one is not None for one in given)
+    def named(self) -> bool:
+        """Whether it names messages, and not only a queue, results or a time."""
+        return bool(self.ids or self.causes) or self.reference is not None
 
     def filter(self) -> dict[str, Any]:
         """Return the arguments that say which, but for the results."""
-        now = datetime.now(UTC)
         # What takes several transactions must not take what it has requeued and what died again meanwhile.
-        until = timedelta(0) if self.until is None and self.max_messages > _AT_ONCE else self.until
+        until = datetime.now(UTC) if self.until is None and self.max_messages > _AT_ONCE else self.until
         return {
+            "fingerprints": self.causes or None,
             "ids": self.ids or None,
             "reference": self.reference,
-            "since": before(now, self.since),
-            "until": before(now, until),
+            "since": self.since,
+            "until": until,
         }
 
     def waiting(self, conn: Connection, results: Collection[str]) -> Counter[str]:
         """Count them by result; those of a whole queue without the ones that somebody holds."""
         if self.queue is not None:
             run(conn, verbs.status(self.queue))  # an unknown queue is an error
-            if not self.filtered:
+            if not self.named and self.since is None and self.until is None:
                 found = run(conn, verbs.dead_queues([self.queue]))
                 return Counter({one.result: one.waiting for one in found if one.result in results})
-        waiting = Counter({result: number for result in results if (number := self.count(conn, [result]))})
-        if self.cause is not None and not waiting:
-            self._check_cause(conn, self.cause)
-        return waiting
-
-    def _check_cause(self, conn: Connection, cause: str) -> None:
-        """Raise an error if the cause is not a fingerprint; a cause of a triage goes to a repair."""
-        if run(conn, verbs.triage_causes(cause=cause)):
-            raise InvalidArgument(
-                f"{cause!r} is a cause of a triage, which may have several fingerprints",
-                f"Repair its messages: pgqueue repair --cause {cause} --function MODULE:FUNCTION",
-            )
-        if not is_fingerprint(cause):
-            raise InvalidArgument(f"{cause!r} is not a fingerprint", "List the fingerprints: pgqueue causes")
+        for cause in self.causes:
+            if run(conn, verbs.triage_causes(cause=cause)):
+                raise InvalidArgument(
+                    f"{cause!r} is a cause of a triage, which may have several fingerprints",
+                    f"Repair its messages: pgqueue repair --cause {cause} --function MODULE:FUNCTION",
+                )
+        return Counter({result: number for result in results if (number := self.count(conn, [result]))})
 
     def count(self, conn: Connection, results: Collection[str], **limits: Any) -> int:
         """Count those with some results, also the ones that somebody holds."""
-        causes = None if self.cause is None else [self.cause]
-        statement = verbs.dead_ids(self.queue, results=results, fingerprints=causes, **self.filter(), **limits)
-        return len(run(conn, statement))
+        return len(run(conn, verbs.dead_ids(self.queue, results=results, **self.filter(), **limits)))
 
     def remaining(self, conn: Connection, done: int, results: Collection[str], **limits: Any) -> int:
         """Return how many are left because of --max, also those that somebody holds."""
@@ -118,10 +111,15 @@ _OPTIONS: Final = (
     click.option(
         "--id", "ids", multiple=True, type=click.IntRange(1, 2**63 - 1), help="Only this message; can be repeated."
     ),
-    click.option("--cause", help="Only messages of this cause: the fingerprint that `pgqueue causes` prints."),
+    click.option(
+        "--cause",
+        "causes",
+        multiple=True,
+        type=fingerprint,
+        help="Only messages of this cause: a fingerprint that `pgqueue causes` prints; can be repeated.",
+    ),
     click.option("--reference", help="Only messages with this reference, the key of the publisher."),
-    click.option("--since", type=duration, help="Only messages that died within this time: 2h, 1d."),
-    click.option("--until", type=duration, help="Only messages that died before that: 2h, 1d."),
+    time_options("messages that died"),
     click.option(
         "--max",
         "max_messages",
@@ -166,8 +164,7 @@ def requeue(settings: Settings, which: Which, max_requeues: int | None, delay: t
     Name a queue, a cause (--cause), a reference (--reference) or single messages (--id). Each message gets a new id.
     The archive keeps the dead one, with the new id.
     """
-    named = which.ids or which.cause or which.reference
-    results = which.results or (_RESULTS if named else ("failed", "lock_expired"))
+    results = which.results or (_RESULTS if which.named else ("failed", "lock_expired"))
     with connected(settings) as conn:
         waiting = which.waiting(conn, results)
         if dry_run:
@@ -177,7 +174,6 @@ def requeue(settings: Settings, which: Which, max_requeues: int | None, delay: t
             return
         given = {
             "results": results,
-            "fingerprint": which.cause,
             "max_requeues": max_requeues,
             "delay": delay,
             "remedied_by": f"pgqueue {process_name()}",
@@ -215,7 +211,6 @@ def dismiss(settings: Settings, which: Which, reason: str, dry_run: bool, yes: b
         confirm(f"Dismiss {_what(number, waiting, which)}?", yes=yes)
         given = {
             "results": results,
-            "fingerprint": which.cause,
             "remedied_by": f"pgqueue {process_name()}",
             **which.filter(),
         }
@@ -236,7 +231,7 @@ def _what(number: int, waiting: Counter[str], which: Which) -> str:
     whole = sum(waiting.values())
     if which.max_messages < whole and number == which.max_messages:
         return f"the oldest {number:,} of {quantity(whole)} of {which}: {by_result}"
-    none = which.cause and f"no message without a remedy has the fingerprint {which.cause}"
+    none = which.causes and f"no message without a remedy has the fingerprint {' or '.join(which.causes)}"
     return f"{quantity(number)} of {which}: {by_result or none or 'none are waiting without a lease'}"
 
 

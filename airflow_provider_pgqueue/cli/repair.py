@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from airflow_provider_pgqueue.cli.causes import fingerprint
 from airflow_provider_pgqueue.cli.connection import connected
 from airflow_provider_pgqueue.cli.cure import log_to_stderr
 from airflow_provider_pgqueue.cli.duration import duration
@@ -34,7 +35,7 @@ from airflow_provider_pgqueue.core.worker import stop_on_signals
 )
 @click.option(
     "--cause",
-    help="Repair only messages of this cause, in place of QUEUE, --result and --fingerprint: a fingerprint that "
+    help="Repair only messages of this cause, in place of --result and --fingerprint: a fingerprint that "
     "`pgqueue causes` prints, or a cause that the last triage on Spark found.",
 )
 @click.option(
@@ -48,6 +49,7 @@ from airflow_provider_pgqueue.core.worker import stop_on_signals
     "--fingerprint",
     "fingerprints",
     multiple=True,
+    type=fingerprint,
     help="Repair only messages with this fingerprint, as `pgqueue causes` prints it; can be repeated.",
 )
 @click.option("--max", "max_messages", type=click.IntRange(1), help="Handle at most this many messages. Default: all.")
@@ -115,8 +117,8 @@ def repair(
     status is 1 if the run stopped early. On SIGTERM and Ctrl-C the command finishes the current message and ends.
     """
     log_to_stderr()
-    if (queue is None) == (given["cause"] is None):
-        raise click.UsageError("name a QUEUE or a --cause: one of them.")
+    if queue is None and given["cause"] is None:
+        raise click.UsageError("name a QUEUE or a --cause.")
     if run_id is not None:
         given["run_id"] = run_id
     wanted = Repair(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import click
 
 from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
 from airflow_provider_pgqueue.cli.connection import connected
-from airflow_provider_pgqueue.cli.lines import parse_line
+from airflow_provider_pgqueue.cli.lines import json_object, parse
 from airflow_provider_pgqueue.cli.output import records, show, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.cli.suggestion import SuggestingGroup
@@ -39,7 +38,7 @@ def schedules(settings: Settings, context: click.Context) -> None:
 @click.option("--message", required=True, help="The body, as JSON.")
 @click.option("--time-zone", default="UTC", show_default=True, help="The time zone of the expression.")
 @click.option("--priority", type=int, default=0, show_default=True, help="Higher is leased first.")
-@click.option("--headers", help="Headers, as a JSON object.")
+@click.option("--headers", type=json_object, metavar="JSON", help="Headers, as a JSON object.")
 @click.option("--paused/--not-paused", default=None, help="Stop or resume publishing. Default: leave it as it is.")
 @shared_options
 @pass_settings
@@ -51,30 +50,18 @@ def add(
     message: str,
     time_zone: str,
     priority: int,
-    headers: str | None,
+    headers: dict[str, Any] | None,
     paused: bool | None,
 ) -> None:
     """Add a schedule, or replace the one of that name: CRON has five fields, or is @hourly, @daily and so on."""
-    body: Any = JsonText(parse_line(1, message).text)
+    body: Any = JsonText(parse(message, "--message").text)
     statement = verbs.schedule(
-        name, cron, queue, body, time_zone=time_zone, priority=priority, headers=_object(headers), paused=paused
+        name, cron, queue, body, time_zone=time_zone, priority=priority, headers=headers, paused=paused
     )
     with connected(settings) as conn:
         added = run(conn, statement)
     text = f"{'added' if added else 'replaced'} schedule {name}."
     show(settings, {"schedule_name": name, "added": added}, text)
-
-
-def _object(text: str | None) -> dict[str, Any] | None:
-    if text is None:
-        return None
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise click.BadParameter("is not a JSON object.", param_hint="--headers")
-    return found
 
 
 @schedules.command()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import click
 
+from airflow_provider_pgqueue.cli.causes import fingerprint
 from airflow_provider_pgqueue.cli.connection import connected
-from airflow_provider_pgqueue.cli.duration import before, duration
-from airflow_provider_pgqueue.cli.output import Row, show_rows
+from airflow_provider_pgqueue.cli.duration import time_options
+from airflow_provider_pgqueue.cli.output import Row, number_option, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
@@ -51,12 +52,11 @@ def _used(rows: Sequence[Row]) -> list[str]:
     "--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header, as JSON or text; can be repeated."
 )
 @click.option("--result", type=_RESULTS, help="How the message ended; leaves out unfinished ones.")
-@click.option("--cause", help="Only messages of this cause: the fingerprint that `pgqueue causes` prints.")
-@click.option("--since", type=duration, help="Only messages published, or archived, within this time: 2h, 1d.")
-@click.option("--until", type=duration, help="Only messages published, or archived, longer ago than this.")
 @click.option(
-    "-n", "--number", type=click.IntRange(1, 10000), default=20, show_default=True, help="How many messages to show."
+    "--cause", type=fingerprint, help="Only messages of this cause: a fingerprint that `pgqueue causes` prints."
 )
+@time_options("messages published, or archived,")
+@number_option("messages")
 @shared_options
 @pass_settings
 def search(
@@ -66,15 +66,14 @@ def search(
     headers: tuple[str, ...],
     result: str | None,
     cause: str | None,
-    since: timedelta | None,
-    until: timedelta | None,
+    since: datetime | None,
+    until: datetime | None,
     number: int,
 ) -> None:
     """Find messages by reference, headers, result, cause and time, newest first.
 
     Finds unfinished messages and archived ones. Bodies are not shown.
     """
-    now = datetime.now(UTC)
     with connected(settings) as conn:
         statement = verbs.search_messages(
             queue,
@@ -82,8 +81,8 @@ def search(
             headers=dict(map(_header, headers)) if headers else None,
             result=result,
             fingerprint=cause,
-            since=before(now, since),
-            until=before(now, until),
+            since=since,
+            until=until,
             max_messages=number,
         )
         found = run(conn, statement)

@@ -13,13 +13,12 @@ import psycopg
 
 from airflow_provider_pgqueue.cli.connection import Connection, Lasting, connected_for_long
 from airflow_provider_pgqueue.cli.duration import duration
-from airflow_provider_pgqueue.cli.output import Row, console, records, show_line, show_rows, table
+from airflow_provider_pgqueue.cli.output import Row, console, estimated, records, show_line, show_rows, table
 from airflow_provider_pgqueue.cli.privilege import with_role
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
-from airflow_provider_pgqueue.core.quantity import estimate
 from airflow_provider_pgqueue.core.query import query
 
 
@@ -81,11 +80,10 @@ def _numbers(conn: Connection, queue: str | None, window: timedelta | None, *, e
     numbers = run(conn, verbs.status(queue, exact=exact))
     for row in records(numbers):
         done, dead = finished.get(row["queue_name"], (0, 0))
-        depths = {name: estimate(row[name], row["depth_margin"]) for name in ("depth", "ready", "leased", "delayed")}
         rates: dict[str, float | None] = {"success_rate": done / seconds, "dead_rate": dead / seconds}
         if window is None:
             rates = dict.fromkeys(rates)
-        rows.append({**row, **depths, "dead": estimate(row["dead"], row["dead_margin"]), **rates})
+        rows.append({**estimated(row), **rates})
     return rows
 
 

@@ -15,13 +15,12 @@ import psycopg
 from airflow_provider_pgqueue.cli.connection import Connection, Lasting, connected_for_long
 from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.keyboard import Keyboard
-from airflow_provider_pgqueue.cli.output import Row, console, records, show_line, table
+from airflow_provider_pgqueue.cli.output import Row, console, estimated, records, show_line, table
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.cli.sparkline import sparkline
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
-from airflow_provider_pgqueue.core.quantity import estimate
 
 _SORTS: Final = ("attention", "queue_name", "depth", "oldest_age", "in_rate", "out_rate", "dead")
 _SHOWN = (
@@ -201,6 +200,5 @@ def _in_lines(rows: Sequence[Row], columns: Sequence[str], points: int) -> Any:
 
 
 def _drawn(row: Row, points: int) -> Row:
-    depths = {name: estimate(row[name], row["depth_margin"]) for name in ("depth", "ready", "leased", "delayed")}
     lines = {name: sparkline(row[name][-points:]) for name in ("in", "out", "depths")}
-    return {**row, **depths, "dead": estimate(row["dead"], row["dead_margin"]), **lines}
+    return {**estimated(row), **lines}

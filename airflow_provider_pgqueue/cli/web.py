@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import socket
 from contextlib import closing
+from urllib.parse import urlsplit
 
 import click
 
@@ -15,10 +16,17 @@ from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, share
 
 @click.command()
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1. [default: a free one]")
+@click.option(
+    "--base-url",
+    metavar="URL",
+    default="",
+    callback=lambda context, parameter, given: _checked(given),
+    help="Where a proxy on this machine serves the page, such as https://host/queues. The proxy strips the path.",
+)
 @click.option("--read-only", is_flag=True, help="Show the queues, and let nobody change them or see bodies.")
 @shared_options
 @pass_settings
-def web(settings: Settings, port: int, read_only: bool) -> None:
+def web(settings: Settings, port: int, base_url: str, read_only: bool) -> None:
     """Serve the page Queues on the loopback address, until Ctrl-C.
 
     Whoever has the address that this prints may use the page, with the rights of the connection. Needs
@@ -35,14 +43,27 @@ def web(settings: Settings, port: int, read_only: bool) -> None:
     with connected(settings):
         pass  # before anything is served: the database is there, and has the schema
     token = secrets.token_urlsafe(24)
-    app = make_alone(lambda: open_connection(settings), token, may_act=not read_only)
+    app = make_alone(lambda: open_connection(settings), token, may_act=not read_only, base_url=base_url)
     with closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(("127.0.0.1", port))
         # So that the address works from the moment in which it is printed.
         listening.listen()
-        address = f"http://127.0.0.1:{listening.getsockname()[1]}/enter/{token}"
+        address = f"{base_url or f'http://127.0.0.1:{listening.getsockname()[1]}'}/enter/{token}"
         show_line(settings, {"address": address}, f"The queues are at {address}")
         # No access log: the address in it has the token.
-        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off")
+        path = urlsplit(base_url).path
+        config = uvicorn.Config(app, root_path=path, log_level="warning", access_log=False, lifespan="off")
         uvicorn.Server(config).run(sockets=[listening])
+
+
+def _checked(base_url: str) -> str:
+    """Return the address without a slash at its end."""
+    try:
+        parts = urlsplit(base_url)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and base_url.isascii()
+    except ValueError:
+        good = False
+    if base_url and not (good and not parts.query and not parts.fragment):
+        raise click.BadParameter(f"{base_url!r} is not such an address. Give one like https://host/queues.")
+    return base_url.rstrip("/")

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.queues import SimpleQueue
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -29,6 +29,7 @@ from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.worker import Worker
 
 log = logging.getLogger(__name__)
+_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 @click.command()
@@ -73,17 +74,14 @@ log = logging.getLogger(__name__)
 @pass_settings
 def worker(
     settings: Settings,
+    /,
     function: str,
     queue: str,
     batch: bool,
-    batch_size: int,
-    lease_for: timedelta | None,
-    handler_timeout: timedelta | None,
-    give_up_after: int,
     poll_interval: timedelta,
-    topic: str | None,
     until_empty: bool,
     processes: int,
+    **given: Any,
 ) -> int:
     """Handle messages with a Python function.
 
@@ -100,20 +98,14 @@ def worker(
     log.info("worker of queue %s started: it calls %s for each %s; Ctrl-C stops it", queue, function, unit)
 
     def serve() -> Counter[str]:
-        selection: dict[str, Any] = {} if topic is None else {"topic": topic}
         consumer = Consumer(
             queue_name=queue,
             handle=None if batch else handler,
             handle_batch=handler if batch else None,
-            batch_size=batch_size,
-            lease_for=lease_for,
-            handler_timeout=handler_timeout,
-            give_up_after=give_up_after,
             handled_by=f"{function} {process_name()}",
-            **selection,
+            **given,
         )
-        polling = poll_interval.total_seconds()
-        made = Worker(conninfo=conninfo(settings), consumer=consumer, poll_interval=polling)
+        made = Worker(conninfo=conninfo(settings), consumer=consumer, poll_interval=poll_interval.total_seconds())
         return made.run(until_empty=until_empty)
 
     try:
@@ -147,6 +139,10 @@ def _serve_in(number: int, serve: Callable[[], Counter[str]]) -> tuple[Counter[s
     results: SimpleQueue[Counter[str] | PgQueueError] = context.SimpleQueue()
 
     def report() -> None:
+        # Until the worker takes them over: it has nothing to finish yet.
+        for wanted in _STOPS:
+            signal.signal(wanted, lambda *_: sys.exit(0))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
         try:
             results.put(serve())
         except PgQueueError as error:
@@ -159,11 +155,14 @@ def _serve_in(number: int, serve: Callable[[], Counter[str]]) -> tuple[Counter[s
             if child.pid is not None and child.is_alive():
                 os.kill(child.pid, number)
 
+    # Held back meanwhile: one that ended this process would leave children that nobody tells to stop.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
     for child in children:
         child.start()
     # A terminal sends Ctrl-C to the children, too: being asked twice to stop does no harm.
-    for wanted in (signal.SIGTERM, signal.SIGINT):
+    for wanted in _STOPS:
         signal.signal(wanted, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
     for child in children:
         child.join()
     counts: Counter[str] = Counter()

@@ -7,18 +7,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
 
 from airflow_provider_pgqueue.core.breaker import Breaker, failure_of
 from airflow_provider_pgqueue.core.caller import Caller, TimeIsUp
-from airflow_provider_pgqueue.core.errors import HandlerBroken, InvalidOutcome, LeaseLost
+from airflow_provider_pgqueue.core.errors import HandlerBroken, InvalidOutcome, LeaseLost, PgQueueError
 from airflow_provider_pgqueue.core.intake import Intake
 from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.message import Message, Unreadable
 from airflow_provider_pgqueue.core.outcome import (
     PLAIN,
-    ErrorRules,
     Outcome,
     Rejected,
     Retry,
@@ -29,6 +29,9 @@ from airflow_provider_pgqueue.core.outcome import (
     outcomes_by_id,
     storable,
 )
+
+if TYPE_CHECKING:
+    from airflow_provider_pgqueue.core.consumer import Consumer
 
 log = logging.getLogger(__name__)
 
@@ -43,28 +46,23 @@ BatchHandler = Callable[[list[Message]], Mapping[int, Outcome | None] | Iterable
 class Batch:
     """The messages of a lease, to be handled, and settled: those of each second together, and the rest at the end.
 
+    :param consumer: has the handler, and says what becomes of a message whose handler raises.
     :param caller: calls the handler if it has a time limit, and stops waiting for it at the limit.
     :param counts: how messages ended is added here.
     """
 
     def __init__(
         self,
+        consumer: Consumer,
         lease: Lease,
         *,
-        handle: Handler | None,
-        handle_batch: BatchHandler | None,
         caller: Caller | None,
-        retry_delay: Callable[[int], timedelta] | None,
-        on_error: ErrorRules | None,
         breaker: Breaker,
         counts: Counter[str],
     ) -> None:
+        self._consumer = consumer
         self._lease = lease
-        self._handle = handle
-        self._handle_batch = handle_batch
         self._caller = caller
-        self._retry_delay = retry_delay
-        self._on_error = on_error
         self._breaker = breaker
         self._counts = counts
         self._gathered: dict[Message, Outcome] = {}
@@ -83,25 +81,33 @@ class Batch:
                 following = None if room <= 0 or stop() else self._exchange(intake, room)
                 self._settle()
             except BaseException as error:
-                if isinstance(error, HandlerBroken):
-                    self._gathered = {message: _uncounted(outcome) for message, outcome in self._gathered.items()}
-                # What was handled has had its effect: it must not be delivered again because of what came after it.
-                self._settle()
-                if isinstance(error, InvalidOutcome | HandlerBroken) or not isinstance(error, Exception):
-                    # The loop ends for a reason that is not in these messages.
-                    lease.release_unstarted()
+                self._wind_up(error)
                 raise
             if following is None and (unstarted := lease.release_unstarted()):
                 # Nobody began them, so it was no attempt.
                 self._counts["released"] += unstarted
         return following
 
+    def _wind_up(self, error: BaseException) -> None:
+        """Settle what was handled before an error; give the rest back too, if the error is about none of them."""
+        if isinstance(error, HandlerBroken):
+            self._gathered = {message: _uncounted(outcome) for message, outcome in self._gathered.items()}
+        try:
+            # What was handled has had its effect: it must not be delivered again because of what came after it.
+            self._settle()
+            if isinstance(error, InvalidOutcome | HandlerBroken) or not isinstance(error, Exception):
+                # The loop ends for a reason that is not in these messages.
+                self._lease.release_unstarted()
+        except (PgQueueError, psycopg.Error) as failed:
+            # The error matters more: a SystemExit would end as one of a lost connection, which a worker survives.
+            log.warning("could not settle what was handled before %s (%s)", type(error).__name__, type(failed).__name__)
+
     def _handle_all(self, stop: Callable[[], bool]) -> None:
         messages = self._without_unreadable()
-        if self._handle:
-            self._each(self._handle, messages, stop)
-        elif self._handle_batch and messages:
-            self._all_at_once(self._handle_batch, messages)
+        if self._consumer.handle:
+            self._each(self._consumer.handle, messages, stop)
+        elif self._consumer.handle_batch and messages:
+            self._all_at_once(self._consumer.handle_batch, messages, stop)
 
     def _without_unreadable(self) -> list[Message]:
         readable = []
@@ -140,10 +146,12 @@ class Batch:
             else:
                 self._note(message, PLAIN if returned is None else self._checked(message, returned))
 
-    def _all_at_once(self, handle_batch: BatchHandler, messages: list[Message]) -> None:
+    def _all_at_once(self, handle_batch: BatchHandler, messages: list[Message], stop: Callable[[], bool]) -> None:
+        caller = self._caller
         self._lease.in_hand = {message.id for message in messages}
+        if stop():
+            return
         try:
-            caller = self._caller
             returned = caller.call(handle_batch, messages, len(messages)) if caller else handle_batch(messages)
         except TimeIsUp as error:
             self._leave(messages, error)
@@ -182,8 +190,9 @@ class Batch:
         self._breaker.note_hanging(messages, why)
 
     def _outcome(self, message: Message, error: BaseException, failure: dict[str, str] | None = None) -> Outcome:
-        delay = self._retry_delay(message.attempts) if self._retry_delay else None
-        return outcome_of(error, rules=self._on_error, delay=delay, failure=failure)
+        retry_delay = self._consumer.retry_delay
+        delay = retry_delay(message.attempts) if retry_delay else None
+        return outcome_of(error, rules=self._consumer.on_error, delay=delay, failure=failure)
 
     def _note(self, message: Message, outcome: Outcome) -> None:
         self._gather(message, outcome)
@@ -216,7 +225,7 @@ class Batch:
         if not settled:
             return
         try:
-            lease.settle({message: outcome for message, outcome in settled.items() if lease.holds(message)})
+            lease.settle(settled, only_held=True)
         except LeaseLost as error:
             # Another consumer has those messages now, and the others are settled: nothing that should end the loop.
             _warn_of_lost(error)

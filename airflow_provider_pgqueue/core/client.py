@@ -42,8 +42,8 @@ _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 class Statement(Generic[T]):
     """A call of one function of schema `messages`, to be run by `run` or `run_async`.
 
-    `decode` turns the rows into the result; `columns` says what they hold. A crash of the server may undo a call that
-    is not `durable`: docs/decisions/0015-leases-are-not-flushed.md.
+    `decode` turns the rows into the result; `columns` says what they hold of the function, which is `found`. A crash of
+    the server may undo a call that is not `durable`: docs/decisions/0015-leases-are-not-flushed.md.
     """
 
     function: str
@@ -51,27 +51,24 @@ class Statement(Generic[T]):
     decode: Callable[[list[Row]], T]
     types: Mapping[str, str] = field(default_factory=dict)
     durable: bool = True
-    columns: str = "*"
+    columns: str = "found.*"
 
     @property
     def sql(self) -> str:
         """The SQL text, with named arguments, so that a function may grow new ones; None leaves the default."""
-        return f"SELECT {self.columns} FROM {self._call}"  # noqa: S608 names from this module only
+        return self._sql("")
 
     @property
     def sql_alone(self) -> str:
         """The SQL text for a transaction of its own, whose commit does not wait for the disk unless it is durable."""
-        if self.durable:
-            return self.sql
         # In the same statement, because BEGIN, SET LOCAL and COMMIT would be three more round trips.
-        return f"SELECT found.* FROM pg_catalog.set_config('synchronous_commit', 'off', true), {self._call} found"  # noqa: S608
+        return self._sql("" if self.durable else "pg_catalog.set_config('synchronous_commit', 'off', true), ")
 
-    @property
-    def _call(self) -> str:
+    def _sql(self, before: str) -> str:
         named = ", ".join(
             f'"{name}" => {_placeholder(name, self.arguments[name], self.types.get(name))}' for name in self.given
         )
-        return f"messages.{self.function}({named})"
+        return f"SELECT {self.columns} FROM {before}messages.{self.function}({named}) found"  # noqa: S608 no text of others
 
     @property
     def given(self) -> dict[str, Any]:

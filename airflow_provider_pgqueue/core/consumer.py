@@ -92,10 +92,6 @@ class Consumer:
         if self.on_error is not None:
             check({"on_error": self.on_error}, {"on_error": error_rules})
 
-    def breaker(self) -> Breaker:
-        """Return the breaker that stops a drain, or several that share it, when the handler is broken."""
-        return Breaker(self.queue_name, self.give_up_after)
-
     def drain(
         self,
         conn: psycopg.Connection[Any],
@@ -107,6 +103,7 @@ class Consumer:
         on_lease: Callable[[Lease], None] = lambda lease: None,
         intake: Intake | None = None,
         renewal: Renewal | None = None,
+        counts: Counter[str] | None = None,
     ) -> Counter[str]:
         """Handle messages until the queue has none ready, `max_messages` were leased, or `stop` returns True.
 
@@ -119,14 +116,12 @@ class Consumer:
         The call that archives a batch leases the next one, so at no time are more messages leased than `batch_size`.
         `on_batch` is called after each batch with the counts so far. `on_lease` is called with each lease; its
         `give_back` and `give_up` free the messages from another thread while a handler does not return. Drains that
-        follow one another may share a `breaker`, an `intake` and a `renewal`; by default each has its own.
+        follow one another may share `counts`, a `breaker`, an `intake` and a `renewal`; by default each has its own.
         """
-        counts: Counter[str] = Counter()
+        counts = Counter() if counts is None else counts
         intake = intake or self.intake(conn)
-        breaker = breaker or self.breaker()
-        left = inf if max_messages is None else max_messages
-        said = time.monotonic()
-        # One thread for the whole loop: quick batches would each start one for nothing.
+        breaker = breaker or Breaker(self.queue_name, self.give_up_after)
+        left, said = inf if max_messages is None else max_messages, time.monotonic()
         own = closing(Renewal()) if renewal is None else renewal.borrowed()
         with own as renewal, ExitStack() as stack:
             messages: list[Message] | None = None
@@ -135,38 +130,38 @@ class Consumer:
                 if messages is None and left > 0 and not stop():
                     messages = intake.lease(int(min(self.batch_size, left)))
                 if not messages:
-                    break
+                    return counts
                 left -= len(messages)
-                with _given_back_after_an_error(conn, messages):
-                    # Not before there is a message: most looks of a worker find none.
-                    policy = intake.policy
-                    lease = Lease(
-                        conn, messages, lease_for=policy.lease_for, handled_by=self.handled_by, renewal=renewal
-                    )
-                    on_lease(lease)
-                if (limit := policy.handler_timeout) is not None:
+                lease, limit = self._hold(messages, intake, renewal, on_lease)
+                if limit is not None:
                     caller = caller or stack.enter_context(Caller(limit))
                     caller.limit = limit
-                batch = self._batch(lease, None if limit is None else caller, breaker, counts)
+                batch = Batch(self, lease, caller=caller if limit else None, breaker=breaker, counts=counts)
                 messages = batch.work(intake, room=int(min(self.batch_size, left)), stop=stop)
                 with _given_back_after_an_error(conn, messages):
                     on_batch(counts)
-                    if time.monotonic() - said >= _SAY_EVERY:
-                        said = time.monotonic()
-                        log.info("queue %s so far: %s", self.queue_name, dict(counts))
-        return counts
+                    said = self._say(counts, said)
 
-    def _batch(self, lease: Lease, caller: Caller | None, breaker: Breaker, counts: Counter[str]) -> Batch:
-        return Batch(
-            lease,
-            handle=self.handle,
-            handle_batch=self.handle_batch,
-            caller=caller,
-            retry_delay=self.retry_delay,
-            on_error=self.on_error,
-            breaker=breaker,
-            counts=counts,
-        )
+    def _hold(
+        self, messages: list[Message], intake: Intake, renewal: Renewal, on_lease: Callable[[Lease], None]
+    ) -> tuple[Lease, timedelta | None]:
+        """Return the lease of messages that nobody has begun, and how long the handler may take for each."""
+        with _given_back_after_an_error(intake.conn, messages):
+            # Not before there is a message: most looks of a worker find none.
+            policy = intake.policy
+            lease = Lease(
+                intake.conn, messages, lease_for=policy.lease_for, handled_by=self.handled_by, renewal=renewal
+            )
+            on_lease(lease)
+        return lease, policy.handler_timeout
+
+    def _say(self, counts: Counter[str], said: float) -> float:
+        """Log the counts if that was last done long ago, and return when it was done."""
+        now = time.monotonic()
+        if now - said < _SAY_EVERY:
+            return said
+        log.info("queue %s so far: %s", self.queue_name, dict(counts))
+        return now
 
     def intake(self, conn: psycopg.Connection[Any]) -> Intake:
         """Return where drains over this connection get their messages; sharing it saves each drain a query."""
@@ -190,7 +185,7 @@ def _given_back_after_an_error(conn: psycopg.Connection[Any], messages: list[Mes
         if messages:
             try:
                 Lease(conn, messages).release(messages, count_attempt=False)
-            except PgQueueError as failed:
+            except (PgQueueError, psycopg.Error) as failed:
                 # The error of the block matters more.
                 log.warning("could not release %s (%s)", quantity(len(messages)), type(failed).__name__)
         raise

@@ -58,9 +58,7 @@ class Intake:
         """The policy of the queue, at most ten seconds old, with what this consumer says otherwise."""
         now = time.monotonic()
         if self._policy is None or now >= self._policy_ends:
-            ((lease_for, handler_timeout, counts_leases),) = self._fetch(
-                "lease_policy", [self._queue_name], alone=is_alone(self.conn)
-            )
+            ((lease_for, handler_timeout, counts_leases),) = self._fetch("lease_policy", [self._queue_name])
             self._policy, self._policy_ends = (
                 LeasePolicy(
                     lease_for=self._lease_for or lease_for,
@@ -82,8 +80,8 @@ class Intake:
 
     def lease(self, max_messages: int) -> list[Message]:
         """Lease up to so many messages, as `verbs.lease` does."""
-        alone = is_alone(self.conn)
-        return _messages(self._fetch("lease_batch", [*self._wanted(max_messages), alone], alone=alone), self._read_json)
+        rows = self._fetch("lease_batch", [*self._wanted(max_messages), is_alone(self.conn)])
+        return _messages(rows, self._read_json)
 
     def exchange(
         self, lock_token: UUID, outcomes: Mapping[int, Success | Rejected | Failed | None], max_messages: int
@@ -103,7 +101,7 @@ class Intake:
         }
         said = outcomes_as_json(special) if special else None
         arguments = [*self._wanted(max_messages), lock_token, _array(ids), said]
-        rows = self._fetch("archive_and_lease_batch", arguments, alone=True)
+        rows = self._fetch("archive_and_lease_batch", arguments)
         archived = rows[0][-1]
         lost = set[int]() if archived is None else set(ids).difference(archived)
         found = [row[:-1] for row in rows if row[0] is not None]
@@ -112,9 +110,10 @@ class Intake:
     def _wanted(self, max_messages: int) -> list[Any]:
         return [self._queue_name, max_messages, self._lease_for, self._handled_by, *self._chosen]
 
-    def _fetch(self, name: str, arguments: list[Any], *, alone: bool) -> list[tuple[Any, ...]]:
-        # As client._own_transaction, for whoever has asked already whether the statement is alone.
-        own = self.conn.transaction() if alone and self.conn.isolation_level is not None else nullcontext()
+    def _fetch(self, name: str, arguments: list[Any]) -> list[tuple[Any, ...]]:
+        conn = self.conn
+        # As client._own_transaction, at the price of no call where there is no such pooler.
+        own = conn.transaction() if conn.isolation_level is not None and is_alone(conn) else nullcontext()
         try:
             # Binary, because the texts of moments and durations depend on settings.
             with own:

@@ -103,10 +103,6 @@ class Lease(Sequence[Message]):
         """The messages that are neither settled nor known to be lost."""
         return [message for message in self.messages if message.id in self._held]
 
-    def holds(self, message: Message) -> bool:
-        """Return whether a message is neither settled nor known to be lost."""
-        return message.id in self._held
-
     def __enter__(self) -> Self:
         # In a transaction of the caller a renewal would take effect at its commit only: too late for a long handler.
         if self._held and self._conn.autocommit:
@@ -128,7 +124,7 @@ class Lease(Sequence[Message]):
             text = f"{kind.__name__}: {text_of(error)}"[:4000] if error else kind.__name__
             failure = describe(error) if error else None
             self._end(lambda token, ids: verbs.release(token, ids, details=text, failure=failure))
-        except PgQueueError as failed:
+        except (PgQueueError, psycopg.Error) as failed:
             # The error of the caller matters more, and a broken connection is the usual reason for both.
             log.warning(
                 "could not release %s after %s (%s): delivered again when the lease ends",
@@ -144,7 +140,7 @@ class Lease(Sequence[Message]):
         except LeaseLost as error:
             # Without the cure, which is to do what this does.
             log.warning("%s; another consumer may have them now", error.problem)
-        except PgQueueError as error:
+        except (PgQueueError, psycopg.Error) as error:
             log.warning("could not extend the lease of %s: %s", quantity(len(self._held)), type(error).__name__)
 
     def extend(self, lease_for: timedelta | None = None) -> None:
@@ -152,7 +148,7 @@ class Lease(Sequence[Message]):
         with self._calling:
             if held := frozenset(self._held):
                 statement = verbs.extend(self._require_token(), held, lease_for=lease_for or self._length())
-                self._run(statement, ())
+                self._run(self._conn, statement, ())
 
     def let_expire(self, messages: Collection[Message]) -> None:
         """Stop renewing the lease of messages; when it ends, the attempt counts."""
@@ -216,38 +212,35 @@ class Lease(Sequence[Message]):
         To be called from another thread, with a connection of its own, while a handler does not return.
         """
         with self._calling:
-            if self._token is None:
-                return
             # A copy, because the handler may return meanwhile.
             handled = {id_: outcome for id_, outcome in self.handled.copy().items() if id_ in self._held}
-            unstarted = self._held - self.in_hand - set(handled)
-            self._held -= set(handled) | unstarted
-            calls = list(settlement(self._token, handled, handled_by=self._handled_by))
-            if unstarted:
-                calls.append((list(unstarted), verbs.release(self._token, unstarted, count_attempt=False)))
-            for _, statement in calls:
+            if unstarted := self._held - self.in_hand - handled.keys():
                 with suppress(LeaseLost):
-                    run(conn, statement)
+                    self._run(conn, verbs.release(self._require_token(), unstarted, count_attempt=False), unstarted)
+            self._settle(conn, handled, set())
 
     def give_up(self, conn: psycopg.Connection[Any], reason: str) -> None:
         """Release the messages in hand too, as an attempt; the handler that still works on them has lost the lease."""
         with self._calling:
-            if self._token is not None and (held := frozenset(self._held)):
-                self._held.clear()
-                self.lost |= held
+            if held := frozenset(self._held):
                 with suppress(LeaseLost):
-                    run(conn, verbs.release(self._token, held, details=reason))
+                    self._run(conn, verbs.release(self._require_token(), held, details=reason), held)
+                self.lost |= held
 
-    def settle(self, outcomes: Mapping[Message, Outcome | None]) -> None:
+    def settle(self, outcomes: Mapping[Message, Outcome | None], *, only_held: bool = False) -> None:
         """Give each message its outcome, where None is success.
 
         Makes one archive call, and one release call per kind of retry. An outcome that cannot be kept, such as an
         output of more than 64 kB or a delay of years, archives its own message as failed with the reason, and no
         other; `unkept` has the id. LeaseLost has the ids of those that were lost; it is raised after the others were
-        settled.
+        settled. `only_held` leaves out messages that are settled or known to be lost when the call is made.
         """
         lost: set[int] = set()
-        self._settle({message.id: outcome for message, outcome in outcomes.items()}, lost)
+        with self._calling:
+            wanted = {message.id: outcome for message, outcome in outcomes.items()}
+            if only_held:
+                wanted = {id_: outcome for id_, outcome in wanted.items() if id_ in self._held}
+            self._settle(self._conn, wanted, lost)
         if lost:
             raise LeaseLost(lost)
 
@@ -268,7 +261,7 @@ class Lease(Sequence[Message]):
                 return None
             try:
                 exchanged = intake.exchange(self._token, finals, max_messages)
-            except PgQueueError:
+            except (PgQueueError, psycopg.Error):
                 if self._conn.closed:
                     raise
                 # What refused it, such as an outcome or a queue that is paused now, shows in a call of its own.
@@ -280,26 +273,31 @@ class Lease(Sequence[Message]):
             self._held.clear()
         return messages
 
-    def _settle(self, outcomes: Mapping[int, Outcome | None], lost: set[int]) -> None:
+    def _settle(self, conn: psycopg.Connection[Any], outcomes: Mapping[int, Outcome | None], lost: set[int]) -> None:
         try:
             for ids, statement in settlement(self._token, outcomes, handled_by=self._handled_by) if self._token else ():
                 try:
-                    self._call(statement, ids)
+                    self._run(conn, statement, ids)
                 except LeaseLost as error:
                     lost.update(error.ids)
         except (InvalidArgument, InvalidMessage) as error:
             # In the caller's transaction nothing can follow an error of the server.
-            if self._conn.info.transaction_status is TransactionStatus.INERROR:
+            if conn.info.transaction_status is TransactionStatus.INERROR:
                 raise
-            self._settle_apart([id_ for id_ in outcomes if id_ in self._held], outcomes, lost, error)
+            self._settle_apart(conn, {id_: outcomes[id_] for id_ in outcomes if id_ in self._held}, lost, error)
 
     def _settle_apart(
-        self, ids: list[int], outcomes: Mapping[int, Outcome | None], lost: set[int], error: PgQueueError
+        self,
+        conn: psycopg.Connection[Any],
+        outcomes: Mapping[int, Outcome | None],
+        lost: set[int],
+        error: PgQueueError,
     ) -> None:
         """Settle by halves what one call refused, so that only the outcome that caused it is replaced."""
+        ids = list(outcomes)
         if len(ids) > 1:
             for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
-                self._settle({id_: outcomes[id_] for id_ in half}, lost)
+                self._settle(conn, {id_: outcomes[id_] for id_ in half}, lost)
             return
         for id_ in ids:
             # It was replaced before: the refusal is not about the outcome.
@@ -310,23 +308,23 @@ class Lease(Sequence[Message]):
                 # The first of a lease, because its others are likely to be like it.
                 log.warning("the %s of message %s cannot be kept: it is archived as failed", kind, id_)
             self.unkept.add(id_)
-            self._settle({id_: Failed(f"its {kind} cannot be kept: {error}")}, lost)
+            self._settle(conn, {id_: Failed(f"its {kind} cannot be kept: {error}")}, lost)
 
     def _end(self, statement: Callable[[UUID, Collection[int]], Statement[Any]]) -> int:
         """Make a call for all that is held when it is made: another thread may have given some back until then."""
         with self._calling:
             if ids := sorted(self._held):
-                self._run(statement(self._require_token(), ids), ids)
+                self._run(self._conn, statement(self._require_token(), ids), ids)
             return len(ids)
 
     def _call(self, statement: Statement[Any], settled: Collection[int]) -> None:
         # A renewal that ran at the same time would find the messages that are settled here gone, and call them lost.
         with self._calling:
-            self._run(statement, settled)
+            self._run(self._conn, statement, settled)
 
-    def _run(self, statement: Statement[Any], settled: Collection[int]) -> None:
+    def _run(self, conn: psycopg.Connection[Any], statement: Statement[Any], settled: Collection[int]) -> None:
         try:
-            run(self._conn, statement)
+            run(conn, statement)
         except LeaseLost as error:
             self.lost.update(error.ids)
             self._held.difference_update(settled, error.ids)

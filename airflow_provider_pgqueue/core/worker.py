@@ -8,7 +8,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import FrameType
@@ -64,7 +64,7 @@ class Worker:
 
         Returns how messages ended, and raises HandlerBroken, as `Consumer.drain` does.
         """
-        breaker = self.consumer.breaker()
+        breaker = Breaker(self.consumer.queue_name, self.consumer.give_up_after)
         with stop_on_signals(self.stop), self._listening(until_empty):
             while not self._stopping.is_set():
                 try:
@@ -81,11 +81,6 @@ class Worker:
                     pause = pause_after(self._failures)
                     log.warning("%s; next try in %.1f s", why_again(error), pause)
                     self._stopping.wait(pause)
-        log.info(
-            "worker of queue %s stopped: %s",
-            self.consumer.queue_name,
-            dict(self.counts),
-        )
         return self.counts
 
     def _serve(self, conn: psycopg.Connection[Any], renewal: Renewal, until_empty: bool, breaker: Breaker) -> None:
@@ -93,24 +88,24 @@ class Worker:
         while not self._stopping.is_set():
             # Before the work: what rings meanwhile must lead to another look.
             self._wake.clear()
-            counts: Counter[str] = Counter()
+            before = self.counts.total()
             try:
-                counts = self.consumer.drain(
+                self.consumer.drain(
                     conn,
                     stop=self._stopping.is_set,
                     breaker=breaker,
                     on_batch=self._note_success,
                     intake=intake,
                     renewal=renewal,
+                    counts=self.counts,
                 )
-                self.counts.update(counts)
             except QueuePaused as error:
                 # A worker outlives a pause: resume_queue rings.
                 log.info("%s", error)
             self._failures = 0
             if until_empty:
                 return
-            fruitless = 0 if counts else fruitless + 1
+            fruitless = 0 if self.counts.total() > before else fruitless + 1
             if fruitless > 1:
                 # A queue that rings a thousand times a second costs the consumers of others a hundred leases. Not after
                 # the first: that ring may have been for what the drain before it took already.
@@ -138,7 +133,8 @@ class Worker:
         try:
             yield
         finally:
-            loop.call_soon_threadsafe(listening.cancel)
+            with suppress(RuntimeError):  # the loop is closed: the listener gave up
+                loop.call_soon_threadsafe(listening.cancel)
             thread.join()
 
     def _run_listener(self, loop: asyncio.AbstractEventLoop, listening: asyncio.Task[None]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 import psycopg
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.providers.postgres.hooks.postgres import PostgresHook
 from psycopg.rows import tuple_row
 
@@ -50,6 +51,18 @@ class PgQueueHook(PostgresHook):
 
     # Connections ------------------------------------------------------------------------------------------------------
 
+    @classmethod
+    def get_connection(cls, conn_id: str) -> Any:
+        """Return an Airflow connection; AirflowNotFoundException, with the cure, if there is none of this name."""
+        with _defined(conn_id):
+            return super().get_connection(conn_id)
+
+    @classmethod
+    async def aget_connection(cls, conn_id: str) -> Any:
+        """Return what `get_connection` does, without blocking the event loop."""
+        with _defined(conn_id):
+            return await super().aget_connection(conn_id)
+
     def connect(self, *, check: bool = True) -> Connection:
         """Return a new autocommit psycopg 3 connection, which `with` closes; ConnectionFailed if it cannot be opened.
 
@@ -68,8 +81,12 @@ class PgQueueHook(PostgresHook):
         """
         direct = self.connection_extra.get("listen_conn_id")
         conn = (type(self)(direct) if direct else self).connect()
-        for channel in ("dead_message", "message_finished"):
-            conn.execute(f"LISTEN {channel}".encode())
+        try:
+            for channel in ("dead_message", "message_finished"):
+                conn.execute(f"LISTEN {channel}".encode())
+        except BaseException:
+            conn.close()
+            raise
         return conn
 
     def connection_arguments(self) -> dict[str, Any]:
@@ -281,6 +298,17 @@ class _HookLease(Lease):
     ) -> None:
         with self._opened:
             super().__exit__(kind, error, traceback)
+
+
+@contextmanager
+def _defined(conn_id: str) -> Iterator[None]:
+    try:
+        yield
+    except AirflowNotFoundException as error:
+        raise AirflowNotFoundException(
+            f"Airflow has no connection {conn_id!r}. Define it, of type pgqueue or postgres: under Admin > Connections,"
+            f" or as AIRFLOW_CONN_{conn_id.upper()}. Or name another one in pgqueue_conn_id."
+        ) from error
 
 
 def _application_name() -> str:

@@ -24,6 +24,7 @@ from airflow_provider_pgqueue.core.argument import (
     share_or_number,
     whole,
 )
+from airflow_provider_pgqueue.core.breaker import Breaker
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer import Consumer
 from airflow_provider_pgqueue.core.errors import InvalidArgument
@@ -187,14 +188,12 @@ class PgQueueConsumeOperator(WaitingTask):
         return self._consume(context, fruitless)
 
     def _consume(self, context: Context, fruitless: int) -> dict[str, int]:
-        self.check_rendered()
         # Not in __init__: Airflow copies operators, and an Event cannot be copied.
         self._stopping = threading.Event()
         self._finished = threading.Event()
-        self._telemetry = ConsumerTelemetry(self.queue_name)
-        consumer = self._consumer(name_of(context))
         self._hook = PgQueueHook(self.pgqueue_conn_id)
-        breaker = consumer.breaker()
+        consumer = self._consumer(name_of(context))
+        breaker = Breaker(self.queue_name, self.give_up_after)
         try:
             with self._hook.connect() as conn:
                 self._take_over(context, conn)
@@ -222,10 +221,11 @@ class PgQueueConsumeOperator(WaitingTask):
             read = load_model(self.model)
             handle = handle and each_with_model(handle, read)
             handle_batch = handle_batch and all_with_model(handle_batch, read)
+        self._telemetry = ConsumerTelemetry(self.queue_name, handle, handle_batch)
         return Consumer(
             queue_name=self.queue_name,
-            handle=handle and self._telemetry.watched(handle),
-            handle_batch=handle_batch and self._telemetry.batch_watched(handle_batch),
+            handle=self._telemetry.handle,
+            handle_batch=self._telemetry.handle_batch,
             batch_size=self.batch_size,
             lease_for=self.lease_for,
             handler_timeout=self.handler_timeout,
@@ -279,8 +279,12 @@ class PgQueueConsumeOperator(WaitingTask):
                 lease.give_back(conn)
                 if not self._finished.wait(_LAST_MOMENT):
                     lease.give_up(conn, "its task was stopped while it was handled")
-        except Exception:
-            self.log.warning("could not release messages of queue %s; their leases end by themselves", self.queue_name)
+        except Exception as error:
+            self.log.warning(
+                "could not release messages of queue %s (%s); their leases end by themselves",
+                self.queue_name,
+                type(error).__name__,
+            )
 
     def _trigger(self, ring_after: float) -> PgQueueMessageTrigger:
         return PgQueueMessageTrigger(

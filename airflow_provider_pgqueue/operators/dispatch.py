@@ -104,7 +104,6 @@ class PgQueueDispatchOperator(WaitingTask):
         return self._dispatch(context, fruitless)
 
     def _dispatch(self, context: Context, fruitless: int) -> dict[str, int]:
-        self.check_rendered()
         done = hand_over(self.pgqueue_conn_id, self.queue_name, self.trigger_dag_id, self._opening(context), self.conf)
         if not done["started"] and self.wait_for_messages:
             self._wait(fruitless)
@@ -175,7 +174,6 @@ class PgQueueReconcileOperator(QueueTask):
 
     def execute(self, context: Context) -> dict[str, int]:
         """Reconcile once."""
-        self.check_rendered()
         with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
             ended, unstarted = reconcile(conn, self.queue_name, self.trigger_dag_id)
         found = dict(ended) | ({"unstarted": len(unstarted)} if unstarted else {})

@@ -96,7 +96,6 @@ class PgQueueDispatchDeadOperator(QueueTask):
 
     def execute(self, context: Context) -> dict[str, int]:
         """Reconcile, start a run for each cause that may have one, and return how many."""
-        self.check_rendered()
         return dict(
             hand_over(self.pgqueue_conn_id, self.queue_name, self.trigger_dag_id, self._opening(context), self.conf)
         )

@@ -219,8 +219,7 @@ class PgQueuePublishOperator(AwaitsMessages):
         """Publish, and return how many and their ids."""
         self._take_arguments(context)
         began_at = time.monotonic()
-        # Without the number of the try: a retry after a lost success finds the key, and publishes nothing.
-        published = self._publish_all(task_of(context) if self.dedup_key == _OF_THE_TASK else self.dedup_key)
+        published = self._publish_all()
         self._say(published.count, "in all", began_at)
         self.message_ids = published.awaited
         self.lineage_rows = published.count
@@ -244,7 +243,6 @@ class PgQueuePublishOperator(AwaitsMessages):
 
     def _take_arguments(self, context: Context) -> None:
         """Complete the arguments with what is known only now, and check that."""
-        self.check_rendered()
         self._check_source()
         if self.sql is not None and names_file(self.sql):
             # In a mapped task.
@@ -254,14 +252,16 @@ class PgQueuePublishOperator(AwaitsMessages):
             self._check_upstream(self.messages)
             self.messages = self.messages.resolve(context)
             self._check_source()
-        if self.reference == _OF_THE_TASK:
-            self.reference = task_of(context)
+        # Without the number of the try: a retry after a lost success finds the key, and publishes nothing.
+        task = task_of(context)
+        self.reference = task if self.reference == _OF_THE_TASK else self.reference
+        self._dedup_key = task if self.dedup_key == _OF_THE_TASK else self.dedup_key
         headers = {**(origin_of(context) if self.origin else {}), **(self.headers or {})}
         # For this header the database rings when the message is finished.
         self._headers = headers | ({"awaited": True} if self.wait_for_completion else {})
 
-    def _publish_all(self, key: str | None) -> _Published:
-        """Publish all batches under a key, each in a transaction of its own or all in one."""
+    def _publish_all(self) -> _Published:
+        """Publish all batches under the dedup key, each in a transaction of its own or all in one."""
         published = _Published(self.queue_name)
         began_at = said_at = time.monotonic()
         in_one = self.one_transaction
@@ -269,7 +269,7 @@ class PgQueuePublishOperator(AwaitsMessages):
             for number, batch in enumerate(self._batches()):
                 # The key is that of the first message; it commits together with the others of its batch.
                 with conn.transaction():
-                    published.add(self._publish(conn, batch, self._key(key, number)))
+                    published.add(self._publish(conn, batch, self._key(number)))
                 if self.wait_for_completion and len(published.awaited) > _FEW:
                     raise InvalidArgument(
                         f"more than {_FEW} messages, and wait_for_completion is True",
@@ -322,8 +322,9 @@ class PgQueuePublishOperator(AwaitsMessages):
         while batch := list(islice(texts, self.batch_size)):
             yield batch
 
-    def _key(self, key: str | None, number: int) -> str | None:
+    def _key(self, number: int) -> str | None:
         """Return the dedup key of a batch: of the first one only, if all are one transaction."""
+        key = self._dedup_key
         if key is None or (self.one_transaction and number > 0 and not self.wait_for_completion):
             return None
         return _short(key if self.one_transaction and number == 0 else f"{key}#{number}")

@@ -178,7 +178,6 @@ class RemedyTask(QueueTask):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Repair dead messages, and return what became of how many."""
-        self.check_rendered()
         self._said = time.monotonic()
         with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
             summary = self._repair(task_of(context)).run(conn, stop=lambda: self._stopping, on_batch=self._say)

@@ -93,7 +93,6 @@ class PgQueueScheduleOperator(QueueTask):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Declare the schedule, and return whether it is new."""
-        self.check_rendered()
         statement = verbs.schedule(
             self.schedule_name,
             self.cron,

@@ -75,7 +75,6 @@ class PgQueueSetupOperator(QueueTask):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Install, and return what was done."""
-        self.check_rendered()
         summary = PgQueueHook(self.pgqueue_conn_id).install(
             self.queues,
             cron=self.cron,

@@ -90,7 +90,6 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # the base class returns nothing
         """Submit the pipeline unless its run had finished, wait for it, return what it noted as its summary."""
-        self.check_rendered()
         queue = PgQueueHook(self.pgqueue_conn_id)
         self.run_id = _shortened(self.run_id)
         self.application = _entry_point()

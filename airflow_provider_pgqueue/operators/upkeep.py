@@ -54,7 +54,6 @@ class PgQueueUpkeepOperator(QueueTask):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Publish the due schedules and do the upkeep once."""
-        self.check_rendered()
         hook = PgQueueHook(self.pgqueue_conn_id)
         with hook.connect() as conn:
             if self.with_metrics:

@@ -72,7 +72,7 @@ def make_page() -> FastAPI:
 
     secret = hmac.new(get_signing_key("api", "secret_key").encode(), b"pgqueue", hashlib.sha256).digest()
     links = Links(run=run_address, task=task_address, login=login_address)
-    return make_app(_connect, _who(), secret=secret, links=links)
+    return make_app(_connect, _who(), secret=secret, links=links, base_url=_base_url())
 
 
 def connection_id() -> str:
@@ -121,8 +121,8 @@ def _who() -> Any:
         return Person(
             user.get_name(),
             may_act,
-            "You may look at the queues. To change them, and to see headers and bodies, you need the right to edit the"
-            f" connection {details.conn_id} in Airflow.",
+            "You may look at the queues. To change them, and to see headers, bodies and outputs, you need the right to"
+            f" edit the connection {details.conn_id} in Airflow.",
         )
 
     return who
@@ -139,7 +139,11 @@ def _team() -> str | None:
 
 def base_path() -> str:
     """Return the path under which Airflow is reached, without a slash at its end."""
-    return urlsplit(conf.get("api", "base_url", fallback="") or "").path.rstrip("/")
+    return urlsplit(_base_url()).path.rstrip("/")
+
+
+def _base_url() -> str:
+    return conf.get("api", "base_url", fallback="") or ""
 
 
 def run_address(dag_id: str, run_id: str) -> str:

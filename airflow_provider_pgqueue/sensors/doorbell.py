@@ -109,7 +109,6 @@ class DoorbellSensor(QueueTask, BaseSensorOperator):
 
     def execute(self, context: Context) -> Any:
         """Return the doorbell as JSON text if there is work, else wait for it."""
-        self.check_rendered()
         self._warn_of_closed_queue()
         if not self.deferrable:
             return super().execute(context)

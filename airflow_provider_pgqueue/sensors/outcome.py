@@ -84,7 +84,6 @@ class PgQueueOutcomeSensor(AwaitsMessages, BaseSensorOperator):
 
     def execute(self, context: Context) -> str:
         """Return the outcome as JSON text if the message is finished, else wait for it."""
-        self.check_rendered()
         # A triggerer does nothing about outlets and callbacks, and must not hand on an output.
         hooks = (self.outlets, self.on_success_callback, getattr(self, "_post_execute_hook", None))
         self._ends_in_trigger = not (self.with_output or any(hooks))

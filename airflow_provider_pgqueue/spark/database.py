@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeVar, cast
 
@@ -15,13 +16,13 @@ import psycopg
 import pyarrow as pa
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import Conninfo, PGconn
-from psycopg.types.json import set_json_loads
 
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.connection import DEFAULTS, check_version, connect, conninfo_of, parameters
+from airflow_provider_pgqueue.core.connection import DEFAULTS, connect, conninfo_of, parameters
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, PermissionDenied, PgQueueError
 from airflow_provider_pgqueue.core.verbs import Statement
 
+_NAME: Final = "pgqueue spark"
 _SERVICE: Final = frozenset({"service", "servicefile"})  # resolved
 _NOT_SENT: Final = _SERVICE | {"client_encoding", "fallback_application_name"}  # libpq fills it in everywhere
 _ALWAYS_SENT: Final = frozenset({"host", "hostaddr", "port", "dbname", "user"})
@@ -29,10 +30,11 @@ _TOO_MANY_PORTS: Final = "," * 1000
 T = TypeVar("T")
 
 
+@dataclass(init=False, repr=False, slots=True, unsafe_hash=True)
 class Database:
     """A connection string whose `repr` shows neither host nor password; it can be pickled."""
 
-    __slots__ = ("_conninfo",)
+    _conninfo: str
 
     def __init__(self, conninfo: str = "") -> None:
         """Resolve a connection string as this process would: `PGQUEUE_DSN`, libpq's variables, the service file.
@@ -44,20 +46,13 @@ class Database:
     def __repr__(self) -> str:
         return "<Database>"
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Database) and self._conninfo == other._conninfo
+    def connect(self, application_name: str = _NAME, *, check_schema: bool = False) -> psycopg.Connection[Any]:
+        """Return a new autocommit session, as `core.connect` does."""
+        return connect(self._conninfo, check_schema=check_schema, application_name=application_name)
 
-    def __hash__(self) -> int:
-        return hash(self._conninfo)
-
-    def connect(self, application_name: str = "pgqueue spark") -> psycopg.Connection[Any]:
-        """Return a new autocommit session; ConnectionFailed if none can be opened."""
-        return connect(self._conninfo, application_name=application_name)
-
-    def run(self, statement: Statement[T], application_name: str = "pgqueue spark") -> T:
+    def run(self, statement: Statement[T], application_name: str = _NAME) -> T:
         """Run a verb in a session of its own and return its result; an error if the schema has another version."""
-        with self.connect(application_name) as conn:
-            check_version(conn)
+        with self.connect(application_name, check_schema=True) as conn:
             return run(conn, statement)
 
     def now(self) -> datetime:
@@ -67,7 +62,7 @@ class Database:
         return cast("datetime", moment)
 
     @contextmanager
-    def arrow(self, application_name: str = "pgqueue spark") -> Iterator[Any]:
+    def arrow(self, application_name: str = _NAME) -> Iterator[Any]:
         """Open an ADBC session in autocommit mode; ConnectionFailed if none can be opened."""
         import adbc_driver_postgresql.dbapi as adbc
 
@@ -75,18 +70,12 @@ class Database:
         own = {"application_name": application_name, "client_encoding": "UTF8"}
         given = DEFAULTS | parameters(self._conninfo) | own
         given.pop("prepare_threshold", None)
-        conninfo = make_conninfo("", **given)
         try:
-            conn = adbc.connect(conninfo, autocommit=True)
+            conn = adbc.connect(make_conninfo("", **given), autocommit=True)
         except adbc.Error as error:
             raise ConnectionFailed(str(error)) from error
         with conn:
             yield conn
-
-
-def leave_json(conn: psycopg.Connection[Any]) -> None:
-    """Let JSON arrive as its text: a body that goes through is not read and written anew, and loses no digit."""
-    set_json_loads(lambda data: data if isinstance(data, str) else data.decode(), conn)
 
 
 def _resolved(given: dict[str, Any]) -> dict[str, Any]:
@@ -152,8 +141,7 @@ class Session:
             self._conn = None
 
     def _open(self) -> psycopg.Connection[Any]:
-        self._conn = self._database.connect(self._application_name)
-        check_version(self._conn)
+        self._conn = self._database.connect(self._application_name, check_schema=True)
         return self._conn
 
 

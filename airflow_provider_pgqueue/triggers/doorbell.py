@@ -141,10 +141,12 @@ class DoorbellTrigger(BaseEventTrigger):
         return classpath, json.dumps(arguments, sort_keys=True)
 
     @classmethod
-    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[Doorbell]:
+    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[Doorbell]:
         """Yield doorbells for all the watchers that have these arguments."""
-        async for doorbell in cls(**kwargs)._rings_for_ever():
-            yield doorbell
+        # Closed here, for the reason that `run` has.
+        async with aclosing(cls(**kwargs)._rings_for_ever()) as doorbells:
+            async for doorbell in doorbells:
+                yield doorbell
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Doorbell]) -> AsyncIterator[TriggerEvent]:
         """Fire for each doorbell; all watchers of a stream have equal arguments, so none is filtered out."""

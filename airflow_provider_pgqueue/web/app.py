@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import psycopg
 from fastapi import Depends, FastAPI, Request
@@ -19,11 +20,13 @@ from airflow_provider_pgqueue.core.errors import PgQueueError, translate
 from airflow_provider_pgqueue.web import actions, message, queue, queues, run
 from airflow_provider_pgqueue.web.guard import with_headers
 from airflow_provider_pgqueue.web.html import error_page
-from airflow_provider_pgqueue.web.site import Connect, Links, Person, Site
+from airflow_provider_pgqueue.web.place import WholePaths
+from airflow_provider_pgqueue.web.site import Connect, Links, Person, Site, person_of
 
 _FOLDER: Final = Path(__file__).parent
 _AT_ONCE: Final = 8
 _PATIENCE: Final = 10.0  # seconds
+_UNTOLD: Final = "Whoever may change the queues sees the reason here: it names the server and the login."
 _STATUS: Final[dict[type[PgQueueError], int]] = {
     errors.QueueNotFound: 404,
     errors.ScheduleNotFound: 404,
@@ -36,19 +39,30 @@ _STATUS: Final[dict[type[PgQueueError], int]] = {
 }
 
 
-def make_app(connect: Connect, who: Callable[..., Person], *, secret: bytes, links: Links | None = None) -> FastAPI:
+def make_app(
+    connect: Connect, who: Callable[..., Person], *, secret: bytes, links: Links | None = None, base_url: str = ""
+) -> FastAPI:
     """Return the page of the queues in one database, to be served alone or mounted under any path.
 
     :param connect: opens a connection, as a context manager that closes it.
     :param who: a dependency of FastAPI that returns who is asking, or raises HTTPException 401 or 403.
     :param secret: signs the forms; the same in all processes that serve the page.
     :param links: where names of DAG runs and tasks lead.
+    :param base_url: the address at which browsers reach the server, if they do through a proxy.
     """
-    # No page of the framework's own: those load scripts from elsewhere.
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(_knowing(who))])
-    app.state.site = Site(connect, secret, links or Links())
+    # No page of the framework's own: those load scripts from elsewhere. No redirect of its own: it would lead to the
+    # host that a proxy asked for.
+    app = FastAPI(
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+        dependencies=[Depends(_knowing(who))],
+    )
+    app.state.site = Site(connect, secret, links or Links(), origin=urlsplit(base_url).netloc)
     app.middleware("http")(_room())
     app.middleware("http")(with_headers)
+    app.add_middleware(WholePaths)
     for part in (queues, queue, message, run, actions):
         app.include_router(part.router)
     for folder in ("static", "vendor"):
@@ -98,7 +112,15 @@ def _misspelt(request: Request, error: Any) -> Response:
 
 def _failed(request: Request, error: Any) -> Response:
     known = translate(error) if isinstance(error, psycopg.Error) else error
+    if isinstance(known, errors.ConnectionFailed) and not person_of(request).may_act and _is_of_libpq(known, error):
+        known = errors.ConnectionFailed("the database of the queues cannot be reached", _UNTOLD)
     return error_page(request, *_told(known))
+
+
+def _is_of_libpq(known: PgQueueError, error: Any) -> bool:
+    """Return whether an error comes from libpq, which names the server, the database and the login."""
+    driver = error if isinstance(error, psycopg.Error) else known.__cause__
+    return isinstance(driver, psycopg.Error) and driver.sqlstate is None
 
 
 def _told(error: Exception) -> tuple[int, str, str | None]:

@@ -28,7 +28,7 @@ def chosen(form: Form) -> dict[str, Any]:
         raise InvalidArgument(f"result is {result[:40]!r}", f"Give one of {', '.join(RESULTS)}.")
     return {
         "results": [result] if result else list(RESULTS),
-        "fingerprint": text(form, "fingerprint"),
+        "fingerprints": [cause] if (cause := text(form, "fingerprint")) else None,
         "reference": text(form, "reference"),
         "since": _moment(form, "since"),
         "until": _moment(form, "until"),
@@ -58,14 +58,7 @@ def _moment(form: Form, name: str) -> str | None:
 def count(conn: Connection, name: str, given: Form) -> dict[str, Any]:
     """Count what would be requeued or dismissed, and return the filter as the form of the page shows it."""
     which = chosen(given)
-    (found,) = rows_of(
-        conn,
-        "count_dead",
-        queue_name=name,
-        fingerprints=[which["fingerprint"]] if which["fingerprint"] else None,
-        most=COUNTED,
-        **{key: value for key, value in which.items() if key != "fingerprint"},
-    )
+    (found,) = rows_of(conn, "count_dead", queue_name=name, most=COUNTED, **which)
     asked = {key: given.get(key, "") for key in ("result", "fingerprint", "reference")}
     return {
         "count": found["count"],

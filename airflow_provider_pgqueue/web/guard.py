@@ -38,7 +38,8 @@ async def with_headers(request: Request, call_next: Callable[[Request], Awaitabl
         log.exception("the page of the queues failed")
         response = Response("The page failed; the log of the server says why.", 500, media_type="text/plain")
     response.headers.update(_HEADERS)
-    response.headers.setdefault("Cache-Control", "no-store")
+    # A file may be kept by a browser that asks whether it changed; of a page nothing may.
+    response.headers.setdefault("Cache-Control", "no-cache" if "etag" in response.headers else "no-store")
     return response
 
 
@@ -60,7 +61,9 @@ def check_same_origin(request: Request) -> None:
         # The browser vouches for it, also behind a proxy that changes Host.
         same = fetched_from == "same-origin"
     else:
-        same = origin is not None and urlsplit(origin).netloc == request.headers.get("host")
+        # Over plain HTTP, except of this machine, it does not.
+        asked = {request.headers.get("host"), site_of(request).origin} - {None, ""}
+        same = origin is not None and urlsplit(origin).netloc in asked
     if not same:
         raise HTTPException(403, "This change was not asked for on this page, so nothing was done.")
 

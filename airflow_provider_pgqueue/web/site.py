@@ -67,11 +67,15 @@ class Links:
 
 @dataclass(frozen=True)
 class Site:
-    """One page of queues: of one database."""
+    """One page of queues: of one database.
+
+    `origin` is the host, and the port if it is not the usual one, that browsers see in front of a proxy.
+    """
 
     connect: Connect
     secret: bytes
     links: Links = field(default_factory=Links)
+    origin: str = ""
     shared: Shared = field(default_factory=Shared)
 
     def reading(self) -> AbstractContextManager[psycopg.Connection[Any]]:

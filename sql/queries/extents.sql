@@ -1,11 +1,23 @@
--- The partitions of a table with their bounds and pages, or the table without any. An empty one has no pages, whatever its
+-- The stretches of a table's time between two moments, in their order, each with its pages. A stretch is a partition, or what
+-- no other has, which the default partition holds; a table without partitions is one. An empty one has no pages, whatever its
 -- TOAST has. TOAST, with large bodies, counts for the size of a piece, but a sample looks at the other pages.
-SELECT bounds[1]::timestamptz, bounds[2]::timestamptz,
-       CASE WHEN pg_relation_size(c.oid) > 0 THEN pg_table_size(c.oid) / 8192 ELSE 0 END,
-       pg_relation_size(c.oid) / 8192
-  FROM pg_class c
-  LEFT JOIN LATERAL regexp_match(pg_get_expr(c.relpartbound, c.oid),
-                                 'FROM \(''([^'']+)''\) TO \(''([^'']+)''\)') AS bounds ON true
- WHERE c.oid = %(table)s::regclass
-    OR c.oid IN (SELECT t.relid FROM pg_partition_tree(%(table)s::regclass) t WHERE t.isleaf)
- ORDER BY 1
+WITH leaf AS MATERIALIZED (
+    SELECT bounds[1]::timestamptz AS begins, bounds[2]::timestamptz AS ends,
+           CASE WHEN pg_relation_size(c.oid) > 0 THEN pg_table_size(c.oid) / 8192 ELSE 0 END AS pages,
+           pg_relation_size(c.oid) / 8192 AS heap
+      FROM pg_class c
+      LEFT JOIN LATERAL regexp_match(pg_get_expr(c.relpartbound, c.oid),
+                                     'FROM \(''([^'']+)''\) TO \(''([^'']+)''\)') AS bounds ON true
+     WHERE c.oid = %(table)s::regclass
+        OR c.oid IN (SELECT t.relid FROM pg_partition_tree(%(table)s::regclass) t WHERE t.isleaf)),
+stretch AS (
+    SELECT * FROM leaf WHERE begins IS NOT NULL
+     UNION ALL
+    SELECT lag(edge.ends) OVER (ORDER BY edge.begins), edge.begins, elsewhere.pages, elsewhere.heap
+      FROM (SELECT begins, ends FROM leaf WHERE begins IS NOT NULL UNION ALL SELECT NULL, NULL) AS edge,
+           (SELECT sum(pages)::bigint AS pages, sum(heap)::bigint AS heap FROM leaf WHERE begins IS NULL) AS elsewhere)
+-- Of a NULL and a moment, these functions return the moment.
+SELECT greatest(begins, %(from)s::timestamptz), least(ends, %(to)s::timestamptz), pages, heap
+  FROM stretch
+ WHERE greatest(begins, %(from)s::timestamptz) < least(ends, %(to)s::timestamptz) IS NOT FALSE
+ ORDER BY 1 NULLS FIRST

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from tests.airflow_layer.secrets import Vault
+
 Connect = Callable[..., str]
+
+
+def as_json(dsn: str, conn_type: str = "pgqueue", **changes: Any) -> str:
+    """Return an Airflow connection to a database, as JSON."""
+    known = conninfo_to_dict(dsn)
+    fields = {
+        "conn_type": conn_type,
+        "host": known.pop("host"),
+        "port": int(known.pop("port")),
+        "login": known.pop("user"),
+        "password": known.pop("password", None),
+        "schema": known.pop("dbname"),
+        "extra": known | changes.pop("extra", {}),
+    }
+    return json.dumps(fields | changes)
 
 
 @pytest.fixture
@@ -18,17 +35,7 @@ def airflow_connection(monkeypatch: pytest.MonkeyPatch) -> Connect:
     """Define an Airflow connection to a database: `airflow_connection(dsn, "my_id", password="wrong")`."""
 
     def define(dsn: str, conn_id: str = "pgqueue_default", conn_type: str = "pgqueue", **changes: Any) -> str:
-        known = conninfo_to_dict(dsn)
-        fields = {
-            "conn_type": conn_type,
-            "host": known.pop("host"),
-            "port": int(known.pop("port")),
-            "login": known.pop("user"),
-            "password": known.pop("password", None),
-            "schema": known.pop("dbname"),
-            "extra": known | changes.pop("extra", {}),
-        }
-        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(fields | changes))
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", as_json(dsn, conn_type, **changes))
         return conn_id
 
     return define
@@ -38,6 +45,17 @@ def airflow_connection(monkeypatch: pytest.MonkeyPatch) -> Connect:
 def conn_id(dsn: str, airflow_connection: Connect) -> str:
     """The id of an Airflow connection to the test's database."""
     return airflow_connection(dsn)
+
+
+@pytest.fixture
+def vault(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Vault]]:
+    """Let Airflow look for connections in a `Vault` first."""
+    monkeypatch.setenv("AIRFLOW__SECRETS__BACKEND", f"{Vault.__module__}.{Vault.__qualname__}")
+    Vault.asked.clear()
+    Vault.open.set()
+    yield Vault
+    Vault.connections.clear()
+    Vault.open.set()
 
 
 @pytest.fixture
@@ -56,6 +74,7 @@ def run(context: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..
 
     def execute(operator: Any, method: str = "execute", **kwargs: Any) -> Any:
         context["ti"].task_id = operator.task_id
+        operator.pre_execute(context)
         return getattr(operator, method)(context, **kwargs)
 
     return execute

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import time
 from collections.abc import Callable, Coroutine
@@ -13,12 +14,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from airflow.providers.common.compat.sdk import AirflowNotFoundException
 
 from airflow_provider_pgqueue.core import ConnectionFailed, run, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.triggers import hub
 from airflow_provider_pgqueue.triggers.watch import DeadMessageWatch, Doorbell, MessageWatch
+from tests.airflow_layer.conftest import as_json
+from tests.airflow_layer.secrets import Vault
 from tests.waiting import async_until, async_until_still
 
 Connection = psycopg.Connection[Any]
@@ -192,71 +194,54 @@ def test_after_a_lost_connection_everybody_looks_again(
 
 
 def test_a_lost_connection_is_opened_again_while_airflow_cannot_say_what_it_is(
-    conn_id: str, queue: Callable[..., str], conn: Connection, monkeypatch: pytest.MonkeyPatch
+    dsn: str, vault: type[Vault], queue: Callable[..., str], conn: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Airflow's own database is away, too: its supervisor answers nothing at first, then that there is no such id."""
+    """Where Airflow looks for connections is away, too: it says nothing at first, then that there is no such id."""
     queue("orders", notify="off")
-    ask = PgQueueHook.aget_connection
-    answers: list[str] = []
-
-    async def answer(conn_id: str) -> Any:
-        answers.append("right" if not answers else "none" if len(answers) == 1 else "wrong")
-        if answers[-1] == "none":
-            await asyncio.Event().wait()
-        if answers[-1] == "wrong":
-            raise AirflowNotFoundException(conn_id)
-        return await ask(conn_id)
-
-    monkeypatch.setattr(PgQueueHook, "aget_connection", staticmethod(answer))
+    vault.connections["vaulted"] = as_json(dsn)
     monkeypatch.setattr(hub, "_PATIENCE", 0.1)
     monkeypatch.setattr(hub, "_DOUBT_AGAIN", 0.0)
 
     async def lose_it_twice() -> Doorbell:
-        waiting = asyncio.create_task(first(conn_id, poll_interval=300))
+        waiting = asyncio.create_task(first("vaulted", poll_interval=300))
         await async_until(lambda: has_looked(conn))
+        vault.open.clear()
         before = lose(conn)
         await async_until(lambda: has_looked(conn, since=before))
-        # The supervisor gives up, and the next time it finds nothing.
-        (one,) = hub._HUBS[asyncio.get_running_loop()].values()
-        one._asking = None
-        PgQueueHook(conn_id).publish("orders", 1, conn=conn)
+        assert len(vault.asked) == 2
+        vault.connections.clear()
+        vault.open.set()
+        run(conn, verbs.publish("orders", 1))
         lose(conn)
         return await waiting
 
     assert within(30, lose_it_twice())["ready"] == 1
-    assert answers == ["right", "none", "wrong"]
+    assert vault.asked == ["vaulted"] * 3
 
 
 def test_a_connection_that_was_changed_meanwhile_is_asked_for_until_it_is_known(
     dsn: str,
-    airflow_connection: Callable[..., str],
+    vault: type[Vault],
     queue: Callable[..., str],
     conn: Connection,
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     queue("orders", notify="off")
     conn.execute("CREATE ROLE hub_before LOGIN IN ROLE messages_consumer")
-    conn_id = airflow_connection(dsn, login="hub_before")
-    ask = PgQueueHook.aget_connection
-    late = asyncio.Event()
-
-    async def answer(conn_id: str) -> Any:
-        await late.wait()
-        return await ask(conn_id)
-
+    vault.connections["vaulted"] = as_json(dsn, login="hub_before")
     monkeypatch.setattr(hub, "_PATIENCE", 0.1)
 
     async def change_it() -> Doorbell:
-        waiting = asyncio.create_task(first(conn_id, poll_interval=300))
+        waiting = asyncio.create_task(first("vaulted", poll_interval=300))
         await async_until(lambda: has_looked(conn))
-        monkeypatch.setattr(PgQueueHook, "aget_connection", staticmethod(answer))
-        airflow_connection(dsn)
+        vault.open.clear()
+        vault.connections["vaulted"] = as_json(dsn)
         run(conn, verbs.publish("orders", 1))
         conn.execute("ALTER ROLE hub_before RENAME TO hub_after")
         lose(conn)
-        (one,) = hub._HUBS[asyncio.get_running_loop()].values()
-        await async_until(lambda: one._known is None)
-        late.set()
+        await async_until(lambda: "is refused, trying on" in caplog.text)
+        vault.open.set()
         return await waiting
 
     try:
@@ -329,26 +314,40 @@ def test_a_connection_that_the_server_refuses_is_an_error_and_not_a_silent_wait(
         within(20, first(airflow_connection(dsn, **wrong)))
 
 
+TASK_LOG: ContextVar[str] = ContextVar("task_log", default="none")
+
+
+class _Logs(logging.Handler):
+    """Notes to which log of a task each record would go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.append(TASK_LOG.get())
+
+
 def test_what_the_hub_logs_does_not_go_to_the_log_of_the_task_that_came_first(
-    conn_id: str, queue: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    dsn: str, airflow_connection: Callable[..., str], queue: Callable[..., str], conn: Connection
 ) -> None:
-    PgQueueHook(conn_id).publish(queue("orders"), 1)
-    task_log: ContextVar[str] = ContextVar("task_log", default="none")
-    seen = []
-    look = hub._Hub._look
-
-    async def spy(self: Any, conn: Any) -> Any:
-        seen.append(task_log.get())
-        return await look(self, conn)
-
-    monkeypatch.setattr(hub._Hub, "_look", spy)
+    run(conn, verbs.publish(queue("orders"), 1))
+    logs, logger = _Logs(), logging.getLogger("airflow_provider_pgqueue")
 
     async def as_the_first_task() -> None:
-        task_log.set("the first task")
-        await first(conn_id)
+        TASK_LOG.set("the first task")
+        waiting = asyncio.create_task(first(airflow_connection(dsn, port=1)))
+        # The hub says that it cannot connect yet.
+        await async_until(lambda: logs.seen)
+        airflow_connection(dsn)
+        await waiting
 
-    within(20, as_the_first_task())
-    assert set(seen) == {"none"}
+    logger.addHandler(logs)
+    try:
+        within(20, as_the_first_task())
+    finally:
+        logger.removeHandler(logs)
+    assert set(logs.seen) == {"none"}
 
 
 def test_a_database_without_the_schema_is_an_error(empty_dsn: str, airflow_connection: Callable[..., str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import traceback
 from collections.abc import Callable
 from contextlib import aclosing
 from datetime import timedelta
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.sdk import DAG, Asset
 
 from airflow_provider_pgqueue.core import ConnectionFailed, Rejected, verbs
@@ -20,7 +22,14 @@ from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSens
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
-from tests.airflow_layer.of_airflow import AirflowSensorTimeout, DagSerialization, TaskDeferralTimeout, TaskDeferred
+from tests.airflow_layer.of_airflow import (
+    AirflowException,
+    AirflowSensorTimeout,
+    DagSerialization,
+    TaskDeferralTimeout,
+    TaskDeferred,
+)
+from tests.airflow_layer.test_triggers import as_task, take, within
 
 Queue = Callable[..., str]
 Run = Callable[..., Any]
@@ -94,6 +103,24 @@ def test_a_sensor_that_waited_too_long_times_out_as_every_sensor_does(run: Run, 
     with pytest.raises(AirflowSensorTimeout) as timeout:
         sensor.resume_execution("__fail__", {"error": "Trigger timeout"}, context)
     assert isinstance(timeout.value.__cause__, TaskDeferralTimeout)
+
+
+def test_a_task_whose_trigger_failed_says_why(context: Any) -> None:
+    sensor = PgQueueMessageSensor(task_id="wait", queue_name="orders", pgqueue_conn_id="nowhere")
+    arguments = sensor.start_trigger_args.trigger_kwargs  # type: ignore[union-attr]
+    with pytest.raises(AirflowNotFoundException) as failed:
+        within(20, take(as_task(PgQueueMessageTrigger(**arguments))))
+    # As the triggerer passes it on, and Airflow stores it.
+    given = {"error": "Trigger failure", "traceback": traceback.format_exception(failed.value)}
+    why = r"Trigger failure: .*AirflowNotFoundException: Airflow has no connection 'nowhere'\. Define it"
+    with pytest.raises(AirflowException, match=why):
+        sensor.resume_execution("__fail__", given, context)
+
+
+def test_a_task_that_looks_before_it_waits_names_the_connection_that_is_missing(run: Run) -> None:
+    sensor = PgQueueMessageSensor(task_id="wait", queue_name="orders", pgqueue_conn_id="nowhere")
+    with pytest.raises(AirflowNotFoundException, match=r"Airflow has no connection 'nowhere'\. Define it"):
+        run(sensor)
 
 
 ENDS = [

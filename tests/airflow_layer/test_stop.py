@@ -229,7 +229,8 @@ def test_what_two_threads_give_back_at_once_is_lost_to_neither(
             lease._calling = Beaten(lease._calling, place, lambda: lease.give_back(conn))  # type: ignore[assignment]
 
         consumer = Consumer(queue_name="orders", handle=lambda message: handled.append(message.body), batch_size=5)
-        consumer.drain(own, stop=lambda: bool(handled), on_lease=hold)
+        counts = consumer.drain(own, stop=lambda: bool(handled), on_lease=hold)
+    assert counts == {"success": 1, "released": 1}, "what the other thread settled is not lost"
     assert results(conn) == {0: "success"}
     assert attempts(conn) == {1: 0, 2: 0, 3: 0, 4: 0}
     assert leased(conn) == []

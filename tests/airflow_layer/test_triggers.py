@@ -16,7 +16,7 @@ from airflow.triggers.base import BaseEventTrigger, TaskSuccessEvent, TriggerEve
 
 from airflow_provider_pgqueue.core import Failed, Rejected, migrate, run, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.triggers import dispatch, doorbell, watch
+from airflow_provider_pgqueue.triggers import dispatch, doorbell, hub, watch
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
 from airflow_provider_pgqueue.triggers.dispatch import PgQueueDispatchTrigger
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
@@ -163,6 +163,19 @@ def test_tasks_do_not_share_a_stream_and_equal_watchers_do() -> None:
     assert one.shared_stream_key() == same.shared_stream_key() != other.shared_stream_key()
     assert isinstance(hash(PgQueueDeadMessageTrigger(queue_name="orders", results=["failed"]).shared_stream_key()), int)
     assert as_task(same).shared_stream_key() is None
+
+
+def test_a_stream_that_is_closed_no_longer_waits(conn_id: str, queue: Queue) -> None:
+    PgQueueHook(conn_id).publish(queue("orders"), 1)
+
+    async def close() -> int:
+        stream = PgQueueMessageTrigger.open_shared_stream({"queue_name": "orders"})
+        await anext(stream)
+        (one,) = hub._HUBS[asyncio.get_running_loop()].values()
+        await stream.aclose()
+        return len(one._waiting)
+
+    assert within(20, close()) == 0
 
 
 def test_a_watcher_told_to_end_its_task_has_none_and_rings_as_seldom_as_others(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from psycopg import sql
 
 from airflow_provider_pgqueue.core import run, verbs
-from tests.waiting import until, until_leases_expire
+from tests.waiting import until, until_leases_expire, until_waiting
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -187,6 +188,33 @@ def test_the_shared_mark_follows_what_is_finished(band: Connection) -> None:
         "  FROM messages.queue WHERE queue_name = 'orders'",
     )
     assert timedelta(seconds=5) <= behind < timedelta(seconds=30)
+
+
+def test_what_is_released_while_a_sweep_walks_over_it_is_found_at_once(connect: Connect, band: Connection) -> None:
+    slow, other = connect(), connect()
+    for priority in (-5, 5):
+        run(band, verbs.publish("orders", priority, priority=priority))
+    low, high = sorted(run(band, verbs.lease("orders", max_messages=2)), key=lambda message: message.priority)
+    band.execute("UPDATE messages.message SET visible_at = now() - interval '1 min' WHERE id = %s", [low.id])
+    band.execute("UPDATE messages.message SET lock_expires_at = clock_timestamp() WHERE id = %s", [high.id])
+    band.execute(
+        "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN new; END'"
+    )
+    band.execute(
+        f"CREATE TRIGGER wait BEFORE UPDATE ON messages.message FOR EACH ROW WHEN (new.id = {high.id})"
+        " EXECUTE FUNCTION wait()"
+    )
+    slow.execute("SELECT pg_advisory_lock(1)")
+    band.execute(SWEEP_NOW)
+    with ThreadPoolExecutor(1) as pool:
+        swept = pool.submit(run, other, verbs.lease("orders"))
+        until_waiting(band)
+        run(band, verbs.release(low.lock_token, [low.id]))
+        slow.execute("SELECT pg_advisory_unlock(1)")
+        assert [message.id for message in swept.result()] == [high.id]
+    band.execute(NO_SWEEP)
+    assert leased(band) == [-5]
 
 
 def test_the_shared_mark_follows_a_clock_that_went_back(band: Connection) -> None:

@@ -160,6 +160,7 @@ def test_a_filter_chooses_dead_messages_for_each_verb_alike(conn: Connection, qu
         (one,) = run(conn, verbs.lease("orders"))
         run(conn, verbs.archive(one.lock_token, [one.id], result="rejected"))
         died += conn.execute("SELECT archived_at FROM messages.dead_message WHERE id = %s", [one.id]).fetchone() or ()
+    causes = [one.fingerprint for one in run(conn, verbs.dead_causes("orders"))] + ["000000000000"]
     filters: list[tuple[dict[str, Any], list[int]]] = [
         ({"reference": "b"}, ids[1:2]),
         ({"topic": "shop.*"}, ids[:2]),
@@ -168,6 +169,9 @@ def test_a_filter_chooses_dead_messages_for_each_verb_alike(conn: Connection, qu
         ({"until": died[1]}, ids[:1]),
         ({"ids": ids[2:]}, ids[2:]),
         ({"topic": "#", "since": died[1], "until": died[2]}, ids[1:2]),
+        ({"fingerprints": causes}, ids),
+        ({"fingerprints": causes[:1], "until": died[1]}, ids[:1]),
+        ({"fingerprints": ["000000000000"]}, []),
         ({"reference": "nobody"}, []),
     ]
     for chosen, expected in filters:

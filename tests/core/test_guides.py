@@ -15,9 +15,11 @@ from typing import Any
 import click
 import psycopg
 import pytest
+import sqlalchemy
 import yaml
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
+from sqlalchemy.orm import Session
 
 from airflow_provider_pgqueue.cli.program import program
 from tests.core.cli.conftest import program_folder
@@ -117,6 +119,36 @@ def test_what_waits_in_pgmq_is_moved_in_its_order(conn: Connection) -> None:
     assert moved == [(n, f"pgmq {n}") for n in range(1, 10) if n != 5]
     later = conn.execute("SELECT headers, visible_at > now() FROM messages.message WHERE reference = 'pgmq 5'")
     assert later.fetchall() == [({"a": 1}, True)]
+
+
+def test_each_way_to_publish_publishes_beside_the_data(conn: Connection, shell: Shell, tmp_path: Path) -> None:
+    conn.execute("SELECT messages.create_queue('orders')")
+    conn.execute("CREATE TABLE shop_order (order_id bigint PRIMARY KEY)")
+    (tmp_path / "shop.py").write_text(block("publish.md", "file: shop.py"))
+    shell(f"{sys.executable} shop.py")
+    published = conn.execute("SELECT message FROM messages.message ORDER BY id").fetchall()
+    assert published == [({"order_id": number},) for number in (8, 9, 10)]
+    assert conn.execute("SELECT order_id FROM shop_order").fetchall() == [(8,)]
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "psycopg2"])
+def test_a_session_of_an_orm_publishes_in_its_transaction(conn: Connection, dsn: str, driver: str) -> None:
+    conn.execute("SELECT messages.create_queue('orders')")
+    conn.execute("CREATE TABLE shop_order (order_id bigint PRIMARY KEY)")
+    page: dict[str, Any] = {}
+    exec(compile(block("publish.md", "sqlalchemy"), "publish.md", "exec"), page)
+    given = conninfo_to_dict(dsn)
+    address = sqlalchemy.URL.create(
+        f"postgresql+{driver}", given["user"], None, None, None, given["dbname"], {"host": given["host"]}
+    )
+    engine = sqlalchemy.create_engine(address, connect_args={"port": given["port"]})
+    with Session(engine) as session, session.begin():
+        page["place_order"](session, 7)
+    with Session(engine) as session:
+        page["place_order"](session, 8)  # never committed
+    engine.dispose()
+    assert conn.execute("SELECT message FROM messages.message").fetchall() == [({"order_id": 7},)]
+    assert conn.execute("SELECT order_id FROM shop_order").fetchall() == [(7,)]
 
 
 def manifests() -> list[Any]:

@@ -216,6 +216,26 @@ def test_many_dead_heads_of_groups_are_requeued_in_one_walk(
     assert conn.execute("SELECT count(*) FROM messages.group_head JOIN messages.message USING (id)").fetchone() == (2,)
 
 
+@pytest.mark.parametrize("analysed", [False, True])
+def test_an_upkeep_looks_for_what_is_over_and_for_whom_to_ring_along_the_index(
+    conn: Connection, queue: Queue, plans: Callable[[str], list[str]], analysed: bool
+) -> None:
+    """Only in what is ready: it looked at all that is delayed, and hashed all messages to see which queues have any."""
+    fill(conn, queue("orders"))
+    conn.execute("UPDATE messages.message SET visible_at = visible_at + interval '1 hour'")
+    if analysed:
+        conn.execute("ANALYZE messages.message")
+    for call, part in (
+        ("sweep_queues()", "unswept_priority"),
+        ("upkeep()", "unswept_priority"),
+        ("upkeep()", "messages.ring(q"),
+    ):
+        plan = only(plans(f"SELECT messages.{call}"), part)
+        assert "Index Scan using message_order_idx on message m" in plan, part
+        assert not re.search(r"Seq Scan on message |Bitmap", plan), part
+        assert ("visible_at <= " in plan.partition("Index Cond: ((queue_name = p")[2]) == (part == "unswept_priority")
+
+
 @pytest.mark.parametrize("exact", [False, True])
 def test_what_lock_ready_locked_is_looked_up_in_a_hash(
     conn: Connection, queue: Queue, plans: Callable[[str], list[str]], exact: bool

@@ -17,8 +17,19 @@ Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
 Queue = Callable[..., str]
 
-MARKS = """SELECT messages.store_moment(mark, clock_timestamp() + {})
+MARKS = """SELECT messages.store_moment(mark, date_trunc('milliseconds', clock_timestamp()) + {})
              FROM messages.queue_priority, unnest(ARRAY[low_water, sweep_due]) mark"""
+
+# What a walk over dead versions of messages adds to, and one over messages takes away from.
+PASSED = """(pg_stat_get_xact_tuples_returned('messages.message_order_idx'::regclass)
+             - 11 * pg_stat_get_xact_tuples_fetched('messages.message_order_idx'::regclass))"""
+
+ORDERS = "FROM messages.queue_priority WHERE queue_name = 'orders'"
+
+# A sweep is due then, after one that was short, and after one that was long.
+SHORT_PAUSE = """SELECT messages.store_moment(sweep_due, date_trunc('milliseconds', clock_timestamp()) + %s::interval)
+                   FROM messages.queue_priority"""
+LONG_PAUSE = SHORT_PAUSE.replace("clock_timestamp())", "clock_timestamp()) + interval '0.5 ms'")
 
 FETCHED = "SELECT idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'messages.message'::regclass"
 
@@ -177,21 +188,24 @@ def test_marks_ahead_of_a_clock_that_went_back_hide_nothing(connect: Connect, qu
     assert len(run(conn, verbs.lease("orders", max_messages=10))) == 2
 
 
-@pytest.mark.parametrize(
-    "leased", ["SELECT FROM messages.lease('orders', 10)", "SELECT FROM messages.consume('orders', 10)"]
-)
+@pytest.mark.parametrize("verb", ["lease", "consume"])
+@pytest.mark.parametrize(("pause", "due"), [("short", "2 s"), ("short", "20 s"), ("long", "40 s")])
 def test_a_long_pause_between_two_sweeps_is_kept_unless_the_clock_went_back(
-    connect: Connect, queue: Queue, leased: str
+    connect: Connect, queue: Queue, verb: str, pause: str, due: str
 ) -> None:
+    leased = f"SELECT FROM messages.{verb}('orders', 10)".encode()
+    stored = {"short": SHORT_PAUSE, "long": LONG_PAUSE}[pause]
     conn = connect()
     queue("orders")
     waiting(conn, 3)
     assert len(run(conn, verbs.lease("orders", max_messages=3))) == 3
     end_all(conn)
-    conn.execute(MARKS.format("CASE mark WHEN sweep_due THEN '20 s' ELSE '0' END::interval"))
+    conn.execute(MARKS.format("interval '0'"))
+    conn.execute(LONG_PAUSE, ["20 s"])
     assert conn.execute(leased).rowcount == 0
     assert [row[0] for row in conn.execute("SELECT ready FROM messages.ready_queues()")] == []
-    conn.execute(MARKS.format("interval '20 s'"))
+    conn.execute(stored, [due])
+    assert [row[0] for row in conn.execute("SELECT ready FROM messages.ready_queues()")] == [3]
     assert conn.execute(leased).rowcount == 3
 
 
@@ -326,34 +340,141 @@ def test_the_mark_of_a_walk_in_vain_hides_nothing(connect: Connect, queue: Queue
 
 
 @pytest.mark.parametrize(
-    ("took", "seen", "pause"),
+    ("took", "dead", "pause"),
     [
-        *((0.1, 1_000_000, 0.8), (0.4, 1_000_000, 0.5), (0.8, 1_000_000, 0.4), (2, 1_000_000, 1), (0.4, None, 0.5)),
+        *((0.1, 0, 0.8), (0.3, 0, 0.6), (0.8, 0, 0.4), (2, 0, 1), (3600, 0, 30), (0.3, None, 0.6)),
         # Over dead versions, which a held snapshot keeps.
-        *((0.1, 100, 1), (2, 100, 20), (20, 100, 30)),
+        *((0.01, 11_000, 0.89), (0.1, 11_000, 1), (0.1, 9_000, 0.8), (2, 11_000, 20), (20, 11_000, 30)),
     ],
 )
-def test_the_next_sweep_is_due_a_second_after_the_last_one_began_unless_it_saw_few_for_its_time(
-    connect: Connect, queue: Queue, took: float, seen: int | None, pause: float
+def test_the_next_sweep_is_due_a_second_after_the_last_one_began_unless_it_was_long(
+    connect: Connect, queue: Queue, took: float, dead: int | None, pause: float
 ) -> None:
     conn = connect()
     queue("orders")
-    question = """WITH stored AS MATERIALIZED (
-            SELECT sweep_due, messages.store_sweep_due(sweep_due, clock_timestamp() - %s * interval '1 s', NULL, %s)
+    question = f"""WITH stored AS MATERIALIZED (
+            SELECT sweep_due, messages.store_sweep_due(sweep_due, clock_timestamp() - %s * interval '1 s', NULL,
+                                                       {PASSED} - %s)
               FROM messages.queue_priority WHERE queue_name = 'orders')
-        SELECT extract(epoch FROM messages.stored_moment(sweep_due) - clock_timestamp())::float FROM stored"""
+        SELECT extract(epoch FROM messages.stored_moment(sweep_due) - clock_timestamp())::float,
+               pg_sequence_last_value(sweep_due) %% 1000 = 500 FROM stored"""  # noqa: S608 a constant
     # Some times, because one that waits for a processor in between sees another pause.
-    dues = [due for _ in range(5) for (due,) in conn.execute(question, [took, seen])]
+    found = [row for _ in range(5) for row in conn.execute(question, [took, dead])]
+    long = pause >= 1 or took > 0.45
+    assert any(pause - 0.1 < due < pause + 0.1 and is_long == long for due, is_long in found), found
+
+
+@pytest.mark.parametrize(("dead", "pause"), [(0, -0.6), (11_000, 0.3)])
+def test_the_next_sweep_is_due_at_once_or_soon_where_more_expired(
+    connect: Connect, queue: Queue, dead: int, pause: float
+) -> None:
+    conn = connect()
+    queue("orders")
+    question = f"""WITH stored AS MATERIALIZED (
+            SELECT sweep_due, messages.store_sweep_due(sweep_due, now() - interval '0.6 s', now() - interval '0.6 s',
+                                                       {PASSED} - %s)
+              FROM messages.queue_priority WHERE queue_name = 'orders')
+        SELECT extract(epoch FROM messages.stored_moment(sweep_due) - now())::float FROM stored"""  # noqa: S608 a constant
+    dues = [due for _ in range(5) for (due,) in conn.execute(question, [dead])]
     assert any(pause - 0.1 < due < pause + 0.1 for due in dues), dues
 
 
-def test_a_sweep_counts_all_that_it_walked_over(conn: Connection, queue: Queue) -> None:
+@pytest.mark.parametrize(("pause", "seconds"), [(SHORT_PAUSE, 0.9), (LONG_PAUSE, 10)])
+def test_nobody_begins_a_sweep_while_another_walks(connect: Connect, queue: Queue, pause: str, seconds: float) -> None:
+    conn = connect()
     queue("orders")
-    waiting(conn, 10_500)
-    assert lease_all(conn) == 10_500
-    walk = "SELECT seen FROM messages.sweep('orders', 0::smallint, '-infinity', 'infinity', 5, 100)"
-    ((seen,),) = conn.execute(walk).fetchall()
-    assert 10_500 <= seen < 10_510  # what lies at the end of one slice, the next sees again
+    conn.execute(pause, ["-1 s"])
+    ((begun, due, is_long),) = conn.execute(
+        """WITH begun AS MATERIALIZED (
+               SELECT sweep_due, messages.begin_sweep(sweep_due, messages.stored_moment(sweep_due)) AS begun
+                 FROM messages.queue_priority WHERE queue_name = 'orders')
+           SELECT begun, extract(epoch FROM messages.stored_moment(sweep_due) - clock_timestamp()),
+                  pg_sequence_last_value(sweep_due) % 1000 = 500 FROM begun"""
+    ).fetchall()
+    assert begun
+    assert seconds - 0.5 < float(due) < seconds + 0.1
+    assert is_long == (pause == LONG_PAUSE)
+
+
+@pytest.mark.parametrize("band", [False, True])
+@pytest.mark.parametrize(("dead", "ended"), [(0, 1), (15_000, 1), (15_000, 150)])
+def test_a_sweep_that_walked_over_dead_versions_is_followed_by_a_long_pause_and_one_that_waited_is_not(
+    connect: Connect, queue: Queue, band: bool, dead: int, ended: int
+) -> None:
+    """Nor one that did not get to the end of what expired: the next is due at once."""
+    conn, holder, slow = connect(), connect(autocommit=False), connect()
+    queue("orders", max_attempts=99)
+    if band:
+        for priority in range(6):
+            conn.execute("SELECT messages.publish('orders', '1', %s)", [priority])
+        conn.execute("SELECT messages.consume('orders', 10)")
+        conn.execute(DUE)
+        conn.execute("SELECT messages.lease('orders')")
+    holder.execute("SELECT pg_export_snapshot()")
+    waiting(conn, dead)
+    conn.execute("DELETE FROM messages.message")
+    waiting(conn, ended)
+    conn.execute("UPDATE messages.message SET lock_token = gen_random_uuid(), visible_at = now() - interval '0.1 s'")
+    end_all(conn)
+    conn.execute(
+        "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS"
+        " 'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN new; END'"
+    )
+    conn.execute("CREATE TRIGGER wait BEFORE UPDATE ON messages.message FOR EACH ROW EXECUTE FUNCTION wait()")
+    slow.execute("SELECT pg_advisory_lock(1)")
+    conn.execute(DUE)
+    other = connect()
+    with ThreadPoolExecutor(1) as pool:
+        swept = pool.submit(run, other, verbs.lease("orders", max_messages=1, topic="none.has.it"))
+        until_waiting(conn)
+        until_past(conn, conn.execute("SELECT clock_timestamp() + interval '60 ms'").fetchall()[0][0])
+        slow.execute("SELECT pg_advisory_unlock(1)")
+        assert swept.result() == []
+    ((members, is_long),) = conn.execute(
+        "SELECT max(cardinality(band)), bool_or(pg_sequence_last_value(sweep_due) % 1000 = 500)"
+        "  FROM messages.queue_priority"
+    ).fetchall()
+    assert (members is not None) == band
+    assert is_long == (dead > 0 and ended == 1)
+
+
+@pytest.mark.parametrize("in_vain", [False, True])
+def test_a_mark_ahead_of_a_clock_that_went_back_makes_no_lease_sweep_again(
+    connect: Connect, queue: Queue, in_vain: bool
+) -> None:
+    conn = connect()
+    queue("orders")
+    waiting(conn, 3)
+    assert len(run(conn, verbs.lease("orders", max_messages=3))) == 3
+    conn.execute(MARKS.format("interval '1 hour'"))
+    if in_vain:
+        ahead = f"SELECT low_water {ORDERS} AND messages.stored_moment(low_water) > now()"
+        assert conn.execute(ahead).rowcount == 1
+        due = conn.execute(f"SELECT messages.stored_moment(sweep_due) {ORDERS}").fetchall()[0]
+        conn.execute("SELECT messages.sweep_priority('orders', 0::smallint, 'infinity', 5, 100, %s, NULL, true)", due)
+        assert conn.execute(ahead).rowcount == 0
+    assert run(conn, verbs.lease("orders")) == []
+    conn.execute(LONG_PAUSE, ["20 s"])
+    number = f"SELECT pg_sequence_last_value(sweep_due) {ORDERS}"
+    before = conn.execute(number).fetchall()
+    assert run(conn, verbs.lease("orders")) == []
+    assert conn.execute("SELECT FROM messages.consume('orders')").rowcount == 0
+    assert conn.execute(number).fetchall() == before
+
+
+def test_an_expired_lease_that_somebody_has_locked_makes_no_lease_sweep_again(connect: Connect, queue: Queue) -> None:
+    conn, other = connect(), connect(autocommit=False)
+    queue("orders")
+    waiting(conn, 1)
+    assert len(run(conn, verbs.lease("orders"))) == 1
+    end_all(conn)
+    other.execute("SELECT FROM messages.message FOR UPDATE")
+    conn.execute(DUE)
+    assert run(conn, verbs.lease("orders")) == []
+    later = f"SELECT messages.stored_moment(sweep_due) > now() - interval '30 s' {ORDERS}"
+    assert conn.execute(later).fetchall() == [(True,)]
+    other.rollback()
+    assert len(until(lambda: run(conn, verbs.lease("orders")))) == 1
 
 
 def test_a_call_does_not_find_again_what_it_leased_for_a_millisecond(connect: Connect, queue: Queue) -> None:

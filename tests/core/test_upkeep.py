@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -12,6 +16,8 @@ import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.upkeep import do_upkeep
+from tests.waiting import until, until_waiting
+from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -72,6 +78,16 @@ def test_an_upkeep_finds_the_one_message_that_is_over_in_a_short_queue(
     assert conn.execute("SELECT u -> 'freed', u -> 'archived' FROM messages.upkeep() u").fetchone() == (freed, archived)
 
 
+def test_an_upkeep_looks_at_no_message_that_is_delayed(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(3000)), delay=timedelta(hours=1)))
+    fetched = "SELECT idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'messages.message'::regclass"
+    with conn.transaction():
+        ((before,),) = conn.execute(fetched).fetchall()
+        conn.execute("SELECT messages.sweep_queues()")
+        ((after,),) = conn.execute(fetched).fetchall()
+    assert after - before < 100
+
+
 def test_an_upkeep_lowers_the_mark_to_a_message_that_is_ready_below_it(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish(queue("orders"), 1))
     conn.execute(
@@ -99,6 +115,14 @@ def test_an_upkeep_ends_a_pause_of_notifications_that_a_clock_which_went_back_ma
 
 ENDED = """UPDATE messages.message
              SET lock_expires_at = now() - interval '1 s', lock_token = gen_random_uuid(), attempts = {}"""
+IN_A_STEP = """SELECT pid FROM pg_stat_activity
+                WHERE datname = current_database() AND query LIKE '%sweep_queues%' AND wait_event = 'advisory'"""
+UPKEEP = """
+import sys
+import psycopg
+from airflow_provider_pgqueue.core.upkeep import do_upkeep
+do_upkeep(psycopg.connect(sys.argv[1], autocommit=True))
+"""
 LEFT = """SELECT count(*) FROM messages.message
            WHERE coalesce(lock_expires_at, expires_at) <= now() OR lock_expires_at IS NULL AND lock_token IS NOT NULL"""
 
@@ -182,6 +206,67 @@ def test_steps_of_two_upkeeps_in_turns_leave_nothing(
                 del places[session]
     assert freed == number
     assert conn.execute(LEFT).fetchone() == (0,)
+
+
+def _kill_client(process: subprocess.Popen[bytes], conn: Connection, cluster: Cluster) -> None:
+    process.kill()
+
+
+def _kill_session(process: subprocess.Popen[bytes], conn: Connection, cluster: Cluster) -> None:
+    conn.execute("SELECT pg_terminate_backend(%s)", conn.execute(IN_A_STEP).fetchall()[0])
+
+
+def _kill_backend(process: subprocess.Popen[bytes], conn: Connection, cluster: Cluster) -> None:
+    ((pid,),) = conn.execute(IN_A_STEP).fetchall()
+    os.kill(pid, signal.SIGKILL)
+
+
+def _kill_server(process: subprocess.Popen[bytes], conn: Connection, cluster: Cluster) -> None:
+    cluster.restart(mode="immediate")
+
+
+@pytest.mark.parametrize("kill", [_kill_client, _kill_session, _kill_backend, _kill_server])
+def test_an_upkeep_that_is_killed_amid_a_step_loses_and_doubles_nothing(
+    dsn: str, queue: Queue, cluster: Cluster, kill: Callable[[subprocess.Popen[bytes], Connection, Cluster], None]
+) -> None:
+    """What the first step did stays, the second is done wholly or not at all, and the next upkeep does the rest."""
+    with psycopg.connect(dsn, autocommit=True) as conn, psycopg.connect(dsn, autocommit=True) as holder:
+        number = all_ended(conn, queue("orders"), attempts="CASE WHEN id % 2 = 0 THEN 5 ELSE 1 END")
+        conn.execute(
+            "CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS"
+            " 'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN coalesce(new, old); END'"
+        )
+        conn.execute(
+            "CREATE TRIGGER wait BEFORE UPDATE OR DELETE ON messages.message FOR EACH ROW WHEN (old.id = 5500)"
+            " EXECUTE FUNCTION wait()"
+        )
+        holder.execute("SELECT pg_advisory_lock(1)")
+        process = subprocess.Popen([sys.executable, "-c", UPKEEP, dsn])
+        try:
+            until_waiting(conn)
+            assert conn.execute(LEFT).fetchone() == (number - 5000,)
+            with suppress(psycopg.OperationalError):
+                kill(process, conn, cluster)
+        finally:
+            process.kill()
+            process.wait()
+    again = until(lambda: answers(dsn), what="the server")
+    with again:
+        until(lambda: "skipped" not in do_upkeep(again), what="the step to end")
+        assert again.execute(LEFT).fetchone() == (0,)
+        kept = "SELECT count(*), count(DISTINCT id), bool_and(id % 2 = {}) FROM messages.{}"
+        assert again.execute(kept.format(0, "message_archive").encode()).fetchone() == (number / 2, number / 2, True)
+        assert again.execute(kept.format(1, "message").encode()).fetchone() == (number / 2, number / 2, True)
+        leased = run(again, verbs.lease("orders", max_messages=10_000))
+        assert [message.id for message in leased] == list(range(1, number, 2))
+        assert {message.attempts for message in leased} == {2}
+
+
+def answers(dsn: str) -> Connection | None:
+    """Return a session, if the server has recovered."""
+    with suppress(psycopg.OperationalError):
+        return psycopg.connect(dsn, autocommit=True)
+    return None
 
 
 def test_what_lies_before_1970_is_left_to_the_last_step(conn: Connection, queue: Queue) -> None:

@@ -140,6 +140,24 @@ def test_a_worker_whose_connections_are_cut_works_on(dsn: str, conn: Connection,
         until(lambda: count(conn, "message_archive") == 1, timeout=30)
 
 
+def test_a_worker_whose_listener_gave_up_works_on_and_stops_cleanly(
+    dsn: str, conn: Connection, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue("orders")
+    conn.execute("ALTER FUNCTION messages.ready_queues RENAME TO gone")
+    worker = Worker(
+        conninfo=dsn, consumer=Consumer(queue_name="orders", handle=lambda message: None), poll_interval=0.05
+    )
+    with ThreadPoolExecutor(1) as pool:
+        stopped = pool.submit(worker.run)
+        until(lambda: "not listening" in caplog.text)
+        until(lambda: all(thread.name != "pgqueue-listener" for thread in threading.enumerate()))
+        run(conn, verbs.publish("orders", 1))
+        until(lambda: count(conn, "message_archive") == 1)
+        worker.stop()
+        assert stopped.result(10) == {"success": 1}
+
+
 def test_a_worker_of_an_unknown_queue_ends_with_the_error(dsn: str) -> None:
     worker = Worker(conninfo=dsn, consumer=Consumer(queue_name="nope", handle=lambda message: None))
     with pytest.raises(QueueNotFound):

@@ -108,6 +108,15 @@ def test_a_sensor_begins_and_ends_in_the_triggerer_and_says_so(stack: Stack, que
     assert (doorbell["ready"], doorbell["topics"]) == (1, ["a.b"])
 
 
+def test_a_sensor_whose_connection_is_missing_fails_with_an_error_that_names_it(stack: Stack) -> None:
+    run_id = start(stack, "e2e_nowhere")
+    assert stack.client.wait_for_run("e2e_nowhere", run_id) == "failed"
+    log = stack.client.log("e2e_nowhere", run_id, "wait")
+    # Before Airflow 3.3 it begins in a worker, which finds no connection either.
+    values = [value for line in log.splitlines() for value in re.findall(r'"exc_value": "((?:[^"\\]|\\.)*)"', line)]
+    assert any("Airflow has no connection 'nowhere'. Define it" in value for value in values), log
+
+
 def test_kill_9_of_the_triggerer_loses_nothing(stack: Stack, queue_conn: Connection) -> None:
     queue_conn.execute("SELECT messages.consume('e2e_sensor', 100)")
     run_id = start(stack, "e2e_sensor")

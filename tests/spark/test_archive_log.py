@@ -25,7 +25,7 @@ from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source import log_end
 from airflow_provider_pgqueue.spark.source.archive_log import ArchiveLog
 from airflow_provider_pgqueue.spark.source.log_end import Stretch
-from airflow_provider_pgqueue.spark.source.tables import ARCHIVE, spark_schema
+from airflow_provider_pgqueue.spark.source.tables import ARCHIVE
 from tests.core.test_roles import logins
 from tests.spark.foreigners import let_foreigners_pass
 from tests.spark.test_export import make_partition
@@ -54,7 +54,7 @@ def log(dsn: str, conn: Connection, monkeypatch: pytest.MonkeyPatch) -> Iterator
     opened: list[ArchiveLog] = []
 
     def follow(columns: tuple[str, ...] = ("id",), **options: str) -> ArchiveLog:
-        log = PatientLog(Database(dsn), options, spark_schema(ARCHIVE.select(columns)))
+        log = PatientLog(Database(dsn), options, ARCHIVE.spark_schema(columns))
         log.foreigners = conn
         opened.append(log)
         return log
@@ -468,9 +468,7 @@ def test_the_role_of_a_reader_is_enough_also_to_name_who_holds_the_log_back(
     mine, slow = archive(3), connect(autocommit=False)
     with logins(dsn) as login:
         login("robot", "messages_reader")
-        reader = ArchiveLog(
-            Database(make_conninfo(dsn, user="robot")), {}, spark_schema(ARCHIVE.select(("id", "message")))
-        )
+        reader = ArchiveLog(Database(make_conninfo(dsn, user="robot")), {}, ARCHIVE.spark_schema(("id", "message")))
         try:
             assert given(reader) == mine
             archive(1, on=slow)

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError, QueueNotFound
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.leases import ArchiveSink, LeaseStream
-from airflow_provider_pgqueue.spark.source.tables import LEASED, spark_schema
+from airflow_provider_pgqueue.spark.source.tables import LEASED, table_of
 from tests.core.test_roles import logins
 
 Connection = psycopg.Connection[Any]
@@ -46,7 +46,7 @@ def stream(dsn: str) -> Iterator[Callable[..., LeaseStream]]:
 
     def open_stream(**options: str) -> LeaseStream:
         given = {"queue": "orders", "streamName": "packer"} | options
-        opened.append(LeaseStream(Database(dsn), given, spark_schema(LEASED.select())))
+        opened.append(LeaseStream(Database(dsn), given, LEASED.spark_schema()))
         return opened[-1]
 
     yield open_stream
@@ -56,7 +56,7 @@ def stream(dsn: str) -> Iterator[Callable[..., LeaseStream]]:
 
 @pytest.fixture
 def sink(dsn: str) -> ArchiveSink:
-    return ArchiveSink(Database(dsn), spark_schema(LEASED.select()))
+    return ArchiveSink(Database(dsn), LEASED.spark_schema())
 
 
 def rows(stream: LeaseStream, name: str) -> list[dict[str, Any]]:
@@ -91,6 +91,16 @@ def test_a_named_lease_gives_the_same_messages_again_and_never_others(
     assert len(first) == 2
     assert ids(stream(maxMessagesPerTrigger="100"), "packer/1/0") == first
     assert not set(ids(packer, "packer/1/1")) & set(first)
+
+
+@pytest.mark.parametrize("most", [1, 3, 7])
+def test_a_batch_has_no_more_messages_than_it_may(
+    stream: Callable[..., LeaseStream], publish: Publish, most: int
+) -> None:
+    publish(20)
+    packer = stream(maxMessagesPerTrigger=str(most), numPartitions="4")
+    parts = packer.partitions({"batch": 0}, {"batch": 1})
+    assert sum(len(ids(packer, part.value)) for part in parts) == most
 
 
 def test_a_named_lease_that_found_nothing_stays_empty(stream: Callable[..., LeaseStream], publish: Publish) -> None:
@@ -196,7 +206,7 @@ def test_a_limited_team_reaches_no_named_lease_of_another_team(
         packer = LeaseStream(
             Database(make_conninfo(dsn, user="packers")),
             {"queue": "orders", "streamName": "packer"},
-            spark_schema(LEASED.select()),
+            LEASED.spark_schema(),
         )
         start = packer.initialOffset()
         end = packer.latestOffset(start, ReadAllAvailable())
@@ -254,6 +264,12 @@ def test_options_that_make_no_sense_are_refused(stream: Callable[..., LeaseStrea
         stream(**options)
 
 
+def test_a_stream_without_a_name_is_told_that_and_not_of_the_columns_of_the_table(dsn: str) -> None:
+    options = {"table": "queue", "queue": "orders"}
+    with pytest.raises(InvalidArgument, match=r"option streamName is ''\. Give the stream a name"):
+        LeaseStream(Database(dsn), options, table_of(options).spark_schema())
+
+
 def test_planning_leases_nothing_and_goes_on_only_while_messages_are_ready(
     stream: Callable[..., LeaseStream], publish: Publish, conn: Connection
 ) -> None:
@@ -309,7 +325,7 @@ def test_a_result_that_there_is_not_is_refused(
         write(sink, [{"id": row["id"], "lock_token": row["lock_token"], "result": "done"}])
     assert archived(conn) == {}
     with pytest.raises(InvalidArgument, match="lock_token"):
-        ArchiveSink(Database(""), spark_schema(LEASED.select(["id"])))
+        ArchiveSink(Database(""), LEASED.spark_schema(["id"]))
 
 
 @pytest.mark.parametrize(

@@ -82,13 +82,13 @@ def test_a_lease_stream_archives_each_message_once(
 
 
 def test_slots_go_with_the_transaction(pooled_dsn: str, conn: Connection, queue: Callable[..., str]) -> None:
-    stage = Stage(Database(pooled_dsn), "job", slots=2)
-    stage.open(queue_name=queue("orders"), run_id="nightly")
+    stage = Stage(Database(pooled_dsn), "job", queue("orders"), slots=2)
+    stage.open("nightly")
     batch = pa.RecordBatch.from_pydict({"message": ["1"] * 100})
     with ThreadPoolExecutor(6) as pool:
         winners = list(pool.map(lambda number: stage.put(number, iter([batch])), range(20)))
     assert conn.execute("SELECT FROM pg_locks WHERE locktype = 'advisory'").rowcount == 0
-    assert stage.publish(winners, run_id="nightly", queue_name="orders")["published"] == 2000
+    assert stage.publish(winners, run_id="nightly")["published"] == 2000
 
 
 def test_reads_share_the_sessions_of_the_pooler(pooled_dsn: str) -> None:

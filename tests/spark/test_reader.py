@@ -18,14 +18,15 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import InputPartition
 
 from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, PermissionDenied
 from airflow_provider_pgqueue.core.errors import InvalidQueueName, SchemaMissing, SchemaTooOld
 from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.source.options import names
-from airflow_provider_pgqueue.spark.source.read import OPTIONS, Range, RangeReader
-from airflow_provider_pgqueue.spark.source.tables import spark_schema, table_of
+from airflow_provider_pgqueue.spark.source.read import OPTIONS, RangeReader
+from airflow_provider_pgqueue.spark.source.tables import table_of
 from tests.waiting import until
 from tools import ROOT
 
@@ -73,7 +74,7 @@ def named(options: dict[str, Any]) -> dict[str, str]:
 def reader(dsn: str, **options: Any) -> RangeReader:
     """A reader without Spark, as the driver and an executor have it."""
     given = named(options)
-    return RangeReader(Database(dsn), given, spark_schema(table_of(given).select(names(given, "columns"))))
+    return RangeReader(Database(dsn), given, table_of(given).spark_schema(names(given, "columns")))
 
 
 def ids_in(reader: RangeReader, ranges: list[Any]) -> list[int]:
@@ -159,7 +160,7 @@ def test_columns_come_in_the_order_they_are_named(read: Read, conn: Connection) 
 
 def test_a_given_schema_chooses_columns(spark: SparkSession, conn: Connection) -> None:
     conn.execute(ARCHIVE, [3])
-    frame = spark.read.format("pgqueue").option("table", "archive").schema("attempts short, id long").load()
+    frame = spark.read.format("pgqueue").option("table", "archive").schema("attempts short, id long NOT NULL").load()
     assert sorted(map(tuple, frame.collect())) == sorted(in_sql(conn, "attempts, id"))
     with pytest.raises(Exception, match=r"column 'attempts' is smallint, not string\. Leave out schema\(\)"):
         spark.read.format("pgqueue").option("table", "archive").schema("attempts string").load().collect()
@@ -227,8 +228,8 @@ def test_ranges_of_large_bodies_hold_about_the_same(dsn: str, conn: Connection) 
         ).format(body)
     )
     reading = reader(dsn, numPartitions=2, columns="id")
-    statements = [statement for one in reading.partitions() for statement in one.statements]
-    sizes = [size for statement in statements if (size := len(ids_in(reading, [Range((statement,), 1)])))]
+    statements = [statement for one in reading.partitions() for statement in one.value]
+    sizes = [size for statement in statements if (size := len(ids_in(reading, [InputPartition([statement])])))]
     assert (len(sizes), sum(sizes)) == (8, 200)
     assert max(sizes) < 2 * min(sizes)
 
@@ -311,7 +312,7 @@ def test_each_statement_is_a_transaction_of_its_own(dsn: str, conn: Connection) 
 
 
 def test_reading_cannot_write(dsn: str) -> None:
-    writes = Range(("SELECT nextval('messages.message_id_seq') AS id",), 1)
+    writes = InputPartition(["SELECT nextval('messages.message_id_seq') AS id"])
     with pytest.raises(ConnectionFailed, match=r"cannot execute nextval\(\) in a read-only transaction"):
         list(reader(dsn, columns="id").read(writes))
 
@@ -323,7 +324,7 @@ def test_a_span_of_time_reads_its_partitions_only(dsn: str, conn: Connection) ->
     conn.execute(MONTHS)
     reading = reader(dsn, columns="archived_at", from_="2025-04-02T00:00:00Z", to="2025-04-03T02:00:00+02:00")
     (only,) = reading.partitions()
-    (statement,) = only.statements
+    (statement,) = only.value
     hours = [moment for batch in reading.read(only) for moment in batch.column(0).to_pylist()]
     assert sorted(hours) == [datetime(2025, 4, 2, tzinfo=UTC) + timedelta(hours=n) for n in range(24)]
     explained = "".join(line for (line,) in conn.execute(f"EXPLAIN {statement}".encode()).fetchall())
@@ -609,7 +610,7 @@ def test_a_connection_that_breaks_is_an_error_and_no_short_result(dsn: str, conn
 
 
 def test_a_broken_statement_is_not_quoted(dsn: str) -> None:
-    broken = Range(("SELECT 1 / 0 AS id WHERE 'hunter2' <> ''",), 1)
+    broken = InputPartition(["SELECT 1 / 0 AS id WHERE 'hunter2' <> ''"])
     with pytest.raises(ConnectionFailed, match="division by zero") as raised:
         list(reader(dsn, columns="id").read(broken))
     assert "hunter2" not in str(raised.value)
@@ -621,9 +622,9 @@ def test_a_large_range_streams_through_little_memory(dsn: str, conn: Connection)
     conn.execute(LARGE)
     script = """
 import resource, sys
-from tests.spark.test_reader import Range, reader
+from tests.spark.test_reader import InputPartition, reader
 reading = reader(sys.argv[1], columns="message")
-whole = Range((reading.statement(),), 0)
+whole = InputPartition([reading.statement()])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 size = sum(batch.nbytes for batch in reading.read(whole))
 print(size // 2**20, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 2**10)

@@ -70,7 +70,7 @@ def stages(conn: Connection) -> int:
 
 @pytest.fixture
 def stage(dsn: str) -> Callable[..., Stage]:
-    return lambda stage_id="job", **options: Stage(Database(dsn), stage_id, **options)
+    return lambda stage_id="job", **options: Stage(Database(dsn), stage_id, **({"queue_name": "orders"} | options))
 
 
 # Through Spark --------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_of_two_attempts_of_a_partition_only_the_winner_is_published(
     winner = stage().put(0, rows(2))
     other = stage().put(1, rows(3))
     stage().put(1, rows(4))
-    done = stage().publish([winner, other], run_id="job", queue_name="orders")
+    done = stage().publish([winner, other], run_id="job")
     assert done == {"rows": 2, "published": 2, "duplicates": 0}
     assert bodies(conn) == [2, 3]
     assert stages(conn) == 0
@@ -182,7 +182,7 @@ def test_rows_come_in_the_order_of_partition_and_row(
     queue()
     late = stage().put(1, (batch for values in ([6, 7], [], [8]) for batch in rows(*values)))
     early = stage().put(0, rows(*range(6)))
-    stage().publish([late, early], run_id="job", queue_name="orders")
+    stage().publish([late, early], run_id="job")
     assert bodies(conn) == list(range(9))
     steps = conn.execute("SELECT visible_at - lag(visible_at) OVER (ORDER BY visible_at) FROM messages.message")
     assert set(steps.fetchall()[1:]) == {(timedelta(microseconds=1),)}
@@ -194,7 +194,7 @@ def test_a_group_keeps_the_order_of_its_rows(conn: Connection, queue: Queue, sta
     queue()
     second = stage().put(1, rows(3, 4, group_key=["g", "g"]))
     first = stage().put(0, rows(1, 2, group_key=["g", "g"]))
-    stage().publish([second, first], run_id="job", queue_name="orders")
+    stage().publish([second, first], run_id="job")
     seen = []
     while leased := conn.execute("SELECT message, lock_token, id FROM messages.lease('orders', 10)").fetchall():
         ((body, token, message_id),) = leased
@@ -211,7 +211,7 @@ def test_publishing_rings(
     listener.execute("LISTEN new_message")
     staged = stage().put(0, rows(1))
     assert list(listener.notifies(timeout=0.2)) == []
-    stage().publish([staged], run_id="job", queue_name="orders")
+    stage().publish([staged], run_id="job")
     (rung,) = listener.notifies(timeout=5, stop_after=1)
     assert conn.execute("SELECT id FROM messages.message").fetchall() == [(int(rung.payload),)]
 
@@ -223,7 +223,7 @@ def test_a_dedup_key_is_published_once_in_its_window(
 
     def job(name: str, *messages: int, keys: list[str | None], **options: str) -> dict[str, Any]:
         staged = stage(name).put(0, rows(*messages, dedup_key=keys))
-        return stage(name).publish([staged], run_id=name, queue_name="orders", **options)
+        return stage(name, **options).publish([staged], run_id=name)
 
     assert job("one", 1, 2, 3, 4, keys=["a", "b", "a", None])["duplicates"] == 1
     assert job("two", 5, 6, 7, keys=["a", "c", None], dedup_window="1 second") == {
@@ -247,13 +247,13 @@ def test_rows_that_are_gone_publish_nothing(conn: Connection, queue: Queue, stag
     staged = [stage().put(partition, rows(partition)) for partition in range(3)]
     conn.execute("DELETE FROM messages.publish_stage_1 WHERE message = '1'")
     with pytest.raises(StageIncomplete, match=r"staged: 3; rows that are left: 2; .*Run the job again"):
-        stage().publish(staged, run_id="job", queue_name="orders")
+        stage().publish(staged, run_id="job")
     conn.execute("DROP TABLE messages.publish_stage_1")
     with pytest.raises(StageIncomplete, match="staged: 3; rows that are left: 0;"):
-        stage().publish(staged, run_id="job", queue_name="orders")
+        stage().publish(staged, run_id="job")
     assert bodies(conn) == []
     again = stage("again").put(0, rows(1))
-    assert stage("again").publish([again], run_id="job", queue_name="orders")["published"] == 1
+    assert stage("again").publish([again], run_id="job")["published"] == 1
 
 
 def test_a_server_that_crashes_empties_the_stage(conn: Connection, stage: Callable[..., Stage]) -> None:
@@ -270,7 +270,7 @@ def test_of_two_drivers_of_one_run_one_publishes(
     slow = connect(autocommit=False)
     slow.execute("SELECT messages.publish_staged('first', 'run', %s, 'orders')", [json.dumps([winner])])
     with ThreadPoolExecutor() as pool:
-        other = pool.submit(stage("second").publish, [second], run_id="run", queue_name="orders")
+        other = pool.submit(stage("second").publish, [second], run_id="run")
         until_waiting(conn, "wait_event_type = 'Lock'")
         slow.commit()
         assert other.result() == {"rows": 1, "published": 1, "duplicates": 0, "repeated": True}
@@ -286,7 +286,7 @@ def test_a_commit_whose_connection_breaks_is_asked_for_again(
     blocker = connect(autocommit=False)
     blocker.execute("SELECT FROM messages.pipeline_run FOR UPDATE")
     with ThreadPoolExecutor() as pool:
-        done = pool.submit(stage().publish, [staged], run_id="run", queue_name="orders")
+        done = pool.submit(stage().publish, [staged], run_id="run")
         until_waiting(conn, "wait_event_type = 'Lock'")
         conn.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
         blocker.commit()
@@ -297,9 +297,9 @@ def test_a_commit_whose_connection_breaks_is_asked_for_again(
 def test_an_empty_job_is_a_run_too(conn: Connection, queue: Queue, stage: Callable[..., Stage]) -> None:
     queue()
     empty = stage().put(0, iter(()))
-    assert stage().publish([empty], run_id="run", queue_name="orders")["rows"] == 0
+    assert stage().publish([empty], run_id="run")["rows"] == 0
     staged = stage().put(0, rows(1))
-    assert stage().publish([staged], run_id="run", queue_name="orders")["repeated"]
+    assert stage().publish([staged], run_id="run")["repeated"]
     assert (bodies(conn), stages(conn)) == ([], 0)
 
 
@@ -307,9 +307,9 @@ def test_a_published_run_is_not_staged_again(
     dsn: str, conn: Connection, queue: Queue, stage: Callable[..., Stage]
 ) -> None:
     queue()
-    assert stage().open(queue_name="orders", run_id="run")
-    stage().publish([stage().put(0, rows(1))], run_id="run", queue_name="orders")
-    assert not stage().open(queue_name="orders", run_id="run")
+    assert stage().open("run")
+    stage().publish([stage().put(0, rows(1))], run_id="run")
+    assert not stage().open("run")
     assert stages(conn) == 0
 
 
@@ -359,10 +359,11 @@ def test_what_the_queue_does_not_take_publishes_nothing(
         ("nowhere", QueueNotFound),
         ("", QueueNotFound),
     ):
-        staged = stage(f"to {name}").put(0, rows(1, 2, {"text": 6000 * "x"}, queue_name=3 * [name]))
+        job = stage(f"to {name}", queue_name=None)
+        staged = job.put(0, rows(1, 2, {"text": 6000 * "x"}, queue_name=3 * [name]))
         with pytest.raises(error):
-            stage(f"to {name}").publish([staged], run_id=f"to {name}")
-        stage(f"to {name}").drop()
+            job.publish([staged], run_id=f"to {name}")
+        job.drop()
     assert (bodies(conn), stages(conn)) == ([], 0)
     assert conn.execute("SELECT FROM messages.pipeline_run").rowcount == 0
 
@@ -372,8 +373,9 @@ def test_the_longest_reference_of_a_stage_is_published_and_archived(
 ) -> None:
     reference = secrets.token_urlsafe(1950)
     assert len(reference) == 2600
+    queue()
     staged = stage().put(0, rows(1, reference=[reference]))
-    stage().publish([staged], run_id="job", queue_name=queue())
+    stage().publish([staged], run_id="job")
     assert conn.execute("SELECT messages.archive(lock_token, ARRAY[id]) FROM messages.lease('orders')").rowcount == 1
     assert conn.execute("SELECT reference FROM messages.message_archive").fetchall() == [(reference,)]
 
@@ -492,21 +494,22 @@ def team(dsn: str, conn: Connection, queue: Queue) -> Iterator[Callable[[str], S
 def test_a_team_publishes_to_its_own_queue_only(conn: Connection, team: Callable[[str], Stage]) -> None:
     orders = team("team_orders")
     with pytest.raises(PermissionDenied, match="no privilege to publish on queue 'bills'"):
-        orders.open(queue_name="bills")
+        replace(orders, queue_name="bills").open()
     foreign = orders.put(0, rows(1, 2, queue_name=["orders", "bills"]))
     with pytest.raises(PermissionDenied, match="on queue 'bills'"):
         orders.publish([foreign], run_id="foreign")
     assert bodies(conn) == []
     own = orders.put(0, rows(3))
-    assert orders.publish([own], run_id="own", queue_name="orders")["published"] == 1
+    assert replace(orders, queue_name="orders").publish([own], run_id="own")["published"] == 1
     assert bodies(conn) == [3]
 
 
 def test_teams_share_neither_stages_nor_runs(dsn: str, conn: Connection, team: Callable[[str], Stage]) -> None:
-    orders, bills = team("team_orders"), team("team_bills")
+    orders = replace(team("team_orders"), queue_name="orders")
+    bills = replace(team("team_bills"), queue_name="bills")
     staged = orders.put(0, rows(1))
     with pytest.raises(StageIncomplete):
-        bills.publish([staged], run_id="bills", queue_name="bills")
+        bills.publish([staged], run_id="bills")
     bills.drop()
     with psycopg.connect(dsn, user="team_bills") as login:
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
@@ -514,9 +517,9 @@ def test_teams_share_neither_stages_nor_runs(dsn: str, conn: Connection, team: C
         login.rollback()
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             login.execute("TABLE messages.publish_stage_1")
-    orders.publish([staged], run_id="nightly", queue_name="orders")
+    orders.publish([staged], run_id="nightly")
     theirs = bills.put(0, rows(2))
-    assert bills.publish([theirs], run_id="nightly", queue_name="bills") == {"rows": 1, "published": 1, "duplicates": 0}
+    assert bills.publish([theirs], run_id="nightly") == {"rows": 1, "published": 1, "duplicates": 0}
 
 
 # Each partition by itself ---------------------------------------------------------------------------------------------
@@ -527,9 +530,7 @@ def nightly(conn: Connection, queue: Queue, stage: Callable[..., Stage]) -> Call
     """Publish a partition of the run `nightly`, as a task does: `nightly(0, 1, 2, 3)`."""
     run(conn, verbs.begin_partitions("nightly", queue_name=queue("orders")))
     job = stage(slots=2)
-    return lambda partition, *values: job.publish_partition(
-        partition, rows(*values), run_id="nightly", queue_name="orders"
-    )
+    return lambda partition, *values: job.publish_partition(partition, rows(*values), run_id="nightly")
 
 
 def test_of_many_attempts_of_a_partition_one_publishes(
@@ -562,7 +563,7 @@ def copy_and_hang(*arguments):
 
 copy, staging.copy = staging.copy, copy_and_hang
 rows = pa.record_batch({"message": pa.array(["1", "2"])})
-staging.Stage(Database(sys.argv[1]), "job").publish_partition(0, iter([rows]), run_id="nightly", queue_name="orders")
+staging.Stage(Database(sys.argv[1]), "job", "orders").publish_partition(0, iter([rows]), run_id="nightly")
 """
 
 
@@ -664,9 +665,7 @@ def test_a_partition_with_a_bad_row_publishes_nothing_and_leaves_its_slot_empty(
 def test_a_dedup_key_counts_across_partitions(conn: Connection, queue: Queue, stage: Callable[..., Stage]) -> None:
     run(conn, verbs.begin_partitions("nightly", queue_name=queue("orders")))
     staged = [
-        stage().publish_partition(
-            number, rows(number, 9, dedup_key=[f"key-{number}", "shared"]), run_id="nightly", queue_name="orders"
-        )
+        stage().publish_partition(number, rows(number, 9, dedup_key=[f"key-{number}", "shared"]), run_id="nightly")
         for number in (0, 1)
     ]
     assert stage().finish_partitions("nightly", staged) == {"rows": 4, "published": 3, "duplicates": 1}
@@ -783,7 +782,7 @@ def test_a_task_that_lost_does_not_hold_up_the_commit(
     staged = stage().put(0, rows(1))
     loser = connect(autocommit=False)
     loser.execute("INSERT INTO messages.publish_stage_1 (attempt, ordinal, message) VALUES (0, 0, '0')")
-    assert stage().publish([staged], run_id="run", queue_name="orders")["published"] == 1
+    assert stage().publish([staged], run_id="run")["published"] == 1
     loser.commit()
     assert stages(conn) == 1
     conn.execute("SELECT messages.upkeep()")
@@ -800,7 +799,7 @@ def test_a_stream_remembers_its_last_batch_and_refuses_one_before(
 
     def commit(batch: int) -> dict[str, Any]:
         staged = stage().put(0, rows(batch))
-        return stage().publish([staged], run_id="q", queue_name="orders", batch=batch)
+        return stage().publish([staged], run_id="q", batch=batch)
 
     assert [commit(batch).get("repeated") for batch in (4, 5, 5, 6, 6)] == [None, None, True, None, True]
     with pytest.raises(InvalidArgument, match=r"has published batch 6, and is now given batch 5.*checkpoint"):
@@ -816,7 +815,7 @@ def test_a_stream_keeps_its_stage_from_batch_to_batch(
     for batch in range(2):
         staged = stage().put(0, rows(batch))
         stage().put(0, rows(9))
-        stage().publish([staged], run_id="q", queue_name="orders", batch=batch)
+        stage().publish([staged], run_id="q", batch=batch)
         assert conn.execute("SELECT FROM messages.publish_stage_1").rowcount == 0
     assert bodies(conn) == [0, 1]
     assert stages(conn) == 1
@@ -830,10 +829,10 @@ def test_a_replaced_driver_that_commits_its_batch_again_leaves_the_next_batch_in
 ) -> None:
     queue()
     old = stage().put(0, rows(5))
-    stage().publish([old], run_id="q", queue_name="orders", batch=5)
+    stage().publish([old], run_id="q", batch=5)
     new = stage().put(0, rows(6))
-    assert stage().publish([old], run_id="q", queue_name="orders", batch=5)["repeated"]
-    assert stage().publish([new], run_id="q", queue_name="orders", batch=6)["published"] == 1
+    assert stage().publish([old], run_id="q", batch=5)["repeated"]
+    assert stage().publish([new], run_id="q", batch=6)["published"] == 1
     assert bodies(conn) == [5, 6]
     assert conn.execute("SELECT FROM messages.publish_stage_1").rowcount == 0
 

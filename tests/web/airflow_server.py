@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 import warnings
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any, Final
+
+from tools.screenshots.served import served
 
 ROLES: Final = ("viewer", "user", "op", "admin")
 PASSWORD: Final = "a password of the tests"
@@ -72,3 +77,17 @@ def _manager() -> Any:
     from airflow.api_fastapi.app import get_auth_manager
 
     return get_auth_manager()
+
+
+def main() -> None:
+    """Serve it until the end of stdin, and print the address with a cookie of each user; Airflow's own go to stderr."""
+    stdout = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    with served(make_server()) as address:
+        print(json.dumps({"address": address, "tokens": {role: token_of(role) for role in ROLES}}), file=stdout)
+        stdout.close()
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

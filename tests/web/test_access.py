@@ -12,6 +12,7 @@ import httpx
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from airflow_provider_pgqueue.core import Lease, Success, run, verbs
 from tests.conftest import Connection
 from tests.web.airflow_server import PASSWORD, ROLES, auth_manager, make_server, token_of
 from tools import ROOT
@@ -215,3 +216,15 @@ def test_who_may_not_act_sees_no_body_and_no_header(
     assert "what is beside" in client("op").get(f"/messages/{row[0]}").text
     assert "what is inside" not in client("op").get(f"/messages/{row[0]}").text
     assert "what is inside" in client("op").get(f"/messages/{row[0]}?body=1").text
+
+
+def test_who_may_not_act_sees_no_output_of_a_handler(
+    client: Client, conn: Connection, queue: Callable[..., str]
+) -> None:
+    queue("orders")
+    id_ = run(conn, verbs.publish("orders", 1))
+    with Lease(conn, run(conn, verbs.lease("orders"))) as lease:
+        lease.settle({lease[0]: Success(output={"key": "what came out"})})
+    path = f"/messages/{id_}"
+    assert "what came out" in client("op").get(path).text
+    assert "what came out" not in client("viewer").get(path).text

@@ -73,6 +73,16 @@ def test_every_response_runs_no_script_of_others_and_is_framed_by_nobody_else(br
     assert headers["X-Content-Type-Options"] == "nosniff"
 
 
+def test_a_browser_keeps_files_that_have_not_changed_and_no_page(browse: Browse) -> None:
+    client = browse()
+    for path in ("/static/page.css", "/vendor/htmx.js"):
+        first = client.get(path)
+        assert first.headers["Cache-Control"] == "no-cache"
+        again = client.get(path, headers={"If-None-Match": first.headers["ETag"]})
+        assert (again.status_code, again.content) == (304, b"")
+    assert client.get("/").headers["Cache-Control"] == "no-store"
+
+
 def test_the_page_has_nothing_inline_and_nothing_from_elsewhere(
     browse: Browse, conn: Connection, queue: Callable[..., str]
 ) -> None:

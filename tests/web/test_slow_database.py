@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
 from airflow_provider_pgqueue.web.shared import Shared
@@ -27,6 +28,19 @@ def test_a_table_that_is_locked_ends_in_a_page_that_says_so(browse: Browse, dsn:
         assert any("did not answer within" in page.text for page in pages)
         assert client.get("/static/page.css").status_code == 200
     assert client.get("/static/%00").status_code == 404
+
+
+def test_who_may_only_look_is_not_told_which_server_and_login_failed(browse: Browse, dsn: str) -> None:
+    away = make_conninfo(dsn, port=1, user="login_of_the_page")
+    for path in ("/", "/queues/orders", "/messages/1", "/dags/pack"):
+        told = browse(may_act=True, to=away).get(path)
+        assert told.status_code == 503
+        assert "port 1 failed" in told.text
+        page = browse(to=away).get(path)
+        assert page.status_code == 503
+        assert "the database of the queues cannot be reached" in page.text
+        assert "127.0.0.1" not in page.text
+        assert "login_of_the_page" not in page.text
 
 
 def test_no_limit_of_the_page_stays_in_a_session(dsn: str) -> None:

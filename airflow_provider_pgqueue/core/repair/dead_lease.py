@@ -45,7 +45,7 @@ class DeadLease:
         except LeaseLost as error:
             self._held = held - set(error.ids)
             log.warning("%s", error)
-        except PgQueueError as error:
+        except (PgQueueError, psycopg.Error) as error:
             log.warning(
                 "could not extend the lease of %s: %s", quantity(len(held), "dead message"), type(error).__name__
             )

@@ -27,6 +27,7 @@ class DeadFilter(TypedDict, total=False):
     """Which dead messages; what is left out excludes none.
 
     - `results`: those with one of these results.
+    - `fingerprints`: those of one of these causes.
     - `ids`: these.
     - `max_requeues`: those that were requeued fewer times.
     - `reference`: those with this reference.
@@ -36,6 +37,7 @@ class DeadFilter(TypedDict, total=False):
     """
 
     results: Collection[str] | None
+    fingerprints: Collection[str] | None
     ids: Collection[int] | None
     max_requeues: int | None
     reference: str | None
@@ -51,17 +53,15 @@ def lease_dead(
     max_messages: int = 100,
     lease_for: timedelta | None = None,
     locked_by: str | None = None,
-    fingerprint: str | None = None,
     **which: Unpack[DeadFilter],
 ) -> Statement[list[DeadMessage]]:
-    """Lease dead messages without a remedy under one new token, oldest first; with a `fingerprint`, of one cause."""
+    """Lease dead messages without a remedy under one new token, oldest first."""
     return Statement("lease_dead", _prepared(dict(locals())), messages_of(DeadMessage), _TYPES)
 
 
 def dead_ids(
     queue_name: str | None = None,
     *,
-    fingerprints: Collection[str] | None = None,
     max_messages: int | None = None,
     **which: Unpack[DeadFilter],
 ) -> Statement[list[int]]:
@@ -133,12 +133,11 @@ def requeue_dead(
     max_messages: int = 1000,
     delay: timedelta = ZERO,
     remedied_by: str | None = None,
-    fingerprint: str | None = None,
     **which: Unpack[DeadFilter],
 ) -> Statement[list[Requeued]]:
-    """Requeue dead messages in one call; with a `fingerprint`, of one cause.
+    """Requeue dead messages in one call.
 
-    Without `results`, `fingerprint` and `ids`, it takes those that ended as `failed` or `lock_expired`.
+    Without `results`, `fingerprints` and `ids`, it takes those that ended as `failed` or `lock_expired`.
     """
     return Statement("requeue_dead", _prepared(dict(locals())), list_of(Requeued), _TYPES)
 
@@ -149,10 +148,9 @@ def dismiss_dead(
     *,
     max_messages: int = 1000,
     remedied_by: str | None = None,
-    fingerprint: str | None = None,
     **which: Unpack[DeadFilter],
 ) -> Statement[list[int]]:
-    """Dismiss dead messages in one call, and return their ids; with a `fingerprint`, of one cause."""
+    """Dismiss dead messages in one call, and return their ids."""
     return Statement("dismiss_dead", _prepared(dict(locals())), ids_of, _TYPES)
 
 

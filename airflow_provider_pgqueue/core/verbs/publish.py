@@ -123,7 +123,7 @@ def publish_texts(queue_name: str, texts: Sequence[str], **options: Unpack[Batch
         arguments["headers"] = to_json(headers)
     if arguments.get("dedup_keys") is None:
         # One row with all ids: a row for each costs the driver as much as sending the bodies.
-        return Statement("publish_batch", arguments, one, _BATCH_TYPES, columns="pg_catalog.array_agg(publish_batch)")
+        return Statement("publish_batch", arguments, one, _BATCH_TYPES, columns="pg_catalog.array_agg(found)")
     return Statement("publish_deduplicated", arguments, ids_or_duplicates, _BATCH_TYPES)
 
 

@@ -18,7 +18,7 @@ from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.spark.database import Database, Session, reading, rows
 from airflow_provider_pgqueue.spark.source import options as given
 from airflow_provider_pgqueue.spark.source.log_end import LogEnd, LogPlan, LogWatch, Offset
-from airflow_provider_pgqueue.spark.source.tables import ARCHIVE, arrow_schema, compare, conditions
+from airflow_provider_pgqueue.spark.source.tables import ARCHIVE, compare, conditions
 
 log = logging.getLogger(__name__)
 
@@ -32,9 +32,7 @@ _OPTIONS: Final = (
 class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the log in whole transactions, and only what is behind the oldest transaction that still writes.
 
-    So a message that commits late is neither lost nor given twice; it only waits. A batch is read again after a crash
-    with the same rows, but for what retention removed or somebody decided about dead messages meanwhile. Reads only:
-    nothing is leased, and readers do not block each other.
+    So a message that commits late is neither lost nor given twice; it only waits. docs/decisions/0008 says more.
     """
 
     def __init__(self, database: Database, options: Mapping[str, str], schema: StructType) -> None:
@@ -43,7 +41,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._session = Session(database, _NAME)
         self._watch = LogWatch(self._session)
         self._plan = LogPlan(self._session)
-        self._columns = ARCHIVE.columns_of(schema)
+        self._schema = ARCHIVE.arrow_schema(schema)
         self._starting = options.get("startingOffsets", "earliest")
         self._parts = given.number(options, "numPartitions", 8, at_most=10_000)
         self._max_messages = "maxMessagesPerTrigger" in options and given.number(options, "maxMessagesPerTrigger", 1)
@@ -89,11 +87,9 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._watch.end().offset().to_json()
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Forget the plan of what is done."""
         self._plan.forget(Offset.from_json(end).xid)
 
     def stop(self) -> None:
-        """Close the connection."""
         self._session.close()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -111,7 +107,6 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Give the rows of one part, by a short statement for each stretch of it; it can be repeated."""
         stretches, read_at = partition.value
-        schema = arrow_schema(self._columns)
         with self._database.arrow(_NAME) as conn:
             # Another server than the driver's, if several are in the connection string, may not have it yet.
             horizon, _, _ = _end(conn)
@@ -121,7 +116,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     "it is a replica that is behind. Let the executors connect to the server of the driver."
                 )
             for stretch in stretches:
-                yield from rows(conn, self._query(stretch.start, stretch.end), schema)
+                yield from rows(conn, self._query(stretch.start, stretch.end), self._schema)
             if self._fail_on_data_loss:
                 _, begins_at, gone_before_xid = _end(conn)
                 if stretches[0].start < gone_before_xid and read_at < begins_at:
@@ -129,7 +124,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _query(self, start: int, end: int) -> str:
         within = [compare("xid", ">=", start), compare("xid", "<", end), *self._conditions]
-        return ARCHIVE.statement(self._columns, within).as_string(None)
+        return ARCHIVE.statement(self._schema.names, within)
 
     def _start(self, end: LogEnd) -> Offset:
         if self._starting == "latest":

@@ -5,79 +5,60 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyspark
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 from pyspark.sql.utils import is_remote
 
 from airflow_provider_pgqueue.core.errors import PgQueueError
 from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.source.archive_log import ArchiveLog
+from airflow_provider_pgqueue.spark.source.leases import ArchiveSink, LeaseStream
 from airflow_provider_pgqueue.spark.source.options import check_names, choice, names
+from airflow_provider_pgqueue.spark.source.read import RangeReader
+from airflow_provider_pgqueue.spark.source.tables import ARCHIVE, LEASED, table_of
+from airflow_provider_pgqueue.spark.source.writer import (
+    PartitionWriter,
+    PublishOptions,
+    PublishStreamWriter,
+    PublishWriter,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import (
-        DataSourceReader,
-        DataSourceStreamReader,
-        DataSourceStreamWriter,
-        DataSourceWriter,
-    )
 
 
 class PgQueueSource(DataSource):
-    """`format("pgqueue")`: the archive and the queue to read, queues to write to, both as streams too.
-
-    | call | option `table` | gives or takes |
-    |---|---|---|
-    | `read` | `archive`, `queue` | rows, without leasing any |
-    | `write` | | messages to publish |
-    | `readStream` | `archive` | each archived message once, in the order of the log |
-    | `readStream` | `queue` | leased messages, to be archived by the sink |
-    | `writeStream` | `queue` (default) | messages to publish |
-    | `writeStream` | `archive` | outcomes of leased messages |
-    """
+    """`format("pgqueue")`, as docs/reference/spark-source.md describes it."""
 
     database: Database
 
     def schema(self) -> StructType:
-        """Return the columns that this read gives."""
-        from airflow_provider_pgqueue.spark.source.tables import LEASED, spark_schema, table_of
-
         # Only a stream of leased messages has a name.
         table = LEASED if "streamName" in self.options else table_of(self.options)
-        return spark_schema(table.select(names(self.options, "columns")))
+        return table.spark_schema(names(self.options, "columns"))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads a table in ranges."""
-        from airflow_provider_pgqueue.spark.source.read import RangeReader
-
         return RangeReader(self.database, self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return what publishes the rows of a DataFrame."""
-        from airflow_provider_pgqueue.spark.source.writer import PartitionWriter, PublishOptions, PublishWriter
-
         choice(self.options, "table", ("queue",), default="queue")
         options = PublishOptions.of(self.options, schema, overwrite=overwrite)
         return (PartitionWriter if options.commit_per == "partition" else PublishWriter)(self.database, options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return what follows the archive, or leases."""
-        from airflow_provider_pgqueue.spark.source.archive_log import ArchiveLog
-        from airflow_provider_pgqueue.spark.source.leases import LeaseStream
-        from airflow_provider_pgqueue.spark.source.tables import ARCHIVE, table_of
-
         follows = table_of(self.options) is ARCHIVE
         return (ArchiveLog if follows else LeaseStream)(self.database, self.options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Return what publishes each batch of a stream, or archives it."""
         if choice(self.options, "table", ("queue", "archive"), default="queue") == "archive":
-            from airflow_provider_pgqueue.spark.source.leases import ArchiveSink
-
             check_names(self.options, ("table",), "The sink of a lease stream")
             return ArchiveSink(self.database, schema)
-        from airflow_provider_pgqueue.spark.source.writer import PublishOptions, PublishStreamWriter
-
         return PublishStreamWriter(self.database, PublishOptions.of(self.options, schema, overwrite=overwrite))
 
 
@@ -94,4 +75,4 @@ def check_spark(spark: SparkSession) -> None:
 def data_source(database: Database, name: str = "pgqueue") -> type[PgQueueSource]:
     """Return the data source for one database; a class of its own, because Spark registers classes, not values."""
     members: dict[str, Any] = {"database": database, "name": classmethod(lambda cls: name), "__module__": __name__}
-    return type("PgQueueSourceOfOneDatabase", (PgQueueSource,), members | {"__doc__": PgQueueSource.__doc__})
+    return type("PgQueueSourceOfOneDatabase", (PgQueueSource,), members)

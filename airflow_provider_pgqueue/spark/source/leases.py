@@ -7,11 +7,13 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from psycopg.types.json import set_json_loads
 from pyspark.sql.datasource import (
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
@@ -27,10 +29,10 @@ from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.errors import InvalidArgument, QueuePaused
 from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.spark.database import Database, Session, leave_json
+from airflow_provider_pgqueue.spark.database import Database, Session
 from airflow_provider_pgqueue.spark.source import options as given
 from airflow_provider_pgqueue.spark.source.outcomes import parse_outcomes, settle
-from airflow_provider_pgqueue.spark.source.tables import LEASED, arrow_schema
+from airflow_provider_pgqueue.spark.source.tables import LEASED
 
 _NAME: Final = "pgqueue lease stream"
 _LOOK_EVERY: Final = 0.1  # seconds: Spark asks an idle stream every 10 ms
@@ -46,21 +48,22 @@ _REQUIRED: Final = frozenset({"id", "lock_token"})
 class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Gives each batch what its named leases hold: a batch that is read again gets its own messages and no others.
 
-    The offset counts batches. Part `p` of batch `b` leases on its executor under the name `STREAM/b/p`; a retry, a
-    second action, speculation and a replay after a crash ask under the same name, and get those of its messages that it
-    still holds, with their leases extended. What was archived or lost meanwhile is not given again.
+    The offset counts batches. Part `p` of batch `b` leases on its executor under the name `STREAM/b/p`; whoever asks
+    again under that name gets those of its messages that it still holds, with their leases extended.
     """
 
     def __init__(self, database: Database, options: Mapping[str, str], schema: StructType) -> None:
         given.check_names(options, _OPTIONS, "A stream of leases")
         self._database = database
         self._session = Session(database, _NAME)
-        self._schema = arrow_schema(LEASED.columns_of(schema))
+        # Before the schema: without a name it is that of the table, whose columns are others.
         self._stream = _stream_name(options)
+        self._schema = LEASED.arrow_schema(schema)
         self._queue_name = _queue_name(options)
         self._parts = given.number(options, "numPartitions", 2, at_most=1000)
         self._max_messages = given.number(options, "maxMessagesPerTrigger", 1000, at_most=_MOST * self._parts)
-        self._lease_for = given.seconds(options, "leaseSeconds")
+        seconds = given.number(options, "leaseSeconds", 1, at_most=43200)
+        self._lease_for = timedelta(seconds=seconds) if "leaseSeconds" in options else None
         self._initial: int | None = None
         self._left: int | None = None
         self._looked = 0.0
@@ -77,7 +80,6 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"batch": self._initial}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return `maxMessagesPerTrigger`."""
         return ReadMaxRows(self._max_messages)
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -100,7 +102,6 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._session.ask(verbs.end_named_leases(self._stream, self._queue_name, end["batch"] + 1))
 
     def stop(self) -> None:
-        """Close the connection."""
         self._session.close()
 
     def _ready(self, *, count_up_to: int) -> int:
@@ -111,7 +112,8 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Name the leases of a batch. Its end is its name, because Spark forgets the start of the first batch."""
         if start == end:
             return []
-        return [InputPartition(f"{self._stream}/{end['batch']}/{part}") for part in range(self._parts)]
+        parts = range(min(self._parts, self._max_messages))
+        return [InputPartition(f"{self._stream}/{end['batch']}/{part}") for part in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Lease under a name, or get what was leased under it and is still held. Nothing while the queue is paused."""
@@ -119,15 +121,18 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield pa.RecordBatch.from_pylist(rows, schema=self._schema)
 
     def _lease(self, lease_name: str) -> list[Row]:
+        share, rest = divmod(self._max_messages, self._parts)
+        part = int(lease_name.rpartition("/")[2])
         statement = verbs.lease_named(
             lease_name,
             self._queue_name,
-            max_messages=-(-self._max_messages // self._parts),
+            max_messages=share + (part < rest),
             lease_for=self._lease_for,
             locked_by=f"{self._stream} {process_name()}",
         )
         with self._database.connect(_NAME) as conn:
-            leave_json(conn)
+            # JSON as its text: it is not read and written anew, and loses no digit.
+            set_json_loads(lambda data: data if isinstance(data, str) else data.decode(), conn)
             try:
                 rows = run(conn, statement)
             except QueuePaused:
@@ -161,11 +166,10 @@ class _SinkCounts(WriterCommitMessage):
 
 
 class ArchiveSink(DataSourceStreamArrowWriter):
-    """Takes rows with `id` and `lock_token`, and optionally `result`, `details`, `output` and `delay_seconds`.
+    """Archives or releases the messages of the rows; docs/reference/spark-source.md has their columns.
 
     The token is the fence: what is written a second time, by a retry, a replay or a speculative task, changes nothing
-    and counts as lost, like a message whose lease ended before. Such a message is delivered again. An outcome that
-    cannot be kept, such as an output that is not JSON, makes its own message `failed` and no other.
+    and counts as lost, like a message whose lease ended before.
     """
 
     def __init__(self, database: Database, schema: StructType) -> None:
@@ -176,7 +180,7 @@ class ArchiveSink(DataSourceStreamArrowWriter):
         self._database = database
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> _SinkCounts:
-        """Archive or release the messages of a part, a call for each lease and batch; to repeat it does no harm."""
+        """Settle the messages of a part, with a call for each lease and batch; to repeat it does no harm."""
         counts: Counter[str] = Counter()
         with self._database.connect("pgqueue archive sink") as conn:
             for batch in iterator:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Self
 
@@ -42,8 +42,7 @@ class Offset:
         return cls(**value | {"at": datetime.fromisoformat(value["at"])})
 
     def to_json(self) -> dict[str, Any]:
-        value: dict[str, Any] = {"system": self.system, "xid": self.xid, "at": self.at.isoformat()}
-        return value if self.since is None else value | {"since": self.since}
+        return asdict(self) | {"at": self.at.isoformat()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,28 +136,27 @@ class LogPlan:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._next: dict[tuple[int, int | None], Stretch] = {}
+        self._next: dict[int, Stretch] = {}
         self._empty: tuple[int, LogEnd] | None = None
 
     def next_step(self, here: int, end: LogEnd, max_messages: int | None) -> Stretch | None:
-        """Return the step that begins at a place; None if there is nothing before the end of the log."""
-        key = (here, max_messages)
-        if key not in self._next:
-            self._make(here, end, max_messages)
-        return self._next.get(key)
+        """Return the step that begins at a place; None if there is nothing before the end of the log.
 
-    def steps(self, start: int, end: int, max_messages: int | None = None) -> Iterator[Stretch]:
-        """Cut a stretch, however long it is."""
-        while start < end and (steps := self._ask(start, end, max_messages)):
-            yield from steps
-            start = steps[-1].end
+        Steps are planned ahead, so `max_messages` has to be the same each time.
+        """
+        if here not in self._next:
+            self._make(here, end, max_messages)
+        return self._next.get(here)
 
     def parts(self, start: int, end: int, number: int) -> list[list[Stretch]]:
         """Cut a stretch into up to `number` parts with about as many messages each; a part is a few stretches."""
-        messages = self._count(start, end)
+        # It was a step, unless this is after a crash.
+        known = self._next.get(start)
+        steps = [known] if known and known.end == end else self._steps(start, end)
+        messages = sum(step.messages for step in steps)
         parts: dict[int, list[Stretch]] = {}
         seen = 0
-        for step in self.steps(start, end, max(1, min(_STRETCH, messages // (number * 4)))):
+        for step in self._steps(start, end, max(1, min(_STRETCH, messages // (number * 4)))):
             part = parts.setdefault(min(number - 1, seen * number // max(1, messages)), [])
             joined = bool(part) and part[-1].messages + step.messages <= _STRETCH
             before = part.pop() if joined else Stretch(step.start, step.start)
@@ -166,18 +164,13 @@ class LogPlan:
             seen += step.messages
         return list(parts.values())
 
-    def _count(self, start: int, end: int) -> int:
-        # It was a step, unless this is after a crash.
-        known = (step.messages for (place, _), step in self._next.items() if place == start and step.end == end)
-        return next(known, None) or sum(step.messages for step in self.steps(start, end))
-
     def seen_until(self, here: int, at: datetime) -> datetime:
         """Return until when a query that is at a place since `at` has seen everything: also that there was nothing."""
         return max(at, self._empty[1].moment) if self._empty and self._empty[0] == here else at
 
     def forget(self, done: int) -> None:
         """Forget the steps before a place."""
-        self._next = {key: step for key, step in self._next.items() if key[0] >= done}
+        self._next = {place: step for place, step in self._next.items() if place >= done}
 
     def _make(self, here: int, end: LogEnd, max_messages: int | None) -> None:
         start, place = here, here
@@ -186,10 +179,16 @@ class LogPlan:
         if start >= end.horizon:
             return
         for step in self._ask(start, end.horizon, max_messages):
-            self._next[place, max_messages] = step
+            self._next[place] = step
             place = step.end
         if place == here:
             self._empty = (here, end)
+
+    def _steps(self, start: int, end: int, max_messages: int | None = None) -> Iterator[Stretch]:
+        """Cut a stretch, however long it is."""
+        while start < end and (steps := self._ask(start, end, max_messages)):
+            yield from steps
+            start = steps[-1].end
 
     def _ask(self, start: int, end: int, max_messages: int | None) -> list[Stretch]:
         rows = self._session.ask(verbs.split_archive_log(start, end, max_messages=max_messages))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from difflib import get_close_matches
 from typing import Final, Literal, get_args
 
@@ -77,15 +77,6 @@ def queues(options: Mapping[str, str]) -> list[str]:
     return found
 
 
-def results(options: Mapping[str, str]) -> list[str]:
-    """Return the results in option `result`; InvalidArgument for one that there is not."""
-    found = names(options, "result")
-    for result in found:
-        if result not in RESULTS:
-            raise InvalidArgument(f"option result names {result[:50]!r}. Give some of {', '.join(RESULTS)}.")
-    return found
-
-
 def number(options: Mapping[str, str], name: str, default: int, *, at_most: int = 2**31 - 1) -> int:
     """Return a whole number of at least 1."""
     text = options.get(name, str(default))
@@ -103,17 +94,15 @@ def moment(name: str, text: str, *, others: str = "") -> datetime:
     return datetime.fromisoformat(text)
 
 
-def names(options: Mapping[str, str], name: str) -> list[str]:
-    """Return what stands between commas; nothing if the option is not given."""
+def names(options: Mapping[str, str], name: str, among: Collection[str] = ()) -> list[str]:
+    """Return what stands between commas, each one of `among` if there are any; nothing if the option is not given."""
     value = options.get(name)
     if value is None:
         return []
     found = [part.strip() for part in value.split(",")]
     if not all(found):
         raise InvalidArgument(f"option {name} is {value[:50]!r}, with an empty name. Separate names by one comma.")
+    for one in found:
+        if among and one not in among:
+            raise InvalidArgument(f"option {name} names {one[:50]!r}. Give some of {', '.join(among)}.")
     return found
-
-
-def seconds(options: Mapping[str, str], name: str) -> timedelta | None:
-    """Return a duration given in seconds; None if it is not given."""
-    return timedelta(seconds=number(options, name, 1, at_most=43200)) if name in options else None

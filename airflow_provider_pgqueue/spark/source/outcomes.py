@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -60,19 +60,6 @@ class Outcomes:
         self.outputs += other.outputs
         self.retries |= other.retries
 
-    def add_success(self, ids: Sequence[int]) -> None:
-        """Let messages succeed."""
-        nothing = [None] * len(ids)
-        self.add(Outcomes(list(ids), ["success"] * len(ids), [*nothing], [*nothing]))
-
-    def part(self, start: int, end: int) -> Outcomes:
-        """Return some of those that are archived."""
-        return Outcomes(*(column[start:end] for column in (self.ids, self.results, self.details, self.outputs)))  # type: ignore[arg-type]
-
-    def fail(self, id_: int, reason: str) -> None:
-        """Let a message fail that has no outcome yet."""
-        self.add(Outcomes([id_], ["failed"], [reason], [None]))
-
 
 def outcomes_of(returned: Any, ids: list[int]) -> Outcomes:
     """Return what a function returned as outcomes; InvalidArgument says what is wrong with it.
@@ -97,7 +84,9 @@ def outcomes_of(returned: Any, ids: list[int]) -> Outcomes:
         raise InvalidArgument("the function gave two rows for one message. Give one row a message.")
     if strangers := sorted(given.difference(ids)):
         raise InvalidArgument(f"the function gave outcomes for messages that it did not get: {strangers[:10]}")
-    found.add_success([id_ for id_ in ids if id_ not in given] if given else ids)
+    rest = [id_ for id_ in ids if id_ not in given] if given else ids
+    nothing = [None] * len(rest)
+    found.add(Outcomes(rest, ["success"] * len(rest), [*nothing], [*nothing]))
     return found
 
 
@@ -174,7 +163,7 @@ def _add_retry(found: Outcomes, id_: int, seconds: Any, reason: str | None) -> N
     else:
         error = f"delay_seconds is {seconds}. Give 0 to 366 days, or none for the back-off of the queue."
         log.warning("message %s ends as failed, not as retry: %s", id_, error)
-        found.fail(id_, error)
+        found.add(Outcomes([id_], ["failed"], [error], [None]))
 
 
 def settle(
@@ -200,17 +189,37 @@ def settle(
 def _archive(
     conn: psycopg.Connection[Any], lock_token: UUID, outcomes: Outcomes, handled_by: str | None
 ) -> tuple[Counter[str], set[int]]:
+    counts, lost = Counter[str](), set[int]()
     try:
         lost = set(archive(conn, lock_token, outcomes, handled_by))
     except (InvalidArgument, InvalidMessage) as error:
         # In a transaction nothing can follow an error of the server.
         if conn.info.transaction_status is TransactionStatus.INERROR:
             raise
-        return _archive_apart(conn, lock_token, outcomes, handled_by, error)
+        for part in _apart(outcomes, error):
+            more, gone = _archive(conn, lock_token, part, handled_by)
+            counts += more
+            lost |= gone
+        return counts, lost
     if not lost:
         return Counter(outcomes.results), lost
     ended = zip(outcomes.ids, outcomes.results, strict=True)
     return Counter(result for id_, result in ended if id_ not in lost), lost
+
+
+def _apart(refused: Outcomes, error: Exception) -> list[Outcomes]:
+    """Return the halves of what one call refused, in the end with `failed` instead of the outcome that was meant."""
+    columns = (refused.ids, refused.results, refused.details, refused.outputs)
+    middle = len(refused.ids) // 2
+    if middle:
+        return [Outcomes(*(column[half] for column in columns)) for half in (slice(middle), slice(middle, None))]  # type: ignore[arg-type]
+    if refused.outputs == [None]:
+        raise error  # it was replaced before: the refusal is not about the output
+    reason = "its output is not JSON that PostgreSQL can store. Give text such as to_json makes."
+    if "bytes" in str(error):
+        reason = f"its output is too large: {error}"
+    log.warning("message %s ends as failed, not as %s: %s", refused.ids[0], refused.results[0], reason)
+    return [Outcomes(refused.ids, ["failed"], [reason], [None])]
 
 
 def archive(conn: psycopg.Connection[Any], lock_token: UUID, outcomes: Outcomes, handled_by: str | None) -> list[int]:
@@ -230,27 +239,3 @@ def archive(conn: psycopg.Connection[Any], lock_token: UUID, outcomes: Outcomes,
 
 def _unless_empty(column: list[str | None]) -> list[str | None] | None:
     return None if column.count(None) == len(column) else column
-
-
-def _archive_apart(
-    conn: psycopg.Connection[Any], lock_token: UUID, outcomes: Outcomes, handled_by: str | None, error: Exception
-) -> tuple[Counter[str], set[int]]:
-    """Archive by halves what one call refused, so that only the outcome that was meant is replaced."""
-    if len(outcomes.ids) == 1:
-        ((id_,), (result,), (output,)) = outcomes.ids, outcomes.results, outcomes.outputs
-        if output is None:
-            raise error  # it was replaced before: the refusal is not about the output
-        reason = "its output is not JSON that PostgreSQL can store. Give text such as to_json makes."
-        if "bytes" in str(error):
-            reason = f"its output is too large: {error}"
-        log.warning("message %s ends as failed, not as %s: %s", id_, result, reason)
-        failed = Outcomes()
-        failed.fail(id_, reason)
-        return _archive(conn, lock_token, failed, handled_by)
-    counts, lost = Counter[str](), set[int]()
-    middle = len(outcomes.ids) // 2
-    for half in (outcomes.part(0, middle), outcomes.part(middle, len(outcomes.ids))):
-        more, gone = _archive(conn, lock_token, half, handled_by)
-        counts += more
-        lost |= gone
-    return counts, lost

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from math import ceil
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -20,7 +19,7 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDeni
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.spark.database import Database, rows
 from airflow_provider_pgqueue.spark.source import options as given
-from airflow_provider_pgqueue.spark.source.tables import Table, arrow_schema, both, compare, conditions, table_of
+from airflow_provider_pgqueue.spark.source.tables import Table, both, compare, conditions, table_of
 
 OPTIONS: Final = ("table", "columns", "queue", "result", "reference", "topic", "where", "from", "to", "numPartitions")
 # In pages of 8 kB. A piece is one statement: long enough to be worth it, short enough to hold no snapshot for long.
@@ -33,52 +32,10 @@ _SAMPLED_AT_MOST: Final = 4096
 _Piece = tuple[str, int]  # a statement, and about how many pages it reads
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The moments from `begin` to before `end`; None leaves that side open."""
-
-    begin: datetime | None = None
-    end: datetime | None = None
-
-    @classmethod
-    def of_options(cls, options: Mapping[str, str]) -> Span:
-        """Return the span between the options `from` and `to`, ISO 8601 moments with time zone."""
-        span = cls(*(given.moment(name, options[name]) if name in options else None for name in ("from", "to")))
-        if span.begin and span.end and span.begin > span.end:
-            raise InvalidArgument(f"option from ({options['from']}) is after option to ({options['to']}). Swap them.")
-        return span
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no moment is in it."""
-        return self.begin is not None and self.end is not None and self.begin >= self.end
-
-    def __and__(self, other: Span) -> Span:
-        """Return the moments that are in both."""
-        begins = [begin for begin in (self.begin, other.begin) if begin]
-        ends = [end for end in (self.end, other.end) if end]
-        return Span(max(begins, default=None), min(ends, default=None))
-
-    def conditions(self, column: str) -> list[sql.Composable]:
-        """Return the SQL conditions that a column lies in it."""
-        sides = [(">=", self.begin), ("<", self.end)]
-        return [compare(column, sign, moment) for sign, moment in sides if moment]
-
-
-@dataclass(frozen=True)
-class Range(InputPartition):
-    """What one task reads: statements, each to be run in a short transaction of its own."""
-
-    statements: tuple[str, ...]
-    pages: int
-
-
 class RangeReader(DataSourceReader):
-    """A batch read. Nothing is leased or changed; each action of a DataFrame reads anew.
+    """A batch read: each action of a DataFrame reads anew, and changes nothing.
 
-    Guarantees: a message that is there from the beginning of the action to its end comes exactly once, however many
-    ranges there are and whatever is leased, archived or decided meanwhile. One that comes or goes meanwhile comes at
-    most once. A task that fails reads its range again.
+    What it promises beyond that stands in docs/reference/spark-source.md.
     """
 
     def __init__(self, database: Database, options: Mapping[str, Any], schema: StructType) -> None:
@@ -86,12 +43,16 @@ class RangeReader(DataSourceReader):
         given.check_names(options, OPTIONS, "A read")
         self.database = database
         self.table = table_of(options)
-        if "result" in options and "result" not in (column.name for column in self.table.columns):
+        if "result" in options and "result" not in self.table.columns:
             raise InvalidArgument(
                 f"the {self.table.name} has no results. Leave out option result, or read the archive."
             )
-        self.columns = self.table.columns_of(schema)
-        self.span = Span.of_options(options)
+        self.schema = self.table.arrow_schema(schema)
+        self.begin, self.end = (
+            given.moment(name, options[name]) if name in options else None for name in ("from", "to")
+        )
+        if self.begin and self.end and self.begin > self.end:
+            raise InvalidArgument(f"option from ({options['from']}) is after option to ({options['to']}). Swap them.")
         self.conditions = conditions(options)
         self.where = options.get("where")
         self.max_ranges = given.number(options, "numPartitions", 8, at_most=9999)
@@ -104,7 +65,7 @@ class RangeReader(DataSourceReader):
                 conn.read_only = True
                 with conn.transaction():
                     self._check_where(conn)
-                    return list(self._plan(conn))
+                    return self._plan(conn)
             except (psycopg.errors.InsufficientPrivilege, PermissionDenied) as error:
                 raise PermissionDenied(
                     f"role {conn.info.user!r} may not read the {self.table.name}. "
@@ -115,13 +76,11 @@ class RangeReader(DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """Stream the record batches of one range, on an executor; holds one batch at a time."""
-        statements = partition.statements if isinstance(partition, Range) else ()
-        if not statements:
+        if partition is None:  # there is none
             return
-        schema = arrow_schema(self.columns)
         with self.database.arrow("pgqueue spark read") as conn:
-            for statement in statements:
-                yield from rows(conn, statement, schema, has_where=self.where is not None)
+            for statement in partition.value:
+                yield from rows(conn, statement, self.schema, has_where=self.where is not None)
 
     def statement(self, *more: sql.Composable) -> str:
         """Return the SELECT of the rows that the options choose and that meet these conditions too.
@@ -130,7 +89,7 @@ class RangeReader(DataSourceReader):
         cannot reach beyond them is checked by the server, before anything else.
         """
         where = [] if self.where is None else [sql.SQL("(\n") + sql.SQL(self.where) + sql.SQL("\n)")]
-        return self.table.statement(self.columns, [*self.conditions, *where, *more]).as_string(None)
+        return self.table.statement(self.schema.names, [*self.conditions, *where, *more])
 
     def _check_where(self, conn: psycopg.Connection[Any]) -> None:
         """Let PostgreSQL plan two statements that are valid only if `where` is one whole condition; they read no row.
@@ -152,52 +111,40 @@ class RangeReader(DataSourceReader):
                     f"condition on {relation}, such as: priority > 0 AND attempts = 1"
                 ) from None
 
-    def _plan(self, conn: psycopg.Connection[Any]) -> list[Range]:
-        """Return ranges that together give each selected row once, at most `max_ranges`.
+    def _plan(self, conn: psycopg.Connection[Any]) -> list[InputPartition]:
+        """Return ranges that together give each selected row once, at most `max_ranges`; each is a list of statements.
 
         A row is in one range by its time and id, which never change: an update between two ranges, which moves the row
         to another page, neither doubles nor loses it. The ranges cover all times and ids, those to come too: Spark may
         keep a plan for the next action, which then finds what was archived since.
         """
-        extents = [extent for extent in _extents(conn, self.table, self.span) if not extent.span.is_empty]
+        where = {"table": self.table.relation.as_string(conn), "from": self.begin, "to": self.end}
+        extents = [_Extent(*row) for row in conn.execute(query("extents"), where)]
         pages = sum(extent.pages for extent in extents)
         size = min(max(ceil(pages / (self.max_ranges * _PIECES)), _SMALLEST), _LARGEST)
         pieces = [piece for extent in _merged(extents, size) for piece in self._cut(conn, extent, size)]
         return _balance(pieces, self.max_ranges)
 
     def _cut(self, conn: psycopg.Connection[Any], extent: _Extent, size: int) -> list[_Piece]:
-        within = extent.span.conditions(self.table.moment)
+        within = _between(self.table.moment, extent.begin, extent.end)
         cuts = _cuts(conn, self.table, within, extent.heap, ceil(extent.pages / size))
         pages = ceil(extent.pages / (len(cuts) + 1))
-        found = []
-        for begin, end in pairwise([None, *cuts, None]):
-            ids = [compare("id", sign, id_) for sign, id_ in ((">=", begin), ("<", end)) if id_ is not None]
-            found.append((self.statement(*within, *ids), pages))
-        return found
+        ids = pairwise([None, *cuts, None])
+        return [(self.statement(*within, *_between("id", begin, end)), pages) for begin, end in ids]
 
 
-@dataclass(frozen=True, slots=True)
-class _Extent:
-    """A span of a table's time, how many pages hold it at most, and how many of them are not TOAST."""
+class _Extent(NamedTuple):
+    """A stretch of a table's time, how many pages hold it at most, and how many of them are not TOAST."""
 
-    span: Span
+    begin: datetime | None
+    end: datetime | None
     pages: int
     heap: int
 
 
-def _extents(conn: psycopg.Connection[Any], table: Table, within: Span) -> Iterator[_Extent]:
-    """Give all of time, in its order."""
-    leaves = conn.execute(query("extents"), {"table": table.relation.as_string(conn)}).fetchall()
-    # What no other has belongs to the default partition; all of it to a table without partitions.
-    others = [sizes for begin, _, *sizes in leaves if not begin]
-    elsewhere = list(map(sum, zip(*others, strict=True))) or [0, 0]
-    edge = None
-    for begin, end, *sizes in leaves:
-        if begin:
-            yield _Extent(Span(edge, begin) & within, *elsewhere)
-            yield _Extent(Span(begin, end) & within, *sizes)
-            edge = end
-    yield _Extent(Span(edge) & within, *elsewhere)
+def _between(column: str, begin: datetime | int | None, end: datetime | int | None) -> list[sql.Composable]:
+    """Return the conditions that a column is from `begin` to before `end`; None leaves that side open."""
+    return [compare(column, sign, value) for sign, value in ((">=", begin), ("<", end)) if value is not None]
 
 
 def _merged(extents: Sequence[_Extent], size: int) -> list[_Extent]:
@@ -206,8 +153,7 @@ def _merged(extents: Sequence[_Extent], size: int) -> list[_Extent]:
     for extent in extents:
         if merged and merged[-1].pages + extent.pages <= size:
             last = merged.pop()
-            span = Span(last.span.begin, extent.span.end)
-            extent = _Extent(span, last.pages + extent.pages, last.heap + extent.heap)
+            extent = _Extent(last.begin, extent.end, last.pages + extent.pages, last.heap + extent.heap)
         merged.append(extent)
     return merged
 
@@ -224,12 +170,11 @@ def _cuts(
     return sorted(set(row[0])) if row and row[0] else []
 
 
-def _balance(pieces: Sequence[_Piece], max_ranges: int) -> list[Range]:
+def _balance(pieces: Sequence[_Piece], max_ranges: int) -> list[InputPartition]:
     """Give the largest piece that is left to the range that has the least."""
-    loads: list[tuple[int, int]] = [(0, place) for place in range(min(max_ranges, len(pieces)))]
-    given: list[list[str]] = [[] for _ in loads]
+    ranges: list[tuple[int, int, list[str]]] = [(0, place, []) for place in range(min(max_ranges, len(pieces)))]
     for statement, size in sorted(pieces, key=lambda piece: -piece[1]):
-        pages, place = loads[0]
-        given[place].append(statement)
-        heapq.heapreplace(loads, (pages + size, place))
-    return [Range(tuple(given[place]), pages) for pages, place in sorted(loads, key=lambda load: load[1])]
+        pages, place, statements = ranges[0]
+        statements.append(statement)
+        heapq.heapreplace(ranges, (pages + size, place, statements))
+    return [InputPartition(statements) for _, _, statements in ranges]

@@ -72,19 +72,24 @@ class Stage:
 
     :param stage_id: its name, of a job random, of a stream the id of its query; made at first use, dropped when the job
         was published, emptied after each batch of a stream.
+    :param queue_name: the queue of all rows; None if each row names its own.
+    :param dedup_window: how long a `dedup_key` is remembered, in the words of PostgreSQL; None is the queue's.
     :param slots: how many tasks write at the same time; the others wait.
     """
 
     database: Database
     stage_id: str
+    queue_name: str | None = None
+    dedup_window: str | None = None
     slots: int = 8
 
-    def open(self, *, queue_name: str | None = None, run_id: str | None = None) -> bool:
+    def open(self, run_id: str | None = None) -> bool:
         """Make the stage unless it exists; return False if the run was published before.
 
         Raises QueueNotFound, PermissionDenied, or InvalidArgument if another pipeline has a run of this name.
         """
-        return self.database.run(self._found(queue_name=queue_name, run_id=run_id)) is not None
+        opened = verbs.stage_publish(self.stage_id, queue_name=self.queue_name, run_id=run_id)
+        return self.database.run(opened) is not None
 
     def put(self, partition: int, batches: Iterator[pa.RecordBatch]) -> StagedRows:
         """Stage the rows of a partition, all or none; each call is an attempt, of which the driver publishes one.
@@ -96,46 +101,27 @@ class Stage:
         """
         with self._collected(partition, batches) as (staged, columns, file):
             if staged.rows:
-                with self._slot(self._found()) as (conn, table, _):
+                with self._slot(verbs.stage_publish(self.stage_id)) as (conn, table, _):
                     copy(conn, table, columns, file, partition)
         return staged
 
-    def publish_partition(
-        self,
-        partition: int,
-        batches: Iterator[pa.RecordBatch],
-        *,
-        run_id: str,
-        queue_name: str | None = None,
-        dedup_window: str | None = None,
-    ) -> StagedRows:
+    def publish_partition(self, partition: int, batches: Iterator[pa.RecordBatch], *, run_id: str) -> StagedRows:
         """Stage the rows of a partition and publish them in one transaction, which notes them with the run.
 
         Of several attempts one publishes, also if they run at once or after the run has finished. Each slot has a stage
-        of its own, so that no attempt reads what another one wrote. Raises InvalidMessage or InvalidArgument with the
-        number of the row, never with its content; InvalidArgument if the partition had another number of rows before.
+        of its own, so that no attempt reads what another one wrote. Raises what `put` does, and InvalidArgument if the
+        partition had another number of rows before.
         """
         with self._collected(partition, batches) as (staged, columns, file), self._slot() as (conn, _, slot):
-            own = self._of_slot(slot)
-            table = run(conn, own._found())
+            own, winner = self._of_slot(slot), json.dumps(staged.winner())
+            table = run(conn, verbs.stage_publish(own))
             if staged.rows:
                 copy(conn, table, columns, file, partition)
-            winner = json.dumps(staged.winner())
-            statement = verbs.publish_partition(
-                own.stage_id, run_id, winner, queue_name=queue_name, dedup_window=dedup_window
-            )
-            run(conn, statement)
+            to = {"queue_name": self.queue_name, "dedup_window": self.dedup_window}
+            run(conn, verbs.publish_partition(own, run_id, winner, **to))
         return staged
 
-    def publish(
-        self,
-        winners: Sequence[StagedRows],
-        *,
-        run_id: str,
-        queue_name: str | None = None,
-        dedup_window: str | None = None,
-        batch: int | None = None,
-    ) -> dict[str, Any]:
+    def publish(self, winners: Sequence[StagedRows], *, run_id: str, batch: int | None = None) -> dict[str, Any]:
         """Publish the attempts that won in one transaction; return the numbers `rows`, `published` and `duplicates`.
 
         The same run or batch again publishes nothing and returns the old numbers with `repeated`. So a commit
@@ -143,10 +129,8 @@ class Stage:
         nothing was published.
         """
         given = json.dumps([winner.winner() for winner in winners if winner.rows])
-        statement = verbs.publish_staged(
-            self.stage_id, run_id, given, queue_name=queue_name, dedup_window=dedup_window, batch=batch
-        )
-        return self._repeatedly(statement)
+        to = {"queue_name": self.queue_name, "dedup_window": self.dedup_window}
+        return self._repeatedly(verbs.publish_staged(self.stage_id, run_id, given, batch=batch, **to))
 
     def finish_partitions(self, run_id: str, published: Sequence[StagedRows]) -> dict[str, Any]:
         """Finish a run whose partitions were published one by one; return the numbers as `publish` does.
@@ -164,7 +148,7 @@ class Stage:
         """Drop the stages of all slots, as `drop` does."""
         with self.database.connect() as conn:
             for slot in range(1, self.slots + 1):
-                run(conn, verbs.drop_stage(self._of_slot(slot).stage_id))
+                run(conn, verbs.drop_stage(self._of_slot(slot)))
 
     def _repeatedly(self, statement: Statement[dict[str, Any]]) -> dict[str, Any]:
         """Run what can be repeated, again if the connection breaks."""
@@ -175,8 +159,8 @@ class Stage:
                 time.sleep(pause)
         return self.database.run(statement)
 
-    def _of_slot(self, slot: int) -> Stage:
-        return replace(self, stage_id=f"{self.stage_id}/{slot}")
+    def _of_slot(self, slot: int) -> str:
+        return f"{self.stage_id}/{slot}"
 
     @contextmanager
     def _collected(
@@ -191,9 +175,6 @@ class Stage:
                 staged = replace(staged, rows=staged.rows + batch.num_rows)
             file.seek(0)
             yield staged, columns, file
-
-    def _found(self, **arguments: str | None) -> Statement[str | None]:
-        return verbs.stage_publish(self.stage_id, **arguments)
 
     @contextmanager
     def _slot(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, LiteralString
+from typing import Any, Final, LiteralString, NamedTuple
 
 import pyarrow as pa
 from psycopg import sql
@@ -15,30 +15,26 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.spark.source import options as given
 
-_TEXT: Final = (pa.string(), StringType())
-_MOMENT: Final = (pa.timestamp("us", tz="UTC"), TimestampType())
-# A type of PostgreSQL in Arrow and in Spark, and what converts a value that does not arrive as that.
-_KINDS: Final[Mapping[str, tuple[pa.DataType, DataType, LiteralString]]] = {
-    "bigint": (pa.int64(), LongType(), "{}"),
-    "smallint": (pa.int16(), ShortType(), "{}"),
-    "text": (*_TEXT, "{}"),
-    "jsonb": (*_TEXT, "{}::text"),
-    "uuid": (*_TEXT, "{}::text"),
-    "timestamptz": (*_MOMENT, "{}"),
-    # A moment that may be infinite, which neither Arrow nor Spark has: it reads as NULL.
-    "infinite": (*_MOMENT, "CASE WHEN isfinite({0}) THEN {0} END"),
-}
-_IN_A_PATTERN: Final = {"*": r"\.[^.]+", "#": r"(\.[^.]+)*"}
 
-
-@dataclass(frozen=True, slots=True)
-class TableColumn:
-    """A column, named alike in SQL and in Spark, and what to select for it."""
-
-    name: str
+class _Kind(NamedTuple):
     arrow: pa.DataType
     spark: DataType
-    expression: sql.Composable
+    select: LiteralString = "{}"
+
+
+_TEXT: Final = (pa.string(), StringType())
+_MOMENT: Final = (pa.timestamp("us", tz="UTC"), TimestampType())
+_KINDS: Final = {
+    "bigint": _Kind(pa.int64(), LongType()),
+    "smallint": _Kind(pa.int16(), ShortType()),
+    "text": _Kind(*_TEXT),
+    "jsonb": _Kind(*_TEXT, "{0}::text AS {0}"),
+    "uuid": _Kind(*_TEXT, "{0}::text AS {0}"),
+    "timestamptz": _Kind(*_MOMENT),
+    # A moment that may be infinite, which neither Arrow nor Spark has: it reads as NULL.
+    "infinite": _Kind(*_MOMENT, "CASE WHEN isfinite({0}) THEN {0} END AS {0}"),
+}
+_IN_A_PATTERN: Final = {"*": r"\.[^.]+", "#": r"(\.[^.]+)*"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,55 +42,57 @@ class Table:
     """A table that can be read.
 
     :param moment: the column that the options `from` and `to` are about.
-    :param on_request: a column that is not read unless somebody asks for it.
+    :param columns: the kind of each column, by its name in SQL and in Spark.
+    :param on_request: a column that is read only if it is asked for: Spark does not say which ones a query uses, and
+        the bodies would often be read for nothing.
     """
 
     name: str
     relation: sql.Identifier
     moment: str
-    columns: tuple[TableColumn, ...]
+    columns: Mapping[str, str]
     on_request: str = "message"
 
-    def select(self, names: Iterable[str] = ()) -> tuple[TableColumn, ...]:
-        """Return columns by name, in that order; `*` stands for all, and no names for all but the bodies.
+    def select(self, names: Sequence[str] = ()) -> list[str]:
+        """Return names of columns, in that order; `*` stands for all, and no name for all but the one `on_request`.
 
-        Spark does not say which columns a query uses, so a body that nobody asked for would be read for nothing.
         InvalidArgument for a column that does not exist or is named twice.
         """
-        known, wanted = {column.name: column for column in self.columns}, list(names)
-        if wanted == ["*"]:
-            return self.columns
-        for place, name in enumerate(wanted):
-            if name not in known:
-                raise InvalidArgument(f"the {self.name} has no column {name!r}. It has {', '.join(known)}.")
-            if name in wanted[:place]:
+        if list(names) == ["*"]:
+            return list(self.columns)
+        for name in names:
+            if name not in self.columns:
+                raise InvalidArgument(f"the {self.name} has no column {name!r}. It has {', '.join(self.columns)}.")
+            if names.count(name) > 1:
                 raise InvalidArgument(f"column {name!r} is named twice. Name each column once.")
-        return tuple(known[name] for name in wanted or known if wanted or name != self.on_request)
+        return list(names) or [name for name in self.columns if name != self.on_request]
 
-    def columns_of(self, schema: StructType) -> tuple[TableColumn, ...]:
-        """Return the columns of a schema; InvalidArgument if the table has none of that name and type."""
-        columns = self.select(schema.fieldNames())
-        for asked, known in zip(schema, columns, strict=True):
-            if asked.dataType != known.spark:
+    def spark_schema(self, names: Sequence[str] = ()) -> StructType:
+        """Return columns as Spark has them, chosen as by `select`."""
+        return StructType([StructField(name, self._kind(name).spark) for name in self.select(names)])
+
+    def arrow_schema(self, asked: StructType) -> Any:
+        """Return the columns of a schema of Spark as Arrow has them; InvalidArgument for one that the table lacks."""
+        for field, known in zip(asked, self.spark_schema(asked.names), strict=True):
+            if field.dataType != known.dataType:
                 raise InvalidArgument(
-                    f"column {asked.name!r} is {known.spark.simpleString()}, not "
-                    f"{asked.dataType.simpleString()}. Leave out schema(), and cast afterwards."
+                    f"column {field.name!r} is {known.dataType.simpleString()}, not "
+                    f"{field.dataType.simpleString()}. Leave out schema(), and cast afterwards."
                 )
-        return columns
+        return pa.schema([pa.field(field.name, self._kind(field.name).arrow, field.nullable) for field in asked])
 
-    def statement(self, columns: Iterable[TableColumn], conditions: Collection[sql.Composable]) -> sql.Composed:
+    def statement(self, names: Iterable[str], conditions: Collection[sql.Composable]) -> str:
         """Return the SELECT of the rows that meet all conditions."""
-        selected = sql.SQL(", ").join(column.expression for column in columns)
-        return sql.SQL(query("rows").decode()).format(selected, self.relation, both(conditions))
+        values = [sql.SQL(self._kind(name).select).format(sql.Identifier(name)) for name in names]
+        parts = (sql.SQL(", ").join(values), self.relation, both(conditions))
+        return sql.SQL(query("rows").decode()).format(*parts).as_string()
+
+    def _kind(self, name: str) -> _Kind:
+        return _KINDS[self.columns[name]]
 
 
-def _columns(text: str) -> tuple[TableColumn, ...]:
-    found = []
-    for name, kind in (column.split() for column in text.split(",")):
-        arrow, spark, read = _KINDS[kind]
-        value = sql.SQL(read).format(sql.Identifier(name))
-        found.append(TableColumn(name, arrow, spark, sql.SQL("{} AS {}").format(value, sql.Identifier(name))))
-    return tuple(found)
+def _columns(text: str) -> dict[str, str]:
+    return dict(column.split() for column in text.split(","))
 
 
 ARCHIVE: Final = Table(
@@ -152,19 +150,9 @@ def table_of(options: Mapping[str, str]) -> Table:
     return _TABLES[given.choice(options, "table", _TABLES)]
 
 
-def spark_schema(columns: Collection[TableColumn]) -> StructType:
-    """Return the columns as Spark has them."""
-    return StructType([StructField(column.name, column.spark) for column in columns])
-
-
-def arrow_schema(columns: Collection[TableColumn]) -> Any:
-    """Return the columns as Arrow has them, equal to what Spark expects of them."""
-    return pa.schema([(column.name, column.arrow) for column in columns])
-
-
 def conditions(options: Mapping[str, str]) -> list[sql.Composable]:
     """Return what the options `queue`, `result`, `reference` and `topic` are in SQL."""
-    listed = (("queue_name", given.queues(options)), ("result", given.results(options)))
+    listed = (("queue_name", given.queues(options)), ("result", given.names(options, "result", given.RESULTS)))
     found: list[sql.Composable] = [
         sql.SQL("{} IN ({})").format(sql.Identifier(name), sql.SQL(", ").join(map(sql.Literal, values)))
         for name, values in listed

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 from uuid import uuid4
 
@@ -16,7 +17,6 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import DataType, IntegralType, StringType, StructType, TimestampType
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.connection import check_version
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
@@ -46,7 +46,7 @@ class PublishOptions:
     run_id: str | None
     dedup_window: str | None
     max_connections: int
-    commit_per: str = "run"
+    commit_per: str
 
     @classmethod
     def of(cls, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> PublishOptions:
@@ -64,6 +64,9 @@ class PublishOptions:
         queue_name = options.get("queue")
         _check_columns(schema, queue_name)
         return cls(queue_name, options.get("runId"), options.get("dedupWindow"), connections, commit_per)
+
+    def stage(self, database: Database, stage_id: str) -> Stage:
+        return Stage(database, stage_id, self.queue_name, self.dedup_window, self.max_connections)
 
 
 def _check_columns(schema: StructType, queue_name: str | None) -> None:
@@ -88,77 +91,59 @@ def _check_columns(schema: StructType, queue_name: str | None) -> None:
 class PublishWriter(DataSourceArrowWriter):
     """Publishes a DataFrame in one transaction: all rows or none, each once, in the order of partition and row.
 
-    A task that is retried or speculated stages again, and only the attempt that Spark takes is published. A driver that
-    dies before the commit publishes nothing; run it again with the same `runId`, and it publishes once, however often.
+    Each attempt of a task stages its rows, and those attempts that Spark takes are published.
     """
 
     def __init__(self, database: Database, options: PublishOptions) -> None:
-        if options.dedup_window is not None:
-            _check(database, options)
-        self._options = options
-        self._stage = Stage(database, str(uuid4()), options.max_connections)
+        _check(database, options)
+        self._stage = options.stage(database, str(uuid4()))
         self._run_id = options.run_id or self._stage.stage_id
-        self._is_new = self._stage.open(queue_name=options.queue_name, run_id=options.run_id)
+        self._is_new = self._stage.open(options.run_id)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
-        """Stage a partition; of a run that was published before, nothing."""
-        partition = _task().partitionId()
-        return self._stage.put(partition, iterator if self._is_new else _left_out(iterator))
+        # Spark expects that all is read, also of a run that was published before.
+        batches = (batch for batch in iterator if self._is_new)
+        return self._stage.put(_task().partitionId(), batches)
 
     def commit(self, messages: Messages) -> None:
-        """Publish what the tasks staged."""
-        _publish(self._stage, self._options, _staged(messages), run_id=self._run_id)
+        _log(self._run_id, self._stage.publish(_staged(messages), run_id=self._run_id))
 
     def abort(self, messages: Messages) -> None:
-        """Drop what the tasks staged."""
         self._stage.drop()
 
 
 class PartitionWriter(DataSourceArrowWriter):
     """Publishes each partition of a DataFrame in a transaction of its own: its rows or none, each once.
 
-    The database notes how many rows of which partition of a run are published. A task that is retried or speculated
-    publishes nothing if another attempt did, and the same run again publishes the partitions that are missing. So the
-    rows have to be the same, in the same partitions, each time: where their numbers differ, it is an InvalidArgument.
-    What is published stays, and is consumed meanwhile, also if the job fails.
+    The database notes how many rows of which partition of a run are published: another attempt then publishes nothing,
+    and the same run again publishes the partitions that are missing.
     """
 
     def __init__(self, database: Database, options: PublishOptions) -> None:
-        if options.dedup_window is not None:
-            _check(database, options)
-        self._options = options
+        _check(database, options)
+        self._stage = options.stage(database, str(uuid4()))
         self._run_id = str(options.run_id)
-        self._stage = Stage(database, str(uuid4()), options.max_connections)
+        # The rows of each partition that is published; None if the run has finished.
         self._published = database.run(verbs.begin_partitions(self._run_id, queue_name=options.queue_name))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
-        """Publish a partition, unless it is published; return how many rows it has now."""
         partition = _task().partitionId()
         if self._published is None or str(partition) in self._published:
             return StagedRows(self._stage.stage_id, partition, 0, sum(batch.num_rows for batch in iterator))
-        return self._stage.publish_partition(
-            partition,
-            iterator,
-            run_id=self._run_id,
-            queue_name=self._options.queue_name,
-            dedup_window=self._options.dedup_window,
-        )
+        return self._stage.publish_partition(partition, iterator, run_id=self._run_id)
 
     def commit(self, messages: Messages) -> None:
-        """Finish the run."""
         _log(self._run_id, self._stage.finish_partitions(self._run_id, _staged(messages)))
         self._stage.drop_slots()
 
     def abort(self, messages: Messages) -> None:
-        """Leave what is published, and drop the stages."""
         self._stage.drop_slots()
 
 
 class PublishStreamWriter(DataSourceStreamArrowWriter):
     """Publishes each batch of a stream in one transaction, once, also when Spark replays it after a crash.
 
-    The database remembers the last batch of each query, by the id in its checkpoint. A batch before that one is
-    refused: the checkpoint is older than what was published.
+    The database remembers the last batch of each query, by the id in its checkpoint, and refuses one before it.
     """
 
     def __init__(self, database: Database, options: PublishOptions) -> None:
@@ -173,42 +158,34 @@ class PublishStreamWriter(DataSourceStreamArrowWriter):
             raise InvalidArgument("option commitPer is for batch writes. A stream publishes each batch as a whole.")
         self._database = database
         self._options = options
-        if (database, options) not in _checked:
-            _check(database, options)
-            _checked.add((database, options))
+        _check(database, options)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedRows:
-        """Stage a partition of a batch."""
-        task = _task()
-        query_id = task.getLocalProperty("sql.streaming.queryId")
+        query_id = _task().getLocalProperty("sql.streaming.queryId")
         if not query_id:
             raise InvalidArgument(
                 "this is not a task of a streaming query. Write with the default or AvailableNow trigger."
             )
-        return self._stage(query_id).put(task.partitionId(), iterator)
+        return self._options.stage(self._database, query_id).put(_task().partitionId(), iterator)
 
     def commit(self, messages: Messages, batchId: int) -> None:
-        """Publish what the tasks of the batch staged."""
-        staged = _staged(messages)
-        for query_id in {one.stage_id for one in staged}:
-            _publish(self._stage(query_id), self._options, staged, run_id=query_id, batch=batchId)
+        for stage in self._stages(messages):
+            _log(stage.stage_id, stage.publish(_staged(messages), run_id=stage.stage_id, batch=batchId))
 
     def abort(self, messages: Messages, batchId: int) -> None:
-        """Drop what the tasks of the batch staged; if none is known, the next batch does it."""
-        for query_id in {one.stage_id for one in _staged(messages)}:
-            self._stage(query_id).drop()
+        for stage in self._stages(messages):
+            stage.drop()
 
-    def _stage(self, query_id: str) -> Stage:
-        return Stage(self._database, query_id, self._options.max_connections)
-
-
-_checked: Final[set[tuple[Database, PublishOptions]]] = set()
+    def _stages(self, messages: Messages) -> list[Stage]:
+        """Return the stage of the query; none if no task has said where it staged."""
+        names = {staged.stage_id for staged in _staged(messages)}
+        return [self._options.stage(self._database, name) for name in names]
 
 
+@lru_cache
 def _check(database: Database, options: PublishOptions) -> None:
     """Say at once, on the driver, what the tasks would find out after a minute of trying, or the commit at the end."""
-    with database.connect() as conn:
-        check_version(conn)
+    with database.connect(check_schema=True) as conn:
         good = options.dedup_window is None
         with suppress(psycopg.DataError):
             good = good or conn.execute(query("is_dedup_window"), [options.dedup_window]).fetchone() == (True,)
@@ -217,15 +194,6 @@ def _check(database: Database, options: PublishOptions) -> None:
                 f"option dedupWindow is {str(options.dedup_window)[:50]!r}. "
                 "Give a duration from 1 second to 366 days, such as 1 hour."
             )
-
-
-def _publish(
-    stage: Stage, options: PublishOptions, winners: Sequence[StagedRows], *, run_id: str, batch: int | None = None
-) -> None:
-    done = stage.publish(
-        winners, run_id=run_id, queue_name=options.queue_name, dedup_window=options.dedup_window, batch=batch
-    )
-    _log(run_id, done)
 
 
 def _log(run_id: str, done: Mapping[str, Any]) -> None:
@@ -237,18 +205,8 @@ def _log(run_id: str, done: Mapping[str, Any]) -> None:
         )
 
 
-def _task() -> TaskContext:
-    task = TaskContext.get()
-    if task is None:
-        raise RuntimeError("this runs in tasks of Spark only")
-    return task
-
-
-def _left_out(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Read everything, which Spark expects, and give nothing."""
-    for _ in batches:
-        pass
-    yield from ()
+def _task() -> Any:
+    return TaskContext.get()
 
 
 def _staged(messages: Messages) -> list[StagedRows]:

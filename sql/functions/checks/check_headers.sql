@@ -13,4 +13,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.check_headers(jsonb) IS
-    'Raises PQ004 for headers that are no object, PQ005 for more than 64 kB as a jsonb value; NULL means not given.';
+    'Raises PQ004 for headers that are not an object, PQ005 for more than 64 kB as a jsonb value; NULL means not given.';

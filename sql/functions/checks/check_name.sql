@@ -7,4 +7,4 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give a text of 1 to 250 characters.';
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.check_name(text, text) IS 'Raises PQ004 for what cannot be the name of a run or a stage; NULL cannot.';
+COMMENT ON FUNCTION messages.check_name(text, text) IS 'Raises PQ004 for what cannot be the name of a run or a stage, such as NULL.';

@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION messages.lease_dead(
     lease_for    interval DEFAULT '5 minutes',
     locked_by    text     DEFAULT NULL,
     results      text[]   DEFAULT NULL,
-    fingerprint  text     DEFAULT NULL,
+    fingerprints text[]   DEFAULT NULL,
     ids          bigint[] DEFAULT NULL,
     max_requeues integer  DEFAULT NULL,
     reference    text     DEFAULT NULL,
@@ -34,7 +34,7 @@ BEGIN
             SELECT d.id FROM messages.dead_message d
              WHERE (lease_dead.queue_name IS NULL OR d.queue_name = lease_dead.queue_name COLLATE "default")
                AND (lease_dead.results IS NULL OR d.result = ANY (lease_dead.results))
-               AND (lease_dead.fingerprint IS NULL OR d.fingerprint = lease_dead.fingerprint)
+               AND (lease_dead.fingerprints IS NULL OR d.fingerprint = ANY (lease_dead.fingerprints))
                AND (lease_dead.ids IS NULL OR d.id = ANY (lease_dead.ids))
                AND (lease_dead.max_requeues IS NULL OR d.requeues < lease_dead.max_requeues)
                AND (lease_dead.since IS NULL OR d.archived_at >= lease_dead.since)
@@ -65,5 +65,5 @@ BEGIN
         EXIT WHEN missing = passed;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.lease_dead(text, integer, interval, text, text[], text, bigint[], integer, text, text, jsonb, timestamptz, timestamptz) IS
+COMMENT ON FUNCTION messages.lease_dead(text, integer, interval, text, text[], text[], bigint[], integer, text, text, jsonb, timestamptz, timestamptz) IS
     'Leases dead messages without a remedy under one fresh lock_token, oldest first; only those that were requeued fewer than max_requeues times, have this reference, a topic that matches the pattern and headers that contain these, and died at since or later and before until. NULL stands for any. PQ001: unknown queue; PQ004: bad argument.';

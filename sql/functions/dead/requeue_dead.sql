@@ -5,7 +5,7 @@ CREATE OR REPLACE FUNCTION messages.requeue_dead(
     max_requeues integer  DEFAULT NULL,
     delay        interval DEFAULT '0',
     remedied_by  text     DEFAULT NULL,
-    fingerprint  text     DEFAULT NULL,
+    fingerprints text[]   DEFAULT NULL,
     ids          bigint[] DEFAULT NULL,
     reference    text     DEFAULT NULL,
     topic        text     DEFAULT NULL,
@@ -24,15 +24,15 @@ BEGIN
     SELECT min(d.lock_token::text)::uuid, array_agg(d.id)
       INTO token, taken
       FROM messages.lease_dead(requeue_dead.queue_name, requeue_dead.max_messages, '1 minute', requeue_dead.remedied_by,
-                               coalesce(requeue_dead.results, CASE WHEN coalesce(requeue_dead.fingerprint, requeue_dead.ids::text) IS NULL
-                                                                   THEN ARRAY['failed', 'lock_expired'] END), requeue_dead.fingerprint, requeue_dead.ids, requeue_dead.max_requeues,
+                               coalesce(requeue_dead.results, CASE WHEN coalesce(requeue_dead.fingerprints::text, requeue_dead.ids::text) IS NULL
+                                                                   THEN ARRAY['failed', 'lock_expired'] END), requeue_dead.fingerprints, requeue_dead.ids, requeue_dead.max_requeues,
                                requeue_dead.reference, requeue_dead.topic, requeue_dead.headers, requeue_dead.since, requeue_dead.until) d;
     RETURN QUERY SELECT r.id, r.new_id FROM messages.requeue(token, taken, NULL, requeue_dead.delay, requeue_dead.remedied_by) r;
     GET DIAGNOSTICS done = ROW_COUNT;
     PERFORM messages.record_remedy('requeue_dead', requeue_dead.queue_name, done, jsonb_build_object(
-        'results', requeue_dead.results, 'fingerprint', requeue_dead.fingerprint, 'ids', requeue_dead.ids,
+        'results', requeue_dead.results, 'fingerprints', requeue_dead.fingerprints, 'ids', requeue_dead.ids,
         'max_requeues', requeue_dead.max_requeues, 'delay', nullif(requeue_dead.delay, '0'), 'reference', requeue_dead.reference,
         'topic', requeue_dead.topic, 'since', requeue_dead.since, 'until', requeue_dead.until));
 END $$;
-COMMENT ON FUNCTION messages.requeue_dead(text, integer, text[], integer, interval, text, text, bigint[], text, text, jsonb, timestamptz, timestamptz) IS
-    'Leases dead messages and requeues them in one call; unless it is told which results, or a fingerprint or ids, those that ended as failed or lock_expired. Leaves those that have already been requeued max_requeues times. Which ones, and errors, as in lease_dead. Each call that requeues something is an entry of the audit.';
+COMMENT ON FUNCTION messages.requeue_dead(text, integer, text[], integer, interval, text, text[], bigint[], text, text, jsonb, timestamptz, timestamptz) IS
+    'Leases dead messages and requeues them in one call; without results, fingerprints and ids, those that ended as failed or lock_expired. Leaves those that have already been requeued max_requeues times. Which ones, and errors, as in lease_dead. Each call that requeues something is an entry of the audit.';

@@ -8,7 +8,7 @@ AS $$
           FROM messages.queue q JOIN messages.queue_priority p USING (queue_name)
          CROSS JOIN LATERAL (
             SELECT m.visible_at FROM messages.message m
-             WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at <= clock_timestamp()
+             WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at <= (SELECT clock_timestamp())
              ORDER BY m.visible_at LIMIT 1) first
          WHERE q.paused GROUP BY q.queue_name)
     SELECT CASE WHEN oldest.oldest_age > waiting_for THEN 'warning' ELSE 'ok' END,

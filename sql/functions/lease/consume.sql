@@ -76,7 +76,8 @@ BEGIN
                 CONTINUE;
             END IF;
             EXIT WHEN swept OR (moment < level.sweep_due + CASE WHEN wanted > 0 THEN interval '0' ELSE interval '1 s' END
-                                 AND level.sweep_due < moment + interval '31 s' AND (level.low_water > clock_timestamp()) IS NOT TRUE)
+                                 AND (level.sweep_due < moment + interval '1 s'
+                                      OR level.sweep_due < moment + interval '31 s' AND extract(microseconds FROM level.sweep_due)::bigint % 1000 = 500))
                    OR (wanted = 0 AND level.low_water IS NULL);
             swept := true;
             IF level.band IS NULL THEN

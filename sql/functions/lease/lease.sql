@@ -154,10 +154,11 @@ BEGIN
                 band := ARRAY(SELECT b.priority FROM unnest(band) AS b (priority) WHERE b.priority < chosen);
                 CONTINUE;
             END IF;
-            -- A sweep when it is due, and once a second while there is enough without it. A low-water mark beyond now, or a sweep that is
-            -- due later than after any pause, counts as none: the clock went back.
+            -- A sweep when it is due, and once a second while there is enough without it. One that is due in more than a second counts
+            -- as none, unless it has the half millisecond of a long walk: the clock went back.
             EXIT WHEN swept OR (moment < level.sweep_due + CASE WHEN wanted > 0 THEN interval '0' ELSE interval '1 s' END
-                                 AND level.sweep_due < moment + interval '31 s' AND (level.low_water > clock_timestamp()) IS NOT TRUE)
+                                 AND (level.sweep_due < moment + interval '1 s'
+                                      OR level.sweep_due < moment + interval '31 s' AND extract(microseconds FROM level.sweep_due)::bigint % 1000 = 500))
                    OR (wanted = 0 AND level.low_water IS NULL);
             swept := true;
             -- A call that still wants more has seen all that is ready, so what the sweep frees may lie anywhere. As of the

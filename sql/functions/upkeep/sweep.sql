@@ -10,8 +10,7 @@ CREATE OR REPLACE FUNCTION messages.sweep(
     OUT highest  timestamptz,
     OUT freed    integer,
     OUT archived integer,
-    OUT ends     timestamptz,
-    OUT seen     bigint
+    OUT ends     timestamptz
 )
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
@@ -34,7 +33,6 @@ BEGIN
                    AND m.visible_at >= place AND m.visible_at < sweep.below AND m.visible_at <= moment
                  ORDER BY m.visible_at LIMIT many) m;
         begins := look.begins;
-        seen := coalesce(seen, 0) + look.seen;
         EXIT WHEN begins IS NOT NULL;
         ends := least(coalesce(ends, 'infinity'), look.ends);
         IF look.seen < many THEN
@@ -92,4 +90,4 @@ BEGIN
          ORDER BY m.visible_at LIMIT 1));
 END $$;
 COMMENT ON FUNCTION messages.sweep(text, smallint, timestamptz, timestamptz, integer, integer, timestamptz) IS
-    'From above to before below: archives messages that are out of attempts or past their expires_at and ends expired leases, max_messages of both, as of the moment, by default that at which it sees each. lowest: the visible_at of the oldest message that is ready now; highest: that of the last one swept, where the next call continues; ends: when the first of the leases ends, if there was nothing but leases; seen: the messages that the walk saw.';
+    'From above to before below: archives messages that are out of attempts or past their expires_at and ends expired leases, max_messages of both, as of the moment, by default that at which it sees each. lowest: the visible_at of the oldest message that is ready now; highest: that of the last one swept, where the next call continues; ends: when the first of the leases ends, if there was nothing but leases.';

@@ -17,7 +17,7 @@ DECLARE
     level  messages.queue_priority;
     ends   timestamptz;
     more   boolean;
-    seen   bigint;
+    passed bigint      := pg_stat_get_xact_tuples_returned('messages.message_order_idx'::regclass) - 11 * pg_stat_get_xact_tuples_fetched('messages.message_order_idx'::regclass);
 BEGIN
     SELECT * INTO level FROM messages.queue_priority p WHERE p.queue_name = sweep_priority.queue_name COLLATE "default" AND p.priority = sweep_priority.priority;
     IF NOT messages.begin_sweep(level.sweep_due, sweep_priority.seen_due) THEN
@@ -25,10 +25,10 @@ BEGIN
     END IF;
     -- The lease passed over many that are leased. The next need not: what is ready in front of the new mark this sweep sees, and
     -- whoever makes more ready there lowers the mark again. Five seconds, for publishers that have not committed.
-    IF sweep_priority.in_vain AND messages.stored_moment(level.low_water) < began - interval '5 s' THEN
+    IF sweep_priority.in_vain AND messages.stored_moment(level.low_water, began) < began - interval '5 s' THEN
         PERFORM messages.store_moment(level.low_water, began - interval '5 s');
     END IF;
-    SELECT s.lowest, s.freed + s.archived >= sweep_priority.max_messages, s.ends, s.seen INTO lowest, more, ends, seen
+    SELECT s.lowest, s.freed + s.archived >= sweep_priority.max_messages, s.ends INTO lowest, more, ends
       FROM messages.sweep(sweep_priority.queue_name, sweep_priority.priority, '-infinity',
                           sweep_priority.below, sweep_priority.max_attempts, sweep_priority.max_messages, sweep_priority.moment) s;
     IF EXISTS (SELECT FROM messages.group_without_head w WHERE w.queue_name = sweep_priority.queue_name COLLATE "default") THEN
@@ -41,12 +41,15 @@ BEGIN
     IF more THEN
         ends := began;
     ELSIF (ends IS NULL OR sweep_priority.below < 'infinity') AND clock_timestamp() < began + interval '50 ms' THEN
-        SELECT CASE WHEN count(*) < 1000 THEN min(m.lock_expires_at) ELSE ends END INTO ends
-          FROM (SELECT m.lock_expires_at FROM messages.message m
+        -- What ended before and is still there, somebody has locked: not each lease has to look at it until they commit.
+        SELECT CASE WHEN count(*) >= 1000 THEN ends
+                    ELSE min(m.lock_expires_at) FILTER (WHERE m.visible_at >= sweep_priority.below
+                                                           OR m.lock_expires_at > coalesce(sweep_priority.moment, began)) END INTO ends
+          FROM (SELECT m.visible_at, m.lock_expires_at FROM messages.message m
                  WHERE m.queue_name = sweep_priority.queue_name COLLATE "default" AND m.priority = sweep_priority.priority AND m.visible_at <= began
                  ORDER BY m.visible_at LIMIT 1000) m;
     END IF;
-    PERFORM messages.store_sweep_due(level.sweep_due, began, ends, seen);
+    PERFORM messages.store_sweep_due(level.sweep_due, began, ends, passed);
     RETURN lowest;
 END $$;
 COMMENT ON FUNCTION messages.sweep_priority(text, smallint, timestamptz, integer, integer, timestamptz, timestamptz, boolean) IS

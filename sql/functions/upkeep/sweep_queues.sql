@@ -22,7 +22,7 @@ BEGIN
     IF pg_try_advisory_xact_lock(hashtextextended('messages.upkeep', 0)) THEN
         FOR level IN
             SELECT u.* FROM messages.unswept_priority u
-             WHERE (u.queue_name, u.priority) >= (coalesce(sweep_queues.queue_name, ''), coalesce(sweep_queues.priority, -32768))
+             WHERE (u.queue_name, u.priority) >= (coalesce(sweep_queues.queue_name COLLATE "default", ''), coalesce(sweep_queues.priority, -32768))
              ORDER BY u.queue_name, u.priority
         LOOP
             IF (level.queue_name, level.priority::integer) IS DISTINCT FROM (sweep_queues.queue_name, sweep_queues.priority)

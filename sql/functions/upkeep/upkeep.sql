@@ -34,9 +34,11 @@ BEGIN
         IF messages.stored_moment('messages.rings_paused_until') > clock_timestamp() + interval '1 minute' THEN    -- the clock went back
             PERFORM messages.store_moment('messages.rings_paused_until', clock_timestamp());
         END IF;
+        -- Not EXISTS, for which all messages would be hashed.
         SELECT coalesce(sum(messages.ring(q.queue_name, 100)), 0) INTO rung
           FROM messages.queue q
-         WHERE q.notify <> 'off' AND NOT q.paused AND EXISTS (SELECT FROM messages.message m WHERE m.queue_name = q.queue_name);
+         WHERE q.notify <> 'off' AND NOT q.paused
+           AND (SELECT m.id FROM messages.message m WHERE m.queue_name = q.queue_name ORDER BY m.priority DESC, m.visible_at LIMIT 1) IS NOT NULL;
     END IF;
     purged := messages.purge_cron_history('3 days');
     PERFORM messages.delete_expired_records();

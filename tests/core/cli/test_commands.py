@@ -195,8 +195,26 @@ def test_a_body_that_is_too_large_names_the_lines_of_its_batch(pgqueue: Pgqueue,
     queue("orders", max_body_bytes=100)
     ended = pgqueue("publish", "orders", "--batch-size", "2", stdin=f'1\n2\n3\n"{"x" * 200}"\n')
     assert ended.status == 1
-    assert ended.err.startswith("error: lines 3 to 4: ")
+    assert ended.err.startswith("error: line 3 to line 4: ")
     assert "xxx" not in ended.err
+    alone = pgqueue("publish", "orders", "--message", f'"{"x" * 200}"').err
+    assert alone.startswith("error: --message: ")
+    assert "xxx" not in alone
+
+
+@pytest.mark.parametrize("command", [["publish", "orders"], ["schedules", "add", "nightly", "@daily", "orders"]])
+def test_a_body_or_headers_that_are_no_json_are_named_by_their_option(
+    pgqueue: Pgqueue, queue: Queue, command: list[str]
+) -> None:
+    queue("orders")
+    ended = pgqueue(*command, "--message", "{order_id: 7}")
+    assert ended.err.startswith("error: --message is not JSON: ")
+    assert "order_id: 7" not in ended.err
+    ended = pgqueue(*command, "--message", "1", "--headers", "[1]")
+    assert (ended.status, ended.err.splitlines()[-1]) == (
+        2,
+        "error: Invalid value for '--headers': It is not a JSON object.",
+    )
 
 
 def test_no_lines_publish_nothing(pgqueue: Pgqueue, queue: Queue) -> None:
@@ -441,8 +459,10 @@ def test_a_cause_that_is_no_fingerprint_is_refused_and_one_of_a_triage_goes_to_r
     assert "is a cause of a triage" in ended.err
     assert "pgqueue repair --cause 0123456789ab --function" in ended.err
     ended = pgqueue(*command, "--cause", "no such cause")
-    assert (ended.status, "is not a fingerprint. List the fingerprints: pgqueue causes" in ended.err) == (1, True)
+    assert (ended.status, "is not a fingerprint. List the fingerprints: pgqueue causes" in ended.err) == (2, True)
     assert pgqueue(*command, "--cause", "000000000000").status == 0
+    ended = pgqueue(*command, "--cause", found["fingerprint"], "--cause", "0123456789ab")
+    assert (ended.status, len(run(conn, verbs.dead_ids()))) == (1, 1), "one of two is wrong: nothing is done"
     dry = pgqueue("requeue", "--dry-run", "--cause", "000000000000").out
     assert "no message without a remedy has the fingerprint 000000000000" in dry
 

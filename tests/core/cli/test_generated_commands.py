@@ -18,6 +18,7 @@ import click
 import psycopg
 import pytest
 
+from airflow_provider_pgqueue.cli.duration import ago, duration
 from airflow_provider_pgqueue.cli.program import COMMANDS, program
 from airflow_provider_pgqueue.cli.settings import Settings
 from airflow_provider_pgqueue.core import PgQueueError, run, verbs
@@ -79,7 +80,7 @@ def value(parameter: click.Parameter, chance: random.Random, folder: Path) -> st
         return str(chance.choice(list(kind.choices)))
     if isinstance(kind, click.types.IntParamType | click.types.FloatParamType):
         return chance.choice(NUMBERS)
-    if "uration" in type(kind).__name__:
+    if getattr(kind, "func", None) in {duration, ago}:
         return chance.choice(DURATIONS)
     if isinstance(kind, click.File | click.Path):
         return chance.choice([str(folder / "lines"), str(folder), str(folder / "none"), "-", ""])

@@ -72,6 +72,7 @@ def test_search_finds_by_what_is_known_of_a_message(pgqueue: Pgqueue, conn: Conn
     assert len(found("--since", "1h")) == 5
     assert "packer" in pgqueue("search", "orders").out
     assert pgqueue("search", "--header", "shop").status == 2
+    assert pgqueue("search", "--cause", "no stock").status == 2
     assert pgqueue("search", "nope").status == 1
 
 
@@ -90,6 +91,21 @@ def test_a_single_message_or_a_cause_is_requeued_or_dismissed(pgqueue: Pgqueue, 
     assert not done.err, done
     assert done.json["ids"] == [second]
     assert dead(conn) == []
+
+
+@pytest.mark.parametrize("command", [["requeue"], ["dismiss", "--reason", "all", "--yes"]])
+def test_several_causes_are_remedied_in_one_command(
+    pgqueue: Pgqueue, conn: Connection, orders: str, command: list[str]
+) -> None:
+    causes = [row["fingerprint"] for row in pgqueue("dead", "--json").json["causes"]]
+    assert len(causes) == len(dead(conn)) == 2
+    assert causes[0] in pgqueue("dead").out
+    named = [word for cause in causes for word in ("--cause", cause)]
+    assert f"2 messages of causes {causes[0]}, {causes[1]}" in pgqueue(*command, *named, "--dry-run").out
+    assert pgqueue(*command, *named).status == 0
+    assert dead(conn) == []
+    (arguments,) = conn.execute("SELECT arguments FROM messages.audit WHERE action LIKE '%_dead'").fetchone() or ()
+    assert sorted(arguments["fingerprints"]) == sorted(causes)
 
 
 @pytest.mark.parametrize("command", [["requeue"], ["dismiss", "--reason", "all", "--yes"]])

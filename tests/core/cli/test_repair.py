@@ -122,12 +122,12 @@ def test_ctrl_c_finishes_the_message_in_hand(
     ("arguments", "status", "says"),
     [
         (["--function", "repairs:keep"], 2, "name a QUEUE or a --cause"),
-        (["orders", "--cause", "5f0c9a41be77", "--function", "repairs:keep"], 2, "name a QUEUE or a --cause"),
         (["--cause", "c0ffee", "--function", "repairs:keep"], 1, "no cause 'c0ffee'"),
         (["orders", "--function", "repairs:keeep"], 2, "has no function 'keeep'"),
         (["orders", "--function", "repairs:keep", "--validator", "nowhere:f"], 2, "module 'nowhere' cannot be"),
         (["orders", "--function", "repairs:keep", "--validator", "nowhere.json"], 1, "is not a JSON Schema"),
         (["orders"], 2, "--function"),
+        (["orders", "--function", "repairs:keep", "--fingerprint", "c0ffee"], 2, "is not a fingerprint"),
         (["nope", "--function", "repairs:keep"], 1, "nope"),
     ],
 )

@@ -79,9 +79,10 @@ def test_a_batch_function_gets_a_lease_at_a_time(program: Program, dsn: str, con
     run(conn, verbs.publish_batch("default", [1, 2, 3]))
     options = ["--queue", "default", "--batch", "--batch-size", "2", "--until-empty"]
     with program("worker", "handlers:pack_all", *options, dsn=dsn, cwd=folder) as process:
-        out, _ = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=30)
     assert process.returncode == 0
     assert out == "worker of queue default stopped: 2 rejected, 1 success.\n"
+    assert "stopped" not in err, "it says so once"
 
 
 def test_a_topic_pattern_leaves_other_topics_alone(program: Program, dsn: str, conn: Connection, folder: Path) -> None:
@@ -124,6 +125,24 @@ def test_several_processes_share_the_work_and_stop_together(
     rows = conn.execute("SELECT count(DISTINCT handled_by) FROM messages.message_archive").fetchall()
     assert rows == [(2,)]
     assert conn.execute("SELECT count(*) FROM messages.message WHERE lock_token IS NOT NULL").fetchone() == (0,)
+
+
+def test_a_signal_amid_the_start_of_processes_reaches_those_that_were_started(
+    program: Program, dsn: str, folder: Path
+) -> None:
+    (folder / "stopped.py").write_text(
+        "import os, signal\n"
+        "def note(): open('children', 'a').write(f'{os.getpid()} ')\n"
+        "def stop(): os.kill(os.getpid(), signal.SIGTERM)\n"
+        "os.register_at_fork(after_in_child=note, after_in_parent=stop)\n"
+        "def pack(message): ...\n"
+    )
+    with program("worker", "stopped:pack", "--queue", "default", "--processes", "2", dsn=dsn, cwd=folder) as process:
+        out, _ = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, "worker of queue default stopped: nothing.\n")
+    children = (folder / "children").read_text().split()
+    assert len(children) == 2
+    assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,9 @@ with DAG("e2e_begin", schedule=None):
 
     read_all(PgQueueMessageSensor(task_id="wait", queue_name="e2e_begin", topic="a.#", headers={"k": [1]}).output)
 
+with DAG("e2e_nowhere", schedule=None):
+    PgQueueMessageSensor(task_id="wait", queue_name="e2e_nowhere", pgqueue_conn_id="nowhere", retries=0)
+
 with DAG("e2e_many", schedule=None, max_active_tasks=300) as many:
     PgQueueMessageSensor.partial(task_id="wait", queue_name="e2e_many").expand(min_messages=[1] * 10)
 

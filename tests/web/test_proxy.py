@@ -1,0 +1,162 @@
+"""The page behind a proxy that serves it below a path."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from airflow_provider_pgqueue.testing.ports import free_port
+from tests.conftest import Connection
+from tests.web.airflow_server import ROLES, auth_manager
+from tests.web.proxy import proxied
+from tools import ROOT
+
+_ADDRESS = re.compile(r'\s(?:href|src|action|hx-get)="([^"#?][^"]*)"')
+_HIDDEN = re.compile(r'<input type="hidden" name="(\w+)" value="([^"]*)">')
+
+
+@pytest.fixture
+def orders(conn: Connection, queue: Callable[..., str]) -> None:
+    """A queue with a message."""
+    conn.execute("SELECT messages.publish(%s, '{}')", [queue("orders")])
+
+
+def walk(client: httpx.Client, home: str) -> dict[str, int]:
+    """Follow every address on the page that leads to the page, and return the statuses."""
+    found: dict[str, int] = {}
+    left = [home]
+    while left:
+        if (address := left.pop()) not in found:
+            answer = client.get(address)
+            found[address] = answer.status_code
+            ours = [html.unescape(one) for one in _ADDRESS.findall(answer.text) if "<html" in answer.text]
+            left += [str(answer.url.join(one)) for one in ours if not one.endswith("/api/v2/auth/login")]
+    return found
+
+
+def works(client: httpx.Client, home: str, origin: str, action: str) -> None:
+    """Walk over all of the page, and do something as a browser does over plain HTTP, where it tells the origin only."""
+    statuses = walk(client, home)
+    assert {f"{home}queues/orders", f"{home}queues/orders/{action}"} <= statuses.keys()
+    assert any(address.startswith(f"{home}static/page.css") for address in statuses)
+    assert {address: status for address, status in statuses.items() if status != 200} == {}
+    form = dict(_HIDDEN.findall(client.get(f"{home}queues/orders/{action}").text))
+    done = client.post(f"{home}queues/orders/{action}", data=form, headers={"Origin": origin}, follow_redirects=True)
+    assert (done.status_code, str(done.url)) == (200, f"{home}queues/orders?done={action}&n=1")
+
+
+def is_paused(conn: Connection) -> bool:
+    """Return whether the queue `orders` is paused."""
+    return conn.execute("SELECT paused FROM messages.queue WHERE queue_name = 'orders'").fetchone() == (True,)
+
+
+@contextmanager
+def serving(*command: str, **environment: str) -> Iterator[dict[str, Any]]:
+    """Run a server, and give what its first line says."""
+    with subprocess.Popen(
+        [sys.executable, "-m", *command],
+        env=os.environ | environment,
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield json.loads(process.stdout.readline())
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("keeps_host", [True, False])
+@pytest.mark.parametrize("prefix", ["/queues", "/user/ann/proxy/8080"])
+def test_pgqueue_web_works_below_the_path_of_its_base_url(
+    dsn: str, orders: None, conn: Connection, prefix: str, keeps_host: bool
+) -> None:
+    port, outside = free_port(), f"http://queues.example{prefix}"
+    command = ("airflow_provider_pgqueue.cli", "web", "--json", "--port", str(port), "--base-url", f"{outside}/")
+    with (
+        proxied(prefix, strips=True, keeps_host=keeps_host) as (proxy, inside),
+        serving(*command, PGQUEUE_DSN=dsn) as told,
+        httpx.Client(headers={"Host": "queues.example"}, trust_env=False, timeout=60) as client,
+    ):
+        proxy.target = f"http://127.0.0.1:{port}"
+        assert told["address"].startswith(f"{outside}/enter/")
+        entered = client.get(told["address"].replace(outside, inside))
+        assert (entered.status_code, entered.headers["location"]) == (303, f"{prefix}/")
+        cookie = entered.headers["set-cookie"].split("; ")
+        assert f"Path={prefix}" in cookie
+        client.headers["Cookie"] = cookie[0]
+        assert client.get(f"{inside}/").status_code == 200
+        works(client, f"{inside}/", "http://queues.example", "pause")
+    assert is_paused(conn)
+
+
+@pytest.mark.parametrize("given", ["queues", "/queues", "ftp://host/queues", "http:///queues", "http://host/?a=b"])
+def test_a_base_url_that_is_none_is_refused(given: str) -> None:
+    command = [sys.executable, "-m", "airflow_provider_pgqueue.cli", "web", "--base-url", given]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "Give one like https://host/queues" in done.stderr
+
+
+@pytest.fixture
+def airflow_below_a_path(dsn: str) -> Iterator[dict[str, Any]]:
+    """The API server of Airflow, told that browsers see it as http://airflow.example/flow."""
+    known = conninfo_to_dict(dsn)
+    fields = {"conn_type": "pgqueue", "host": known["host"], "port": int(known["port"]), "login": known["user"]}
+    with serving(
+        "tests.web.airflow_server",
+        AIRFLOW_CONN_PGQUEUE_DEFAULT=json.dumps(fields | {"schema": known["dbname"]}),
+        AIRFLOW__API__BASE_URL="http://airflow.example/flow",
+        AIRFLOW__API__SECRET_KEY="a secret of the tests " * 4,
+        AIRFLOW__API_AUTH__JWT_SECRET="another secret of the tests, which signs the logins " * 2,
+        AIRFLOW__CORE__AUTH_MANAGER=auth_manager(),
+        AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS=",".join(f"{role}-ann:{role}" for role in ROLES),
+        AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS="False",
+    ) as told:
+        yield told
+
+
+def test_the_page_in_airflow_works_below_the_path_of_its_base_url(
+    airflow_below_a_path: dict[str, Any], orders: None, conn: Connection
+) -> None:
+    token = airflow_below_a_path["tokens"]["admin"]
+    headers = {"Host": "airflow.example"}
+    for strips, action in ((False, "pause"), (True, "resume")):
+        with (
+            proxied("/flow", strips=strips, keeps_host=not strips) as (proxy, inside),
+            httpx.Client(headers=headers, cookies={"_token": token}, trust_env=False, timeout=60) as client,
+            httpx.Client(headers=headers, trust_env=False, timeout=60) as nobody,
+        ):
+            proxy.target = airflow_below_a_path["address"]
+            plugins = client.get(f"{inside}/api/v2/plugins").json()["plugins"]
+            views = {view["destination"]: view for plugin in plugins for view in plugin["external_views"]}
+            assert views["nav"]["href"] == "/flow/pgqueue/"
+            assert client.get(httpx.URL(inside).join(views["nav"]["icon"])).status_code == 200
+            works(client, f"{inside}/pgqueue/", "http://airflow.example", action)
+            login = link_to_the_login(nobody, f"{inside}/pgqueue/queues/orders?span=week")
+            assert login.path.rstrip("/") == "/flow/auth/login"
+            assert login.params["next"] == "/flow/pgqueue/queues/orders?span=week"
+        assert is_paused(conn) == (action == "pause")
+
+
+def link_to_the_login(nobody: httpx.Client, address: str) -> httpx.URL:
+    """Return where whoever is not known is led to log in."""
+    refused = nobody.get(address)
+    assert refused.status_code == 401
+    (link,) = (html.unescape(one) for one in _ADDRESS.findall(refused.text) if "/auth/login" in one)
+    return httpx.URL(nobody.get(refused.url.join(link)).headers["location"])
