@@ -187,7 +187,7 @@ class Batch:
         """Stop renewing the messages of a call that hangs."""
         self._lease.let_expire(messages)
         self._counts["timed_out"] += len(messages)
-        self._breaker.note_hanging(messages, why)
+        self._breaker.note_hanging([message.id for message in messages], why)
 
     def _outcome(self, message: Message, error: BaseException, failure: dict[str, str] | None = None) -> Outcome:
         retry_delay = self._consumer.retry_delay
@@ -196,7 +196,7 @@ class Batch:
 
     def _note(self, message: Message, outcome: Outcome) -> None:
         self._gather(message, outcome)
-        self._breaker.note(message, outcome)
+        self._breaker.note(message.id, outcome)
         # What may be taken back soon is not settled yet.
         if time.monotonic() >= self._due and not self._breaker.suspects:
             self._settle()
@@ -232,7 +232,7 @@ class Batch:
         self._count(settled)
         for message in settled if lease.unkept else ():
             if message.id in lease.unkept:
-                self._breaker.note_unkept(message)
+                self._breaker.note_unkept(message.id)
 
     def _take(self) -> dict[Message, Outcome]:
         taken, self._gathered = self._gathered, {}

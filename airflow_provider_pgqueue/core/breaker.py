@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from airflow_provider_pgqueue.core.caller import TimeIsUp
 from airflow_provider_pgqueue.core.errors import HandlerBroken
-from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Retry
 from airflow_provider_pgqueue.core.quantity import quantity
 
@@ -69,8 +68,8 @@ class Breaker:
         """Whether all so far have failed alike, so that their outcomes may be taken back soon."""
         return self._begins and bool(self._seen)
 
-    def note(self, message: Message, outcome: Outcome) -> None:
-        """Count an outcome, and log a failure; HandlerBroken if it is one too many."""
+    def note(self, id_: int, outcome: Outcome) -> None:
+        """Count the outcome of a message, and log a failure; HandlerBroken if it is one too many."""
         self.handled += 1
         failure = failure_of(outcome)
         self.failed += failure is not None or isinstance(outcome, Failed)
@@ -78,10 +77,10 @@ class Breaker:
         if failure is not None:
             # Without its text, which may quote the body.
             text = "message %s of queue %s failed with %s"
-            self._warnings.add(mark, text, message.id, self._queue_name, _name(failure))
+            self._warnings.add(mark, text, id_, self._queue_name, _name(failure))
         if not self._first:
             return
-        self._replace(message.id, mark)
+        self._replace(id_, mark)
         if failure is None or mark is None:
             self._begins = False
             return
@@ -115,21 +114,21 @@ class Breaker:
         self._seen.update(dict.fromkeys(ids[-looks_back:]))
         self._seen = dict(islice(self._seen.items(), max(0, len(self._seen) - looks_back), None))
 
-    def note_unkept(self, message: Message) -> None:
+    def note_unkept(self, id_: int) -> None:
         """Count a message whose outcome could not be kept; HandlerBroken if it is one too many."""
         self.handled -= 1  # as what its handler returned it was counted before
-        self.note(message, Failed("", failure={"error": _UNKEPT}))
+        self.note(id_, Failed("", failure={"error": _UNKEPT}))
 
-    def note_hanging(self, messages: Sequence[Message], why: TimeIsUp) -> None:
+    def note_hanging(self, ids: Sequence[int], why: TimeIsUp) -> None:
         """Count the messages of a call that exceeded its time, and log it; HandlerBroken if too many calls hang."""
-        self.handled += len(messages)
-        self.failed += len(messages)
+        self.handled += len(ids)
+        self.failed += len(ids)
         log.warning(
             "the handler of queue %s exceeded its time of %s on %s: the lease is no longer renewed, and the call "
             "continues in a thread that nobody waits for",
             self._queue_name,
             why.limit,
-            f"message {messages[0].id}" if len(messages) == 1 else quantity(len(messages)),
+            f"message {ids[0]}" if len(ids) == 1 else quantity(len(ids)),
         )
         if why.hanging >= _MOST_HANGING:
             raise HandlerBroken(

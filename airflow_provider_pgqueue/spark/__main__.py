@@ -46,7 +46,7 @@ _SHARED: Final = {
     "parallelism": "How many tasks talk to PostgreSQL at once. Default: 8.",
 }
 _SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
-_PARAM: Final = re.compile(r"^:(?:param|raises) (\w+): (.*(?:\n(?!:).+)*)", re.M)
+_PARAM: Final = re.compile(r"^:param (\w+): (.*(?:\n(?!:).+)*)", re.M)
 _MAY_BE_ZERO: Final = frozenset({"give_up_after"})
 _UNITS: Final = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 
@@ -120,30 +120,22 @@ def _text(default: Any) -> Any:
     return next(f"{seconds // size}{unit}" for unit, size in _UNITS if seconds % size == 0) if seconds else "0"
 
 
-class _Duration(click.ParamType[timedelta]):
-    """`90s`, `10m`, `1h30m`."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
-        try:
-            return parse_duration(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def duration(text: str) -> timedelta:
+    """Convert an option; click names it `DURATION` in the help."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
-class _Moment(click.ParamType[datetime]):
-    """`2026-01-31T08:00Z`."""
-
-    name = "moment"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        if moment_or_text(value):
-            self.fail(f"{value!r} is not a moment with its zone. Write 2026-01-31T08:00Z or …+01:00.", param, ctx)
-        return datetime.fromisoformat(value)
+def moment(text: str) -> datetime:
+    """Convert an option; click names it `MOMENT` in the help."""
+    if moment_or_text(text):
+        raise click.BadParameter(f"{text!r} is not a moment with its zone. Write 2026-01-31T08:00Z or …+01:00.")
+    return datetime.fromisoformat(text)
 
 
-_TYPES: Final[Mapping[Any, Any]] = {float: click.FloatRange(0), timedelta: _Duration(), datetime: _Moment()}
+_TYPES: Final[Mapping[Any, Any]] = {float: click.FloatRange(0), timedelta: duration, datetime: moment}
 
 
 def _refuse(context: click.Context, parameter: click.Parameter, value: Any) -> None:

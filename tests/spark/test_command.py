@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import click
@@ -16,7 +17,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue import spark as face
-from airflow_provider_pgqueue.core import PgQueueError
+from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import drain, register
 from airflow_provider_pgqueue.spark.__main__ import command, shuffle_locally
@@ -55,6 +56,17 @@ def test_all_but_the_session_is_given_by_name_and_nothing_has_a_second_name() ->
         assert kinds.pop("spark") is inspect.Parameter.POSITIONAL_OR_KEYWORD
         assert set(kinds.values()) == {inspect.Parameter.KEYWORD_ONLY}
         assert not OTHER_WORDS & set(kinds)
+
+
+@pytest.mark.parametrize("job", [job for job in JOBS if "until" in arguments(job)], ids=lambda job: job.__name__)
+def test_a_time_that_is_not_clear_is_refused(job: Callable[..., Any], session: SparkSession, dsn: str) -> None:
+    moment = datetime(2026, 1, 31, 8)
+    for time in ("since", "until"):
+        with pytest.raises(InvalidArgument, match=f"{time} is datetime.datetime.* Give a datetime with its time zone"):
+            job(session, dsn=dsn, **{time: moment})
+    aware = moment.astimezone()
+    with pytest.raises(InvalidArgument, match="Give an end after the beginning"):
+        job(session, dsn=dsn, since=aware, until=aware)
 
 
 @pytest.mark.parametrize("name", command_line.PIPELINES)

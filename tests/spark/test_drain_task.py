@@ -151,6 +151,20 @@ def test_what_is_handled_meanwhile_is_settled_each_second(dsn: str, conn: Connec
     assert share_of(dsn, slow).run(0)["success"] == 40
 
 
+def test_a_lost_message_is_counted_once_though_it_had_no_attempt_left(dsn: str, conn: Connection, queue: Queue) -> None:
+    queue("orders", max_attempts=2)
+    lost, _ = publish(conn, 2)
+    conn.execute("UPDATE messages.message SET attempts = 1 WHERE id = %s", [lost])
+
+    def lose_one(messages: pa.Table) -> pa.Table:
+        with psycopg.connect(dsn, autocommit=True) as own:
+            steal = "UPDATE messages.message SET lock_token = gen_random_uuid(), locked_by = 'thief' WHERE id = %s"
+            own.execute(steal, [lost])
+        return pa.table({"id": messages["id"], "result": ["retry"] * 2, "delay_seconds": [3600.0] * 2})
+
+    assert share_of(dsn, lose_one).run(0) == Counter(retried=1, lost=1, leased=2)
+
+
 def test_a_transactional_task_leases_nothing_and_others_get_nothing_of_its_batch(
     dsn: str, conn: Connection, queue: Queue
 ) -> None:

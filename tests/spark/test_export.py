@@ -37,7 +37,6 @@ from airflow_provider_pgqueue.core.errors import (
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark import export
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.export import export as exporter
 from airflow_provider_pgqueue.spark.jobs.export import partition
 from airflow_provider_pgqueue.spark.jobs.export.chunk import checksum_of
 from airflow_provider_pgqueue.spark.jobs.export.export import Exporter
@@ -45,12 +44,10 @@ from airflow_provider_pgqueue.spark.jobs.exported import (
     File,
     Manifest,
     export_files,
-    open_target,
     read_export,
-    remove_file,
-    shown,
     staging_folder,
 )
+from airflow_provider_pgqueue.spark.jobs.target import Target
 from tests.test_docs import of_page
 from tests.waiting import until
 from tools.partitions import make_empty_partition
@@ -133,7 +130,7 @@ def manifest_of(target: Path, name: str) -> str:
 
 def read_back(target: Path, name: str) -> str:
     """Return the manifest with the md5 of what each file has now."""
-    folder = open_target(str(target))
+    folder = Target.open(str(target))
     manifest = Manifest.from_json(manifest_of(target, name))
     return manifest.with_checksums([str(checksum_of(folder, file.path)) for file in manifest.files])
 
@@ -410,7 +407,7 @@ def test_columns_without_a_value_are_in_the_files_and_in_the_checksum(
 
 
 def test_a_secret_in_the_uri_of_the_target_is_not_shown() -> None:
-    assert shown("s3://key:secret@bucket/messages?region=x&secret=y") == "s3://bucket/messages"
+    assert str(Target("s3://key:secret@bucket/messages?region=x&secret=y", None)) == "'s3://bucket/messages'"
 
 
 # Dropping -------------------------------------------------------------------------------------------------------------
@@ -425,7 +422,7 @@ def test_a_path_that_leads_out_of_the_target_is_refused(tmp_path: Path, path: st
     kept.write_text("of somebody else")
     (tmp_path / "target" / "data").mkdir(parents=True)
     with pytest.raises(InvalidArgument, match="leads out of the target"):
-        remove_file(open_target(str(tmp_path / "target")), path)
+        Target.open(str(tmp_path / "target")).remove_file(path)
     assert kept.exists()
     given = {"queue_name": "orders", "result": "success", "date": date(2026, 1, 1), "rows": 1, "bytes": 1}
     with pytest.raises(ValueError, match="leads out of the target"):
@@ -490,7 +487,7 @@ def test_files_that_have_other_rows_than_the_partition_do_not_pass_for_its_expor
     ids = pc.add(table["id"], pa.scalar(1, table["id"].type))
     pq.write_table(table.set_column(0, "id", ids), path)
     replaced = replace(file, bytes=path.stat().st_size)
-    replace(manifest, files=(replaced, *manifest.files[1:])).save(open_target(str(target)))
+    replace(manifest, files=(replaced, *manifest.files[1:])).save(Target.open(str(target)))
     with pytest.raises(ExportDiffers, match="differs from its manifest"):
         drop(conn, name, read_back(target, name))
     assert do()["skipped"] == [name]
@@ -695,6 +692,11 @@ def test_a_reader_of_the_partition_keeps_it_for_this_time(connect: Connect, do: 
     assert do(drop=True)["dropped"] == [name]
 
 
+def test_a_partition_may_be_asked_for_by_its_name_alone(conn: Connection, do: Export) -> None:
+    name, _ = make_partition(conn, 40, 10), make_partition(conn, 41, 10)
+    assert do(partitions=name)["exported"] == [name]
+
+
 def test_unknown_default_and_open_partitions_are_refused(conn: Connection, do: Export) -> None:
     for name in ("message_archive_1999", "message_archive_default"):
         with pytest.raises(InvalidArgument, match=f"archive partition '{name}' does not exist. Give one of"):
@@ -735,7 +737,7 @@ def test_an_export_whose_session_broke_makes_nothing_valid(
     older = rows_in_archive(conn, name)
     do()
     change(conn, name, "UPDATE {} SET details = 'changed'")
-    move = exporter.move
+    move = Target.move
 
     def end_the_session_before(*arguments: Any) -> None:
         conn.execute(
@@ -744,7 +746,7 @@ def test_an_export_whose_session_broke_makes_nothing_valid(
         )
         move(*arguments)
 
-    monkeypatch.setattr(exporter, "move", end_the_session_before)
+    monkeypatch.setattr(Target, "move", end_the_session_before)
     with pytest.raises(ConnectionFailed, match="Run the export again"):
         do(drop=True)
     assert rows_in_export(session, target) == older

@@ -127,8 +127,8 @@ Path(FOLDER, spark.conf.get("spark.sql.shuffle.partitions")).touch()
     "export": """
 import os, shutil
 from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs import exported as files
 from airflow_provider_pgqueue.spark.jobs.export import export as job
+from airflow_provider_pgqueue.spark.jobs.target import Target
 
 target, moments = FOLDER + "/target", []
 
@@ -143,10 +143,7 @@ def after_a_copy(act):
     return copy_and_act
 
 for name in ("move", "remove_file", "remove_folder"):
-    act = after_a_copy(getattr(files, name))
-    for module in (files, job):
-        if hasattr(module, name):
-            setattr(module, name, act)
+    setattr(Target, name, after_a_copy(getattr(Target, name)))
 
 job.export(spark, target=target, dsn=DSN)
 with Database(DSN).connect() as conn:

@@ -10,6 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError
@@ -159,6 +160,16 @@ def test_a_source_that_is_none_is_a_clear_error(
 ) -> None:
     with pytest.raises(InvalidArgument, match=error):
         compare("bad", expected_column="x", **keys)
+
+
+def test_a_query_changes_nothing(shop: Connection, compare: Reconcile) -> None:
+    shop.execute(
+        "CREATE FUNCTION shop.wanted_now() RETURNS SETOF text LANGUAGE sql"
+        " AS $$ DELETE FROM shop.wanted RETURNING reference $$"
+    )
+    with pytest.raises(PythonException, match="cannot execute DELETE in a read-only transaction"):
+        compare("writes", expected_query="SELECT reference FROM shop.wanted_now() AS reference")
+    assert shop.execute("SELECT FROM shop.wanted").rowcount == 100
 
 
 def test_a_missing_column_of_a_file_is_named(conn: Connection, compare: Reconcile, tmp_path: Path) -> None:

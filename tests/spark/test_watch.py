@@ -28,14 +28,17 @@ OLD = datetime.now(UTC) - 41 * DAY
 TASKS = r"\d+ of \d+ tasks done, at work for \d+ s"
 
 
-def test_it_is_said_again_and_again_whatever_goes_wrong_in_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_said_again_and_again_whatever_goes_wrong_in_it(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job, "_EVERY", 0.01)
     said: list[float] = []
 
     def say() -> None:
         said.append(time.monotonic())
         raise ValueError("canary")
 
-    with watching(say, every=0.01):
+    with watching(say):
         until(lambda: len(said) > 2)
     assert "pgqueue-progress" not in [thread.name for thread in threading.enumerate()]
     assert "cannot report the progress: ValueError" in caplog.messages
@@ -43,8 +46,9 @@ def test_it_is_said_again_and_again_whatever_goes_wrong_in_it(caplog: pytest.Log
 
 
 def test_the_tasks_that_are_done_are_counted(
-    session: SparkSession, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    session: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(job, "_EVERY", 0.05)
     seen = tmp_path / "seen"
 
     def wait(batches: Any) -> Any:
@@ -60,7 +64,7 @@ def test_the_tasks_that_are_done_are_counted(
 
     frame = session.range(0, 4, 1, 4).mapInArrow(wait, "id long")
     watcher = threading.Thread(target=touch_when_seen)
-    with caplog.at_level(logging.INFO), watching_tasks(session, "four tasks", every=0.05):
+    with caplog.at_level(logging.INFO), watching_tasks(session, "four tasks"):
         watcher.start()
         frame.collect()
     watcher.join()

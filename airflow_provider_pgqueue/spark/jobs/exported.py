@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import date, datetime
 from hashlib import sha256
-from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import unquote
 
-import pyarrow as pa
-from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType, LocalFileSystem, SubTreeFileSystem
 from pyspark.errors import AnalysisException
 
-from airflow_provider_pgqueue.core.errors import ExportDamaged, ExportError, InvalidArgument
+from airflow_provider_pgqueue.core.errors import ExportDamaged, ExportError
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.spark.jobs.target import Target, is_inside
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,11 +39,11 @@ def read_export(spark: SparkSession, target: str) -> DataFrame:
 
     ExportError if there is no export, a manifest is damaged or of a newer version, or a file is gone.
     """
-    manifests = _manifests(target)
-    columns = {column.name: _TYPES.get(column.kind, "string") for each in manifests for column in each.columns}
+    folder = Target.open(target)
+    manifests = _manifests(folder)
+    columns = {name: _TYPES.get(kind, "string") for each in manifests for name, kind in each.columns.items()}
     schema = ", ".join(f"`{name}` {kind}" for name, kind in (columns | {"date": "date"}).items())
-    base = _base(target)
-    base = re.sub("^s3:", "s3a:", base if "://" in base else f"file://{base}")
+    base = f"file://{folder.base}" if folder.is_local else re.sub("^s3:", "s3a:", folder.base)
     paths = [f"{base}/{file.path}" for manifest in manifests for file in manifest.files]
     if not paths:
         return spark.createDataFrame([], schema)
@@ -57,7 +53,7 @@ def read_export(spark: SparkSession, target: str) -> DataFrame:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
         raise ExportError(
-            f"a file that a manifest of {shown(target)!r} names is not there. If its partition was exported anew just "
+            f"a file that a manifest of {folder} names is not there. If its partition was exported anew just "
             "now, read again. Else export the partition again, or bring the file back from a backup."
         ) from error
     return rows.select(*columns, "date")
@@ -69,35 +65,28 @@ def export_files(target: str) -> list[str]:
     Queue, result and day are in the names of their folders only. An export that comes later may remove some of them.
     ExportError if there is no export, or a manifest is damaged or of a newer version.
     """
-    base = _base(target)
-    return [f"{base}/{file.path}" for manifest in _manifests(target) for file in manifest.files]
+    folder = Target.open(target)
+    return [f"{folder.base}/{file.path}" for manifest in _manifests(folder) for file in manifest.files]
 
 
 def exported_queues(target: str) -> set[str]:
     """Return the names of the queues of which messages were exported. ExportError as `export_files`."""
-    return {file.queue_name for manifest in _manifests(target) for file in manifest.files}
+    return {file.queue_name for manifest in _manifests(Target.open(target)) for file in manifest.files}
 
 
-def _manifests(target: str) -> list[Manifest]:
+def _manifests(target: Target) -> list[Manifest]:
     """Return all manifests by the time of their partitions; there is at least one."""
-    folder = open_target(target)
     try:
-        names = [info.base_name.removesuffix(".json") for info in files_in(folder, _MANIFESTS)]
-        found = [manifest for name in names if (manifest := read_manifest(folder, _unescaped(name)))]
+        names = [unquote(info.base_name.removesuffix(".json")) for info in target.files_in(_MANIFESTS)]
+        found = [manifest for name in names if (manifest := Manifest.read(target, name))]
     except OSError as error:
         raise ExportError(
-            f"target {shown(target)!r} cannot be read: {error.strerror or error}. "
+            f"target {target} cannot be read: {error.strerror or error}. "
             "Give the folder of an export, and grant the right to read it."
         ) from error
     if not found:
-        raise ExportError(f"{shown(target)!r} has no exported partition. Give the target of an export that wrote one.")
+        raise ExportError(f"{target} has no exported partition. Give the target of an export that wrote one.")
     return sorted(found, key=lambda manifest: manifest.first_at)
-
-
-def _base(target: str) -> str:
-    folder = open_target(target)
-    local = isinstance(folder.base_fs, LocalFileSystem)
-    return (folder.base_path if local else shown(target)).rstrip("/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +96,6 @@ class Chunk:
     number: int
     first_page: int
     end_page: int
-
-
-@dataclass(frozen=True, slots=True)
-class ArchiveColumn:
-    """A column of the archive with its type in PostgreSQL."""
-
-    name: str
-    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +130,7 @@ class File:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What was exported of a partition, all of it or nothing."""
+    """What was exported of a partition, all of it or nothing; `columns` are those of the archive with their types."""
 
     partition: str
     oid: int
@@ -157,7 +138,7 @@ class Manifest:
     end_at: datetime
     exported_at: datetime
     version: Version
-    columns: tuple[ArchiveColumn, ...]
+    columns: dict[str, str]
     chunks: tuple[Chunk, ...]
     files: tuple[File, ...]
 
@@ -183,7 +164,7 @@ class Manifest:
         return json.dumps({**asdict(self), "files": files}, default=lambda moment: moment.isoformat())
 
     @classmethod
-    def from_json(cls, text: str) -> Manifest:
+    def from_json(cls, text: str) -> Self:
         """Return the manifest in a text; ValueError if the text is not whole, ExportError if its format is newer."""
         content = json.loads(text)
         if not isinstance(content, dict):
@@ -198,44 +179,56 @@ class Manifest:
             oid=content["oid"],
             **moments,
             version=Version(**content["version"]),
-            columns=tuple(ArchiveColumn(**column) for column in content["columns"]),
+            columns=content["columns"],
             chunks=tuple(Chunk(**chunk) for chunk in content["chunks"]),
             files=tuple(File(**file | {"date": date.fromisoformat(file["date"])}) for file in content["files"]),
         )
 
-    def save(self, target: SubTreeFileSystem) -> None:
+    @classmethod
+    def read(cls, target: Target, partition: str) -> Self | None:
+        """Return the manifest of a partition, None if there is none; ExportDamaged if it is not whole."""
+        path = manifest_path(partition)
+        try:
+            with target.folder.open_input_stream(path) as stream:
+                return cls.from_json(stream.read().decode())
+        except FileNotFoundError:
+            return None
+        except ExportError as error:
+            raise ExportError(
+                f"the manifest {path} has {error}. Upgrade the package, here and where the export runs."
+            ) from None
+        except ValueError as error:  # of the JSON, its encoding or the checksum
+            raise ExportDamaged(
+                f"the manifest {path} is damaged. Export partition {partition!r} again; its files are kept until then. "
+                "If PostgreSQL has it no more, bring the manifest back from a backup."
+            ) from error
+
+    def save(self, target: Target) -> None:
         """Make the export of the partition valid, from one moment to the next: nobody ever sees half of a manifest."""
         path, staged = manifest_path(self.partition), f"{staging_folder(self.partition)}/manifest.json"
-        target.create_dir(staging_folder(self.partition), recursive=True)
-        with target.open_output_stream(staged) as stream:
+        target.folder.create_dir(staging_folder(self.partition), recursive=True)
+        with target.folder.open_output_stream(staged) as stream:
             stream.write(self.to_json().encode())
-        sync(target, [staged])
-        move(target, staged, path)
-        sync_folders(target, [path])
+        target.sync([staged])
+        target.move(staged, path)
+        target.sync_folders([path])
 
-    def has_all_files(self, target: SubTreeFileSystem) -> bool:
+    def has_all_files(self, target: Target) -> bool:
         """Return whether each file is there in its full size."""
-        found = target.get_file_info([file.path for file in self.files])
+        found = target.folder.get_file_info([file.path for file in self.files])
         return [info.size for info in found] == [file.bytes for file in self.files]
 
+    def remove_others(self, target: Target, paths: Iterable[str]) -> None:
+        """Remove those of the files of the partition that the manifest does not name.
 
-def read_manifest(target: SubTreeFileSystem, partition: str) -> Manifest | None:
-    """Return the manifest of a partition, None if there is none; ExportDamaged if it is not whole."""
-    path = manifest_path(partition)
-    try:
-        with target.open_input_stream(path) as stream:
-            return Manifest.from_json(stream.read().decode())
-    except FileNotFoundError:
-        return None
-    except ExportError as error:
-        raise ExportError(
-            f"the manifest {path} has {error}. Upgrade the package, here and where the export runs."
-        ) from None
-    except ValueError as error:  # of the JSON, its encoding or the checksum
-        raise ExportDamaged(
-            f"the manifest {path} is damaged. Export partition {partition!r} again; its files are kept until then. "
-            "If PostgreSQL has it no more, bring the manifest back from a backup."
-        ) from error
+        They must have been there before the lock of the partition was taken: a younger file may belong to an export
+        that is at work now.
+        """
+        others = set(paths) - {file.path for file in self.files}
+        for path in sorted(others):
+            target.remove_file(path)
+        if others:
+            log.info("partition %s: %s of other exports removed", self.partition, quantity(len(others), "file"))
 
 
 def manifest_path(partition: str) -> str:
@@ -256,26 +249,13 @@ def data_path(partition: str, export: str, chunk: int, queue_name: str, result: 
     return f"data/{folder}/{_escaped(partition)}-{chunk:05}-{export}.parquet"
 
 
-def files_by_partition(target: SubTreeFileSystem) -> dict[str, list[str]]:
+def files_by_partition(target: Target) -> dict[str, list[str]]:
     """Return all files in `data` by their partition, whether a manifest names them or not."""
     found: dict[str, list[str]] = {}
-    for info in files_in(target, "data"):
+    for info in target.files_in("data"):
         if made_by_export := _DATA_FILE.fullmatch(info.base_name):
-            found.setdefault(_unescaped(made_by_export["partition"]), []).append(info.path)
+            found.setdefault(unquote(made_by_export["partition"]), []).append(info.path)
     return found
-
-
-def remove_others(target: SubTreeFileSystem, manifest: Manifest, paths: Iterable[str]) -> None:
-    """Remove those of the files of a partition that its manifest does not name.
-
-    They must have been there before the lock of the partition was taken: a younger file may belong to an export that is
-    at work now.
-    """
-    others = set(paths) - {file.path for file in manifest.files}
-    for path in sorted(others):
-        remove_file(target, path)
-    if others:
-        log.info("partition %s: %s of other exports removed", manifest.partition, quantity(len(others), "file"))
 
 
 def _escaped(name: str) -> str:
@@ -285,80 +265,5 @@ def _escaped(name: str) -> str:
     return _SPECIAL.sub(lambda found: f"%{ord(found[0]):02X}", name) or "__HIVE_DEFAULT_PARTITION__"
 
 
-def _unescaped(name: str) -> str:
-    return re.sub("%([0-9A-F]{2})", lambda found: chr(int(found[1], 16)), name)
-
-
 def _checksum(content: dict[str, Any]) -> str:
     return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def open_target(uri: str) -> SubTreeFileSystem:
-    """Return the folder that a path, or a URI of file, s3, gs or hdfs, names; paths in it are relative to it.
-
-    InvalidArgument if no file system of pyarrow is meant.
-    """
-    try:
-        filesystem, root = FileSystem.from_uri(uri if "://" in uri else os.path.abspath(uri))
-    except (OSError, pa.ArrowException) as error:
-        raise InvalidArgument(
-            f"target {shown(uri)!r} cannot be opened: {type(error).__name__}. "
-            "Give a path, or a URI of file, s3, gs or hdfs; hdfs needs its client libraries."
-        ) from error
-    return SubTreeFileSystem(root, filesystem)
-
-
-def shown(uri: str) -> str:
-    """Return the URI without what may be secret: user, password and parameters."""
-    if "://" not in uri:
-        return uri
-    parts = urlsplit(uri)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-def files_in(target: SubTreeFileSystem, folder: str) -> list[FileInfo]:
-    """Return all files below a folder, none if there is no such folder."""
-    found = target.get_file_info(FileSelector(folder, allow_not_found=True, recursive=True))
-    return [info for info in found if info.type == FileType.File]
-
-
-def remove_folder(target: SubTreeFileSystem, folder: str) -> None:
-    """Remove a folder and all in it, if it is there."""
-    if target.get_file_info(folder).type == FileType.Directory:
-        target.delete_dir(folder)
-
-
-def is_inside(path: str) -> bool:
-    """Return whether a path stays in the target: relative, and with no segment that leads out again."""
-    return not {"", ".", ".."} & set(path.split("/"))
-
-
-def remove_file(target: SubTreeFileSystem, path: str) -> None:
-    """Remove a file, if it is there. InvalidArgument for a path that leads out of the target."""
-    if not is_inside(path):
-        raise InvalidArgument(f"path {path!r} leads out of the target. Give one relative to the target, without '..'.")
-    with suppress(FileNotFoundError):
-        target.delete_file(path)
-
-
-def move(target: SubTreeFileSystem, source: str, path: str) -> None:
-    """Move a file into place, over what is there: at once on a file system, by a copy in an object store."""
-    target.create_dir(str(PurePosixPath(path).parent), recursive=True)
-    target.move(source, path)
-
-
-def sync(target: SubTreeFileSystem, paths: list[str]) -> None:
-    """Force files, or the entries of folders, to the disk. Other file systems keep a file safe once it is closed."""
-    if not isinstance(target.base_fs, LocalFileSystem):
-        return
-    for path in paths:
-        descriptor = os.open(os.path.join(target.base_path, path), os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def sync_folders(target: SubTreeFileSystem, paths: list[str]) -> None:
-    """Force the entries of files in their folders, and of these in theirs, to the disk."""
-    sync(target, sorted({str(folder) for path in paths for folder in PurePosixPath(path).parents}))

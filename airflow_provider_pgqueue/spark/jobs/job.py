@@ -13,7 +13,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 import pyarrow as pa
@@ -22,7 +21,7 @@ from pyspark.sql.utils import is_remote
 from airflow_provider_pgqueue.core import errors, verbs
 from airflow_provider_pgqueue.core.argument import check, optional, whole
 from airflow_provider_pgqueue.core.client import to_json
-from airflow_provider_pgqueue.core.errors import PgQueueError
+from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.spark.database import Database
@@ -63,13 +62,16 @@ class Job:
         dsn: str | None,
         parallelism: int | None,
         *about: str,
+        since: datetime | None = None,
+        until: datetime | None = None,
     ) -> Self:
         """Return the job that the arguments say; a run that nobody named is named by what it is about and this moment.
 
-        :param parallelism: how many tasks may talk to PostgreSQL at once, by default 8.
+        InvalidArgument for a number or a time that cannot be used.
         """
         check_spark(spark)
         check({"parallelism": parallelism}, {"parallelism": optional(whole(1, 9999))})
+        check_time(since, until)
         new = "-".join((pipeline, *about, datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")))
         return cls(spark, pipeline, run_id or new, Database(dsn or ""), parallelism or _PARALLELISM)
 
@@ -120,13 +122,13 @@ class Job:
         *,
         queues: Sequence[str] = (),
         since: datetime | None = None,
-        options: Mapping[str, str] = MappingProxyType({}),
+        options: Mapping[str, str] | None = None,
     ) -> DataFrame:
         """Return rows of the `archive` or the `queue`; `since` is a time of archiving, or of publishing.
 
         `options` are further options of the data source.
         """
-        given = {"table": table, "columns": columns, "numPartitions": str(self.parallelism)} | dict(options)
+        given = {"table": table, "columns": columns, "numPartitions": str(self.parallelism), **(options or {})}
         if queues:
             given["queue"] = ",".join(queues)
         if since is not None:
@@ -135,6 +137,14 @@ class Job:
         name = _formats.setdefault(self.database, f"pgqueue_{next(_number)}")
         self.spark.dataSource.register(data_source(self.database, name))
         return self.spark.read.format(name).options(**given).load()
+
+
+def check_time(since: datetime | None, until: datetime | None) -> None:
+    """Raise InvalidArgument for a time without its zone, or one that ends before it begins; None leaves it open."""
+    rule = optional(lambda moment: None if getattr(moment, "tzinfo", None) else "Give a datetime with its time zone.")
+    check({"since": since, "until": until}, {"since": rule, "until": rule})
+    if since and until and since >= until:
+        raise InvalidArgument(f"since is {since} and until is {until}", "Give an end after the beginning.")
 
 
 def several(names: str | Sequence[str]) -> tuple[str, ...]:
@@ -182,12 +192,12 @@ def for_each(
 
 
 @contextmanager
-def watching(say: Callable[[], None], *, every: float | None = None) -> Iterator[None]:
-    """Call `say` every so many seconds, by default five, in a thread while the block runs; its errors are logged."""
+def watching(say: Callable[[], None]) -> Iterator[None]:
+    """Call `say` every five seconds in a thread while the block runs; its errors are logged."""
     ended = threading.Event()
 
     def watch() -> None:
-        while not ended.wait(_EVERY if every is None else every):
+        while not ended.wait(_EVERY):
             try:
                 say()
             except Exception as error:
@@ -203,7 +213,7 @@ def watching(say: Callable[[], None], *, every: float | None = None) -> Iterator
         thread.join()
 
 
-def watching_tasks(spark: SparkSession, what: str, *, every: float | None = None) -> AbstractContextManager[None]:
+def watching_tasks(spark: SparkSession, what: str) -> AbstractContextManager[None]:
     """Say how many tasks of Spark are done in the stages that it is at, and after how long."""
     began = time.monotonic()
 
@@ -216,7 +226,7 @@ def watching_tasks(spark: SparkSession, what: str, *, every: float | None = None
             said = f"{done} of {quantity(tasks, 'task')} done, "
         log.info("%s: %sat work for %.0f s", what, said, time.monotonic() - began)
 
-    return watching(say, every=every)
+    return watching(say)
 
 
 def raised_in_spark(error: BaseException) -> PgQueueError | None:

@@ -7,9 +7,10 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import psycopg
+import pyarrow as pa
 from psycopg import sql
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -24,11 +25,8 @@ from airflow_provider_pgqueue.core.errors import (
     translate,
 )
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.spark.database import Database, rows
 from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, as_line, several
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +40,6 @@ _RULES: Final = {
     "slow_after": optional(duration(timedelta(0), timedelta(days=36_500))),
 }
 _Keys = Callable[[SparkSession], DataFrame]
-_Chosen = tuple[Sequence[str], datetime | None, datetime | None]  # queues, since, until
 _FORMATS: Final = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 
 
@@ -100,14 +97,20 @@ def reconcile(
     """
     given = dict(locals())
     check(given, _RULES)
-    job = Job.of(spark, "reconcile", run_id, dsn, parallelism)
-    wanted, effects = (_keys(job.database, name, given) for name in ("expected", "business"))
+    job = Job.of(spark, "reconcile", run_id, dsn, parallelism, since=since, until=until)
+    sources = [_keys(job.database, name, given) for name in ("expected", "business")]
     queues = several(queues)
 
     def work() -> Summary:
         job.require_queues(queues)
         with job.watching():
-            found, summary = _compared(job, by, (queues, since, until), (wanted, effects), slow_after)
+            # Both are checked before the work begins, and read in their turn.
+            expected, business = (keys(spark) if keys else None for keys in sources)
+            expected = expected and expected.localCheckpoint()
+            messages = _messages(job, by, queues, since, until)
+            business = business and business.localCheckpoint()
+            found = _found(_joined(expected, messages, business), slow_after).localCheckpoint()
+            summary = {"by": by, **_counts(expected, messages, business), **_kinds(found)}
             summary["output"] = None if output is None else _write(found, output, output_format)
         if strict and (number := summary["discrepancies"]):
             log.error("reconcile %s: %s", job.run_id, as_line(summary))
@@ -117,33 +120,8 @@ def reconcile(
     return job.once(work)
 
 
-def _compared(
-    job: Job,
-    by: str,
-    chosen: _Chosen,
-    sources: tuple[_Keys | None, _Keys | None],
-    slow_after: timedelta | None,
-) -> tuple[DataFrame, Summary]:
-    # Both are checked before the work begins, and read in their turn.
-    expected, business = (keys(job.spark) if keys else None for keys in sources)
-    expected = expected and expected.localCheckpoint()
-    rows = _messages(job, by, chosen)
-    business = business and business.localCheckpoint()
-    found = _found(_joined(expected, rows, business), slow_after).localCheckpoint()
-    return found, {
-        "by": by,
-        "messages": rows.count(),
-        "without_key": rows.where(F.col("key").isNull()).count(),
-        "unfinished": rows.where(~F.col("finished")).count(),
-        "expected": None if expected is None else expected.distinct().count(),
-        "effects": None if business is None else business.count(),
-        **_counts(found),
-    }
-
-
-def _messages(job: Job, by: str, chosen: _Chosen) -> DataFrame:
+def _messages(job: Job, by: str, queues: Sequence[str], since: datetime | None, until: datetime | None) -> DataFrame:
     """Return the messages to compare: key, id, whether finished, whether a success, seconds since it was published."""
-    queues, since, until = chosen
 
     def read(table: str, columns: str) -> DataFrame:
         rows = job.read(table, columns, queues=queues, since=since)
@@ -206,7 +184,17 @@ def _found(keys: DataFrame, slow_after: timedelta | None) -> DataFrame:
     return keys.withColumn("kind", F.explode(kinds)).select(*_COLUMNS)
 
 
-def _counts(found: DataFrame) -> dict[str, Any]:
+def _counts(expected: DataFrame | None, messages: DataFrame, business: DataFrame | None) -> Summary:
+    return {
+        "messages": messages.count(),
+        "without_key": messages.where(F.col("key").isNull()).count(),
+        "unfinished": messages.where(~F.col("finished")).count(),
+        "expected": None if expected is None else expected.distinct().count(),
+        "effects": None if business is None else business.count(),
+    }
+
+
+def _kinds(found: DataFrame) -> Summary:
     counts = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
     place = F.row_number().over(Window.partitionBy("kind").orderBy("key"))
     shown = found.withColumn("place", place).where(F.col("place") <= _SAMPLE).orderBy("kind", "place").collect()
@@ -271,9 +259,8 @@ def _of_query(spark: SparkSession, database: Database, given: str, column: str) 
 
     def fetch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
-            with database.arrow("pgqueue keys") as session, session.cursor() as cursor:
-                cursor.execute(statement)
-                yield from cursor.fetch_record_batch()
+            with database.arrow("pgqueue keys") as session:
+                yield from rows(session, statement, pa.schema([("key", pa.string())]))
 
     # One task: a query cannot be cut into ranges, and one column of it flows through COPY as it is read.
     return spark.range(0, 1, 1, 1).mapInArrow(fetch, "key string")

@@ -13,7 +13,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
 from airflow_provider_pgqueue.core.repair.repair import repair_by
 from airflow_provider_pgqueue.core.repair.share import RepairShare
-from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, watching
+from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, several, watching
 
 _DeadResult = Literal["failed", "rejected", "lock_expired", "expired"]
 log = logging.getLogger(__name__)
@@ -70,7 +70,11 @@ def repair(
     """
     given = {name: value for name, value in locals().items() if name not in ("spark", "queue", "dsn", "parallelism")}
     job = Job.of(spark, "repair", run_id, dsn, parallelism, cause or queue or "all")
-    given |= {"run_id": job.run_id, "results": results or None, "fingerprints": fingerprints or None}
+    given |= {
+        "run_id": job.run_id,
+        "results": several(results) or None,
+        "fingerprints": several(fingerprints) or None,
+    }
     wanted = Repair(queue_name=queue, **given)
 
     def work() -> Summary:

@@ -19,7 +19,7 @@ from airflow_provider_pgqueue.core.argument import check, number
 from airflow_provider_pgqueue.core.client import run, to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.spark.jobs.exported import exported_queues, read_export
-from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, several
+from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, check_time, several
 from airflow_provider_pgqueue.spark.source.options import Result
 
 if TYPE_CHECKING:
@@ -73,7 +73,10 @@ def replay(
     :raises InvalidArgument: for a condition or a number that cannot be used.
     """
     check({"rate": rate}, {"rate": number(0, math.inf)})
-    job = Job.of(spark, "replay", run_id, dsn, parallelism)
+    job = Job.of(spark, "replay", run_id, dsn, parallelism, since=since, until=until)
+    # One end for the plan and for the copies: what is finished in between is neither checked nor counted.
+    until = until or job.database.now()
+    check_time(since, until)
     choice = _Choice(job, several(queues), several(results), several(references), since, until, where, export)
 
     def work() -> Summary:
@@ -93,18 +96,17 @@ class _Choice:
     results: Collection[str]
     references: Collection[str]
     since: datetime | None
-    until: datetime | None
+    until: datetime
     where: str | None
     export: str | None
 
     def rows(self, columns: tuple[str, ...]) -> DataFrame:
         """Return the messages, with these columns and more."""
-        until = self.until or self.job.database.now()
         rows = self._archive(columns) if self.export is None else read_export(self.job.spark, self.export)
         chosen_by = {"queue_name": self.queues, "result": self.results, "reference": self.references}
         for name, values in chosen_by.items():
             rows = rows.where(F.col(name).isin(*values)) if values else rows
-        rows = rows.where(F.col("archived_at") < F.lit(until))
+        rows = rows.where(F.col("archived_at") < F.lit(self.until))
         if self.since is not None:
             rows = rows.where(F.col("archived_at") >= F.lit(self.since))
         # Copies that were finished meanwhile, when a killed run is run again.
@@ -113,11 +115,9 @@ class _Choice:
 
     def _archive(self, columns: tuple[str, ...]) -> DataFrame:
         """Read the archive; references are found by their index."""
-        options = {}
+        options = {"to": self.until.isoformat()}
         if self.results:
             options["result"] = ",".join(self.results)
-        if self.until:
-            options["to"] = self.until.isoformat()
         if self.references:
             among = sql.SQL(", ").join(map(sql.Literal, self.references))
             options["where"] = sql.SQL("reference IN ({})").format(among).as_string(None)

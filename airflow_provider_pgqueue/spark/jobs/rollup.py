@@ -55,7 +55,7 @@ def rollup(
     :raises InvalidArgument: for an empty time.
     :raises BeforeArchive: for one that the archive does not keep.
     """
-    job = Job.of(spark, "rollup", run_id, dsn, parallelism)
+    job = Job.of(spark, "rollup", run_id, dsn, parallelism, since=since, until=until)
 
     def work() -> Summary:
         found = job.ask(verbs.traffic_windows(first_at=since, end_at=until, margin=margin, settle=settle))

@@ -22,8 +22,9 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import check, duration, optional, whole
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, PgQueueError
 from airflow_provider_pgqueue.core.function import load_function
+from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.spark.jobs.drain.task import Backlog, BatchFunction, Share, backlog
+from airflow_provider_pgqueue.spark.jobs.drain.task import BatchFunction, Share
 from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, watching
 
 log = logging.getLogger(__name__)
@@ -130,9 +131,7 @@ class _Drain:
             "results": archived,
             "retried": reported["retried"],
             "lost": reported["lost"],
-            "ready": left.ready,
-            "held": left.held,
-            "waiting": left.waiting,
+            **left,
             "seconds": round(seconds, 3),
             # Without the start of Spark: from the first lease to the last result.
             "messages_per_second": round(done / worked, 1) if worked else 0.0,
@@ -146,10 +145,10 @@ class _Drain:
         pause = 0.25
         for done in range(_MOST_ROUNDS):
             left, wanted = self._settled()
-            if left.ready == 0 or wanted == 0:
+            if left["ready"] == 0 or wanted == 0:
                 return reported, done
             before = reported["leased"]
-            reported.update(self._round(left.ready, wanted))
+            reported.update(self._round(left["ready"], wanted))
             if reported["leased"] == before:
                 # Somebody else was faster, a limit of the queue is reached, or no sweep is due.
                 pause = min(2 * pause, _LONGEST_PAUSE)
@@ -157,7 +156,7 @@ class _Drain:
         log.warning("queue %s still has messages after %s rounds", self._share.queue, _MOST_ROUNDS)
         return reported, _MOST_ROUNDS
 
-    def _settled(self) -> tuple[Backlog, int | None]:
+    def _settled(self) -> tuple[Row, int | None]:
         """Wait until this run holds nothing or has something to do; return what is left and how many are wanted.
 
         What a killed task held stays held until its lease ends.
@@ -168,22 +167,22 @@ class _Drain:
         while True:
             left = self._look()
             wanted = self._wanted(left)
-            if not left.held or (left.ready and wanted != 0):
+            if not left["held"] or (left["ready"] and wanted != 0):
                 break
             if time.monotonic() > until:
-                log.warning("a task that Spark gave up still holds %s", quantity(left.held))
+                log.warning("a task that Spark gave up still holds %s", quantity(left["held"]))
                 break
             time.sleep(0.5)
         return left, wanted
 
-    def _wanted(self, left: Backlog) -> int | None:
+    def _wanted(self, left: Row) -> int | None:
         """Return how many more messages to lease; those that the run still holds count as archived."""
         most = self._share.max_messages
         if most is None:
             return None
         archived = self._archived()
         done: int = sum(archived[result] for result in _RESULTS)
-        return max(0, most - done - left.held)
+        return max(0, most - done - int(left["held"]))
 
     def _round(self, ready: int, wanted: int | None) -> Counter[str]:
         """Run one consumer a task, and add up what they report; an error that one reports is raised."""
@@ -214,8 +213,7 @@ class _Drain:
         thread.daemon = True
         thread.start()
         try:
-            while not wait([future], timeout=0.5).done:
-                pass
+            wait([future])
         except BaseException:
             self._stop(future)
             raise
@@ -235,9 +233,9 @@ class _Drain:
             log.warning("canceling the tasks: what they hold is delivered again when its lease ends")
             self._spark.interruptTag(self._tag)
 
-    def _look(self) -> Backlog:
+    def _look(self) -> Row:
         with self._job.connect() as conn:
-            return backlog(conn, self._share.holder, self._share.queue, self._share.topic)
+            return self._share.backlog(conn)
 
     def _say(self) -> None:
         """Log the progress. This counts every message, so it may take 2 % of the time at most."""
@@ -245,12 +243,11 @@ class _Drain:
         if began < self._look_at:
             return
         left = self._look()
-        there, now = left.ready + left.held + left.waiting, time.monotonic()
+        there, now = sum(left.values()), time.monotonic()
         self._at_first = self._at_first or there
         done, speed = self._at_first - there, (self._there - there) / (now - self._said_at) if self._there else 0
-        counts = (done, left.ready, left.held, left.waiting)
-        said = "{:,} done, {:,} ready, {:,} held, {:,} waiting".format(*counts)
-        log.info("drain of queue %s: %s, %s/s", self._share.queue, said, f"{speed:,.0f}")
+        said = "{ready:,} ready, {held:,} held, {waiting:,} waiting".format(**left)
+        log.info("drain of queue %s: %s done, %s, %s/s", self._share.queue, f"{done:,}", said, f"{speed:,.0f}")
         self._said_at, self._there, self._look_at = now, there, now + 50 * (now - began)
 
     def _archived(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, Final
@@ -36,24 +36,22 @@ _MESSAGES: Final = pa.schema(
         ("created_at", pa.timestamp("us", tz="UTC")),
     ]
 )
-_MAX_ATTEMPTS: Final = len(_MESSAGES)  # of the columns of a query
-_TOKEN: Final = _MAX_ATTEMPTS + 1
 
 
 class Held:
     """Messages that are leased or locked; `lock_token` is the right to finish them."""
 
     def __init__(self, rows: list[tuple[Any, ...]]) -> None:
-        self._columns = list(zip(*rows, strict=True))
-        self.lock_token: UUID = rows[0][_TOKEN]
-        self.max_attempts: int = rows[0][_MAX_ATTEMPTS]
+        *self._columns, max_attempts, tokens = zip(*rows, strict=True)
         self.ids: list[int] = list(self._columns[0])
+        self.max_attempts: int = max_attempts[0]
+        self.lock_token: UUID = tokens[0]
 
     @cached_property
     def table(self) -> pa.Table:
         """What a function gets."""
         # When it is asked for, and the lease is renewed by then: the first one imports for as long as a lease may last.
-        return pa.table(self._columns[: len(_MESSAGES)], schema=_MESSAGES)
+        return pa.table(self._columns, schema=_MESSAGES)
 
 
 def held(conn: psycopg.Connection[Any], name: str, arguments: Mapping[str, Any]) -> Held | None:
@@ -100,22 +98,25 @@ class TableLease:
         if lost:
             log.warning("%s; they are delivered again", LeaseLost(lost).problem)
         again = counts.pop("retry", 0)
-        last = self._out_of_attempts(outcomes) if again else 0
+        last = self._out_of_attempts(outcomes, lost) if again else 0
         return counts + Counter(retried=again - last, failed=last)
 
-    def _out_of_attempts(self, outcomes: Outcomes) -> int:
+    def _out_of_attempts(self, outcomes: Outcomes, lost: Collection[int]) -> int:
         """Count the retries after a last attempt, which are archived as failed instead."""
         attempts = dict(zip(self.messages.ids, self.messages.table.column("attempts").to_pylist(), strict=True))
-        most = self.messages.max_attempts
-        return sum(retry.count_attempt and attempts[id_] >= most for id_, retry in outcomes.retries.items())
+        kept = {id_: retry for id_, retry in outcomes.retries.items() if id_ not in lost}
+        return sum(retry.count_attempt and attempts[id_] >= self.messages.max_attempts for id_, retry in kept.items())
 
-    def give_back(self, *, count_attempt: bool = False) -> int:
-        """Release what is still held, and return how many those were."""
+    def give_back(self, *, count_attempt: bool) -> None:
+        """Release what is still held, and log a warning instead of raising if that fails."""
         with self._calling:
             ids, self.held = self.held, set()
-            if ids:
-                try:
+            try:
+                if ids:
                     run(self._conn, verbs.release(self.messages.lock_token, ids, count_attempt=count_attempt))
-                except LeaseLost as error:
-                    log.debug("%s", error)
-        return len(ids)
+            except LeaseLost as error:
+                log.debug("%s", error)
+            except (PgQueueError, psycopg.Error) as error:
+                log.warning(
+                    "could not release %s (%s): delivered again later", quantity(len(ids)), type(error).__name__
+                )

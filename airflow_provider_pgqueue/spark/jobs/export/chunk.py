@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
@@ -16,19 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from psycopg import sql
-from pyarrow.fs import SubTreeFileSystem
 
 from airflow_provider_pgqueue.spark.database import Database, reading
 from airflow_provider_pgqueue.spark.jobs.export.partition import Partition
-from airflow_provider_pgqueue.spark.jobs.exported import (
-    ArchiveColumn,
-    Chunk,
-    File,
-    Version,
-    data_path,
-    staging_folder,
-    sync,
-)
+from airflow_provider_pgqueue.spark.jobs.exported import Chunk, File, Version, data_path, staging_folder
+from airflow_provider_pgqueue.spark.jobs.target import Target
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +38,7 @@ _LONG: Final = 1024
 
 
 def export_chunk(
-    database: Database, target: SubTreeFileSystem, partition: Partition, chunk: Chunk, export: str
+    database: Database, target: Target, partition: Partition, chunk: Chunk, export: str
 ) -> tuple[dict[str, File], Version]:
     """Write the files of a chunk into the staging folder; return them by where they are, and the version of their rows.
 
@@ -54,12 +46,13 @@ def export_chunk(
     touches what the other wrote.
     """
     prefix = f"{staging_folder(partition.name, export)}/{chunk.number:05}-{uuid4().hex}"
-    split = _Split(target, prefix, _arrow_schema(each for each in partition.columns if each.name not in _IN_FOLDERS))
+    columns = {name: kind for name, kind in partition.columns.items() if name not in _IN_FOLDERS}
+    split = _Split(target, prefix, _arrow_schema(columns))
     try:
         version = _read(database, partition, chunk, split.add)
     finally:
         split.close()
-    sync(target, [part.path for part in split.parts.values()])
+    target.sync(part.path for part in split.parts.values())
     files = {
         part.path: File(
             chunk=chunk.number,
@@ -68,18 +61,18 @@ def export_chunk(
             result=group[1],
             date=group[2],
             rows=part.rows,
-            bytes=target.get_file_info(part.path).size,
+            bytes=target.folder.get_file_info(part.path).size,
         )
         for group, part in split.parts.items()
     }
     return files, version
 
 
-def checksum_of(target: SubTreeFileSystem, path: str) -> str | None:
+def checksum_of(target: Target, path: str) -> str | None:
     """Read a file back and return the md5 of its rows; None if it is damaged."""
     digest = md5(usedforsecurity=False)
     try:
-        with target.open_input_file(path) as stream:
+        with target.folder.open_input_file(path) as stream:
             file = pq.ParquetFile(stream, page_checksum_verification=True)
             for group in range(file.num_row_groups):
                 for batch in file.read_row_group(group).to_batches(max_chunksize=10_000):
@@ -101,28 +94,22 @@ def _read(database: Database, partition: Partition, chunk: Chunk, take: Callable
         cursor.execute("SET LOCAL synchronize_seqscans = off")
         cursor.execute(partition.select_version(chunk))
         number, hash_, *values = cursor.fetchone()
-        used = [column for column, count in zip(partition.columns, values, strict=True) if count]
-        cursor.execute(partition.select(chunk, map(_value, used)))
+        counts = zip(partition.columns.items(), values, strict=True)
+        used = {name: kind for (name, kind), count in counts if count}
+        cursor.execute(partition.select(chunk, map(_value, used, used.values())))
         schema = _arrow_schema(used)
         for batch in cursor.fetch_record_batch() if number else ():
             take(batch.cast(schema))
     return Version(number, hash_)
 
 
-def _value(column: ArchiveColumn) -> sql.Composed:
-    return sql.SQL("a.{0}" if column.kind in _ARROW else "a.{0}::text AS {0}").format(sql.Identifier(column.name))
+def _value(name: str, kind: str) -> sql.Composed:
+    return sql.SQL("a.{0}" if kind in _ARROW else "a.{0}::text AS {0}").format(sql.Identifier(name))
 
 
-def _arrow_schema(columns: Iterable[ArchiveColumn]) -> pa.Schema:
+def _arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
     """Return the columns in Arrow; what has no simple type is text, as JSON is."""
-    return pa.schema([(column.name, _ARROW.get(column.kind, pa.string())) for column in columns])
-
-
-def _with_all(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the batch with all columns of the schema; those that it does not have are without values."""
-    found = set(batch.schema.names)
-    columns = [batch[field.name] if field.name in found else pa.nulls(batch.num_rows, field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return pa.schema([(name, _ARROW.get(kind, pa.string())) for name, kind in columns.items()])
 
 
 @dataclass(slots=True)
@@ -139,15 +126,14 @@ class _Part:
 class _Split:
     """Files by queue, result and day. Most are written at the end, in turn; one stays open if much was buffered."""
 
-    target: SubTreeFileSystem
+    target: Target
     prefix: str
     schema: pa.Schema
     parts: dict[_Group, _Part] = field(default_factory=dict)
     buffered: int = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        some, groups = _grouped(batch)
-        rows = _with_all(some, self.schema)
+        rows, groups = _grouped(batch)
         first = 0
         for group, number in groups:
             part = self.parts.setdefault(group, _Part(f"{self.prefix}-{len(self.parts)}.parquet"))
@@ -176,14 +162,16 @@ class _Split:
     def _flush(self, part: _Part) -> None:
         if not part.buffer:
             return
-        table = pa.Table.from_batches(part.buffer)
+        # With the columns that the batches do not have, without values.
+        tables = [self.schema.empty_table(), pa.Table.from_batches(part.buffer)]
+        table = pa.concat_tables(tables, promote_options="default")
         part.buffer = []
         if part.writer is None:
             few = [name for name in table.schema.names if name in _OF_FEW_VALUES]
             part.writer = pq.ParquetWriter(
                 part.path,
                 table.schema,
-                filesystem=self.target,
+                filesystem=self.target.folder,
                 compression="zstd",
                 use_dictionary=few,
                 write_page_checksum=True,

@@ -18,7 +18,6 @@ from typing import Any, Final
 from uuid import uuid4
 
 import psycopg
-from pyarrow.fs import FileSelector, SubTreeFileSystem
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -43,16 +42,18 @@ from airflow_provider_pgqueue.spark.jobs.exported import (
     Version,
     files_by_partition,
     manifest_path,
-    move,
-    open_target,
-    read_manifest,
-    remove_folder,
-    remove_others,
-    shown,
     staging_folder,
-    sync_folders,
 )
-from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, raised_in_spark, watching, watching_tasks
+from airflow_provider_pgqueue.spark.jobs.job import (
+    Job,
+    Summary,
+    for_each,
+    raised_in_spark,
+    several,
+    watching,
+    watching_tasks,
+)
+from airflow_provider_pgqueue.spark.jobs.target import Target
 
 log = logging.getLogger(__name__)
 
@@ -91,11 +92,12 @@ def export(
         raise InvalidArgument("target is empty. Give a path, or a URI of file, s3, gs or hdfs.")
     check({"older_than": older_than}, {"older_than": duration(ZERO, timedelta(days=36_500))})
     job = Job.of(spark, "export", run_id, dsn, parallelism)
-    exporter = Exporter(job, target, open_target(target))
+    exporter = Exporter(job, Target.open(target))
+    names = several(partitions)
 
     def work() -> Summary:
-        with _clear(target):
-            return exporter.all(older_than, partitions, drop=drop)
+        with _clear(exporter.target):
+            return exporter.all(older_than, names, drop=drop)
 
     return job.once(work)
 
@@ -112,8 +114,7 @@ class Exporter:
     """Exports partitions to a target, on the driver."""
 
     job: Job
-    uri: str
-    target: SubTreeFileSystem
+    target: Target
 
     def all(self, older_than: timedelta, partitions: Sequence[str], *, drop: bool) -> Summary:
         """Do all that is to be done and return what it was: partitions, rows, bytes, files, seconds."""
@@ -152,7 +153,7 @@ class Exporter:
             names = [partition.name for partition in found]
             for name in partitions:
                 if name not in names:
-                    if read_manifest(self.target, name) is None:
+                    if Manifest.read(self.target, name) is None:
                         run(conn, verbs.archive_checksums(name, 0, 0))  # raises what is wrong with the name
                     names.append(name)
         return names
@@ -164,20 +165,20 @@ class Exporter:
             if len({path.rpartition("-")[2] for path in paths}) > 1:
                 with self._alone(name):
                     try:
-                        manifest = read_manifest(self.target, name)
+                        manifest = Manifest.read(self.target, name)
                     except ExportError as error:
                         log.warning("partition %s: %s", name, error)
                         continue
                     if manifest is not None:
-                        remove_folder(self.target, staging_folder(name))
-                        remove_others(self.target, manifest, paths)
+                        self.target.remove_folder(staging_folder(name))
+                        manifest.remove_others(self.target, paths)
 
     def _one(self, name: str, found: Sequence[str], *, drop: bool) -> tuple[str, Manifest, str]:
         """Export a partition, and drop it if wanted; return what was done, the manifest, and what became of it."""
         with self._alone(name) as lock, self.job.connect() as conn:
             for anew in (False, True):
                 what, manifest, present = self.ensure(conn, lock, name, anew=anew)
-                remove_others(self.target, manifest, found)
+                manifest.remove_others(self.target, found)
                 if not (present and drop):
                     return what, manifest, ""
                 try:
@@ -213,9 +214,9 @@ class Exporter:
         :param lock: the session that keeps other exports of the partition waiting.
         :param anew: export it though there is an export that seems to be current.
         """
-        remove_folder(self.target, staging_folder(name))
+        self.target.remove_folder(staging_folder(name))
         try:
-            manifest = read_manifest(self.target, name)
+            manifest = Manifest.read(self.target, name)
         except ExportDamaged as error:
             log.warning("partition %s: %s", name, error)
             manifest = None
@@ -230,12 +231,12 @@ class Exporter:
             return "skipped", manifest, True
         if manifest is not None and manifest.oid != partition.oid:
             raise ExportDiffers(
-                f"{shown(self.uri)} has an export of another partition {name!r} with other messages. "
+                f"{self.target} has an export of another partition {name!r} with other messages. "
                 f"Give another target, or move that export away: {manifest_path(name)} and its files."
             )
         older, manifest = manifest, self._export(conn, lock, partition)
         if older is not None:
-            remove_others(self.target, manifest, [file.path for file in older.files])
+            manifest.remove_others(self.target, [file.path for file in older.files])
         return "exported", manifest, True
 
     def _is_current(self, conn: Connection, partition: Partition, manifest: Manifest) -> bool:
@@ -255,7 +256,7 @@ class Exporter:
         md5s = [md5 for md5 in found if md5 is not None]
         if len(md5s) < len(found):
             raise ExportDiffers(f"the export of {manifest.partition!r} cannot be read back. See the log for its files.")
-        if not (read_manifest(target, manifest.partition) == manifest and manifest.has_all_files(target)):
+        if not (Manifest.read(target, manifest.partition) == manifest and manifest.has_all_files(target)):
             return "somebody else changed its export meanwhile"
         try:
             return drop_partition(conn, manifest, md5s) or _DROPPED
@@ -270,13 +271,13 @@ class Exporter:
         try:
             manifest, staged = self._stage(conn, partition)
             for path, file in staged.items():
-                move(self.target, path, file.path)
-            sync_folders(self.target, [file.path for file in manifest.files])
+                self.target.move(path, file.path)
+            self.target.sync_folders(file.path for file in manifest.files)
             # If the session of the lock broke, another export may be at work by now.
             lock.execute("SELECT")
             manifest.save(self.target)
         finally:
-            remove_folder(self.target, staging_folder(partition.name))
+            self.target.remove_folder(staging_folder(partition.name))
         done, files = quantity(manifest.rows), quantity(len(staged), "file")
         speed = rate(manifest.rows, time.monotonic() - started)
         log.info("partition %s: %s in %s, %s", partition.name, done, files, speed)
@@ -301,12 +302,12 @@ class Exporter:
         """Write the files once; return their manifest, and the files by where they are staged."""
         name = uuid4().hex
         folder = staging_folder(partition.name, name)
-        self.target.create_dir(folder, recursive=True)
+        self.target.folder.create_dir(folder, recursive=True)
         database, target, chunks = self.job.database, self.target, partition.chunks()
 
         def say() -> None:
             # What the tasks wrote is all that the driver sees before they end.
-            found = target.get_file_info(FileSelector(folder))
+            found = target.files_in(folder)
             begun = len({info.base_name.partition("-")[0] for info in found})
             megabytes = sum(info.size for info in found) / 1e6
             log.info("partition %s: %d of %d parts in files, %.1f MB", partition.name, begun, len(chunks), megabytes)
@@ -335,19 +336,19 @@ class Exporter:
 
 
 @contextmanager
-def _clear(target: str) -> Iterator[None]:
+def _clear(target: Target) -> Iterator[None]:
     """Turn the errors of a target and of Spark into ones that name the target and quote no data."""
     safe = "Nothing was dropped that is not exported."
     try:
         yield
     except OSError as error:
         raise ExportError(
-            f"target {shown(target)!r} cannot be used: {error.strerror or error}. {safe} "
+            f"target {target} cannot be used: {error.strerror or error}. {safe} "
             "Make room, grant the right to write there, or give a folder, and run it again."
         ) from error
     except PySparkException as error:  # its text may quote data
         raise raised_in_spark(error) or ExportError(
-            f"a task of the export to {shown(target)!r} failed on its executor. {safe} "
+            f"a task of the export to {target} failed on its executor. {safe} "
             "The log of the executor says why; run it again."
         ) from error
     except psycopg.OperationalError as error:

@@ -17,7 +17,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import ZERO, run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, ForeignPartition, UnremediedMessages
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.spark.jobs.exported import ArchiveColumn, Chunk, Manifest, Version
+from airflow_provider_pgqueue.spark.jobs.exported import Chunk, Manifest, Version
 from airflow_provider_pgqueue.spark.jobs.job import watching
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Partition:
     pages: int
     bytes: int
     rows_in_page: float
-    columns: tuple[ArchiveColumn, ...]
+    columns: dict[str, str]
 
     def chunks(self) -> tuple[Chunk, ...]:
         """Cut the pages into ranges of at most about 250,000 messages and 256 MB."""
@@ -63,7 +63,7 @@ class Partition:
 
         Each change of a row makes a new version of it, at another place or by another transaction.
         """
-        counts = (sql.SQL("count(a.{})").format(sql.Identifier(column.name)) for column in self.columns)
+        counts = (sql.SQL("count(a.{})").format(sql.Identifier(name)) for name in self.columns)
         return self.select(chunk, [_VERSION, *counts])
 
     def _rows(self) -> sql.Composed:
@@ -81,7 +81,7 @@ def closed_partitions(
     Names that no partition has are left out. Raises PermissionDenied if the role may not export.
     """
     found = run(conn, verbs.closed_archive_partitions(older_than=older_than, names=list(names) or None))
-    return [Partition(**row | {"columns": tuple(ArchiveColumn(*column) for column in row["columns"])}) for row in found]
+    return [Partition(**row | {"columns": dict(row["columns"])}) for row in found]
 
 
 def drop_partition(conn: psycopg.Connection[Any], manifest: Manifest, md5s: Sequence[str]) -> str | None:

@@ -188,8 +188,6 @@ def _judged(cause: Cause, period: Period) -> Cause:
         "first_at": first_at,
         "last_at": last_at,
         "trend": trend(period, before=cause["dead"] - lately, lately=lately, first_at=first_at),
-        "series_from": period.first_step,
-        "series_step": period.step,
         "sample_ids": [sample["id"] for sample in samples],
         "sample_references": [sample["reference"] for sample in samples],
     }

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 _NO_WORDS: Final = "(no message)"
-_LONGEST_TEXT: Final = 2000  # characters, as messages.fingerprint() takes
 _MOST_WORDS: Final = 60  # of a message that are looked at
 _MOST_PATTERNS: Final = 500  # of one length that a message is compared with
 _SHARED: Final = 0.7
@@ -30,7 +29,7 @@ def normalise(text: str) -> str:
 
     Lists of them are one. What cannot be printed is left out, so that it is harmless in a terminal.
     """
-    plain = _NUMBER.sub("#", _QUOTED.sub("?", text[:_LONGEST_TEXT]))
+    plain = _NUMBER.sub("#", _QUOTED.sub("?", text))
     plain = "".join(letter if letter.isprintable() else " " for letter in plain)
     return " ".join(_REPEATED.sub(r"\1", plain).lower().split()[:_MOST_WORDS])
 

@@ -1,6 +1,4 @@
-"""Triage: what messages died of lately, as a table for people and DAGs, and as a page with plots.
-
-Reads no bodies.
+"""Triage: what messages died of lately, as a table for people and DAGs, and as a page with plots. Reads no bodies.
 
 docs/decisions/0013-causes-of-death.md says what one cause is.
 """
@@ -12,16 +10,14 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import check, whole
 from airflow_provider_pgqueue.core.client import to_json
-from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, several
+from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, check_time, several
 from airflow_provider_pgqueue.spark.jobs.triage.causes import SUMS, Cause, Causes, Period, find_causes
 from airflow_provider_pgqueue.spark.jobs.triage.report import write_report
 
@@ -54,14 +50,16 @@ def triage(
     """
     check({"max_causes": max_causes}, {"max_causes": whole(1, 1000)})
     queues = several(queues)
-    job = Job.of(spark, "triage", run_id, dsn, parallelism, *queues)
-    period = _period(since, until or job.database.now())
+    job = Job.of(spark, "triage", run_id, dsn, parallelism, *queues, since=since, until=until)
+    end = (until or job.database.now()).astimezone(UTC)
+    period = Period(begin=since.astimezone(UTC) if since else end - timedelta(days=7), end=end)
+    check_time(period.begin, period.end)
 
     def work() -> Summary:
         job.require_queues(queues)
         with job.watching():
             found = find_causes(job, period, queues, max_causes)
-        _record(job, found.causes)
+        _record(job, period, found.causes)
         if report is not None:
             write_report(Path(report), job.run_id, period, found)
         return _summary(period, found) | {"report": report}
@@ -69,16 +67,9 @@ def triage(
     return job.once(work)
 
 
-def _period(since: datetime | None, end: datetime) -> Period:
-    begin = since or end - timedelta(days=7)
-    if begin.tzinfo is None or end.tzinfo is None or begin >= end:
-        raise InvalidArgument(f"since is {begin} and until is {end}. Give time zones, and an end after the beginning.")
-    return Period(begin=begin.astimezone(UTC), end=end.astimezone(UTC))
-
-
-def _record(job: Job, causes: list[Cause]) -> None:
-    given = [{name: _plain(value) for name, value in cause.items()} for cause in causes]
-    recorded = job.ask(verbs.record_triage_causes(job.run_id, to_json(given)))
+def _record(job: Job, period: Period, causes: list[Cause]) -> None:
+    steps = {"series_from": period.first_step, "series_step": f"{period.step.total_seconds():.0f} seconds"}
+    recorded = job.ask(verbs.record_triage_causes(job.run_id, to_json([cause | steps for cause in causes])))
     log.info("run %s recorded %s of death", job.run_id, quantity(recorded, "cause"))
 
 
@@ -94,12 +85,3 @@ def _summary(period: Period, found: Causes) -> Summary:
         "since": period.begin.isoformat(),
         "until": period.end.isoformat(),
     }
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case datetime():
-            return value.isoformat()
-        case timedelta():
-            return f"{value.total_seconds():.0f} seconds"
-    return value
