@@ -87,13 +87,17 @@ class Stack:
         """Start what does not run yet, migrating the metadata if needed, and wait until all is healthy.
 
         What ends meanwhile is started again, as whatever watches over a service does it: a component that lost its
-        database ends some seconds later.
+        database ends some seconds later. What is silent after `timeout` seconds is killed and gets as long again.
         """
         began_at = datetime.now(UTC)
         running = self.prepare()
-        self.client.wait_healthy(
-            timeout, since=began_at if len(running) < len(COMMANDS) else None, before=self.start_components
-        )
+        since = began_at if len(running) < len(COMMANDS) else None
+        try:
+            self.client.wait_healthy(timeout, since=since, before=self.start_components)
+        except TimeoutError:
+            # A scheduler that lost its database waits for its last task, however long, and does nothing else.
+            self._kill_silent()
+            self.client.wait_healthy(timeout, since=since, before=self.start_components)
 
     def prepare(self) -> list[str]:
         """Migrate the metadata if needed, so that components can be started, and return those that run."""
@@ -162,6 +166,13 @@ class Stack:
         began_at = datetime.now(UTC)
         self.start_component(component)
         self.client.wait_healthy(timeout, since=began_at)
+
+    def _kill_silent(self) -> None:
+        health = self.client.health()
+        for component in COMMANDS:
+            state = health.get(component.replace("-", "_")) or {}
+            if state.get("status") != "healthy" and not (health and component == "api-server"):
+                self.kill(component)
 
     def _settings(self) -> dict[str, str]:
         return {

@@ -114,11 +114,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 @pytest.fixture(autouse=True)
 def running(stack: Stack) -> None:
     """Mend what the test before left broken: one red test makes no other red."""
-    try:
-        stack.start()
-    except TimeoutError:
-        stack.stop()
-        stack.start(timeout=240)
+    stack.start()
 
 
 @pytest.fixture

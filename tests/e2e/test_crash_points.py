@@ -88,7 +88,7 @@ def test_no_stage_of_a_dispatch_loses_or_repeats_a_message(
             cluster.stop()
             cluster.start()
     flag.unlink()
-    stack.start(timeout=240)
+    stack.start()
     with psycopg.connect(queue_dsn, autocommit=True) as conn:
         until(finished(stack, conn, queues), timeout=480, what="the end of three messages")
         assert [account(conn, queue) for queue in queues] == [{"success": 1}] * 3
@@ -114,7 +114,7 @@ def finished(stack: Stack, conn: Connection, queues: list[str]) -> Callable[[], 
     def look() -> bool:
         nonlocal next_look
         if time.monotonic() > next_look:  # not each time: it reads all processes of the machine
-            stack.start_components()
+            stack.start()
             next_look = time.monotonic() + 5
         for queue in queues:
             tried = dispatches(conn, queue)
