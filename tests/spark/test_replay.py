@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import InvalidArgument, QueueNotFound
 from airflow_provider_pgqueue.spark import export, replay
+from airflow_provider_pgqueue.spark.jobs import replay as module
 
 Connection = psycopg.Connection[Any]
 Replay = Callable[..., dict[str, Any]]
@@ -151,6 +152,25 @@ def test_time_reference_result_and_a_filter_choose(
     assert {run_id: sorted(ids) for run_id, ids in rows} == {
         "result": dead, "reference": named, "before": old, "filter": dead, "together": named
     }  # fmt: skip
+
+
+def test_what_is_finished_after_it_was_counted_is_left_to_another_run(
+    conn: Connection, archived: Callable[..., list[int]], again: Replay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = archived(2)
+    plan = module._plan
+
+    def plan_and_archive(*arguments: Any) -> Any:
+        planned = plan(*arguments)
+        archived(3)
+        conn.execute(
+            "UPDATE messages.message_archive SET archived_at = clock_timestamp() WHERE id <> ALL (%s)", [counted]
+        )
+        return planned
+
+    monkeypatch.setattr(module, "_plan", plan_and_archive)
+    done = again("late", to_queue="again")
+    assert (done["chosen"], done["published"], sorted(copies(conn))) == (2, 2, counted)
 
 
 def test_a_dry_run_counts_and_publishes_nothing(
