@@ -69,7 +69,7 @@ def _publish(bench: Bench, name: str, *, clients: int, sizes: list[int]) -> list
 @case("growth-groups-drain", "drain 100 and 10,000 groups 10 at a time, 4 clients", group=GROUP)
 def drain(bench: Bench) -> list[Line]:
     sizes = [100] if bench.quick else [100, 10_000]
-    messages = 10_000 if bench.quick else 50_000
+    messages = 30_000 if bench.quick else 50_000
     with ExitStack() as stack:
         calls = {}
         for size in sizes:
