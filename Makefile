@@ -36,15 +36,10 @@ OF_TIME := tests/test_contract.py tests/test_seeds.py tests/core/test_archive.py
 
 # One more process, which has nothing to do with the others: they wait a lot, and the last of them is alone for minutes.
 EMBEDDED := .run/tests-embedded.log
-EMBEDDED_CACHE := .run/pytest-embedded
-# What was red is tried once more when nothing else runs, and named if it is green then.
-AGAIN = [ $$status = 1 ] && $(BIN)/python -m tools.again
 BOTH = trap 'kill $$! 2>/dev/null' EXIT INT TERM; \
-	$(BIN)/python -m pytest -n 0 --cache-clear -o cache_dir=$(EMBEDDED_CACHE) --pg=embedded $(OF_THE_SERVER) >$(EMBEDDED) 2>&1 & \
-	$(PYTEST) --cache-clear tests && first=0 || first=$$?; \
-	wait $$! && second=0 || second=$$?; cat $(EMBEDDED); \
-	status=$$first; [ $$status = 0 ] || { $(AGAIN) .pytest_cache -n 0; } || exit 1; \
-	status=$$second; [ $$status = 0 ] || { $(AGAIN) $(EMBEDDED_CACHE) -n 0 --pg=embedded; } || exit 1
+	$(BIN)/python -m pytest -n 0 -p no:cacheprovider --pg=embedded $(OF_THE_SERVER) >$(EMBEDDED) 2>&1 & \
+	$(PYTEST) tests && status=0 || status=$$?; \
+	wait $$! || status=$$?; cat $(EMBEDDED); exit $$status
 
 help: ## Show this help
 	@echo "Usage: make TARGET [PG=embedded|debian] [FLIGHTS=20000] [TESTS=tests/test_x.py]"

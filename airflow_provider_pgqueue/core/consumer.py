@@ -121,7 +121,8 @@ class Consumer:
         counts = Counter() if counts is None else counts
         intake = intake or self.intake(conn)
         breaker = breaker or Breaker(self.queue_name, self.give_up_after)
-        left, said = inf if max_messages is None else max_messages, time.monotonic()
+        left = inf if max_messages is None else max_messages
+        said = time.monotonic()
         own = closing(Renewal()) if renewal is None else renewal.borrowed()
         with own as renewal, ExitStack() as stack:
             messages: list[Message] | None = None
