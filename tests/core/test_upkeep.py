@@ -78,6 +78,14 @@ def test_an_upkeep_finds_the_one_message_that_is_over_in_a_short_queue(
     assert conn.execute("SELECT u -> 'freed', u -> 'archived' FROM messages.upkeep() u").fetchone() == (freed, archived)
 
 
+def test_an_upkeep_archives_what_expired_behind_what_expired_in_its_group(conn: Connection, queue: Queue) -> None:
+    queue("orders", on_dead_head="skip")
+    run(conn, verbs.publish_batch("orders", range(4), group_keys=["a"] * 4, expires_in=timedelta(hours=1)))
+    conn.execute("UPDATE messages.message SET expires_at = clock_timestamp() - interval '1 s' WHERE message <> '3'")
+    assert run(conn, verbs.upkeep())["archived"] == 3
+    assert [message.body for message in run(conn, verbs.lease("orders", max_messages=9))] == [3]
+
+
 def test_an_upkeep_looks_at_no_message_that_is_delayed(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish_batch(queue("orders"), list(range(3000)), delay=timedelta(hours=1)))
     fetched = "SELECT idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'messages.message'::regclass"

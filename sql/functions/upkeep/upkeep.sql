@@ -8,6 +8,8 @@ DECLARE
     retained record;
     freed    bigint := 0;
     archived bigint := 0;
+    ended    text[];
+    again    text[];
     rung     bigint := 0;
     healed   bigint;
     purged   bigint := 0;
@@ -18,15 +20,24 @@ BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtextextended('messages.upkeep', 0)) THEN
         RETURN jsonb_build_object('skipped', 'another upkeep is running');
     END IF;
-    -- What sweep_queues has left, and all of it for whoever did not call it.
-    FOR level IN SELECT u.* FROM messages.unswept_priority u ORDER BY u.queue_name, u.priority DESC
-    LOOP
-        SELECT * INTO swept FROM messages.sweep_all(level.queue_name, level.priority, level.max_attempts);
-        freed := freed + swept.freed;
-        archived := archived + swept.archived;
-        IF swept.lowest < messages.stored_moment(level.low_water) THEN
-            PERFORM messages.store_moment(level.low_water, swept.lowest);
-        END IF;
+    -- What sweep_queues has left, and all of it for whoever did not call it. Again where a group continues: what waited behind a
+    -- message that expired may have expired as well.
+    FOR turn IN 1..10 LOOP
+        ended := '{}';
+        FOR level IN SELECT u.* FROM messages.unswept_priority u WHERE turn = 1 OR u.queue_name = ANY (again) ORDER BY u.queue_name, u.priority DESC
+        LOOP
+            SELECT * INTO swept FROM messages.sweep_all(level.queue_name, level.priority, level.max_attempts);
+            freed := freed + swept.freed;
+            archived := archived + swept.archived;
+            IF swept.archived > 0 THEN
+                ended := ended || level.queue_name;
+            END IF;
+            IF swept.lowest < messages.stored_moment(level.low_water) THEN
+                PERFORM messages.store_moment(level.low_water, swept.lowest);
+            END IF;
+        END LOOP;
+        again := ARRAY(SELECT e.name FROM unnest(ended) AS e (name) WHERE EXISTS (SELECT FROM messages.group_head g WHERE g.queue_name = e.name));
+        EXIT WHEN cardinality(again) = 0;
     END LOOP;
     SELECT coalesce(sum(messages.repair_stuck_groups(q.queue_name)), 0) INTO healed
       FROM messages.queue q WHERE EXISTS (SELECT FROM messages.group_head g WHERE g.queue_name = q.queue_name);
