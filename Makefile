@@ -21,10 +21,10 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
 OF_THE_DATABASE := tests/test_contract.py tests/test_seeds.py tests/core --ignore=tests/core/test_settings.py \
 	--ignore=tests/core/test_pg_cron.py \
 	--ignore=tests/core/test_testing_plugin.py --ignore=tests/core/test_wheel.py --ignore=tests/core/cli/test_docs.py
-# On the second server also without what is about handlers and processes of ours, whatever the server; without the one
-# of two walks through hostile arguments that takes longer, and without the arithmetic of cron expressions.
-OF_THE_SERVER = $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli/test_completion.py cli/test_program.py cli/test_worker.py \
-	test_arguments.py test_bad_outcomes.py test_breaker.py test_guides.py test_hanging_handler.py \
+# On the second server also without what is about handlers and processes of ours, whatever the server; without the longer
+# two of three walks through hostile arguments, and without the arithmetic of cron expressions.
+OF_THE_SERVER = $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli/test_completion.py cli/test_generated_commands.py \
+	cli/test_program.py cli/test_worker.py test_arguments.py test_bad_outcomes.py test_breaker.py test_guides.py test_hanging_handler.py \
 	test_names.py test_quantity.py test_worker.py) \
 	--deselect=tests/core/test_schedules.py::test_an_expression_comes_when_croniter_says_and_at_no_minute_between
 # What Java knows of Spark when it starts, with which a Spark that lives for seconds needs half the CPU.

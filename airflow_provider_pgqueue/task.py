@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.providers.common.compat.sdk import BaseOperator
 
+from airflow_provider_pgqueue.connection_id import check_connection_ids
 from airflow_provider_pgqueue.core.argument import Rule, check, only_texts
 from airflow_provider_pgqueue.lineage import QueueLineage
 from airflow_provider_pgqueue.links import PgQueueLink
@@ -78,13 +79,15 @@ class QueueTask(QueueLineage, BaseOperator):
         if self._made_later:
             given = self._given()
             made = {name: given[name] for name in self._made_later}
-            # A dedup key that is missing would be the same for all that miss it.
-            check(made, dict.fromkeys(made, _is_there))
+            # A dedup key that is missing would be the same for all that miss it, and ids that are missing all messages.
+            check(made, dict.fromkeys(made, _is_chosen if self.reads_queue else _is_there))
+            check_connection_ids(made)
             check(made, self.rules)
 
     def check_written(self) -> None:
         """Check the arguments as they were written; where a template or another task makes one, only its texts."""
         given = self._given()
+        check_connection_ids(given)
         later = {name: value for name, value in given.items() if self._comes_later(name, value)}
         self._made_later = frozenset(later)
         # Airflow stores the template itself, and a NUL in one DAG would end the processor of all.
@@ -95,7 +98,7 @@ class QueueTask(QueueLineage, BaseOperator):
         return {name: getattr(self, self.attributes.get(name, name)) for name in self.rules}
 
     def _comes_later(self, name: str, value: Any) -> bool:
-        return name in self.template_fields and _is_template(value)
+        return name in self.template_fields and is_template(value)
 
 
 def _is_there(value: Any) -> str | None:
@@ -103,12 +106,17 @@ def _is_there(value: Any) -> str | None:
     return "A template made it from None: give a default, as in {{ x or 'nothing' }}." if missing else None
 
 
-def _is_template(value: Any) -> bool:
+def _is_chosen(value: Any) -> str | None:
+    return "A template or task made it, and None would take all messages." if value is None else _is_there(value)
+
+
+def is_template(value: Any) -> bool:
+    """Return whether a value is made when the task runs: a template, or the result of another task."""
     if isinstance(value, str):
         return "{{" in value or "{%" in value or "{#" in value
     if isinstance(value, Mapping):
-        return any(_is_template(one) for one in value.values())
+        return any(is_template(one) for one in value.values())
     if isinstance(value, list | tuple):
-        return any(_is_template(one) for one in value)
+        return any(is_template(one) for one in value)
     # The result of another task, or a parameter of the DAG.
     return hasattr(value, "resolve")

@@ -1,4 +1,4 @@
-"""What Airflow's metrics and traces learn of the messages, and which task a message says that it comes from.
+"""What Airflow's metrics and traces learn of the messages, and what the messages and leases say of their task.
 
 A metric is about a queue, which is a tag, and never about a message; it goes to statsd or OpenTelemetry. A span is
 about the messages of one call of a handler, in the trace that their header `traceparent` names. Where Airflow has
@@ -11,14 +11,16 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from airflow.providers.common.compat.sdk import Stats
 from opentelemetry import context as otel
 from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.message import Dispatch, Message, QueueStatus
 
@@ -34,23 +36,17 @@ _TRACE: Final = ("traceparent", "tracestate")
 _MOST_LINKS: Final = 100
 
 
+@dataclass
 class ConsumerTelemetry:
     """Counts what a consumer leases and how its messages end, times how long they waited, and watches its handler.
 
-    `handle` and `handle_batch` are the handlers that it got, each call timed and in a span. `note_lease` and
-    `note_batch` are for the hooks of `Consumer.drain`.
+    The consumer calls `handle` or `handle_batch` in place of the `handler`, which times each call and puts it in a
+    span. `note_lease` and `note_batch` are for the hooks of `Consumer.drain`.
     """
 
-    def __init__(
-        self,
-        queue_name: str,
-        handle: Callable[[Message], Any] | None = None,
-        handle_batch: Callable[[list[Message]], Any] | None = None,
-    ) -> None:
-        self._queue = {"queue": queue_name}
-        self._seen: Counter[str] = Counter()
-        self.handle = handle and self._watched(handle)
-        self.handle_batch = handle_batch and self._batch_watched(handle_batch)
+    queue_name: str
+    handler: Callable[[Any], Any]
+    _seen: Counter[str] = field(init=False, default_factory=Counter)
 
     def note_lease(self, lease: Lease) -> None:
         """Count the messages of a lease, and time how long the one that waited longest waited."""
@@ -65,32 +61,28 @@ class ConsumerTelemetry:
             _count("lease_lost" if result == "lost" else f"handled.{result}", number, self._queue)
         self._seen = Counter(counts)
 
-    def _watched(self, handle: Callable[[Message], Any]) -> Callable[[Message], Any]:
-        """Return the handler so that each call is timed, and a span: a child of the span that published its message.
+    def handle(self, message: Message) -> Any:
+        """Call the handler in a span, a child of the span that published the message.
 
         Not of the task that consumes, which is a link of the span: a batch has messages of many traces.
         """
+        published = _published(message)
+        links = [trace.Link(task)] if published and (task := _current()).is_valid else []
+        with self._call([message], parent=published, links=links):
+            return self.handler(message)
 
-        def call(message: Message) -> Any:
-            published = _published(message)
-            links = [trace.Link(task)] if published and (task := _current()).is_valid else []
-            with self._call([message], parent=published, links=links):
-                return handle(message)
+    def handle_batch(self, messages: list[Message]) -> Any:
+        """Call the handler in a span, which links to those that published the messages."""
+        published = filter(None, map(_published, messages[:_MOST_LINKS]))
+        spans = [trace.get_current_span(context).get_span_context() for context in published]
+        # Those of one publisher have one span; by its id, because a span has no hash.
+        links = [trace.Link(span) for span in {span.span_id: span for span in spans}.values()]
+        with self._call(messages, parent=None, links=links):
+            return self.handler(messages)
 
-        return call
-
-    def _batch_watched(self, handle: Callable[[list[Message]], Any]) -> Callable[[list[Message]], Any]:
-        """Return the handler of batches so that each call is timed, and a span that links to those that published."""
-
-        def call(messages: list[Message]) -> Any:
-            published = filter(None, map(_published, messages[:_MOST_LINKS]))
-            spans = [trace.get_current_span(context).get_span_context() for context in published]
-            # Those of one publisher have one span; by its id, because a span has no hash.
-            links = [trace.Link(span) for span in {span.span_id: span for span in spans}.values()]
-            with self._call(messages, parent=None, links=links):
-                return handle(messages)
-
-        return call
+    @property
+    def _queue(self) -> dict[str, str]:
+        return {"queue": self.queue_name}
 
     @contextmanager
     def _call(self, messages: list[Message], *, parent: otel.Context | None, links: list[trace.Link]) -> Iterator[None]:
@@ -126,8 +118,15 @@ class ConsumerTelemetry:
             _time("handler", timedelta(seconds=time.monotonic() - began_at), self._queue)
 
 
-def origin_of(context: Context) -> dict[str, Any]:
-    """Return the headers of a message that a task publishes: which task, and `traceparent` if it is traced."""
+class Origin(NamedTuple):
+    """What a message says of the task that publishes it."""
+
+    task: str
+    headers: dict[str, Any]
+
+
+def origin_of(context: Context) -> Origin:
+    """Return the task that runs, as `task_of` does, and headers: which task, and `traceparent` if it is traced."""
     ti = context["ti"]
     headers: dict[str, Any] = {
         "airflow": {
@@ -139,7 +138,18 @@ def origin_of(context: Context) -> dict[str, Any]:
         }
     }
     _PROPAGATOR.inject(headers)
-    return headers
+    return Origin(task_of(context), headers)
+
+
+def task_of(context: Context) -> str:
+    """Return `dag/run/task/map_index` of the task instance, which is the same for all its tries."""
+    ti = context["ti"]
+    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"
+
+
+def name_of(context: Context) -> str:
+    """Return `dag/run/task/map_index/try` of the task instance and the process that runs it."""
+    return f"{task_of(context)}/{context['ti'].try_number}@{process_name()}"
 
 
 def note_published(queue_name: str, number: int) -> None:

@@ -1,15 +1,14 @@
 """The case that measures what a session with an old snapshot does to a queue under full load.
 
 A dump, a forgotten transaction or a lagging replica keeps VACUUM from removing what the queue leaves behind. Four
-clients publish 10, lease 10 and archive 10, again and again; after a while somebody opens a snapshot and holds it.
+clients publish 10, lease 10 and archive 10, again and again, while somebody holds a snapshot, and in turn without it.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from statistics import median
 
 from benchmarks.bench import Bench, case
@@ -20,52 +19,43 @@ from benchmarks.peers.pgqueue import PGQUEUE
 from benchmarks.report import Line, Row
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Messages each second, second by second: before the snapshot, and while it was held."""
-
-    before: list[float]
-    during: list[float]
-
-
 @case("held-snapshot", "a snapshot held open under full load: the median, and the end")
 def held_snapshot(bench: Bench) -> list[Line]:
     seconds = round(bench.minutes * 60)
-    ours = _held(bench, PGQUEUE, seconds, upkeep="SELECT messages.upkeep()")
     shorter = min(seconds, 10 if bench.quick else 150)
-    theirs = _held(bench, PGMQ, shorter)
+    return [
+        *_lines(bench, "held-snapshot", PGQUEUE, seconds, 0.8, upkeep="SELECT messages.upkeep()"),
+        *_lines(bench, "held-snapshot, PGMQ", PGMQ, shorter, None),
+    ]
+
+
+def _lines(bench: Bench, name: str, peer: Peer, seconds: int, target: float | None, upkeep: str = "") -> list[Line]:
+    """Compare with the same load without a snapshot, in turns: in minutes a machine changes as much as a queue does."""
     last = 30 if seconds >= 120 else 5
-    return [
-        *_lines(f"held-snapshot {seconds} s", ours, last, 0.8),
-        *_lines(f"held-snapshot {shorter} s, PGMQ", theirs, last, None),
-    ]
+    order = [False, True] if bench.quick or target is None else [False, True, True, False]
+    runs = [(held, _run(bench, peer, seconds, upkeep, held=held)) for held in order]
+
+    def row(which: str, rate: Callable[[list[float]], float]) -> Row:
+        with_it, without = ([rate(rates) for held, rates in runs if held is wanted] for wanted in (True, False))
+        return Row(f"{name} {seconds} s, {which}", "without it", with_it, without, target=target)
+
+    return [row("median", median), row(f"last {last} s", lambda rates: median(rates[-last:]))]
 
 
-def _lines(name: str, held: Held, last: int, target: float | None) -> list[Line]:
-    return [
-        Row(f"{name}, median", "before the snapshot", [median(held.during)], [median(held.before)], target=target),
-        Row(
-            f"{name}, last {last} s",
-            "before the snapshot",
-            [median(held.during[-last:])],
-            [median(held.before)],
-            target=target,
-        ),
-    ]
-
-
-def _held(bench: Bench, peer: Peer, seconds: int, upkeep: str = "") -> Held:
-    before = 6 if bench.quick else 30
+def _run(bench: Bench, peer: Peer, seconds: int, upkeep: str, *, held: bool) -> list[float]:
+    """Return the messages of each second, after a warm-up, at whose end somebody may open a snapshot."""
     warm_up = 2 if bench.quick else 5
     with bench.server.database("held", peer.name, peer.install) as name:
         with bench.server.connect(name) as conn:
             conn.execute("CHECKPOINT")
             peer.refill(conn, 1000)
-        with _meanwhile(_hold, bench, name, warm_up + before), _meanwhile(_every_minute, bench, name, upkeep):
+        with ExitStack() as meanwhile:
+            meanwhile.enter_context(_meanwhile(_every_minute, bench, name, upkeep))
+            if held:
+                meanwhile.enter_context(_meanwhile(_hold, bench, name, warm_up))
             load = Load(peer.script("cycle"), 10)
-            run = run_pgbench(bench.server, name, load, warm_up + before + seconds, every_second=True)
-    rates = [10 * tps for tps in run.progress]
-    return Held(rates[warm_up : warm_up + before], rates[warm_up + before :])
+            run = run_pgbench(bench.server, name, load, warm_up + seconds, every_second=True)
+    return [10 * tps for tps in run.progress][warm_up:]
 
 
 @contextmanager

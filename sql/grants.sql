@@ -38,7 +38,7 @@ DECLARE
         ['internal', 'make_next_of_missed_groups_ready repair_stuck_groups'],
         ['internal', 'check_policy check_queue check_queue_name raise_unknown_queue delete_queue sample_messages estimate_messages'],
         ['internal', 'run_schedules_at check_schedule raise_unknown_schedule next_cron_tick cron_ticks parse_cron parse_cron_field'],
-        ['internal', 'find_role reads_all_bodies check_access sweep_all last_leased sweep_priority sweep sweep_band first_of_band arrange_bands begin_sweep store_sweep_due create_marks renew_marks create_priority_sequences stored_moment store_moment'],
+        ['internal', 'find_role reads_all_bodies check_access sweep_all last_leased first_of_priorities is_mostly_dead sweep_priority sweep sweep_band first_of_band arrange_bands begin_sweep store_sweep_due create_marks renew_marks create_priority_sequences stored_moment store_moment'],
         ['internal', 'delete_expired_records drop_unused_sequences suspend_futile_autovacuum notify_queue_is_filling purge_cron_history'],
         ['internal', 'make_archive_partitions drop_and_record_partition set_archive_begin record_archive_removal'],
         ['internal', 'closed_archive_partition lock_publish_run check_run_begun drop_or_empty_stage insert_staged published_partitions raise_other_partitions traffic_kept_since'],
@@ -46,7 +46,7 @@ DECLARE
         ['internal', 'health_held_snapshot health_history health_index_bloat health_limited_roles health_notify_queue health_prepared_transaction'],
         ['internal', 'health_dispatches health_replication health_schedules health_settings health_upkeep_lag health_waiting_messages health_wraparound'],
         ['internal', 'cron_database cron_cure prepare_cron_role show_cron_jobs_to_owner check_batch check_duration check_key check_number check_read_committed'],
-        ['internal', 'check_name check_winners check_given check_headers check_reference raise_body_too_large lock_briefly raise_in_use raise_deadlock'],
+        ['internal', 'check_name check_winners check_given check_no_dedup check_headers check_reference json_bytes check_body lock_briefly raise_in_use raise_deadlock'],
         ['internal', 'begin_history note_history history_counts history_steps history_begins roll_up_history roll_up_bucket'],
         ['internal', 'delete_old_history duration_quantile record_audit record_remedy'],
         ['internal', 'lock_all_or_none supersede release_catalog release_differences health_drift health_copy']];

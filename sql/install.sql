@@ -29,7 +29,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/publish/new_message.sql
 \ir functions/publish/ring.sql
 \ir functions/publish/check_max_depth.sql
-\ir functions/publish/raise_body_too_large.sql
+\ir functions/publish/check_body.sql
 \ir functions/publish/create_depth_sequences.sql
 
 -- Publish by topic
@@ -156,6 +156,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/upkeep/sweep_queues.sql
 \ir functions/upkeep/sweep_all.sql
 \ir functions/upkeep/last_leased.sql
+\ir functions/upkeep/first_of_priorities.sql
+\ir functions/upkeep/is_mostly_dead.sql
 \ir functions/upkeep/sweep_priority.sql
 \ir functions/upkeep/sweep_band.sql
 \ir functions/upkeep/arrange_bands.sql
@@ -276,7 +278,9 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/checks/check_read_committed.sql
 \ir functions/checks/check_key.sql
 \ir functions/checks/check_name.sql
+\ir functions/checks/check_no_dedup.sql
 \ir functions/checks/check_given.sql
+\ir functions/checks/json_bytes.sql
 \ir functions/checks/check_headers.sql
 \ir functions/checks/lock_briefly.sql
 \ir functions/checks/raise_in_use.sql
@@ -307,7 +311,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 -- Views, and the function that returns rows of one
 \ir views/session_reach.sql
 \ir views/queue_overview.sql
-\ir views/unswept_priority.sql
+\ir views/occupied_priority.sql
 \ir views/message_overview.sql
 \ir views/dispatch_overview.sql
 \ir views/archive_overview.sql

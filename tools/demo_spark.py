@@ -173,7 +173,7 @@ class Demo:
         with psycopg.connect(self.dsn) as conn:
             conn.execute(
                 "SELECT messages.dismiss(d.lock_token, array_agg(d.id), 'the demo ends')"
-                " FROM messages.lease_dead(max_messages => 10000) d GROUP BY d.lock_token"
+                " FROM messages.queue q CROSS JOIN messages.lease_dead(q.queue_name, 10000) d GROUP BY d.lock_token"
             )
             end_at = datetime.now(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
             first_at = (end_at - timedelta(days=1)).replace(day=1)

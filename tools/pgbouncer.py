@@ -30,6 +30,7 @@ auth_file = {users}
 pool_mode = transaction
 default_pool_size = 3
 max_client_conn = 200
+{more}
 """
 _PATIENCE: Final = 30.0  # seconds until it takes connections
 
@@ -49,12 +50,14 @@ class Pooler:
 
     :param directory: where its settings and its log go; the server's user must reach it.
     :param server_port: the port of the PostgreSQL server behind it.
+    :param more: settings of the section [pgbouncer]; the last of a name counts.
     """
 
-    def __init__(self, directory: Path, server_port: int) -> None:
+    def __init__(self, directory: Path, server_port: int, more: str = "") -> None:
         self.port = free_port()
         self._directory = directory
         self._server_port = server_port
+        self._more = more
         self._process: subprocess.Popen[Any] | None = None
 
     def dsn(self, direct: str) -> str:
@@ -69,7 +72,9 @@ class Pooler:
         self._directory.mkdir(exist_ok=True)
         users, settings = self._directory / "users.txt", self._directory / "pgbouncer.ini"
         users.write_text('"postgres" ""\n')
-        settings.write_text(_SETTINGS.format(server_port=self._server_port, port=self.port, users=users))
+        settings.write_text(
+            _SETTINGS.format(server_port=self._server_port, port=self.port, users=users, more=self._more)
+        )
         with (self._directory / "pgbouncer.log").open("w") as log:
             self._process = subprocess.Popen(
                 [program, str(settings)], cwd="/", stdout=log, stderr=log, **server_user.arguments()

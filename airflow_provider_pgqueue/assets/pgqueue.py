@@ -7,6 +7,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from airflow.providers.common.compat.assets import Asset
 
+from airflow_provider_pgqueue.connection_id import check_connection_ids
 from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 
@@ -21,19 +22,20 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
 
     `pgqueue:///orders` is on the default connection, a slash at the end is left away.
     """
+    if uri.query or "@" in uri.netloc or ":" in uri.netloc:
+        raise ValueError("URI format pgqueue:// has the id of an Airflow connection, and neither login, port nor query")
     name = uri.path.strip("/")
     if argument.queue_name(name) is not None:
         meant = "" if name else f" For the default connection write pgqueue:///{uri.netloc}."
         raise ValueError(
             f"URI format pgqueue:// is pgqueue://CONNECTION/QUEUE.{meant} {name[:100]!r} cannot be a queue"
         )
-    if uri.query or "@" in uri.netloc or ":" in uri.netloc:
-        raise ValueError("URI format pgqueue:// has the id of an Airflow connection, and neither login, port nor query")
     return SplitResult("pgqueue", uri.netloc or _DEFAULT, f"/{name}", "", "")
 
 
 def create_asset(*, queue_name: str, pgqueue_conn_id: str = _DEFAULT, extra: dict[str, Any] | None = None) -> Asset:
     """Return a queue as an asset, for inlets, outlets and schedules."""
+    check_connection_ids({"pgqueue_conn_id": pgqueue_conn_id})
     return Asset(uri=f"pgqueue://{pgqueue_conn_id}/{queue_name}", extra=extra)
 
 
@@ -42,7 +44,9 @@ def queue_of(uri: str) -> dict[str, str]:
     try:
         parts = sanitize_uri(urlsplit(uri))
     except ValueError as error:
-        raise InvalidArgument(f"queue is {uri[:100]!r}", f"{error}.") from error
+        # A login stays out of the log.
+        shown = "a URI with a login" if "@" in uri else repr(uri[:100])
+        raise InvalidArgument(f"queue is {shown}", f"{error}.") from error
     return {"queue_name": parts.path.strip("/"), "pgqueue_conn_id": parts.netloc}
 
 

@@ -39,8 +39,6 @@ def causes(settings: Settings, queue: str | None, since: datetime, step: timedel
     dismiss the messages of a cause with `pgqueue requeue --cause` and `pgqueue dismiss --cause`.
     """
     with connected(settings) as conn:
-        if queue is not None:
-            run(conn, verbs.status(queue))  # an unknown queue is an error
         found = run(conn, verbs.dead_trend(queue, since=since, step=step, max_causes=number))
     rows = [{**row, "cause": row["fingerprint"]} for row in found]
     if not settings.as_json:

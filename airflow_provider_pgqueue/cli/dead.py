@@ -25,6 +25,4 @@ def dead(settings: Settings, queue: str | None) -> None:
     """
     with connected(settings) as conn:
         causes = run(conn, verbs.dead_causes(queue))
-        if queue is not None and not causes:
-            run(conn, verbs.status(queue))  # an unknown queue is an error; one that was dropped may still have dead
     show_rows(settings, "causes", records(causes), _CAUSE)

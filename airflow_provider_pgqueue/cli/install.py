@@ -9,7 +9,7 @@ import click
 from airflow_provider_pgqueue import __version__
 from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
 from airflow_provider_pgqueue.cli.connection import Connection, connected
-from airflow_provider_pgqueue.cli.output import show
+from airflow_provider_pgqueue.cli.output import show, show_done
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
@@ -55,7 +55,7 @@ def install(settings: Settings, cron: bool | None, cron_role: str | None, print_
             "no_cron_because": no_cron,
             "no_roles_because": _no_roles(conn),
         }
-    show(settings, found, _installed(found))
+    show_done(settings, found, _installed(found))
 
 
 def _no_roles(conn: Connection) -> str | None:
@@ -108,7 +108,7 @@ def uninstall(settings: Settings, yes: bool) -> None:
         confirm(question, yes=yes)
         conn.execute((sql_folder() / "uninstall.sql").read_bytes())
         removed = {"database": conn.info.dbname, "messages_deleted": waiting, "archived_deleted": archived}
-    show(settings, removed, f"removed schema messages from database {removed['database']}.")
+    show_done(settings, removed, f"removed schema messages from database {removed['database']}.")
 
 
 def _server(conn: Connection) -> str:

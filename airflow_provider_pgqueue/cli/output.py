@@ -31,6 +31,24 @@ def show(settings: Settings, value: Row, text: str) -> None:
     click.echo(to_text(value) if settings.as_json else printable(text))
 
 
+class DoneUnsaid(click.ClickException):
+    """A command has done its work, and what it printed could not be written: to repeat it would do it twice."""
+
+    exit_code = 3
+
+    def __init__(self, done: str, error: OSError) -> None:
+        why = error.strerror or type(error).__name__
+        super().__init__(f"the output cannot be written ({why}). The command is done, do not repeat it: {done}")
+
+
+def show_done(settings: Settings, value: Row, text: str) -> None:
+    """Print what was changed; DoneUnsaid, with the sentence, if that cannot be written."""
+    try:
+        show(settings, value, text)
+    except OSError as error:
+        raise DoneUnsaid(printable(text), error) from error
+
+
 def show_rows(settings: Settings, name: str, rows: Sequence[Row], columns: Sequence[str] | None = None) -> None:
     """Print rows: a table of `columns` (all, if none are named), or one object that has them all under `name`."""
     if settings.as_json:

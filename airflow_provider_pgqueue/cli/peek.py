@@ -55,7 +55,7 @@ def _look(conn: Connection, shown: tuple[str, str], queue: str, number: int) -> 
     columns, view = shown
     statement = query("command/peek").decode().format(columns, f"messages.{view}")
     try:
-        with conn.cursor(row_factory=dict_row) as cursor:
+        with conn.cursor(row_factory=dict_row, binary=True) as cursor:
             return list(cursor.execute(statement.encode(), [queue, number]).fetchall())
     except psycopg.errors.InsufficientPrivilege as error:
         told = with_role(conn, error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 import click
@@ -78,11 +79,23 @@ def run_program(arguments: Sequence[str] | None = None) -> int:
         status = program.main(arguments, prog_name="pgqueue", obj=settings, standalone_mode=False)
     except click.ClickException as error:
         return _refused(error)
-    except (click.Abort, KeyboardInterrupt):
+    except click.Abort:
         return 130
-    except Exception as error:
-        return _failed(error, settings)
+    except BaseException as error:
+        return report(error, settings)
     return status if isinstance(status, int) else 0
+
+
+def report(error: BaseException, settings: Settings) -> int:
+    """Say in one line on stderr what ended a command, without what may quote a body, and return its exit status."""
+    match error:
+        case KeyboardInterrupt():
+            return 130
+        case SystemExit(code=None | int() as code):
+            return code or 0
+        case Exception():
+            return _failed(error, settings)
+    return _ended(error, settings)
 
 
 def _refused(error: click.ClickException) -> int:
@@ -90,9 +103,15 @@ def _refused(error: click.ClickException) -> int:
         error.show()
         return error.exit_code
     if isinstance(error, click.UsageError) and error.ctx is not None:
-        click.echo(error.ctx.get_usage(), err=True)
-    click.echo(f"error: {error.format_message()}", err=True)
+        _say(error.ctx.get_usage())
+    _say(f"error: {error.format_message()}")
     return error.exit_code
+
+
+def _say(text: str) -> None:
+    # Where stderr cannot be written either, the exit status is all that is left.
+    with suppress(OSError):
+        click.echo(text, err=True)
 
 
 def _failed(error: Exception, settings: Settings) -> int:
@@ -100,9 +119,17 @@ def _failed(error: Exception, settings: Settings) -> int:
         traceback.print_exception(error)
     text = _text(error)
     if text is None:
-        click.echo(f"error: {type(error).__name__}. This is a bug in pgqueue: report it with --debug.", err=True)
+        _say(f"error: {type(error).__name__}. This is a bug in pgqueue: report it with --debug.")
     else:
-        click.echo(f"error: {text}", err=True)
+        _say(f"error: {text}")
+    return 1
+
+
+def _ended(error: BaseException, settings: Settings) -> int:
+    """Report what a function of the user raised to end the process, without its text, which may quote a body."""
+    if settings.debug:
+        traceback.print_exception(error)
+    _say(f"error: {type(error).__name__} ended the command. --debug shows its text.")
     return 1
 
 
@@ -122,6 +149,8 @@ def _text(error: Exception) -> str | None:
         case psycopg.Error():
             # The driver appends DETAIL and CONTEXT, which may quote a body.
             return one_line(error.diag.message_primary or type(error).__name__)
+        case UnicodeEncodeError(reason="surrogates not allowed"):
+            return "an argument is not valid UTF-8. Give text in UTF-8."
         case OSError():
-            return one_line(f"{error.filename or 'input'}: {error.strerror or error}")
+            return one_line(": ".join(filter(None, (str(error.filename or ""), error.strerror or str(error)))))
     return None

@@ -16,12 +16,12 @@ import click
 
 from airflow_provider_pgqueue.cli.connection import Connection, connected
 from airflow_provider_pgqueue.cli.duration import duration
-from airflow_provider_pgqueue.cli.lines import Line, json_object, parse, read_lines
-from airflow_provider_pgqueue.cli.output import console, show
+from airflow_provider_pgqueue.cli.lines import Line, json_object, parse, read_lines, refuse_huge_numbers
+from airflow_provider_pgqueue.cli.output import console, show_done
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import InvalidMessage
+from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
 from airflow_provider_pgqueue.core.message import Duplicate
 from airflow_provider_pgqueue.core.quantity import quantity, rate
 
@@ -50,7 +50,11 @@ class _LineOptions:
 @click.argument("file", type=click.File("rb"), required=False)
 @click.option("--message", help="Publish this JSON body instead of a file.")
 @click.option(
-    "--priority", type=int, default=0, show_default=True, help="Messages of a higher priority are leased first."
+    "--priority",
+    type=click.IntRange(-100, 100),
+    default=0,
+    show_default=True,
+    help="Messages of a higher priority are leased first.",
 )
 @click.option(
     "--delay", type=duration, default="0", help="Keep the messages from being leased for this long: 90s, 10m, 2h, 1d."
@@ -117,18 +121,28 @@ def publish(
     """
     if message is not None and file is not None:
         raise click.UsageError("give a file or --message, not both.")
+    if policy["dedup_key_field"] is None and (policy["dedup_window"] is not None or policy["on_conflict"] != "skip"):
+        raise click.UsageError("--dedup-window and --on-conflict need --dedup-key-field.")
     started = time.monotonic()
     published = duplicates = 0
+    place = ""
     with (
         connected(settings) as conn,
         conn.transaction() if one_transaction else nullcontext(),
         _lines(file, message) as lines,
     ):
-        for batch in _batches(lines, batch_size):
-            ids = _publish(conn, queue, batch, _LineOptions(**policy))
-            repeated = sum(isinstance(id_, Duplicate) for id_ in ids)
-            published += len(ids) - repeated
-            duplicates += repeated
+        try:
+            for batch in _batches(lines, batch_size):
+                ids = _publish(conn, queue, batch, _LineOptions(**policy))
+                repeated = sum(isinstance(id_, Duplicate) for id_ in ids)
+                published += len(ids) - repeated
+                duplicates += repeated
+                place = batch[-1].place
+        except BaseException:
+            if place and not one_transaction:
+                # Whoever repeats the command would publish them twice.
+                click.echo(f"published {quantity(published)} to {queue}, up to {place}, before this error:", err=True)
+            raise
     seconds = time.monotonic() - started
     result = {
         "queue_name": queue,
@@ -138,7 +152,7 @@ def publish(
         "per_second": round(published / max(seconds, 0.001), 1),
     }
     besides = f" and found {quantity(duplicates, 'duplicate')}" if duplicates else ""
-    show(
+    show_done(
         settings,
         result,
         f"published {quantity(published)} to {queue}{besides} in {seconds:.2f} s ({rate(published, seconds)}).",
@@ -170,6 +184,9 @@ def _publish(conn: Connection, queue: str, batch: list[Line], policy: _LineOptio
     statement = verbs.publish_texts(queue, [line.text for line in batch], **options)
     try:
         return run(conn, statement)
+    except InvalidArgument as error:
+        refuse_huge_numbers(batch)
+        raise error
     except InvalidMessage as error:
         first, last = batch[0].place, batch[-1].place
         raise type(error)(f"{first if first == last else f'{first} to {last}'}: {error}") from error
@@ -181,6 +198,8 @@ def _lines(file: BinaryIO | None, message: str | None) -> Iterator[Iterator[Line
     if message is not None:
         yield iter([parse(message, "--message")])
         return
+    if file is None and sys.stdin is None:  # closed by the shell
+        raise click.UsageError("standard input is closed. Give FILE or --message.")
     source = file or sys.stdin.buffer
     if not sys.stderr.isatty():
         yield read_lines(source)

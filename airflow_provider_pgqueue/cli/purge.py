@@ -6,7 +6,7 @@ import click
 
 from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
 from airflow_provider_pgqueue.cli.connection import connected
-from airflow_provider_pgqueue.cli.output import show
+from airflow_provider_pgqueue.cli.output import show_done
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
@@ -28,4 +28,4 @@ def purge(settings: Settings, queue: str, yes: bool) -> None:
         waiting = estimate(found.ready + found.delayed, found.depth_margin)
         confirm(f"Delete {quantity(waiting)} of queue {queue} for good?", yes=yes)
         deleted = run(conn, verbs.purge_queue(queue))
-    show(settings, {"queue_name": queue, "messages_deleted": deleted}, f"deleted {quantity(deleted)} of {queue}.")
+    show_done(settings, {"queue_name": queue, "messages_deleted": deleted}, f"deleted {quantity(deleted)} of {queue}.")

@@ -11,7 +11,7 @@ from psycopg.rows import dict_row
 from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
 from airflow_provider_pgqueue.cli.connection import connected
 from airflow_provider_pgqueue.cli.duration import duration
-from airflow_provider_pgqueue.cli.output import show, show_rows
+from airflow_provider_pgqueue.cli.output import show_done, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.cli.suggestion import SuggestingGroup
 from airflow_provider_pgqueue.core import verbs
@@ -96,7 +96,7 @@ def queues(settings: Settings, context: click.Context) -> None:
     """List the queues and their policies; create, alter, drop, pause or resume one."""
     if context.invoked_subcommand is not None:
         return
-    with connected(settings) as conn, conn.cursor(row_factory=dict_row) as cursor:
+    with connected(settings) as conn, conn.cursor(row_factory=dict_row, binary=True) as cursor:
         rows = cursor.execute(query("command/queues")).fetchall()
     show_rows(settings, "queues", rows, _SHOWN)
 
@@ -113,7 +113,7 @@ def create(settings: Settings, /, name: str, **policy: Any) -> None:
         created = run(conn, verbs.create_queue(name, **_given(policy)))
     there = f"queue {name} already exists; its policy was not changed. Change it: pgqueue queues alter {name}"
     text = f"created queue {name}." if created else there
-    show(settings, {"queue_name": name, "created": created}, text)
+    show_done(settings, {"queue_name": name, "created": created}, text)
 
 
 @queues.command()
@@ -128,7 +128,7 @@ def alter(settings: Settings, /, name: str, **policy: Any) -> None:
         raise click.UsageError("name at least one option to change.")
     with connected(settings) as conn:
         run(conn, verbs.alter_queue(name, **changed))
-    show(settings, {"queue_name": name, "changed": changed}, f"changed {', '.join(changed)} of queue {name}.")
+    show_done(settings, {"queue_name": name, "changed": changed}, f"changed {', '.join(changed)} of queue {name}.")
 
 
 @queues.command()
@@ -144,7 +144,7 @@ def drop(settings: Settings, name: str, force: bool, yes: bool) -> None:
         unfinished = quantity(estimate(found.depth, found.depth_margin), "unfinished message")
         confirm(f"Drop queue {name}, with {unfinished}?", yes=yes)
         deleted = run(conn, verbs.drop_queue(name, force=force))
-    show(
+    show_done(
         settings,
         {"queue_name": name, "messages_deleted": deleted},
         f"dropped queue {name} and deleted {quantity(deleted)}.",
@@ -159,7 +159,7 @@ def pause(settings: Settings, name: str) -> None:
     """Stop leasing from a queue; publishing continues."""
     with connected(settings) as conn:
         run(conn, verbs.pause_queue(name))
-    show(settings, {"queue_name": name, "paused": True}, f"paused queue {name}.")
+    show_done(settings, {"queue_name": name, "paused": True}, f"paused queue {name}.")
 
 
 @queues.command()
@@ -170,7 +170,7 @@ def resume(settings: Settings, name: str) -> None:
     """Allow leasing from a paused queue again."""
     with connected(settings) as conn:
         run(conn, verbs.resume_queue(name))
-    show(settings, {"queue_name": name, "paused": False}, f"resumed queue {name}.")
+    show_done(settings, {"queue_name": name, "paused": False}, f"resumed queue {name}.")
 
 
 def _given(policy: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from airflow_provider_pgqueue.cli.causes import fingerprint
 from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
 from airflow_provider_pgqueue.cli.connection import Connection, connected
 from airflow_provider_pgqueue.cli.duration import duration, time_options
-from airflow_provider_pgqueue.cli.output import records, show
+from airflow_provider_pgqueue.cli.output import records, show, show_done
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
@@ -182,7 +182,7 @@ def requeue(settings: Settings, which: Which, max_requeues: int | None, delay: t
         requeued = which.in_parts(lambda size: run(conn, verbs.requeue_dead(which.queue, max_messages=size, **given)))
         remaining = which.remaining(conn, len(requeued), results, max_requeues=max_requeues)
     done = records(requeued)
-    show(
+    show_done(
         settings,
         {"queue_name": which.queue, "requeued": len(done), "remaining": remaining, "messages": done},
         f"requeued {quantity(len(done))} of {which}{_rest(remaining)}.",
@@ -218,7 +218,7 @@ def dismiss(settings: Settings, which: Which, reason: str, dry_run: bool, yes: b
             lambda size: run(conn, verbs.dismiss_dead(which.queue, reason, max_messages=size, **given))
         )
         remaining = which.remaining(conn, len(done), results)
-    show(
+    show_done(
         settings,
         {"queue_name": which.queue, "dismissed": len(done), "remaining": remaining, "ids": done},
         f"dismissed {quantity(len(done))} of {which}{_rest(remaining)}.",

@@ -12,7 +12,7 @@ from airflow_provider_pgqueue.cli.causes import fingerprint
 from airflow_provider_pgqueue.cli.connection import connected
 from airflow_provider_pgqueue.cli.cure import log_to_stderr
 from airflow_provider_pgqueue.cli.duration import duration
-from airflow_provider_pgqueue.cli.output import show
+from airflow_provider_pgqueue.cli.output import show, show_done
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.cli.worker import load
 from airflow_provider_pgqueue.core.quantity import quantity
@@ -122,8 +122,8 @@ def repair(
     if run_id is not None:
         given["run_id"] = run_id
     wanted = Repair(
-        function=load(function, settings),
-        validator=load(validator, settings) if validator and not validator.endswith(".json") else validator,
+        function=load(function, "a dead message", settings),
+        validator=load(validator, "a body", settings) if validator and not validator.endswith(".json") else validator,
         queue_name=queue,
         results=results or None,
         fingerprints=fingerprints or None,
@@ -132,7 +132,8 @@ def repair(
     stopping = threading.Event()
     with connected(settings) as conn, stop_on_signals(stopping.set):
         summary = wanted.run(conn, stop=stopping.is_set)
-    show(settings, {"run_id": wanted.run_id, **summary}, _text(wanted, summary))
+    say = show if wanted.dry_run else show_done
+    say(settings, {"run_id": wanted.run_id, **summary}, _text(wanted, summary))
     return int(summary["stopped"] is not None)
 
 

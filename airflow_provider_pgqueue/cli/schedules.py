@@ -9,7 +9,7 @@ import click
 from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
 from airflow_provider_pgqueue.cli.connection import connected
 from airflow_provider_pgqueue.cli.lines import json_object, parse
-from airflow_provider_pgqueue.cli.output import records, show, show_rows
+from airflow_provider_pgqueue.cli.output import records, show_done, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.cli.suggestion import SuggestingGroup
 from airflow_provider_pgqueue.core import verbs
@@ -61,7 +61,7 @@ def add(
     with connected(settings) as conn:
         added = run(conn, statement)
     text = f"{'added' if added else 'replaced'} schedule {name}."
-    show(settings, {"schedule_name": name, "added": added}, text)
+    show_done(settings, {"schedule_name": name, "added": added}, text)
 
 
 @schedules.command()
@@ -72,7 +72,7 @@ def pause(settings: Settings, name: str) -> None:
     """Let a schedule publish nothing until it is resumed; what it misses is not made up for."""
     with connected(settings) as conn:
         run(conn, verbs.pause_schedule(name))
-    show(settings, {"schedule_name": name, "paused": True}, f"paused schedule {name}.")
+    show_done(settings, {"schedule_name": name, "paused": True}, f"paused schedule {name}.")
 
 
 @schedules.command()
@@ -83,7 +83,7 @@ def resume(settings: Settings, name: str) -> None:
     """Let a paused schedule publish again."""
     with connected(settings) as conn:
         run(conn, verbs.resume_schedule(name))
-    show(settings, {"schedule_name": name, "paused": False}, f"resumed schedule {name}.")
+    show_done(settings, {"schedule_name": name, "paused": False}, f"resumed schedule {name}.")
 
 
 @schedules.command()
@@ -96,4 +96,4 @@ def remove(settings: Settings, name: str, yes: bool) -> None:
     confirm(f"Remove schedule {name}?", yes=yes)
     with connected(settings) as conn:
         run(conn, verbs.unschedule(name))
-    show(settings, {"schedule_name": name, "removed": True}, f"removed schedule {name}.")
+    show_done(settings, {"schedule_name": name, "removed": True}, f"removed schedule {name}.")

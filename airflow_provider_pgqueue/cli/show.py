@@ -22,7 +22,7 @@ _FOUND = ("id", "queue_name", "state", "at", "attempts", "worker", "reference", 
 
 
 @click.command()
-@click.argument("id", type=int)
+@click.argument("id", type=click.IntRange(0, 2**63 - 1))
 @shared_options
 @pass_settings
 def show(settings: Settings, id: int) -> None:

@@ -72,12 +72,12 @@ def _finished(lasting: Lasting, queue: str | None, since: timedelta, poll_interv
     Each look goes back over the last half minute, because a message carries the moment of its statement and appears
     with the commit; what came later than that is missed. A lost connection is opened again.
     """
-    row = lasting.conn.execute(query("command/moment_before"), [since]).fetchone()
+    row = lasting.conn.execute(query("command/moment_before"), [since], binary=True).fetchone()
     begin: Any = row[0] if row else None
     newest, seen = begin, dict[tuple[int, Any], None]()
     while True:
         try:
-            with lasting.conn.cursor(row_factory=dict_row) as cursor:
+            with lasting.conn.cursor(row_factory=dict_row, binary=True) as cursor:
                 arguments = {"since": max(begin, newest - _LATEST), "queue": queue}
                 for found in cursor.stream(query("command/finished_since"), arguments):
                     key = (found["id"], found["archived_at"])

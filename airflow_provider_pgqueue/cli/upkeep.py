@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from airflow_provider_pgqueue.cli.connection import connected
-from airflow_provider_pgqueue.cli.output import show
+from airflow_provider_pgqueue.cli.output import show_done
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core.upkeep import do_upkeep
 
@@ -27,4 +27,4 @@ def upkeep(settings: Settings) -> None:
     """
     with connected(settings) as conn:
         counts = do_upkeep(conn)
-    show(settings, counts, "did the upkeep: " + ", ".join(f"{key} {value}" for key, value in counts.items()) + ".")
+    show_done(settings, counts, "did the upkeep: " + ", ".join(f"{key} {value}" for key, value in counts.items()) + ".")

@@ -18,14 +18,15 @@ import click
 from airflow_provider_pgqueue.cli.connection import connected, conninfo
 from airflow_provider_pgqueue.cli.cure import log_to_stderr
 from airflow_provider_pgqueue.cli.duration import duration
-from airflow_provider_pgqueue.cli.output import show
+from airflow_provider_pgqueue.cli.output import show_done
+from airflow_provider_pgqueue.cli.program import report
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.consumer import Consumer
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, PgQueueError
-from airflow_provider_pgqueue.core.function import load_function
+from airflow_provider_pgqueue.core.function import check_call, load_function
 from airflow_provider_pgqueue.core.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,9 @@ _STOPS: Final = (signal.SIGTERM, signal.SIGINT)
     is_flag=True,
     help="Call the function with a list of messages; it returns a dict of outcomes by message id.",
 )
-@click.option("--batch-size", type=click.IntRange(1), default=100, show_default=True, help="Messages per lease.")
+@click.option(
+    "--batch-size", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages per lease."
+)
 @click.option(
     "--lease-for",
     type=duration,
@@ -91,7 +94,7 @@ def worker(
     ends.
     """
     log_to_stderr()
-    handler = load(function, settings)
+    handler = load(function, "a list of messages" if batch else "a message", settings)
     unit = "batch" if batch else "message"
     with connected(settings) as conn:
         run(conn, verbs.status(queue))  # an unknown queue is an error now, not in each process
@@ -109,28 +112,30 @@ def worker(
         return made.run(until_empty=until_empty)
 
     try:
-        counts, status = (serve(), 0) if processes == 1 else _serve_in(processes, serve)
+        counts, status = (serve(), 0) if processes == 1 else _serve_in(processes, serve, settings)
     except PermissionDenied:
         with connected(settings):  # it names the role that is missing
             raise
     text = ", ".join(f"{number:,} {outcome}" for outcome, number in counts.items()) or "nothing"
-    show(settings, {"queue_name": queue, "counts": counts}, f"worker of queue {queue} stopped: {text}.")
+    show_done(settings, {"queue_name": queue, "counts": counts}, f"worker of queue {queue} stopped: {text}.")
     return status
 
 
-def load(path: str, settings: Settings | None = None) -> Callable[..., Any]:
-    """Return the function that `module:function` names; a usage error says what is not there."""
+def load(path: str, gets: str, settings: Settings | None = None) -> Callable[..., Any]:
+    """Return the function that `module:function` names; a usage error if there is none, or it cannot take that."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        return load_function(path)
+        found = load_function(path)
+        check_call(found, gets)
+        return found
     except InvalidArgument as error:
         if settings is not None and settings.debug and error.__cause__ is not None:
             raise error.__cause__ from None
         raise click.UsageError(str(error)) from error
 
 
-def _serve_in(number: int, serve: Callable[[], Counter[str]]) -> tuple[Counter[str], int]:
+def _serve_in(number: int, serve: Callable[[], Counter[str]], settings: Settings) -> tuple[Counter[str], int]:
     """Serve in child processes, pass signals on to them, and add up what they did; 1 if one of them died.
 
     Raises what the first of them raised, when all have ended.
@@ -138,7 +143,7 @@ def _serve_in(number: int, serve: Callable[[], Counter[str]]) -> tuple[Counter[s
     context = multiprocessing.get_context("fork")  # before any thread and any connection
     results: SimpleQueue[Counter[str] | PgQueueError] = context.SimpleQueue()
 
-    def report() -> None:
+    def serve_and_tell() -> None:
         # Until the worker takes them over: it has nothing to finish yet.
         for wanted in _STOPS:
             signal.signal(wanted, lambda *_: sys.exit(0))
@@ -147,8 +152,11 @@ def _serve_in(number: int, serve: Callable[[], Counter[str]]) -> tuple[Counter[s
             results.put(serve())
         except PgQueueError as error:
             results.put(error)
+        except BaseException as error:
+            # multiprocessing would print its text, which may quote a body.
+            sys.exit(report(error, settings))
 
-    children = [context.Process(target=report) for _ in range(number)]
+    children = [context.Process(target=serve_and_tell) for _ in range(number)]
 
     def pass_on(number: int, frame: object) -> None:
         for child in children:

@@ -9,9 +9,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib.util import find_spec
+from math import isfinite
 from typing import Any, Final
 
-from airflow_provider_pgqueue.core.client import has_nul, to_json
+from airflow_provider_pgqueue.core.client import ZONED, has_nul, is_zoned, to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Retry
 
@@ -36,20 +37,28 @@ def check(
     for name, rule in rules.items():
         if name in arguments and (cure := rule(arguments[name])) is not None:
             value = arguments[name]
-            raise error(f"{name} is {f'a {type(value).__name__}' if name in _SECRET else _shown(value)}", cure)
+            raise error(f"{name} is {a_type(value) if name in _SECRET else _shown(value)}", cure)
 
 
-def check_names(verb: str, given: Iterable[str], known: Iterable[str]) -> None:
+def check_names(
+    verb: str, given: Iterable[str], known: Iterable[str], error: type[InvalidArgument] = InvalidArgument
+) -> None:
     """Raise an InvalidArgument that lists the arguments of a verb if one is given that it does not have."""
     known = list(known)
     for name in given:
         if name not in known:
-            raise InvalidArgument(f"{verb} has no argument {name!r}", f"It takes {', '.join(known)}.")
+            raise error(f"{verb} has no argument {name!r}", f"It takes {', '.join(known)}.")
+
+
+def a_type(value: Any) -> str:
+    """Return the name of the type of a value, with its article."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
 def _shown(value: Any) -> str:
-    # As ASCII: a log takes no lone surrogate.
-    text = ascii(value)
+    # A log takes no lone surrogate.
+    text = repr(value).encode(errors="backslashreplace").decode()
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
@@ -100,8 +109,8 @@ def timed(value: Any) -> str | None:
 
 
 def moment(value: Any) -> str | None:
-    """Judge what should be a moment."""
-    return None if isinstance(value, datetime) else "Give a datetime."
+    """Judge what should be a moment: without a time zone each session would read it in its own."""
+    return None if is_zoned(value) else ZONED
 
 
 def texts(value: Any) -> str | None:
@@ -127,8 +136,7 @@ def moment_or_text(value: Any) -> str | None:
         found = datetime.fromisoformat(value) if isinstance(value, str) else value
     except ValueError:
         found = None
-    good = isinstance(found, datetime) and found.tzinfo is not None
-    return None if good else "Give a datetime with a time zone, or its ISO text."
+    return None if is_zoned(found) else "Give a datetime with a time zone, or its ISO text."
 
 
 def results(value: Any) -> str | None:
@@ -139,6 +147,8 @@ def results(value: Any) -> str | None:
 
 def json_value(value: Any) -> str | None:
     """Judge a value that the database can store as JSON."""
+    if isinstance(value, float) and not isfinite(value):
+        return "JSON has neither NaN nor infinity: give None, or a text."
     try:
         good = not has_nul(to_json(value))
     except InvalidMessage:
@@ -229,7 +239,7 @@ def number(lowest: float, highest: float, unit: str = "") -> Rule:
 
     def judge(value: Any) -> str | None:
         good = isinstance(value, int | float) and not isinstance(value, bool) and lowest <= value <= highest
-        return None if good else f"Give a number{unit and ' of '}{unit} from {lowest:g} to {highest:g}."
+        return None if good else f"Give a number{unit and ' of '}{unit} from {lowest:.12g} to {highest:.12g}."
 
     return judge
 
@@ -239,7 +249,10 @@ def duration(lowest: timedelta, highest: timedelta) -> Rule:
 
     def judge(value: Any) -> str | None:
         good = isinstance(value, timedelta) and lowest <= value <= highest
-        return None if good else f"Give a timedelta from {lowest} to {highest}."
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        meant = is_number and lowest.total_seconds() <= value <= highest.total_seconds()
+        example = f", such as timedelta(seconds={value})" if meant else ""
+        return None if good else f"Give a timedelta from {lowest} to {highest}{example}."
 
     return judge
 

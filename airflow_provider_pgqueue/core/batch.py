@@ -6,14 +6,24 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgqueue.core.breaker import Breaker, failure_of
 from airflow_provider_pgqueue.core.caller import Caller, TimeIsUp
-from airflow_provider_pgqueue.core.errors import HandlerBroken, InvalidOutcome, LeaseLost, PgQueueError
+from airflow_provider_pgqueue.core.errors import (
+    HandlerBroken,
+    InvalidArgument,
+    InvalidOutcome,
+    LeaseLost,
+    PgQueueError,
+    TransactionLeftOpen,
+)
 from airflow_provider_pgqueue.core.intake import Intake
 from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.message import Message, Unreadable
@@ -29,6 +39,7 @@ from airflow_provider_pgqueue.core.outcome import (
     outcomes_by_id,
     storable,
 )
+from airflow_provider_pgqueue.core.quantity import quantity
 
 if TYPE_CHECKING:
     from airflow_provider_pgqueue.core.consumer import Consumer
@@ -38,11 +49,13 @@ log = logging.getLogger(__name__)
 # Settling each message at once would cost a commit for each; settling only at the end of a batch would let a killed
 # consumer of slow messages repeat them all.
 _SETTLE_EVERY: Final = 1.0  # seconds
+_OPEN: Final = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 Handler = Callable[[Message], Outcome | None]
 BatchHandler = Callable[[list[Message]], Mapping[int, Outcome | None] | Iterable[Outcome | None] | None]
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Batch:
     """The messages of a lease, to be handled, and settled: those of each second together, and the rest at the end.
 
@@ -51,22 +64,16 @@ class Batch:
     :param counts: how messages ended is added here.
     """
 
-    def __init__(
-        self,
-        consumer: Consumer,
-        lease: Lease,
-        *,
-        caller: Caller | None,
-        breaker: Breaker,
-        counts: Counter[str],
-    ) -> None:
-        self._consumer = consumer
-        self._lease = lease
-        self._caller = caller
-        self._breaker = breaker
-        self._counts = counts
-        self._gathered: dict[Message, Outcome] = {}
-        self._due = time.monotonic() + _SETTLE_EVERY
+    consumer: Consumer
+    lease: Lease
+    caller: Caller | None
+    breaker: Breaker
+    counts: Counter[str]
+    _gathered: dict[Message, Outcome] = field(init=False, default_factory=dict)
+    _due: float = field(init=False, default=0.0)
+    _began_all: bool = field(init=False, default=False)
+    _conn: psycopg.Connection[Any] | None = field(init=False, default=None)
+    """The connection, unless a transaction of the caller is open on it."""
 
     def work(self, intake: Intake, *, room: int, stop: Callable[[], bool]) -> list[Message] | None:
         """Handle all messages until `stop` returns True, settle them, and give back what nobody began.
@@ -74,22 +81,31 @@ class Batch:
         Returns the next messages, up to `room`, if they could be leased in the same call, else None. When the handler
         is broken, failures that are not settled yet become retries that do not count as attempts.
         """
-        lease, following = self._lease, None
-        with lease:
-            try:
-                self._handle_all(stop)
-                following = None if room <= 0 or stop() else self._exchange(intake, room)
-                self._settle()
-            except BaseException as error:
-                self._wind_up(error)
-                raise
-            if following is None and (unstarted := lease.release_unstarted()):
-                # Nobody began them, so it was no attempt.
-                self._counts["released"] += unstarted
+        self._due = time.monotonic() + _SETTLE_EVERY
+        self._conn = intake.conn if _is_idle(intake.conn) else None
+        try:
+            self._handle_all(stop)
+            following = None if room <= 0 or stop() else self._exchange(intake, room)
+            self._settle()
+            if following is None:
+                self._release_rest()
+        except BaseException as error:
+            self._wind_up(error)
+            raise
         return following
 
+    def _release_rest(self) -> None:
+        """Give back what has no outcome: as no attempt, unless the handler got it."""
+        if not self._began_all:
+            if unstarted := self.lease.release_unstarted():
+                self.counts["released"] += unstarted
+        elif astray := self.lease.release_astray("its handler returned, but it has no outcome: was its id changed?"):
+            # Without an attempt they would be the first of the next lease, again and again.
+            self.counts["retried"] += astray
+            log.warning("%s of queue %s got no outcome", quantity(astray), self.consumer.queue_name)
+
     def _wind_up(self, error: BaseException) -> None:
-        """Settle what was handled before an error; give the rest back too, if the error is about none of them."""
+        """Settle what was handled before an error; give the rest back, with an attempt if the handler had begun it."""
         if isinstance(error, HandlerBroken):
             self._gathered = {message: _uncounted(outcome) for message, outcome in self._gathered.items()}
         try:
@@ -97,21 +113,24 @@ class Batch:
             self._settle()
             if isinstance(error, InvalidOutcome | HandlerBroken) or not isinstance(error, Exception):
                 # The loop ends for a reason that is not in these messages.
-                self._lease.release_unstarted()
+                self.lease.release_unstarted()
         except (PgQueueError, psycopg.Error) as failed:
             # The error matters more: a SystemExit would end as one of a lost connection, which a worker survives.
             log.warning("could not settle what was handled before %s (%s)", type(error).__name__, type(failed).__name__)
+        finally:
+            # What is still held. Nobody began the others, so they must not pay for it.
+            self.lease.release_after(error, begun=self.lease.in_hand | self.lease.handled.keys())
 
     def _handle_all(self, stop: Callable[[], bool]) -> None:
         messages = self._without_unreadable()
-        if self._consumer.handle:
-            self._each(self._consumer.handle, messages, stop)
-        elif self._consumer.handle_batch and messages:
-            self._all_at_once(self._consumer.handle_batch, messages, stop)
+        if self.consumer.handle:
+            self._each(self.consumer.handle, messages, stop)
+        elif self.consumer.handle_batch and messages:
+            self._all_at_once(self.consumer.handle_batch, messages, stop)
 
     def _without_unreadable(self) -> list[Message]:
         readable = []
-        for message in self._lease.messages:
+        for message in self.lease.messages:
             if isinstance(message.body, Unreadable) or isinstance(message.headers, Unreadable):
                 # Not the breaker's: no handler saw it.
                 self._gather(message, Rejected(f"Python cannot read its JSON: {message.unreadable}"))
@@ -120,16 +139,17 @@ class Batch:
         return readable
 
     def _each(self, handle: Handler, messages: list[Message], stop: Callable[[], bool]) -> None:
-        lease, caller = self._lease, self._caller
+        lease, caller = self.lease, self.caller
         for message in messages:
             # Before the question: whoever stops the loop in between must not take it for a message that nobody began.
             lease.in_hand = {message.id}
             if stop():
+                lease.in_hand = set()
                 return
             if message.id in lease.lost:
                 continue
             try:
-                returned = handle(message) if caller is None else caller.call(handle, message)
+                returned = self._call(handle if caller is None else partial(caller.call, handle), message)
             except TimeIsUp as error:
                 self._leave([message], error)
                 continue
@@ -145,14 +165,32 @@ class Batch:
                 raise
             else:
                 self._note(message, PLAIN if returned is None else self._checked(message, returned))
+        self._began_all = True
 
     def _all_at_once(self, handle_batch: BatchHandler, messages: list[Message], stop: Callable[[], bool]) -> None:
-        caller = self._caller
-        self._lease.in_hand = {message.id for message in messages}
+        caller = self.caller
+        self.lease.in_hand = {message.id for message in messages}
         if stop():
+            self.lease.in_hand = set()
             return
+        self._began_all = True
+        # A list of its own: a handler may empty it as it goes.
+        given = messages.copy()
+        outcomes: Mapping[int, Outcome | None] | None = None
+        invalid: InvalidOutcome | None = None
+
+        def call(given: list[Message]) -> Mapping[int, Outcome | None] | None:
+            nonlocal invalid
+            returned = caller.call(handle_batch, given, len(given)) if caller else handle_batch(given)
+            try:
+                # Part of the call: a generator runs now, and a mapping of the handler's own may do anything.
+                return outcomes_by_id(messages, returned)
+            except InvalidOutcome as error:
+                invalid = error
+                return None
+
         try:
-            returned = caller.call(handle_batch, messages, len(messages)) if caller else handle_batch(messages)
+            outcomes = self._call(call, given)
         except TimeIsUp as error:
             self._leave(messages, error)
         except KeyboardInterrupt:
@@ -163,17 +201,38 @@ class Batch:
                 self._note(message, self._outcome(message, error, failure))
             if not isinstance(error, Exception):
                 raise
-        else:
-            try:
-                outcomes = outcomes_by_id(messages, returned)
-            except InvalidOutcome as error:
-                # Nobody knows which message it is: no attempt of any, but those behind them come first next time.
-                for message in messages:
-                    self._gather(message, Retry(details=str(error), count_attempt=False))
-                raise
+        if invalid is not None:
+            # Nobody knows which message it is: no attempt of any, but those behind them come first next time.
+            for message in messages:
+                self._gather(message, Retry(details=str(invalid), count_attempt=False))
+            raise invalid
+        if outcomes is not None:
             for message in messages:
                 outcome = outcomes.get(message.id)
                 self._note(message, PLAIN if outcome is None else self._checked(message, outcome))
+
+    def _call(self, function: Callable[[Any], Any], given: Any) -> Any:
+        """Return what the handler returns, outside of a transaction of its own; TransactionLeftOpen if it left one."""
+        try:
+            returned = function(given)
+        except TimeIsUp:
+            if self._conn is not None and self._conn.pgconn.transaction_status in _OPEN:
+                # After a rollback the call would commit the second half of its work.
+                log.warning("a call that hangs has a transaction open on the connection of its consumer: closing it")
+                self._conn.close()
+            raise
+        except BaseException:
+            self._end_transaction()
+            raise
+        if self._end_transaction():
+            raise TransactionLeftOpen
+        return returned
+
+    def _end_transaction(self) -> bool:
+        conn = self._conn
+        if conn is None or _is_idle(conn):
+            return False
+        return self.lease.end_transaction()
 
     def _checked(self, message: Message, returned: Any) -> Outcome:
         """Return the outcome. If the handler returned something else, put the message behind the others, and raise."""
@@ -185,43 +244,48 @@ class Batch:
 
     def _leave(self, messages: list[Message], why: TimeIsUp) -> None:
         """Stop renewing the messages of a call that hangs."""
-        self._lease.let_expire(messages)
-        self._counts["timed_out"] += len(messages)
-        self._breaker.note_hanging([message.id for message in messages], why)
+        self.lease.let_expire(messages)
+        self.counts["timed_out"] += len(messages)
+        self.breaker.note_hanging([message.id for message in messages], why)
 
     def _outcome(self, message: Message, error: BaseException, failure: dict[str, str] | None = None) -> Outcome:
-        retry_delay = self._consumer.retry_delay
+        retry_delay = self.consumer.retry_delay
         delay = retry_delay(message.attempts) if retry_delay else None
-        return outcome_of(error, rules=self._consumer.on_error, delay=delay, failure=failure)
+        if delay is not None and not isinstance(delay, timedelta):
+            raise InvalidArgument(
+                f"retry_delay returned {type(delay).__name__}",
+                "Return a timedelta, or None for the back-off of the queue.",
+            )
+        return outcome_of(error, rules=self.consumer.on_error, delay=delay, failure=failure)
 
     def _note(self, message: Message, outcome: Outcome) -> None:
         self._gather(message, outcome)
-        self._breaker.note(message.id, outcome)
+        self.breaker.note(message.id, outcome)
         # What may be taken back soon is not settled yet.
-        if time.monotonic() >= self._due and not self._breaker.suspects:
+        if time.monotonic() >= self._due and not self.breaker.suspects:
             self._settle()
             self._due = time.monotonic() + _SETTLE_EVERY
 
     def _gather(self, message: Message, outcome: Outcome) -> None:
         self._gathered[message] = outcome
         # For whoever settles it beside a handler that hangs.
-        self._lease.handled[message.id] = outcome
+        self.lease.handled[message.id] = outcome
 
     def _exchange(self, intake: Intake, room: int) -> list[Message] | None:
         """Settle all that is left and lease the next messages in one call; None if that cannot be done in one."""
         outcomes = {message.id: outcome for message, outcome in self._gathered.items()}
         settled = self._take()
-        following = self._lease.exchange(outcomes, intake, room)
+        following = self.lease.exchange(outcomes, intake, room)
         if following is None:
             self._gathered = settled
         else:
             self._count(settled)
-            if lost := self._lease.lost & outcomes.keys():
+            if lost := self.lease.lost & outcomes.keys():
                 _warn_of_lost(LeaseLost(lost))
         return following
 
     def _settle(self) -> None:
-        settled, lease = self._take(), self._lease
+        settled, lease = self._take(), self.lease
         if not settled:
             return
         try:
@@ -232,15 +296,15 @@ class Batch:
         self._count(settled)
         for message in settled if lease.unkept else ():
             if message.id in lease.unkept:
-                self._breaker.note_unkept(message.id)
+                self.breaker.note_unkept(message.id)
 
     def _take(self) -> dict[Message, Outcome]:
         taken, self._gathered = self._gathered, {}
         return taken
 
     def _count(self, settled: Mapping[Message, Outcome]) -> None:
-        lease = self._lease
-        self._counts.update(
+        lease = self.lease
+        self.counts.update(
             "success"
             if outcome is PLAIN and not lease.lost
             else "lost"
@@ -261,3 +325,7 @@ def _uncounted(outcome: Outcome) -> Outcome:
     if not isinstance(outcome, Retry) or failure_of(outcome) is None:
         return outcome
     return replace(outcome, count_attempt=False)
+
+
+def _is_idle(conn: psycopg.Connection[Any]) -> bool:
+    return conn.pgconn.transaction_status == TransactionStatus.IDLE and conn.autocommit

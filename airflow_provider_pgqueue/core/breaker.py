@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Any, Final
 
 from airflow_provider_pgqueue.core.caller import TimeIsUp
+from airflow_provider_pgqueue.core.cause import masked
 from airflow_provider_pgqueue.core.errors import HandlerBroken
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Retry
 from airflow_provider_pgqueue.core.quantity import quantity
@@ -26,16 +27,13 @@ _MOST_HANGING: Final = 10  # calls that may hang in this process before it stops
 _UNKEPT: Final = "outcomes that cannot be kept"
 _LONGEST: Final = 500  # characters that are compared: the time of the search grows with their square
 _EVERY: Final = 60.0  # seconds between two warnings of one kind
-# As in messages.fingerprint: what differs between two messages with one cause.
-_QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
-_NUMBER: Final = re.compile(r"\b[0-9a-fA-F-]*[0-9][0-9a-fA-F-]*\b")
 _PLACE: Final = re.compile(r'File "(?:[^"]*[/\\])?([^"]*)", line (\d+), in (\S+)')
 
 
 def _fingerprint(failure: Mapping[str, Any]) -> _Fingerprint:
     """Return what the failures of two messages with one cause have in common: the class of the error, and its text."""
-    text = _NUMBER.sub("#", _QUOTED.sub("?", str(failure.get("message", ""))[:_LONGEST]))
-    return str(failure.get("error", "")), " ".join(text.lower().split())
+    text = masked(_said(failure, "message")[:_LONGEST])
+    return _said(failure, "error"), " ".join(text.lower().split())
 
 
 class Breaker:
@@ -158,10 +156,18 @@ def failure_of(outcome: Outcome) -> Mapping[str, Any] | None:
     return outcome.failure if isinstance(outcome, Retry | Failed) else None
 
 
+def _said(failure: Mapping[str, Any], name: str) -> str:
+    """Return the text of a member of a failure; a handler may have put anything into it, or made an odd mapping."""
+    try:
+        return str(failure.get(name, ""))
+    except Exception as error:
+        return type(error).__name__
+
+
 def _name(failure: Mapping[str, Any]) -> str:
     """Name the error and its place without its text, which may quote a body."""
-    name = str(failure.get("error", ""))
-    places = _PLACE.findall(str(failure.get("traceback", "")))
+    name = _said(failure, "error")
+    places = _PLACE.findall(_said(failure, "traceback"))
     where = f" ({places[-1][0]}:{places[-1][1]} in {places[-1][2]})" if places else ""
     known = name == _UNKEPT or name.replace(".", "_").isidentifier()
     return (name if known else "one error") + where

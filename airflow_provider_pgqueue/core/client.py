@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from datetime import date, time, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
@@ -16,7 +16,7 @@ import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import dict_row
 
-from airflow_provider_pgqueue.core.errors import InvalidMessage, LeaseLost, translate
+from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, LeaseLost, translate
 from airflow_provider_pgqueue.core.message import Duplicate, Row
 
 T = TypeVar("T")
@@ -35,6 +35,7 @@ def _as_text(value: Any) -> str:
 
 
 _JSON_LITERALS: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=_as_text)
+ZONED: Final = "Give a datetime with a time zone, such as datetime(2027, 1, 1, tzinfo=UTC)."
 _NUL: Final = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
@@ -72,12 +73,21 @@ class Statement(Generic[T]):
 
     @property
     def given(self) -> dict[str, Any]:
-        """The arguments that are not left to the default of the function."""
+        """The arguments that are not left to the default of the function; InvalidArgument for a naive moment."""
+        for name, value in self.arguments.items():
+            if isinstance(value, date) and not is_zoned(value):
+                # Each session would read it in its own time zone.
+                raise InvalidArgument(f"{name} is {value!r}", ZONED)
         return {
             name: len(value) if _is_all_null(value) else value
             for name, value in self.arguments.items()
             if value is not None
         }
+
+
+def is_zoned(value: Any) -> bool:
+    """Return whether this is a moment that is the same for everybody: a datetime with a time zone."""
+    return isinstance(value, datetime) and value.utcoffset() is not None
 
 
 def _placeholder(name: str, value: Any, type_: str | None) -> str:
@@ -102,7 +112,7 @@ def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
         with _own_transaction(conn), conn.cursor(row_factory=dict_row, binary=True) as cursor:
             rows = cursor.execute(_text(conn, statement), statement.given).fetchall()
     except psycopg.Error as error:
-        raise translate(error) from error
+        raise _translated(error, statement) from error
     return statement.decode(rows)
 
 
@@ -115,8 +125,17 @@ async def run_async(conn: psycopg.AsyncConnection[Any], statement: Statement[T])
             await cursor.execute(_text(conn, statement), statement.given)
             rows = await cursor.fetchall()
     except psycopg.Error as error:
-        raise translate(error) from error
+        raise _translated(error, statement) from error
     return statement.decode(rows)
+
+
+def _translated(error: psycopg.Error, statement: Statement[Any]) -> Exception:
+    """Return the error of ours. For a number that no function takes, PostgreSQL names only its type."""
+    if isinstance(error, psycopg.errors.UndefinedFunction):
+        for name, value in statement.given.items():
+            if type(value) is int and not -(2**31) <= value < 2**31:
+                return InvalidArgument(f"{name} is {value}", "Give a number in the range of its type.")
+    return translate(error)
 
 
 def _text(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], statement: Statement[Any]) -> str:
@@ -127,6 +146,15 @@ def _text(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], statemen
 def _own_transaction(conn: psycopg.Connection[Any]) -> AbstractContextManager[object]:
     """Return the transaction that a single statement needs: one behind a pooler whose role is not READ COMMITTED."""
     return conn.transaction() if conn.isolation_level is not None and is_alone(conn) else nullcontext()
+
+
+def savepoint(conn: psycopg.Connection[Any]) -> AbstractContextManager[object]:
+    """Return a savepoint in the transaction of the caller, so that it survives a refusal; nothing where there is none.
+
+    LeaseLost must not leave it: that would undo what took effect.
+    """
+    # On an idle connection psycopg would begin a transaction, and commit it.
+    return conn.transaction() if conn.pgconn.transaction_status == TransactionStatus.INTRANS else nullcontext()
 
 
 def is_alone(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> bool:
@@ -168,6 +196,9 @@ def to_json(body: Any) -> str:
         ) from error
     except RecursionError as error:
         raise InvalidMessage("the value is nested too deep. Flatten it.") from error
+    except Exception as error:
+        # A value of a class that computes what it holds, such as a row of a closed session.
+        raise InvalidMessage(f"the value is not JSON: to convert it raised {type(error).__name__}.") from error
     return text
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import psycopg
@@ -30,12 +30,12 @@ from airflow_provider_pgqueue.core.message import Unreadable
 from airflow_provider_pgqueue.core.migrations import code_version
 from airflow_provider_pgqueue.core.query import query
 
-_JSONB: Final = 3802  # its OID
+JSONB: Final = 3802  # its OID
 _UNDEFINED: Final = ("3F000", "42883", "42P01")  # schema, function, table
-_VERSION: Final = b"\1"  # that the driver expects before the text of a jsonb in binary
-_AT_ONCE: Final = 1_000_000  # characters of JSON that are read together: a second copy in memory
-_PATIENCE: Final = 10.0  # seconds that a server has for the first answer on a new connection
 _PORT: Final = re.compile(r"[\d, ]*")
+# A parameter of psycopg and not of libpq, whose functions refuse it in a connection string.
+_THRESHOLD: Final = re.compile(r"(?:^|(?<=[\s?&]))prepare_threshold\s*=\s*('[\w.+-]*'|[\w.+-]*)(?:&|(?=\s|$))")
+_PATIENCE: Final = 10.0  # seconds that a server has for the first answer on a new connection
 # A cut link is noticed after about idle + count * interval seconds, and after as long while something sent is without
 # an answer, when nothing is probed; the defaults of the system are two hours and a quarter of one.
 DEFAULTS: Final[dict[str, Any]] = {
@@ -48,8 +48,6 @@ DEFAULTS: Final[dict[str, Any]] = {
     "application_name": "pgqueue",
     "client_encoding": "UTF8",
 }
-# A parameter of psycopg and not of libpq, whose functions refuse it in a connection string.
-_THRESHOLD: Final = re.compile(r"(?:^|(?<=[\s?&]))prepare_threshold\s*=\s*('[\w.+-]*'|[\w.+-]*)(?:&|(?=\s|$))")
 
 
 def connect(conninfo: str = "", *, check_schema: bool = False, **arguments: Any) -> psycopg.Connection[Any]:
@@ -114,16 +112,8 @@ async def connect_async(conninfo: str = "", **arguments: Any) -> psycopg.AsyncCo
 def _given(conninfo: str, arguments: dict[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = DEFAULTS | parameters(conninfo) | arguments
     if "prepare_threshold" in given:
-        given["prepare_threshold"] = _number_or_none(given["prepare_threshold"])
+        given["prepare_threshold"] = number_or_none(given["prepare_threshold"])
     return given
-
-
-def _number_or_none(given: Any) -> int | None:
-    # The extra of an Airflow connection that is a URL has only texts.
-    text = str(given)
-    if not text.isdecimal() and text.lower() not in ("none", "null"):
-        raise InvalidArgument(f"prepare_threshold is {given!r}. Give a whole number from 0, or none.")
-    return int(text) if text.isdecimal() else None
 
 
 def _mind_pooler(
@@ -147,34 +137,12 @@ def read_any_json(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) 
 
     Otherwise one message of a batch makes all of it unreadable, after it was leased.
     """
-    if conn.adapters.get_loader(_JSONB, Format.BINARY) is JsonbBinaryLoader:
-        set_json_loads(_read_json, conn)
+    if conn.adapters.get_loader(JSONB, Format.BINARY) is JsonbBinaryLoader:
+        set_json_loads(read_json, conn)
 
 
-def json_reader(conn: psycopg.Connection[Any]) -> Callable[[list[str]], list[Any]]:
-    """Return what reads JSON texts as this connection reads JSON, of a whole batch in one call if that is our way.
-
-    It is our way unless the caller chose another one, as for `read_any_json`.
-    """
-    read_any_json(conn)
-    loader = conn.adapters.get_loader(_JSONB, Format.BINARY)
-    if loader is None or getattr(loader, "_loads", None) is _read_json:
-        return _read_all_json
-    load = loader(_JSONB, conn).load
-    return lambda texts: [load(_VERSION + text.encode()) for text in texts]
-
-
-def _read_all_json(texts: list[str]) -> list[Any]:
-    if len(texts) > 1 and sum(map(len, texts)) <= _AT_ONCE:
-        try:
-            found: list[Any] = json.loads(f"[{','.join(texts)}]")
-            return found
-        except (ValueError, RecursionError):
-            pass  # one of them: which one, only reading each can say
-    return [_read_json(text) for text in texts]
-
-
-def _read_json(text: str | bytes) -> Any:
+def read_json(text: str | bytes) -> Any:
+    """Return the value of a JSON text, or an Unreadable if Python cannot read it."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -215,6 +183,11 @@ def _versions(conn: psycopg.Connection[Any]) -> tuple[int, int]:
     return (int(row[0]), int(row[1])) if row else (0, 0)
 
 
+def process_name() -> str:
+    """Return the name of this process for `locked_by` and `handled_by`: `pid@host`."""
+    return f"{os.getpid()}@{socket.gethostname()}"
+
+
 def parameters(conninfo: str) -> dict[str, Any]:
     """Return the parameters in a connection string or URL; InvalidArgument, without quoting it, if it is invalid.
 
@@ -226,7 +199,7 @@ def parameters(conninfo: str) -> dict[str, Any]:
         if found is not None and len(thresholds) > 1:
             raise InvalidArgument(f"prepare_threshold is given {len(thresholds)} times. Give it once.")
         if found is not None:
-            found["prepare_threshold"] = _number_or_none(thresholds[0].strip("'"))
+            found["prepare_threshold"] = number_or_none(thresholds[0].strip("'"))
     # Outside of the handler: the error of libpq quotes the string, and would be the cause.
     if found is None or _is_misread(found):
         raise InvalidArgument(
@@ -243,6 +216,14 @@ def conninfo_of(parameters: Mapping[str, Any]) -> str:
     return make_conninfo("", **libpq) + said
 
 
+def number_or_none(given: Any) -> int | None:
+    """Return a `prepare_threshold`, also of a text: the extra of an Airflow connection that is a URL has only texts."""
+    text = str(given)
+    if not text.isdecimal() and text.lower() not in ("none", "null"):
+        raise InvalidArgument(f"prepare_threshold is {given!r}. Give a whole number from 0, or none.")
+    return int(text) if text.isdecimal() else None
+
+
 def _parsed(conninfo: str) -> dict[str, Any] | None:
     try:
         return conninfo_to_dict(conninfo)
@@ -255,8 +236,3 @@ def _is_misread(found: dict[str, Any]) -> bool:
     # A host may begin with @: that is an abstract socket.
     names = f"{found.get('host', '').removeprefix('@')}{found.get('dbname', '')}"
     return "@" in names or not _PORT.fullmatch(str(found.get("port", "")))
-
-
-def process_name() -> str:
-    """Return the name of this process for `locked_by` and `handled_by`: `pid@host`."""
-    return f"{os.getpid()}@{socket.gethostname()}"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
@@ -55,6 +55,9 @@ class Consumer:
     before, gives the rest back, and raises InvalidOutcome. No attempt counts; the message itself is delivered again
     only after the back-off, behind the others.
 
+    A handler may use the connection of the consumer. A transaction that it leaves open there is rolled back, also after
+    an exception; if the handler returned, its message fails with TransactionLeftOpen, as if that had been raised.
+
     Leases are renewed while the handler runs. `lease_for` and `handler_timeout` are by default those of the queue's
     policy. With a `topic` pattern or `headers` only matching messages are leased; the others stay in the queue.
 
@@ -85,6 +88,8 @@ class Consumer:
     def __post_init__(self) -> None:
         if (self.handle is None) == (self.handle_batch is None):
             raise InvalidArgument("give exactly one of handle and handle_batch")
+        if not 1 <= self.batch_size <= 10_000:
+            raise InvalidArgument(f"batch_size is {self.batch_size}. Give a whole number from 1 to 10000.")
         if self.handler_timeout is not None and self.handler_timeout <= timedelta(0):
             raise InvalidArgument(f"handler_timeout is {self.handler_timeout}. Give a duration above zero.")
         if self.give_up_after is not None and self.give_up_after < 0:
@@ -137,23 +142,31 @@ class Consumer:
                 if limit is not None:
                     caller = caller or stack.enter_context(Caller(limit))
                     caller.limit = limit
-                batch = Batch(self, lease, caller=caller if limit else None, breaker=breaker, counts=counts)
+                batch = Batch(
+                    consumer=self, lease=lease, caller=caller if limit else None, breaker=breaker, counts=counts
+                )
                 messages = batch.work(intake, room=int(min(self.batch_size, left)), stop=stop)
-                with _given_back_after_an_error(conn, messages):
+                try:
                     on_batch(counts)
                     said = self._say(counts, said)
+                except BaseException:
+                    _give_back(conn, messages)
+                    raise
 
     def _hold(
         self, messages: list[Message], intake: Intake, renewal: Renewal, on_lease: Callable[[Lease], None]
     ) -> tuple[Lease, timedelta | None]:
         """Return the lease of messages that nobody has begun, and how long the handler may take for each."""
-        with _given_back_after_an_error(intake.conn, messages):
+        try:
             # Not before there is a message: most looks of a worker find none.
             policy = intake.policy
-            lease = Lease(
-                intake.conn, messages, lease_for=policy.lease_for, handled_by=self.handled_by, renewal=renewal
-            )
+            lease = Lease(intake.conn, messages, lease_for=policy.lease_for, handled_by=self.handled_by)
             on_lease(lease)
+            if intake.conn.autocommit:  # as in Lease.__enter__
+                renewal.hold(lease, policy.lease_for)
+        except BaseException:
+            _give_back(intake.conn, messages)
+            raise
         return lease, policy.handler_timeout
 
     def _say(self, counts: Counter[str], said: float) -> float:
@@ -177,16 +190,11 @@ class Consumer:
         )
 
 
-@contextmanager
-def _given_back_after_an_error(conn: psycopg.Connection[Any], messages: list[Message] | None) -> Iterator[None]:
-    """If the block raises, release the messages, none of which was begun, without counting an attempt."""
-    try:
-        yield
-    except BaseException:
-        if messages:
-            try:
-                Lease(conn, messages).release(messages, count_attempt=False)
-            except (PgQueueError, psycopg.Error) as failed:
-                # The error of the block matters more.
-                log.warning("could not release %s (%s)", quantity(len(messages)), type(failed).__name__)
-        raise
+def _give_back(conn: psycopg.Connection[Any], messages: list[Message] | None) -> None:
+    """After an error release messages, none of which was begun, without counting an attempt."""
+    if messages:
+        try:
+            Lease(conn, messages).release(messages, count_attempt=False)
+        except (PgQueueError, psycopg.Error) as failed:
+            # The error before matters more.
+            log.warning("could not release %s (%s)", quantity(len(messages)), type(failed).__name__)

@@ -23,6 +23,7 @@ PgQueueError
  +-- InUse                    transactions of others held a lock for seconds, or wait for this one; nothing was changed
  +-- TransactionTooLarge      it created more queues than the server has room to lock
  +-- HandlerBroken            a handler fails on nearly every message, or hangs; consuming stopped
+ +-- TransactionLeftOpen      a handler returned inside a transaction on the connection of its consumer
  +-- LeaseLost                somebody else may have the messages now; nothing was changed
  +-- SchemaError
  |    +-- SchemaMissing       the schema `messages` is not installed
@@ -37,6 +38,7 @@ Each message names the value and the cure. The error of the driver stays the cau
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import Final
 
@@ -53,7 +55,7 @@ class PgQueueError(Exception):
     """
 
     def __init__(self, problem: str, cure: str | None = None) -> None:
-        super().__init__(f"{problem}. {cure}" if cure else problem)
+        super().__init__(f"{problem}{'' if problem.endswith('?') else '.'} {cure}" if cure else problem)
         self.problem = problem
         self.cure = cure
 
@@ -173,6 +175,16 @@ class HandlerBroken(PgQueueError):
     """A handler fails on nearly every message with one error, or its calls hang: consuming stopped."""
 
 
+class TransactionLeftOpen(PgQueueError):
+    """A handler returned inside a transaction on the connection of its consumer: it was rolled back."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the handler left a transaction open on the connection of the consumer, which was rolled back",
+            "Commit it before returning, as `with conn.transaction():` does.",
+        )
+
+
 class SchemaError(PgQueueError):
     """The schema is missing, or this package cannot work with its version."""
 
@@ -245,6 +257,20 @@ _REFUSED_PARAMETER: Final = (
     "Leave it out of the connection and set it with ALTER ROLE: PgBouncer would silently drop what "
     "ignore_startup_parameters names."
 )
+# PgBouncer gives all its refusals the same SQLSTATE, 08P01: only the words tell them apart.
+_CURES_BY_WORDS: Final[dict[str, str]] = {
+    "unsupported startup parameter": _REFUSED_PARAMETER,
+    "query_wait_timeout": "All sessions of the pool were busy: find who keeps transactions open (SHOW CLIENTS in "
+    "PgBouncer), or raise its default_pool_size, and try again.",
+    "max_client_conn": "Raise max_client_conn of PgBouncer, or open fewer connections, and try again.",
+    "server_login_retry": "PgBouncer cannot log in to the server, and its log says why; it tries again after "
+    "server_login_retry.",
+    "client_login_timeout": "PgBouncer cannot reach the server, and its log says why; try again.",
+    "client_idle_timeout": "Raise client_idle_timeout of PgBouncer above the poll interval, and try again.",
+    "idle transaction timeout": "Raise idle_transaction_timeout of PgBouncer, or commit sooner, and try again.",
+    "query timeout": "Raise query_timeout of PgBouncer, and try again.",
+    "statement pooling": "Set pool_mode of PgBouncer to transaction for this database or user.",
+}
 READ_ONLY: Final = "the server is read-only: a standby, or default_transaction_read_only is on"
 TO_THE_PRIMARY: Final = "Connect to the primary, for example with target_session_attrs=read-write."
 # The connection may be sound, but the server ended this transaction, or refuses to write: another try may succeed.
@@ -270,14 +296,18 @@ _CURES: dict[type[PgQueueError], str] = {
 _CURES_BY_SQLSTATE: Final[dict[str, str]] = {
     "22007": "Give a duration such as '5 minutes', or a moment such as '2026-01-31 12:00+00'.",
     "22008": "Give a time that PostgreSQL can store.",
+    "22003": "Give numbers in the range of their type; in JSON write one of more than 131,072 digits as a text.",
 }
 
 
 def translate(error: psycopg.Error) -> Exception:
-    """Return the PgQueueError for an error of the driver, or the same error if there is none for it."""
+    """Return the PgQueueError for an error of the driver, or the same error if there is none for it.
+
+    The driver's error, which stays the cause, loses what may quote a body; its `diag` keeps it.
+    """
+    _forget_values(error)
     if error.sqlstate in _BY_SQLSTATE:
         kind = _BY_SQLSTATE[error.sqlstate]
-        # The driver appends DETAIL and CONTEXT, which may quote a body: take the first line only.
         text = error.diag.message_primary or type(error).__name__
         own = error.sqlstate.startswith("PQ") or kind is PermissionDenied
         cure = (error.diag.message_hint if own else None) or _CURES_BY_SQLSTATE.get(error.sqlstate) or _CURES.get(kind)
@@ -299,7 +329,6 @@ def translate(error: psycopg.Error) -> Exception:
             "extra of an Airflow connection), or connect without the pooler.",
         )
     if error.sqlstate in _TRANSIENT:
-        # The first line only, as above.
         text = error.diag.message_primary or type(error).__name__
         return ConnectionFailed(
             f"{text}: {READ_ONLY}" if error.sqlstate == "25006" else text, _TRANSIENT[error.sqlstate]
@@ -310,11 +339,25 @@ def translate(error: psycopg.Error) -> Exception:
             "Free what the server lacks, which its log names, and try again.",
         )
     if isinstance(error, psycopg.OperationalError) and (error.sqlstate is None or error.sqlstate[:2] in ("08", "57")):
-        # libpq writes a line for each host, and asks "Is the server running …?".
-        text = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        cure = _REFUSED_PARAMETER if "unsupported startup parameter" in text else "Check the connection and try again."
-        return ConnectionFailed(f"{text}{'' if text.endswith('?') else '.'} {cure}")
+        # Without a state libpq speaks: it writes a line for each host, and asks "Is the server running …?".
+        text = error.diag.message_primary or " ".join(str(error).split()).rstrip(".") or type(error).__name__
+        cure = next((cure for words, cure in _CURES_BY_WORDS.items() if words in text), None)
+        return ConnectionFailed(text, cure or "Check the connection and try again.")
     return error
+
+
+def _forget_values(error: psycopg.Error) -> None:
+    """Take DETAIL and CONTEXT out of the text of an error, because a log prints the cause of an error too.
+
+    DETAIL may have a row, and CONTEXT has the parameters of the statement under log_parameter_max_length_on_error.
+    """
+    text = str(error)
+    for part in (error.diag.context, error.diag.message_detail):
+        if part:
+            # The label before it is in the language of the server.
+            text = re.sub(rf"\n[^\n]*{re.escape(part)}", "", text)
+    if text != str(error):
+        error.args = (text,)
 
 
 def why_again(error: Exception, *, had_one: bool = True) -> str:
@@ -326,4 +369,5 @@ def why_again(error: Exception, *, had_one: bool = True) -> str:
     driver = error if isinstance(error, psycopg.Error) else error.__cause__
     if isinstance(known, ConnectionFailed) and getattr(driver, "sqlstate", None) in _TRANSIENT:
         return str(known).rstrip(".")
-    return f"{'lost the connection' if had_one else 'cannot connect yet'} ({type(error).__name__})"
+    reason = known.problem if isinstance(known, ConnectionFailed) else type(error).__name__
+    return f"{'lost the connection' if had_one else 'cannot connect yet'} ({reason})"

@@ -1,9 +1,10 @@
-"""Finds the function that a text names."""
+"""Functions of the user: which one a text names, and whether it can be called as we will call it."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument
@@ -28,3 +29,44 @@ def load_function(path: str) -> Callable[..., Any]:
         raise InvalidArgument(f"module {module_name!r} has no function {name!r}. Check its spelling.")
     function: Callable[..., Any] = found
     return function
+
+
+def check_call(
+    given: Callable[..., Any] | str | None,
+    gets: str,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+) -> None:
+    """Raise InvalidArgument if a function cannot be called with what it `gets`, such as `a message`, and these.
+
+    So no message pays for finding out. The name of a function says nothing: check what `load_function` makes of it.
+    """
+    if not callable(given) or not isinstance(args or (), list | tuple) or not isinstance(kwargs or {}, Mapping):
+        return
+    try:
+        inspect.signature(given).bind(None, *(args or ()), **(kwargs or {}))
+    except TypeError as error:
+        with_more = args is not None
+        raise InvalidArgument(
+            f"{getattr(given, '__name__', 'the function')} cannot be called with {gets}"
+            f"{', op_args and op_kwargs' if with_more else ''}: {error}",
+            f"Let its first parameter take the {gets.partition(' ')[2]}, and give the others"
+            f"{'' if with_more else ' a default'}.",
+        ) from error
+    except ValueError:
+        # A function of C may have no signature.
+        return
+
+
+def check_call_without(given: Callable[..., Any]) -> None:
+    """Raise InvalidArgument if a function cannot be called without arguments, as that of `messages` is."""
+    try:
+        inspect.signature(given).bind()
+    except TypeError as error:
+        raise InvalidArgument(
+            f"messages is a function that cannot be called without arguments: {error}",
+            "Give one without parameters, such as functools.partial makes of it.",
+        ) from error
+    except ValueError:
+        # A function of C may have no signature.
+        return

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import fields, make_dataclass
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
 import psycopg
+from psycopg.pq import Format
 from psycopg.rows import tuple_row
+from psycopg.types.json import JsonbBinaryLoader
 
 from airflow_provider_pgqueue.core.client import is_alone, to_json
-from airflow_provider_pgqueue.core.connection import json_reader
+from airflow_provider_pgqueue.core.connection import JSONB, read_json
 from airflow_provider_pgqueue.core.errors import translate
 from airflow_provider_pgqueue.core.message import LeasePolicy, Message
 from airflow_provider_pgqueue.core.outcome import PLAIN, Failed, Rejected, Success, is_plain
@@ -22,6 +24,8 @@ from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.verbs.lease import outcomes_as_json
 
 _POLICY_LASTS: Final = 10.0  # seconds until a changed policy of the queue is noticed
+_AT_ONCE: Final = 1_000_000  # characters of JSON that are read together: a second copy in memory
+_VERSION: Final = b"\1"  # that the driver expects before the text of a jsonb in binary
 
 
 class Intake:
@@ -48,7 +52,7 @@ class Intake:
         self._lease_for = lease_for
         self._handler_timeout = handler_timeout
         self._chosen = (topic, None if headers is None else to_json(headers))
-        self._read_json = json_reader(conn)
+        self._read_json = _json_reader(conn)
         self._cursor = psycopg.RawCursor(conn, row_factory=tuple_row)
         self._policy: LeasePolicy | None = None
         self._policy_ends = 0.0
@@ -112,14 +116,18 @@ class Intake:
 
     def _fetch(self, name: str, arguments: list[Any]) -> list[tuple[Any, ...]]:
         conn = self.conn
-        # As client._own_transaction, at the price of no call where there is no such pooler.
-        own = conn.transaction() if conn.isolation_level is not None and is_alone(conn) else nullcontext()
         try:
-            # Binary, because the texts of moments and durations depend on settings.
-            with own:
-                return self._cursor.execute(query(name), arguments, binary=True).fetchall()
+            # As client._own_transaction, at the price of no call where there is no such pooler.
+            if conn.isolation_level is not None and is_alone(conn):
+                with conn.transaction():
+                    return self._rows(name, arguments)
+            return self._rows(name, arguments)
         except psycopg.Error as error:
             raise translate(error) from error
+
+    def _rows(self, name: str, arguments: list[Any]) -> list[tuple[Any, ...]]:
+        # Binary, because the texts of moments and durations depend on settings.
+        return self._cursor.execute(query(name), arguments, binary=True).fetchall()
 
 
 def _array(ids: Sequence[int]) -> str:
@@ -132,14 +140,14 @@ def _array(ids: Sequence[int]) -> str:
 _Unfrozen: Any = make_dataclass("_Unfrozen", [field.name for field in fields(Message)], slots=True, eq=False)
 
 
-def _messages(rows: list[tuple[Any, ...]], read_json: Callable[[list[str]], list[Any]]) -> list[Message]:
+def _messages(rows: list[tuple[Any, ...]], read_all: Callable[[list[str]], list[Any]]) -> list[Message]:
     """Return rows with the fields of a Message in order, body and headers as JSON text, as messages."""
     if not rows:
         return []
     found = [_Unfrozen(*row) for row in rows]
     with_headers = [message for message in found if message.headers is not None]
     # All in one call, which costs less than one for each message.
-    values = iter(read_json([message.body for message in found] + [message.headers for message in with_headers]))
+    values = iter(read_all([message.body for message in found] + [message.headers for message in with_headers]))
     for message in found:
         message.body = next(values)
     for message in with_headers:
@@ -147,3 +155,22 @@ def _messages(rows: list[tuple[Any, ...]], read_json: Callable[[list[str]], list
     for message in found:
         message.__class__ = Message
     return found
+
+
+def _json_reader(conn: psycopg.Connection[Any]) -> Callable[[list[str]], list[Any]]:
+    """Return what reads the JSON texts of a batch, in one call unless the caller chose how the connection reads."""
+    loader = conn.adapters.get_loader(JSONB, Format.BINARY)
+    if loader is None or loader is JsonbBinaryLoader or getattr(loader, "_loads", None) is read_json:
+        return _read_all_json
+    load = loader(JSONB, conn).load
+    return lambda texts: [load(_VERSION + text.encode()) for text in texts]
+
+
+def _read_all_json(texts: list[str]) -> list[Any]:
+    if len(texts) > 1 and sum(map(len, texts)) <= _AT_ONCE:
+        try:
+            found: list[Any] = json.loads(f"[{','.join(texts)}]")
+            return found
+        except (ValueError, RecursionError):
+            pass  # one of them: which one, only reading each can say
+    return [read_json(text) for text in texts]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import nullcontext, suppress
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, overload
 from uuid import UUID
@@ -15,7 +16,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.client import run, savepoint
 from airflow_provider_pgqueue.core.errors import (
     InvalidArgument,
     InvalidMessage,
@@ -24,19 +25,10 @@ from airflow_provider_pgqueue.core.errors import (
 )
 from airflow_provider_pgqueue.core.intake import Intake
 from airflow_provider_pgqueue.core.message import Message
-from airflow_provider_pgqueue.core.outcome import (
-    PLAIN,
-    Failed,
-    Outcome,
-    Rejected,
-    Retry,
-    Success,
-    describe,
-    is_plain,
-    text_of,
-)
+from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Retry, checked, describe, is_plain, text_of
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.renewal import Renewal
+from airflow_provider_pgqueue.core.settlement import settlement
 from airflow_provider_pgqueue.core.verbs import Statement
 
 log = logging.getLogger(__name__)
@@ -56,7 +48,6 @@ class Lease(Sequence[Message]):
     :param conn: an autocommit connection that nothing else blocks; the lease uses it until the block ends.
     :param lease_for: how long the lease lasts after each renewal, which comes every third of this; by default as long
         as the policy of the queue says.
-    :param renewal: the thread that renews it, shared by the leases of a loop; by default one of its own.
     """
 
     def __init__(
@@ -66,7 +57,6 @@ class Lease(Sequence[Message]):
         *,
         lease_for: timedelta | None = None,
         handled_by: str | None = None,
-        renewal: Renewal | None = None,
     ) -> None:
         self._conn = conn
         self.messages = tuple(messages)
@@ -79,8 +69,7 @@ class Lease(Sequence[Message]):
         self.in_hand: set[int] = set()
         self.handled: dict[int, Outcome] = {}
         self._calling = threading.Lock()
-        self._renewal = renewal
-        self._own_renewal = ExitStack()
+        self._renewal: Renewal | None = None
 
     @overload
     def __getitem__(self, index: int) -> Message: ...
@@ -106,8 +95,8 @@ class Lease(Sequence[Message]):
     def __enter__(self) -> Self:
         # In a transaction of the caller a renewal would take effect at its commit only: too late for a long handler.
         if self._held and self._conn.autocommit:
-            renewal = self._renewal or self._own_renewal.enter_context(closing(Renewal()))
-            renewal.hold(self, self._length())
+            self._renewal = Renewal()
+            self._renewal.hold(self, self._length())
         return self
 
     def __exit__(
@@ -116,20 +105,30 @@ class Lease(Sequence[Message]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._own_renewal.close()
-        if kind is None:
+        if self._renewal is not None:
+            self._renewal.close()
+        if error is None:
             self._end(lambda token, ids: verbs.archive(token, ids, handled_by=self._handled_by))
-            return
+        else:
+            self.release_after(error)
+
+    def release_after(self, error: BaseException, *, begun: Collection[int] | None = None) -> None:
+        """Release what is still held because its holder raised, as an attempt; if that fails, only log a warning.
+
+        With `begun` it is an attempt of these ids alone.
+        """
+        kind = type(error).__name__
         try:
-            text = f"{kind.__name__}: {text_of(error)}"[:4000] if error else kind.__name__
-            failure = describe(error) if error else None
+            if begun is not None:
+                self._end(_uncounted, besides=begun)
+            text, failure = f"{kind}: {text_of(error)}"[:4000], describe(error)
             self._end(lambda token, ids: verbs.release(token, ids, details=text, failure=failure))
         except (PgQueueError, psycopg.Error) as failed:
             # The error of the caller matters more, and a broken connection is the usual reason for both.
             log.warning(
                 "could not release %s after %s (%s): delivered again when the lease ends",
                 quantity(len(self._held)),
-                kind.__name__,
+                kind,
                 type(failed).__name__,
             )
 
@@ -147,7 +146,9 @@ class Lease(Sequence[Message]):
         """Extend the lease of what is still held to `lease_for` from now. LeaseLost has the ids that were lost."""
         with self._calling:
             if held := frozenset(self._held):
-                statement = verbs.extend(self._require_token(), held, lease_for=lease_for or self._length())
+                statement = verbs.extend(
+                    self._require_token(), held, lease_for=self._length() if lease_for is None else lease_for
+                )
                 self._run(self._conn, statement, ())
 
     def let_expire(self, messages: Collection[Message]) -> None:
@@ -204,7 +205,11 @@ class Lease(Sequence[Message]):
 
     def release_unstarted(self) -> int:
         """Give back all that is still held, without counting an attempt, and return how many messages that were."""
-        return self._end(lambda token, ids: verbs.release(token, ids, count_attempt=False))
+        return self._end(_uncounted)
+
+    def release_astray(self, details: str) -> int:
+        """Give back all that is still held, after the back-off, as an attempt; return how many messages that were."""
+        return self._end(lambda token, ids: verbs.release(token, ids, details=details, back_off=True))
 
     def give_back(self, conn: psycopg.Connection[Any]) -> None:
         """Settle the handled messages, and release those that were not begun, without counting an attempt.
@@ -227,14 +232,36 @@ class Lease(Sequence[Message]):
                     self._run(conn, verbs.release(self._require_token(), held, details=reason), held)
                 self.lost |= held
 
+    def end_transaction(self) -> bool:
+        """Roll back what a handler left open on the connection, and return whether that was anything.
+
+        What settles messages would be part of it, and be undone with it.
+        """
+        conn = self._conn
+        # Not during a renewal, which behind a pooler has a transaction of its own.
+        with self._calling:
+            open_ = conn.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+            if not open_ and (conn.autocommit or conn.closed):
+                return False
+            # On a broken connection whoever uses it next finds out.
+            with suppress(psycopg.Error):
+                conn.rollback()
+                conn.autocommit = True
+            return True
+
     def settle(self, outcomes: Mapping[Message, Outcome | None], *, only_held: bool = False) -> None:
         """Give each message its outcome, where None is success.
 
         Makes one archive call, and one release call per kind of retry. An outcome that cannot be kept, such as an
         output of more than 64 kB or a delay of years, archives its own message as failed with the reason, and no
         other; `unkept` has the id. LeaseLost has the ids of those that were lost; it is raised after the others were
-        settled. `only_held` leaves out messages that are settled or known to be lost when the call is made.
+        settled. `only_held` leaves out messages that are settled or known to be lost when the call is made. What is no
+        outcome is an InvalidOutcome, and nothing is settled.
         """
+        if not only_held:  # the loop has checked what its handler returned
+            for message, outcome in outcomes.items():
+                if outcome is not None:
+                    checked(message, outcome)
         lost: set[int] = set()
         with self._calling:
             wanted = {message.id: outcome for message, outcome in outcomes.items()}
@@ -274,15 +301,19 @@ class Lease(Sequence[Message]):
         return messages
 
     def _settle(self, conn: psycopg.Connection[Any], outcomes: Mapping[int, Outcome | None], lost: set[int]) -> None:
+        within = conn.pgconn.transaction_status == TransactionStatus.INTRANS
+        # What is plain nobody refuses: no two round trips for it.
+        guard = partial(savepoint, conn) if within and not all(map(is_plain, outcomes.values())) else nullcontext
         try:
             for ids, statement in settlement(self._token, outcomes, handled_by=self._handled_by) if self._token else ():
-                try:
-                    self._run(conn, statement, ids)
-                except LeaseLost as error:
-                    lost.update(error.ids)
-        except (InvalidArgument, InvalidMessage) as error:
-            # In the caller's transaction nothing can follow an error of the server.
-            if conn.info.transaction_status is TransactionStatus.INERROR:
+                with guard():
+                    try:
+                        self._run(conn, statement, ids)
+                    except LeaseLost as error:
+                        lost.update(error.ids)
+        except Exception as error:
+            # Nothing can follow an error of the server in a transaction without a savepoint.
+            if not _is_refusal(error) or conn.info.transaction_status is TransactionStatus.INERROR:
                 raise
             self._settle_apart(conn, {id_: outcomes[id_] for id_ in outcomes if id_ in self._held}, lost, error)
 
@@ -291,7 +322,7 @@ class Lease(Sequence[Message]):
         conn: psycopg.Connection[Any],
         outcomes: Mapping[int, Outcome | None],
         lost: set[int],
-        error: PgQueueError,
+        error: Exception,
     ) -> None:
         """Settle by halves what one call refused, so that only the outcome that caused it is replaced."""
         ids = list(outcomes)
@@ -308,12 +339,14 @@ class Lease(Sequence[Message]):
                 # The first of a lease, because its others are likely to be like it.
                 log.warning("the %s of message %s cannot be kept: it is archived as failed", kind, id_)
             self.unkept.add(id_)
-            self._settle(conn, {id_: Failed(f"its {kind} cannot be kept: {error}")}, lost)
+            # The text of other errors may quote a body.
+            reason = str(error) if isinstance(error, PgQueueError) else type(error).__name__
+            self._settle(conn, {id_: Failed(f"its {kind} cannot be kept: {reason}")}, lost)
 
-    def _end(self, statement: Callable[[UUID, Collection[int]], Statement[Any]]) -> int:
+    def _end(self, statement: Callable[[UUID, Collection[int]], Statement[Any]], besides: Collection[int] = ()) -> int:
         """Make a call for all that is held when it is made: another thread may have given some back until then."""
         with self._calling:
-            if ids := sorted(self._held):
+            if ids := sorted(self._held.difference(besides)):
                 self._run(self._conn, statement(self._require_token(), ids), ids)
             return len(ids)
 
@@ -342,38 +375,13 @@ class Lease(Sequence[Message]):
         return self._token
 
 
-def settlement(
-    lock_token: UUID, outcomes: Mapping[int, Outcome | None], *, handled_by: str | None = None
-) -> Iterator[tuple[list[int], Statement[list[int]]]]:
-    """Yield the calls that settle leased messages, each with the ids that it settles; an outcome of None is success.
+def _uncounted(token: UUID, ids: Collection[int]) -> Statement[list[int]]:
+    return verbs.release(token, ids, count_attempt=False)
 
-    One call archives, and one call per kind of retry releases. A call that raises LeaseLost has settled the ids that
-    were not lost.
-    """
-    retries: dict[str, tuple[Retry, list[int]]] = {}
-    finals: dict[int, Success | Rejected | Failed] = {}
-    for id_, outcome in outcomes.items():
-        if isinstance(outcome, Retry):
-            # By its text, because the failure in it is a dict, which has no hash.
-            retries.setdefault(repr(outcome), (outcome, []))[1].append(id_)
-        else:
-            finals[id_] = outcome or PLAIN
-    if finals:
-        special = {id_: outcome for id_, outcome in finals.items() if not is_plain(outcome)}
-        yield list(finals), verbs.archive(lock_token, list(finals), outcomes=special, handled_by=handled_by)
-    for retry, ids in retries.values():
-        yield (
-            ids,
-            verbs.release(
-                lock_token,
-                ids,
-                delay=retry.delay or timedelta(0),
-                count_attempt=retry.count_attempt,
-                details=retry.details,
-                failure=retry.failure,
-                back_off=retry.delay is None,
-            ),
-        )
+
+def _is_refusal(error: Exception) -> bool:
+    """Return whether an outcome may be the reason: the database refused it, or its conversion raised whatever."""
+    return isinstance(error, InvalidArgument | InvalidMessage) or not isinstance(error, PgQueueError | psycopg.Error)
 
 
 def _ids(messages: Collection[Message]) -> list[int]:

@@ -149,24 +149,20 @@ class Listener:
             await asyncio.sleep(gap)
         if rung:
             if self._on_ring is not None:
-                await self._rings_for(conn, _AFTER_RING)
+                await self._bell(conn, _AFTER_RING, stop_after=None)
             next_in = await self._look_in_time(conn)
             soon = _TRAILING_LOOK if next_in is None else max(next_in.total_seconds(), 0.001)
             trailing = min(_TRAILING_LOOK, soon)
             if self._on_ring is not None:
-                await self._rings_for(conn, trailing)
+                await self._bell(conn, trailing, stop_after=None)
             else:
                 await self._rings(conn, hears, trailing)
 
-    async def _rings_for(self, conn: AsyncConnection, pause: float) -> None:
-        """Pass on what rings until the end of the pause."""
-        clock = asyncio.get_running_loop().time
-        end = clock() + pause
-        while (left := end - clock()) > 0:
-            await self._rings(conn, True, left)
-
     async def _rings(self, conn: AsyncConnection, hears: bool, pause: float) -> bool:
         """Wait for a NOTIFY, a nudge or the end of the pause; return whether a NOTIFY came."""
+        if hears and self._on_ring is not None:
+            # Nobody nudges, and whoever was rung for waits for the interpreter until this thread waits again.
+            return await self._bell(conn, pause)
         waits: set[asyncio.Task[Any]] = {asyncio.create_task(self._nudged.wait())}
         bell = asyncio.create_task(self._bell(conn, pause)) if hears else None
         if bell is not None:
@@ -186,14 +182,16 @@ class Listener:
             return False
         return bell.result()
 
-    async def _bell(self, conn: AsyncConnection, pause: float) -> bool:
+    async def _bell(self, conn: AsyncConnection, pause: float, stop_after: int | None = 1) -> bool:
+        """Wait for so many notifications or the end of the pause, and pass them on; return whether one came."""
+        rung = False
         # The payload is never read: anybody may send anything on a channel.
-        async with contextlib.aclosing(conn.notifies(timeout=pause, stop_after=1)) as notifications:
+        async with contextlib.aclosing(conn.notifies(timeout=pause, stop_after=stop_after)) as notifications:
             async for _ in notifications:
+                rung = True
                 if self._on_ring is not None:
                     self._on_ring()
-                return True
-        return False
+        return rung
 
 
 def _is_permanent(error: Exception) -> bool:

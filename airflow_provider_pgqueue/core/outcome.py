@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from airflow_provider_pgqueue.core.errors import InvalidOutcome
 from airflow_provider_pgqueue.core.message import Message
+from airflow_provider_pgqueue.core.quantity import quantity
 
 _LONGEST_TRACEBACK: Final = 8000  # characters
 
@@ -68,6 +69,8 @@ class Retry:
     failure: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.count_attempt, bool):
+            raise TypeError(f"count_attempt is of type {type(self.count_attempt).__name__}. Give True or False.")
         _check("delay", self.delay, timedelta, "a timedelta")
         _check("details", self.details, str, "a text")
         _check("failure", self.failure, Mapping, "an object")
@@ -145,8 +148,8 @@ def outcomes_by_id(messages: Sequence[Message], outcomes: Any) -> Mapping[int, A
     if isinstance(outcomes, Mapping):
         known = set(ids)
         if unknown := [id_ for id_ in outcomes if id_ not in known]:
-            raise InvalidOutcome(f"{handler} gave outcomes for messages that it did not get: {unknown[:10]}")
-        return outcomes
+            raise InvalidOutcome(f"{handler} gave {quantity(len(unknown), 'outcome')} {_strangers(unknown)}")
+        return dict(outcomes)
     if not isinstance(outcomes, Iterable) or isinstance(outcomes, str | bytes):
         raise InvalidOutcome(
             f"{handler} returned {type(outcomes).__name__} for {len(ids)} messages. Return None if all succeeded, "
@@ -156,6 +159,14 @@ def outcomes_by_id(messages: Sequence[Message], outcomes: Any) -> Mapping[int, A
     if len(in_order) != len(ids):
         raise InvalidOutcome(f"{handler} returned {len(in_order)} outcomes for {len(ids)} messages. Return one each.")
     return dict(zip(ids, in_order, strict=True))
+
+
+def _strangers(keys: Sequence[Any]) -> str:
+    """Say what keys are that are not ids of the messages; other keys than ids may be taken from a body."""
+    if all(type(key) is int and 0 < key < 2**63 for key in keys):
+        return f"for messages that it did not get: {', '.join(map(str, keys[:5]))}{', …' if len(keys) > 5 else ''}"
+    kinds = sorted({type(key).__name__ for key in keys if type(key) is not int}) or ["int"]
+    return f"under keys of type {', '.join(kinds[:3])}, which are no ids. Return outcomes by message id."
 
 
 def end_of(message: Message, outcome: Outcome) -> str:

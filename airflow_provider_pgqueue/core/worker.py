@@ -21,9 +21,13 @@ from airflow_provider_pgqueue.core.breaker import Breaker
 from airflow_provider_pgqueue.core.client import run_async
 from airflow_provider_pgqueue.core.connection import connect, connect_async
 from airflow_provider_pgqueue.core.consumer import Consumer
-from airflow_provider_pgqueue.core.errors import ConnectionFailed, QueuePaused, why_again
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, PgQueueError, QueuePaused, why_again
+from airflow_provider_pgqueue.core.function import check_call
+from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.listener import AsyncConnection, Listener
+from airflow_provider_pgqueue.core.outcome import end_of
 from airflow_provider_pgqueue.core.pause import pause_after
+from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.renewal import Renewal
 
 log = logging.getLogger(__name__)
@@ -37,9 +41,13 @@ class Worker:
 
     A NOTIFY makes it look for work at once; without one it looks every `poll_interval` seconds, so it depends neither
     on NOTIFY nor on the upkeep. It opens two connections, one to work and one to listen. It opens them again when they
-    break, or when the server cannot write, like a standby that is not promoted yet.
-    On SIGTERM and SIGINT it finishes the current message, archives what is done, releases the rest, and `run` returns.
+    break, or when the server cannot write, like a standby that is not promoted yet. Over the new connection it settles
+    what it had handled, and releases what it had not begun.
+    On SIGTERM and SIGINT it finishes the current message, archives what is done, releases the rest, and `run` returns;
+    if the connection breaks meanwhile, it tries one more.
     `kill -9` loses nothing, because the leases expire.
+
+    InvalidArgument, before anything is leased, for a handler or `retry_delay` that cannot be called with what it gets.
 
     :param conninfo: libpq connection string or URL.
     :param consumer: the queue, the handler, the batch size and the length of a lease.
@@ -50,9 +58,15 @@ class Worker:
     consumer: Consumer
     poll_interval: float = 30.0
     counts: Counter[str] = field(init=False, default_factory=Counter)
+    _lease: Lease | None = field(init=False, default=None)
     _failures: int = field(init=False, default=0)
     _wake: threading.Event = field(init=False, default_factory=threading.Event)
     _stopping: threading.Event = field(init=False, default_factory=threading.Event)
+
+    def __post_init__(self) -> None:
+        check_call(self.consumer.handle, "a message")
+        check_call(self.consumer.handle_batch, "a list of messages")
+        check_call(self.consumer.retry_delay, "a number of attempts")
 
     def stop(self) -> None:
         """Make `run` return after the current message. Safe in a signal handler and from other threads."""
@@ -74,6 +88,7 @@ class Worker:
                         # One for all drains: to start its thread takes a tenth of the time from a ring to the handler.
                         closing(Renewal()) as renewal,
                     ):
+                        self._finish_lease(conn)
                         self._serve(conn, renewal, until_empty, breaker)
                     break
                 except (ConnectionFailed, psycopg.OperationalError) as error:
@@ -81,6 +96,8 @@ class Worker:
                     pause = pause_after(self._failures)
                     log.warning("%s; next try in %.1f s", why_again(error), pause)
                     self._stopping.wait(pause)
+            if self._lease is not None and self._lease.held:
+                self._finish_at_last(self._lease)
         return self.counts
 
     def _serve(self, conn: psycopg.Connection[Any], renewal: Renewal, until_empty: bool, breaker: Breaker) -> None:
@@ -95,6 +112,7 @@ class Worker:
                     stop=self._stopping.is_set,
                     breaker=breaker,
                     on_batch=self._note_success,
+                    on_lease=self._note_lease,
                     intake=intake,
                     renewal=renewal,
                     counts=self.counts,
@@ -111,6 +129,36 @@ class Worker:
                 # the first: that ring may have been for what the drain before it took already.
                 self._stopping.wait(_AFTER_NOTHING)
             self._wake.wait(self.poll_interval)
+
+    def _finish_lease(self, conn: psycopg.Connection[Any]) -> None:
+        """Settle what was handled under a lease whose connection broke, and release what nobody had begun."""
+        if self._lease is not None and (held := self._lease.held):
+            lease = self._lease
+            lease.give_back(conn)
+            # What it was given without an outcome stays leased: that has to end by itself.
+            lost = lease.lost.union(message.id for message in lease.held)
+            for message in held:
+                outcome = lease.handled.get(message.id)
+                kept = message.id not in lease.unkept
+                end = "released" if outcome is None else end_of(message, outcome) if kept else "failed"
+                self.counts["lost" if message.id in lost else end] += 1
+            log.info("settled or released %s of the connection that broke", quantity(len(held)))
+        self._lease = None
+
+    def _finish_at_last(self, lease: Lease) -> None:
+        """Try once to finish a lease whose connection broke, of a worker that is told to stop."""
+        try:
+            with connect(self.conninfo, application_name="pgqueue worker") as conn:
+                self._finish_lease(conn)
+        except (PgQueueError, psycopg.Error) as error:
+            log.warning(
+                "could not settle or release %s (%s): delivered again when the lease ends",
+                quantity(len(lease.held)),
+                type(error).__name__,
+            )
+
+    def _note_lease(self, lease: Lease) -> None:
+        self._lease = lease
 
     def _note_success(self, counts: Counter[str]) -> None:
         # Not when it connects: a server that takes connections but refuses to write deserves the pauses too.

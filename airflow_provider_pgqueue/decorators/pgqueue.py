@@ -69,6 +69,7 @@ class PgQueuePublishDecoratedOperator(PgQueuePublishOperator):
     template_fields: Sequence[str] = (*PgQueuePublishOperator.template_fields, "op_args", "op_kwargs")
     template_fields_renderers: ClassVar[dict[str, str]] = {"op_args": "py", "op_kwargs": "py"}
     shallow_copy_attrs: Sequence[str] = ("messages", "python_callable")
+    _takes_arguments = True
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, cast, overload
+from typing import Any, Final, TypeVar, Unpack, cast, overload
 from uuid import UUID
 
 import psycopg
@@ -15,16 +15,15 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.providers.postgres.hooks.postgres import PostgresHook
 from psycopg.rows import tuple_row
 
+from airflow_provider_pgqueue.connection_id import CONNECTION_STRING, NAME_IT
 from airflow_provider_pgqueue.core import connection, installation, verbs
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.connection import conninfo_of
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, PgQueueError, SchemaError
 from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
 from airflow_provider_pgqueue.core.thread import in_thread
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Options, Statement
-
-if TYPE_CHECKING:
-    from airflow.sdk import Context
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Any]
@@ -101,7 +100,7 @@ class PgQueueHook(PostgresHook):
         # The other program gives itself a name.
         arguments = self.connection_arguments() | {"application_name": None}
         given = {name: value for name, value in arguments.items() if value is not None or name == "prepare_threshold"}
-        return connection.conninfo_of(given)
+        return conninfo_of(given)
 
     async def _aconnection_arguments(self) -> dict[str, Any]:
         """Return the arguments for `psycopg.AsyncConnection.connect` without blocking the event loop.
@@ -302,12 +301,14 @@ class _HookLease(Lease):
 
 @contextmanager
 def _defined(conn_id: str) -> Iterator[None]:
+    if CONNECTION_STRING.search(conn_id):
+        raise AirflowNotFoundException(f"the id of an Airflow connection is a URI or a connection string. {NAME_IT}")
     try:
         yield
     except AirflowNotFoundException as error:
         raise AirflowNotFoundException(
             f"Airflow has no connection {conn_id!r}. Define it, of type pgqueue or postgres: under Admin > Connections,"
-            f" or as AIRFLOW_CONN_{conn_id.upper()}. Or name another one in pgqueue_conn_id."
+            f" or as AIRFLOW_CONN_{conn_id.upper()}. Or give the id of another one."
         ) from error
 
 
@@ -316,14 +317,3 @@ def _application_name() -> str:
     names = [os.environ.get(f"AIRFLOW_CTX_{part}_ID") for part in ("DAG", "TASK")]
     name = "pgqueue:" + ".".join(filter(None, names)) if any(names) else "pgqueue"
     return name.encode()[:_LONGEST_NAME].decode(errors="ignore")
-
-
-def task_of(context: Context) -> str:
-    """Return `dag/run/task/map_index` of the task instance, which is the same for all its tries."""
-    ti = context["ti"]
-    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.map_index}"
-
-
-def name_of(context: Context) -> str:
-    """Return `dag/run/task/map_index/try` of the task instance and the process that runs it."""
-    return f"{task_of(context)}/{context['ti'].try_number}@{connection.process_name()}"

@@ -7,19 +7,23 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import BaseNotifier
 
+from airflow_provider_pgqueue.connection_id import check_connection_ids
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import (
     Rule,
     check,
     json_object,
     json_value,
+    only_texts,
     optional,
     queue_name,
     text,
     whole,
 )
 from airflow_provider_pgqueue.core.client import Statement, run_async
-from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, task_of
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.task import is_template
+from airflow_provider_pgqueue.telemetry import task_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 class PgQueueNotifier(BaseNotifier):
     """Publishes a message when a DAG or task calls back, for example `on_failure_callback=PgQueueNotifier(…)`.
 
+    A bad argument is an InvalidArgument where it is written, and one that a template made when it is called back.
     It works in a worker, in the DAG processor, and with `await` in the triggerer, for deadlines. Airflow logs an error
     of a callback and does not change the state of the run.
 
@@ -72,6 +77,17 @@ class PgQueueNotifier(BaseNotifier):
         self.topic = topic
         self.priority = priority
         self.pgqueue_conn_id = pgqueue_conn_id
+        self._check(written=True)
+
+    def _check(self, *, written: bool = False) -> None:
+        """Check the arguments; as they were written, only those that no template makes, but the texts of all."""
+        given = {name: getattr(self, name) for name in self.rules}
+        check_connection_ids(given)
+        later = {
+            name for name, value in given.items() if written and name in self.template_fields and is_template(value)
+        }
+        check(given, dict.fromkeys(later, only_texts))
+        check({name: value for name, value in given.items() if name not in later}, self.rules)
 
     def notify(self, context: Context) -> None:
         """Publish the message."""
@@ -85,8 +101,7 @@ class PgQueueNotifier(BaseNotifier):
         self.log.info("published message %s to queue %s", int(id_), self.queue_name)
 
     def _statement(self, context: Context) -> Statement[int]:
-        # After the templates; when the DAG is parsed, an error would be one of all its callbacks.
-        check({name: getattr(self, name) for name in self.rules}, self.rules)
+        self._check()
         return verbs.publish(
             self.queue_name,
             _who(context) if self.message is None else self.message,

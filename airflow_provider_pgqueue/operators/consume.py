@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -15,6 +14,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import (
     Rule,
+    check,
     duration,
     error_rules,
     function,
@@ -28,15 +28,15 @@ from airflow_provider_pgqueue.core.breaker import Breaker
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer import Consumer
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.function import load_function
+from airflow_provider_pgqueue.core.function import check_call, load_function
 from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.model import all_with_model, each_with_model, load_model
 from airflow_provider_pgqueue.core.outcome import ErrorRules, Outcome
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, name_of, task_of
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.waiting import WaitingTask
-from airflow_provider_pgqueue.telemetry import ConsumerTelemetry
+from airflow_provider_pgqueue.telemetry import ConsumerTelemetry, name_of, task_of
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
 if TYPE_CHECKING:
@@ -46,29 +46,21 @@ if TYPE_CHECKING:
 _LAST_MOMENT: Final = 3.5
 
 
-def _check_call(given: Callable[..., Any] | str | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raise InvalidArgument if the function cannot be called with a message and these arguments."""
-    if not callable(given) or not isinstance(args, list | tuple) or not isinstance(kwargs, Mapping):
-        return
-    try:
-        inspect.signature(given).bind(None, *args, **kwargs)
-    except TypeError as error:
-        name = getattr(given, "__name__", "the function")
-        raise InvalidArgument(
-            f"{name} cannot be called with a message, op_args and op_kwargs: {error}",
-            "Let its first parameter take the message, and give the others.",
-        ) from error
-    except ValueError:
-        # A function of C may have no signature.
-        return
-
-
 def _model(value: Any) -> str | None:
     if isinstance(value, str) and value.endswith(".json"):
         return None if Path(value).is_file() else "There is no such file. Give the whole path of a JSON Schema."
     if isinstance(value, str):
         return function(value)
     return None if hasattr(value, "model_validate") else "Give a pydantic model, module:Class, or a .json file."
+
+
+def _loaded_model(given: Any) -> Any:
+    """Return the model that a text names; InvalidArgument if it is none. A file stays a text."""
+    if not isinstance(given, str) or given.endswith(".json"):
+        return given
+    model = load_function(given)
+    check({"model": model}, {"model": _model})
+    return model
 
 
 class PgQueueConsumeOperator(WaitingTask):
@@ -177,7 +169,7 @@ class PgQueueConsumeOperator(WaitingTask):
                 f"{'no function' if apply_function is None else 'two functions'} given",
                 "Give exactly one of apply_function and apply_function_batch.",
             )
-        _check_call(apply_function or apply_function_batch, op_args, op_kwargs or {})
+        self._check_call(apply_function or apply_function_batch)
 
     def execute(self, context: Context) -> dict[str, int]:
         """Consume ready messages; with `wait_for_messages` wait if there are none."""
@@ -216,16 +208,16 @@ class PgQueueConsumeOperator(WaitingTask):
         return dict(counts)
 
     def _consumer(self, handled_by: str) -> Consumer:
-        handle, handle_batch = self._handler(self.apply_function), self._handler(self.apply_function_batch)
+        each = self.apply_function is not None
+        handler = self._handler(self.apply_function if each else self.apply_function_batch)
         if self.model is not None:
-            read = load_model(self.model)
-            handle = handle and each_with_model(handle, read)
-            handle_batch = handle_batch and all_with_model(handle_batch, read)
-        self._telemetry = ConsumerTelemetry(self.queue_name, handle, handle_batch)
+            read = load_model(_loaded_model(self.model))
+            handler = each_with_model(handler, read) if each else all_with_model(handler, read)
+        self._telemetry = ConsumerTelemetry(self.queue_name, handler)
         return Consumer(
             queue_name=self.queue_name,
-            handle=self._telemetry.handle,
-            handle_batch=self._telemetry.handle_batch,
+            handle=self._telemetry.handle if each else None,
+            handle_batch=None if each else self._telemetry.handle_batch,
             batch_size=self.batch_size,
             lease_for=self.lease_for,
             handler_timeout=self.handler_timeout,
@@ -255,12 +247,19 @@ class PgQueueConsumeOperator(WaitingTask):
             # Beside the function, which continues when this returns.
             threading.Thread(target=self._give_back, args=(self._lease,), name="pgqueue-stop", daemon=True).start()
 
-    def _handler(self, given: Callable[..., Any] | str | None) -> Callable[..., Any] | None:
-        found = _resolve(given)
-        if found is None or not (self.op_args or self.op_kwargs):
+    def _handler(self, given: Any) -> Callable[..., Any]:
+        """Return the function of the user, or the one of this name, as one that takes nothing but what is handled."""
+        found: Callable[..., Any] = load_function(given) if isinstance(given, str) else given
+        if isinstance(given, str):
+            # It is known only now, before a message is leased.
+            self._check_call(found)
+        if not (self.op_args or self.op_kwargs):
             return found
         args, kwargs = tuple(self.op_args), dict(self.op_kwargs or {})
-        return lambda message: found(message, *args, **kwargs)
+        return lambda handled: found(handled, *args, **kwargs)
+
+    def _check_call(self, given: Any) -> None:
+        check_call(given, "a message" if self.apply_function else "a list of messages", self.op_args, self.op_kwargs)
 
     def _hold(self, lease: Lease) -> None:
         self._lease = lease
@@ -296,7 +295,3 @@ class PgQueueConsumeOperator(WaitingTask):
             for_task=True,
             ring_after=ring_after,
         )
-
-
-def _resolve(function: Callable[..., Any] | str | None) -> Callable[..., Any] | None:
-    return load_function(function) if isinstance(function, str) else function

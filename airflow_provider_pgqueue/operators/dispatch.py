@@ -18,9 +18,11 @@ from airflow_provider_pgqueue.core.argument import (
     whole,
 )
 from airflow_provider_pgqueue.dispatch import hand_over, reconcile
-from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, name_of
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.operators.starter import RunStarter
 from airflow_provider_pgqueue.operators.waiting import WaitingTask
 from airflow_provider_pgqueue.task import QueueTask
+from airflow_provider_pgqueue.telemetry import name_of
 from airflow_provider_pgqueue.triggers.dispatch import PgQueueDispatchTrigger
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 _LONGEST_LEASE: Final = timedelta(hours=12)
 
 
-class PgQueueDispatchOperator(WaitingTask):
+class PgQueueDispatchOperator(RunStarter, WaitingTask):
     """Starts a DAG run for each message, or batch of messages, which is finished when its run is.
 
     The tasks of the run get the messages with `get_messages(context)` of `airflow_provider_pgqueue.dispatch`; the
@@ -52,7 +54,8 @@ class PgQueueDispatchOperator(WaitingTask):
     The arguments for queue, choice of messages and waiting are those of `WaitingTask`; while the operator waits, its
     trigger does what `PgQueueReconcileOperator` does.
 
-    :param trigger_dag_id: the DAG that finishes the messages. While it is paused it gets none.
+    :param trigger_dag_id: the DAG that finishes the messages, another one than that of this task. While it is paused it
+        gets none.
     :param batch_size: the largest number of messages for one run.
     :param group_by: give a run only messages with the same `topic` or `reference`.
     :param max_open: the largest number of runs under way for this queue and DAG, whoever started them.

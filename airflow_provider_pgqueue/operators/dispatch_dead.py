@@ -18,14 +18,15 @@ from airflow_provider_pgqueue.core.argument import (
     whole,
 )
 from airflow_provider_pgqueue.dispatch import hand_over
-from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, name_of
-from airflow_provider_pgqueue.task import QueueTask
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.operators.starter import RunStarter
+from airflow_provider_pgqueue.telemetry import name_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class PgQueueDispatchDeadOperator(QueueTask):
+class PgQueueDispatchDeadOperator(RunStarter):
     """Starts a remediation run for each cause of the dead messages of a queue.
 
     The run gets the dead messages of one fingerprint: its `conf` has `{"pgqueue": {"queue_name", "fingerprint",
@@ -42,7 +43,8 @@ class PgQueueDispatchDeadOperator(QueueTask):
     ones were found to have ended as `success`, `failed` or `lost`.
 
     :param queue_name: the queue whose dead messages are handed over.
-    :param trigger_dag_id: the DAG that remedies them. While it is paused it gets none.
+    :param trigger_dag_id: the DAG that remedies them, another one than that of this task. While it is paused it gets
+        none.
     :param results: only messages with these results: `failed`, `rejected`, `lock_expired`, `expired`; None takes all.
     :param max_requeues: leave out messages that were requeued this many times before, and died each time.
     :param batch_size: the largest number of messages for one run.

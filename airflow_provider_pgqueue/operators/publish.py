@@ -18,6 +18,7 @@ from airflow_provider_pgqueue.completion import COMPLETION_RULES, WAIT_TIMEOUT, 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import (
     Rule,
+    a_type,
     duration,
     json_object,
     json_value,
@@ -32,9 +33,10 @@ from airflow_provider_pgqueue.core.argument import (
 from airflow_provider_pgqueue.core.argument import parameters as some_parameters
 from airflow_provider_pgqueue.core.client import run, to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.function import check_call_without
 from airflow_provider_pgqueue.core.message import Duplicate
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Statement
-from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, task_of
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.rows import QueryRows, names_file, text_of_file
 from airflow_provider_pgqueue.telemetry import note_published, origin_of
 
@@ -54,8 +56,9 @@ class PgQueuePublishOperator(AwaitsMessages):
     By default everything is published in one transaction, under a dedup key that is the same for all tries of the task:
     a task that fails has published nothing, and a retry after a success that Airflow did not hear of does not publish
     again. The result is `{"queue_name", "published", "first_id", "last_id"}`, with `ids` if there are at most a
-    hundred, and with `duplicate_of`, the first message of an earlier try, if there was one. Bodies are neither logged
-    nor put into XCom. A datetime, date or time in a body becomes its ISO text, and a UUID or Decimal its text.
+    hundred, and with `duplicate_of`, the first message of an earlier try, if there was one, and `several`, if it was
+    not the only one. Bodies are neither logged nor put into XCom. A datetime, date or time in a body becomes its ISO
+    text, and a UUID or Decimal its text.
 
     With `wait_for_completion` the task ends when its messages, at most a hundred, are finished (request and reply). The
     result then has their `outcomes`. A message that ended as anything but success fails the task, without a retry, with
@@ -77,7 +80,7 @@ class PgQueuePublishOperator(AwaitsMessages):
         the first batch that was not published, so the messages must come in the same order again.
     :param priority: from -100 to 100; higher is leased first.
     :param delay: make the messages ready only after this time.
-    :param visible_at: make the messages ready only from this moment on.
+    :param visible_at: make the messages ready only from this moment on, which has a time zone.
     :param expires_in: archive the messages as `expired` if nobody handled them by then.
     :param headers: an object kept beside each body.
     :param origin: add the headers `airflow`, which names the task, and `traceparent`, if the task is traced.
@@ -143,6 +146,7 @@ class PgQueuePublishOperator(AwaitsMessages):
     }
     attributes: ClassVar[Mapping[str, str]] = {"priority": "message_priority"}
     _sql_name = "sql"
+    _takes_arguments = False
 
     def __init__(
         self,
@@ -250,13 +254,17 @@ class PgQueuePublishOperator(AwaitsMessages):
             self.sql = self.render_template(text_of_file(self.sql, self.get_template_env()), context)
         if isinstance(self.messages, XComArg):
             self._check_upstream(self.messages)
-            self.messages = self.messages.resolve(context)
+            if (found := self.messages.resolve(context)) is None:
+                raise InvalidArgument(
+                    "messages is None: the other task returned nothing", "Let it return a list, which may be empty."
+                )
+            self.messages = found
             self._check_source()
         # Without the number of the try: a retry after a lost success finds the key, and publishes nothing.
-        task = task_of(context)
+        task, headers = origin_of(context)
         self.reference = task if self.reference == _OF_THE_TASK else self.reference
         self._dedup_key = task if self.dedup_key == _OF_THE_TASK else self.dedup_key
-        headers = {**(origin_of(context) if self.origin else {}), **(self.headers or {})}
+        headers = {**(headers if self.origin else {}), **(self.headers or {})}
         # For this header the database rings when the message is finished.
         self._headers = headers | ({"awaited": True} if self.wait_for_completion else {})
 
@@ -267,6 +275,8 @@ class PgQueuePublishOperator(AwaitsMessages):
         in_one = self.one_transaction
         with PgQueueHook(self.pgqueue_conn_id).connect() as conn, conn.transaction() if in_one else nullcontext():
             for number, batch in enumerate(self._batches()):
+                self._check_replaces_one(number + len(batch))
+                published.several |= number + len(batch) > 1
                 # The key is that of the first message; it commits together with the others of its batch.
                 with conn.transaction():
                     published.add(self._publish(conn, batch, self._key(number)))
@@ -275,7 +285,7 @@ class PgQueuePublishOperator(AwaitsMessages):
                         f"more than {_FEW} messages, and wait_for_completion is True",
                         "Nothing was published. Map the task, or count the results of a reference instead.",
                     )
-                if in_one and published.duplicate_of and not self.wait_for_completion:
+                if in_one and published.duplicate_of and self.on_conflict == "skip" and not self.wait_for_completion:
                     break
                 if time.monotonic() - said_at >= _SAY_EVERY:
                     said_at = time.monotonic()
@@ -289,18 +299,43 @@ class PgQueuePublishOperator(AwaitsMessages):
     def _check_source(self) -> None:
         given = [name for name in ("message", "messages", "sql") if getattr(self, name) is not None]
         if len(given) != 1:
-            raise InvalidArgument(f"{' and '.join(given) or 'nothing'} given. Give one of message, messages and sql.")
+            raise InvalidArgument(
+                f"{' and '.join(given) or 'nothing'} given",
+                "Give one of message, messages and sql; to publish JSON null, messages=[None].",
+            )
         if hasattr(self.messages, "operator_class"):
             # It can be called, and would then return no messages but a task.
             raise InvalidArgument("messages is a task that is not called. Call it: messages=task().")
         if isinstance(self.messages, str | bytes | Mapping):
             raise InvalidArgument(f"messages is one {type(self.messages).__name__}. Give a list, or use message.")
         if not (self.messages is None or callable(self.messages) or isinstance(self.messages, Iterable | XComArg)):
-            raise InvalidArgument(f"messages is a {type(self.messages).__name__}. Give a list, or use message.")
+            raise InvalidArgument(f"messages is {a_type(self.messages)}. Give a list, or use message.")
+        if callable(self.messages) and not self._takes_arguments:
+            check_call_without(self.messages)
         if self.wait_for_completion and not self.one_transaction:
             raise InvalidArgument(
                 "wait_for_completion is True and one_transaction is False", "Wait for what is one transaction."
             )
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """Raise for arguments that contradict each other, or of which one would do nothing."""
+        if isinstance(self.messages, list | tuple):
+            self._check_replaces_one(len(self.messages))
+        if self.dedup_window is not None and self.dedup_key is None:
+            raise InvalidArgument("dedup_window is given, and dedup_key is None", "Give both, or no dedup_window.")
+        if self.parameters is not None and self.sql is None:
+            raise InvalidArgument("parameters are given, and no sql", "Give both, or no parameters.")
+        if self.visible_at is not None and self.delay:
+            raise InvalidArgument("delay and visible_at are given", "Give one of them.")
+        if self.with_output and not self.wait_for_completion:
+            raise InvalidArgument(
+                "with_output is True, and wait_for_completion is False", "An output comes with the end of a message."
+            )
+
+    def _check_replaces_one(self, number: int) -> None:
+        if self.on_conflict == "replace" and number > 1:
+            raise InvalidArgument("on_conflict is 'replace', and there are several messages", "Give a single message.")
 
     def _check_upstream(self, messages: XComArg) -> None:
         """Raise if this task does not wait for the one that returns the messages: Airflow sees no `partial`."""
@@ -314,11 +349,14 @@ class PgQueuePublishOperator(AwaitsMessages):
         """Yield bodies as JSON texts, a batch at a time."""
         if self.sql is not None:
             conn_id = self.sql_conn_id or self.pgqueue_conn_id
-            rows = QueryRows(self.sql, self.parameters, conn_id=conn_id, name=self._sql_name)
+            argument = "sql_conn_id" if self.sql_conn_id else "pgqueue_conn_id"
+            rows = QueryRows(self.sql, self.parameters, conn_id=conn_id, name=self._sql_name, argument=argument)
             yield from rows.batches(self.batch_size)
             return
         bodies: Any = [self.message] if self.messages is None else self.messages
-        texts = map(to_json, bodies() if callable(bodies) else bodies)
+        if callable(bodies) and not isinstance(bodies := bodies(), Iterable):
+            raise InvalidArgument(f"the function of messages returned {a_type(bodies)}", "Let it return a list.")
+        texts = map(to_json, bodies)
         while batch := list(islice(texts, self.batch_size)):
             yield batch
 
@@ -370,6 +408,7 @@ class _Published:
     last_id: int | None = None
     ids: list[int] = dataclasses.field(default_factory=list)
     duplicate_of: int | None = None
+    several: bool = False
     awaited: list[int] = dataclasses.field(default_factory=list)
 
     def add(self, found: list[int]) -> None:
@@ -393,4 +432,5 @@ class _Published:
         }
         if self.duplicate_of is not None:
             summary["duplicate_of"] = self.duplicate_of
+            summary |= {"several": True} if self.several else {}
         return summary | ({"ids": self.ids} if self.count <= _FEW else {})

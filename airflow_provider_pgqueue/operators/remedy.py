@@ -24,10 +24,12 @@ from airflow_provider_pgqueue.core.argument import (
     truth,
     whole,
 )
+from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
-from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook, task_of
+from airflow_provider_pgqueue.core.repair.repair import check_chosen
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.task import QueueTask
-from airflow_provider_pgqueue.telemetry import note_remedies
+from airflow_provider_pgqueue.telemetry import note_remedies, task_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -51,7 +53,8 @@ class RemedyTask(QueueTask):
     and those that stay dead: `left`, `invalid`, `raised`, `lost`, `held`, `remedied` (by somebody else meanwhile);
     `ids`; `stopped`, why the canary ended the run, or None; `dry_run`. The task succeeds when its canary stops it.
 
-    :param queue_name: the queue of the dead messages, to which they return; None takes all queues.
+    :param queue_name: the queue of the dead messages, to which they return; None only with `ids`, `cause`,
+        `fingerprints` or `reference`, for messages of any queue.
     :param results: only messages with these results: `failed`, `rejected`, `lock_expired`, `expired`; None takes all.
     :param cause: only messages of one cause: a fingerprint, as the sensor and `verbs.dead_causes` name it, or a cause
         of the last triage, which has results and fingerprints of its own.
@@ -175,6 +178,23 @@ class RemedyTask(QueueTask):
     @abstractmethod
     def _function(self) -> tuple[RepairFunction | str, Validator | str | None]:
         """Return what says what becomes of each message, and what checks the bodies."""
+
+    def pre_execute(self, context: Any) -> None:
+        """Check what templates made, and that there is a time between `since` and `until`."""
+        super().pre_execute(context)
+        self._check_times()
+
+    def check_written(self) -> None:
+        """Check the arguments as they were written."""
+        super().check_written()
+        check_chosen(self)
+        if not {"since", "until"} & self._made_later:
+            self._check_times()
+
+    def _check_times(self) -> None:
+        since, until = _moment(self.since), _moment(self.until)
+        if since is not None and until is not None and since >= until:
+            raise InvalidArgument(f"since is {since.isoformat()}, and until {until.isoformat()}", "Give since first.")
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Repair dead messages, and return what became of how many."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from airflow_provider_pgqueue.core.argument import Rule, function, optional
+from airflow_provider_pgqueue.core.function import check_call
 from airflow_provider_pgqueue.core.repair import RepairFunction, Validator
 from airflow_provider_pgqueue.operators.remedy import RemedyTask
 
@@ -15,7 +16,7 @@ def _validator(value: Any) -> str | None:
     if isinstance(value, str) and value.endswith(".json"):
         return None if Path(value).is_file() else "There is no such file. Give the whole path of a JSON Schema."
     cure = function(value)
-    return cure and f"{cure} The path of a .json file with a JSON Schema will do, too, as a text."
+    return cure and f"{cure} Or give the path of a .json file with a JSON Schema, as a text."
 
 
 class PgQueueRepairOperator(RemedyTask):
@@ -45,6 +46,8 @@ class PgQueueRepairOperator(RemedyTask):
         self.function = function
         self.validator = validator
         self.check_written()
+        check_call(function, "a dead message")
+        check_call(validator, "a body")
 
     def _function(self) -> tuple[RepairFunction | str, Validator | str | None]:
         return self.function, self.validator

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from jinja2 import Environment, TemplateNotFound
 
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, translate
@@ -17,34 +19,64 @@ from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 class QueryRows:
     """The rows of a query, each a body as JSON text: its columns by name, or the value of the only column `message`.
 
-    What is wrong with the query is an InvalidArgument with the SQLSTATE, which quotes no row. What another try may cure
-    is a ConnectionFailed.
+    Two columns of one name are an InvalidArgument. So is what is wrong with the query, with the SQLSTATE; it quotes no
+    row. What another try may cure is a ConnectionFailed.
 
     :param conn_id: the Airflow connection of the database that runs the query.
     :param name: how errors name the query.
+    :param argument: how errors name the argument that the connection came from.
     """
 
     def __init__(
-        self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] | None, *, conn_id: str, name: str
+        self,
+        sql: str,
+        parameters: Sequence[Any] | Mapping[str, Any] | None,
+        *,
+        conn_id: str,
+        name: str,
+        argument: str = "sql_conn_id",
     ) -> None:
         self._sql = sql
         self._parameters = parameters
         self._conn_id = conn_id
         self._name = name
+        self._argument = argument
 
     def batches(self, size: int) -> Iterator[list[str]]:
         """Run the query, and yield its rows, so many at a time."""
-        rows_as_json = query("rows_as_json").decode().replace("%s", self._sql.strip().rstrip(";"))
+        rows_as_json = self._inside("rows_as_json")
         # A cursor of the server, so that the rows need not fit into memory; it lives in a transaction.
         with (
-            PgQueueHook(self._conn_id).connect(check=False) as conn,
+            self._connect() as conn,
             conn.transaction(),
             conn.cursor("pgqueue_publish") as cursor,
         ):
+            self._check_columns(conn)
             with self._judged():
-                cursor.execute(rows_as_json.encode(), self._parameters)
+                cursor.execute(rows_as_json, self._parameters)
             while rows := self._fetch(cursor, size):
                 yield [text for (text,) in rows]
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        try:
+            return PgQueueHook(self._conn_id).connect(check=False)
+        except AirflowNotFoundException as error:
+            raise AirflowNotFoundException(f"{self._argument}: {error}") from error
+
+    def _inside(self, name: str) -> bytes:
+        return query(name).decode().replace("%s", self._sql.strip().rstrip(";")).encode()
+
+    def _check_columns(self, conn: psycopg.Connection[Any]) -> None:
+        """Raise if two columns have one name, under which an object has only one of them. Reads no row."""
+        with conn.cursor("pgqueue_columns") as cursor:
+            with self._judged():
+                cursor.execute(self._inside("columns"), self._parameters)
+            times = Counter(column.name for column in cursor.description or ())
+        if twice := [name for name, number in times.items() if number > 1]:
+            raise InvalidArgument(
+                f"{self._name} has more than one column {', '.join(map(repr, twice))}",
+                "A body would have one of them: name the columns, and give each a name of its own with AS.",
+            )
 
     def _fetch(self, cursor: psycopg.ServerCursor[Any], size: int) -> list[Any]:
         with self._judged():

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow_provider_pgqueue.core.argument import Rule, optional, text, truth
 from airflow_provider_pgqueue.core.installation import RULES, Users
+from airflow_provider_pgqueue.core.verbs.queues import Policy
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.task import QueueTask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+
+_DURATIONS: Final = frozenset(name for name, kind in Policy.__annotations__.items() if "timedelta" in str(kind))
+
+
+def _queues(value: Any) -> str | None:
+    if (cure := RULES["queues"](value)) is not None or isinstance(value, str):
+        return cure
+    for queue in value:
+        for name, given in queue.items() if isinstance(queue, Mapping) else ():
+            if name in _DURATIONS and isinstance(given, int | float):
+                return f"For {name} give a timedelta, such as timedelta(seconds={given})."
+    return None
 
 
 class PgQueueSetupOperator(QueueTask):
@@ -39,6 +53,7 @@ class PgQueueSetupOperator(QueueTask):
     ui_color = "#e4f0e4"
     rules: ClassVar[Mapping[str, Rule]] = {
         **RULES,
+        "queues": _queues,
         "cron": optional(truth),
         "cron_role": optional(text),
         "roles": optional(truth),

@@ -16,6 +16,7 @@ from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, json_object, optional, text, truth
+from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.task import QueueTask
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _SUMMARY_FILE: Final = "PGQUEUE_SUMMARY"
+_ABOUT: Final = "about"  # what the driver notes beside the summary
 _RUN_ID: Final = "{{ dag.dag_id }}/{{ run_id }}/{{ task.task_id }}/{{ ti.map_index }}"
 _LONGEST_RUN_ID: Final = 250  # characters that messages.pipeline_run takes
 
@@ -130,7 +132,8 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
 
     def _summary(self, queue: PgQueueHook) -> dict[str, Any] | None:
         """Return the summary if the run finished. The driver begins it, perhaps under a login of its own."""
-        return queue.run(verbs.run_summary(self.run_id, self.pipeline))
+        noted = queue.run(verbs.run_summary(self.run_id, self.pipeline))
+        return noted and {name: value for name, value in noted.items() if name != _ABOUT}
 
     def _hook_with_environment(self, queue: PgQueueHook, more: dict[str, str] | None = None) -> SparkSubmitHook:
         # Set for this moment only: what stays in env_vars is shown on the page of the task.
@@ -183,7 +186,10 @@ def _environment() -> dict[str, str]:
 def _options(arguments: Mapping[str, Any]) -> Iterator[str]:
     for name, value in arguments.items():
         option = "--" + name.replace("_", "-")
-        for each in value if isinstance(value, list | tuple) else [value]:
+        several = value if isinstance(value, list | tuple) else [value]
+        if not several or (several is value and None in several):
+            raise InvalidArgument(f"argument {name} is {value!r}", "Give values, or leave it out for all.")
+        for each in several:
             match each:
                 case None | False:
                     pass

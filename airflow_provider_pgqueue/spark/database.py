@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeVar, cast
 
-import adbc_driver_manager.dbapi as adbc
+import adbc_driver_manager as adbc
 import psycopg
 import pyarrow as pa
 from psycopg.conninfo import make_conninfo
@@ -78,34 +78,6 @@ class Database:
             yield conn
 
 
-def _resolved(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters that libpq would connect with, without those that are its own defaults.
-
-    libpq assembles them itself: it is given a wrong one, so that it fails before it connects. A service that it does
-    not know is left for it to report when it connects.
-    """
-    of_psycopg = {name: given.pop(name) for name in ("prepare_threshold",) if name in given}
-    found = _refused(given, port=_TOO_MANY_PORTS)
-    if not found:
-        return given | of_psycopg
-    found["port"] = _refused(given, sslmode="none such")["port"]
-    by_itself = {
-        (option.keyword.decode(), option.val.decode())
-        for option in Conninfo.get_defaults()
-        if option.val and option.val == option.compiled and option.keyword.decode() not in _ALWAYS_SENT
-    }
-    told = {name: value for name, value in found.items() if name not in _NOT_SENT and (name, value) not in by_itself}
-    return {name: value for name, value in given.items() if name in _NOT_SENT - _SERVICE} | told | of_psycopg
-
-
-def _refused(given: dict[str, Any], **wrong: str) -> dict[str, str]:
-    conn = PGconn.connect_start(make_conninfo("", **(given | wrong)).encode())
-    try:
-        return {option.keyword.decode(): option.val.decode() for option in conn.info if option.val}
-    finally:
-        conn.finish()
-
-
 class Session:
     """Opens its connection at the first question, and a new one when it broke. Pickled, it comes out unopened.
 
@@ -145,10 +117,10 @@ class Session:
         return self._conn
 
 
-def rows(conn: Any, statement: str, schema: pa.Schema, *, has_where: bool = False) -> Iterator[pa.RecordBatch]:
+def rows(conn: Any, statement: str, schema: pa.Schema, *, given: str = "") -> Iterator[pa.RecordBatch]:
     """Stream the record batches of a statement, one in memory at a time; ConnectionFailed rather than a short result.
 
-    :param has_where: whether the statement has a condition of the user, who then is told what is wrong with it.
+    :param given: what of the user's is in the statement; the user then is told what is wrong with it.
     """
     try:
         with reading(conn) as cursor:
@@ -157,7 +129,7 @@ def rows(conn: Any, statement: str, schema: pa.Schema, *, has_where: bool = Fals
                 yield batch.cast(schema)
     except (adbc.Error, pa.ArrowException, OSError) as error:
         # Not as the cause: its text has the whole statement, with the values in its conditions.
-        raise _translated(error, has_where) from None
+        raise _translated(error, given) from None
 
 
 @contextmanager
@@ -174,13 +146,42 @@ def reading(conn: Any, isolation: str = "READ COMMITTED") -> Iterator[Any]:
     conn.adbc_connection.set_autocommit(True)
 
 
-def _translated(error: Exception, has_where: bool) -> PgQueueError:
+def _translated(error: Exception, given: str) -> PgQueueError:
     """Return the error of the tree for one of the Arrow driver, or of Arrow in the middle of a result."""
     said = re.search(r"(ERROR|FATAL): +(.*)", str(error))
-    text = said[2] if said else "the connection broke"
+    # What a row has stands in quotes, in those of some language.
+    text = re.sub('["«»„“].*', "…", said[2]) if said else "the connection broke"
     if getattr(error, "sqlstate", None) == "42501":
         return PermissionDenied(f"{text}. Ask an admin to grant messages_reader to the role.")
     # In the middle of a result there is no SQLSTATE, but no other part of a statement fails for a row.
-    if has_where and said and said[1] == "ERROR":
-        return InvalidArgument(f"option where fails: {text}. Give a condition that holds or not for each row.")
+    if given and said and said[1] == "ERROR":
+        return InvalidArgument(f"{given} fails: {text}. Give one that only reads, and fails for no row.")
     return ConnectionFailed(f"a range could not be read: {text}. Nothing was changed; read again.")
+
+
+def _resolved(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters that libpq would connect with, without those that are its own defaults.
+
+    libpq assembles them itself: it is given a wrong one, so that it fails before it connects. A service that it does
+    not know is left for it to report when it connects.
+    """
+    of_psycopg = {name: given.pop(name) for name in ("prepare_threshold",) if name in given}
+    found = _refused(given, port=_TOO_MANY_PORTS)
+    if not found:
+        return given | of_psycopg
+    found["port"] = _refused(given, sslmode="none such")["port"]
+    by_itself = {
+        (option.keyword.decode(), option.val.decode())
+        for option in Conninfo.get_defaults()
+        if option.val and option.val == option.compiled and option.keyword.decode() not in _ALWAYS_SENT
+    }
+    told = {name: value for name, value in found.items() if name not in _NOT_SENT and (name, value) not in by_itself}
+    return {name: value for name, value in given.items() if name in _NOT_SENT - _SERVICE} | told | of_psycopg
+
+
+def _refused(given: dict[str, Any], **wrong: str) -> dict[str, str]:
+    conn = PGconn.connect_start(make_conninfo("", **(given | wrong)).encode())
+    try:
+        return {option.keyword.decode(): option.val.decode() for option in conn.info if option.val}
+    finally:
+        conn.finish()

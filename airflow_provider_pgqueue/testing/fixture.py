@@ -138,7 +138,7 @@ class PgQueueFixture:
         return self._archive(queue_name, dead=True)
 
     def _archive(self, queue_name: str | None, *, dead: bool) -> list[ArchivedWithBody]:
-        with self._own.cursor(row_factory=class_row(ArchivedWithBody)) as cursor:
+        with self._own.cursor(row_factory=class_row(ArchivedWithBody), binary=True) as cursor:
             return cursor.execute(query("testing/archived"), {"queue_name": queue_name, "dead": dead}).fetchall()
 
     # Time -------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Final
 
 from airflow.triggers.base import BaseEventTrigger, TaskSuccessEvent, TriggerEvent
 
-from airflow_provider_pgqueue.core.argument import Rule, check, number, queue_name, text, truth
+from airflow_provider_pgqueue.connection_id import check_connection_ids
+from airflow_provider_pgqueue.core.argument import Rule, check, check_names, number, queue_name, text, truth
 from airflow_provider_pgqueue.core.errors import InvalidArgument, SchemaError
 from airflow_provider_pgqueue.triggers.hub import rings
 from airflow_provider_pgqueue.triggers.watch import Doorbell, Watch
@@ -67,7 +68,7 @@ class DoorbellTrigger(BaseEventTrigger):
     def __init__(
         self,
         *,
-        queue_name: str,
+        queue_name: str | None = None,
         pgqueue_conn_id: str = "pgqueue_default",
         poll_interval: float = 30.0,
         ring_every: float = 10.0,
@@ -75,8 +76,14 @@ class DoorbellTrigger(BaseEventTrigger):
         with_result: bool = True,
         ring_after: float = 0.0,
         for_task: bool = False,
+        **unknown: Any,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        # Python would name this class, which no DAG does.
+        kind = type(self).__name__
+        check_names(kind, unknown, self.rules, InvalidTriggerArgument)
+        if queue_name is None:
+            raise InvalidTriggerArgument(f"{kind} has no queue_name", "Give the name of the queue to wait for.")
         self.queue_name = queue_name
         self.pgqueue_conn_id = pgqueue_conn_id
         self.poll_interval = poll_interval
@@ -88,6 +95,7 @@ class DoorbellTrigger(BaseEventTrigger):
 
     def check_arguments(self) -> None:
         """Raise an InvalidTriggerArgument for an argument that would hurt the others who wait."""
+        check_connection_ids({"pgqueue_conn_id": self.pgqueue_conn_id}, InvalidTriggerArgument)
         check(vars(self), self.rules, InvalidTriggerArgument)
 
     @abstractmethod

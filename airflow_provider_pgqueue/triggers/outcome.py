@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final
 
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
+from airflow_provider_pgqueue.connection_id import check_connection_ids
 from airflow_provider_pgqueue.core.argument import Rule, check, number, text, truth
 from airflow_provider_pgqueue.triggers.doorbell import InvalidTriggerArgument
 from airflow_provider_pgqueue.triggers.hub import rings
@@ -66,6 +67,7 @@ class PgQueueOutcomeTrigger(BaseTrigger):
         self.end_task = end_task
         self.with_result = with_result
         self.ring_after = ring_after
+        check_connection_ids({"pgqueue_conn_id": pgqueue_conn_id}, InvalidTriggerArgument)
         check(vars(self), self.rules, InvalidTriggerArgument)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:

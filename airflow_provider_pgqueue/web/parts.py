@@ -36,7 +36,8 @@ def part(conn: psycopg.Connection[Any], find: Callable[[], T]) -> T | Refused:
 def rows_of(conn: psycopg.Connection[Any], name: str, **arguments: Any) -> list[Row]:
     """Return the rows of a query of sql/queries."""
     try:
-        with conn.cursor(row_factory=dict_row) as cursor:
+        # Binary, because the texts of moments and durations depend on settings, which a pooler lets nobody pin.
+        with conn.cursor(row_factory=dict_row, binary=True) as cursor:
             return cursor.execute(query(name), arguments).fetchall()
     except psycopg.Error as error:
         raise translate(error) from error

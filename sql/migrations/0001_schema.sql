@@ -120,7 +120,9 @@ CREATE TABLE messages.message (
     due_at          timestamptz,
     topic           text,
     group_key       text,
-    last_error      text
+    last_error      text,
+    -- What plain SQL may write: one moment with which nobody can reckon stopped the upkeep of all queues.
+    CONSTRAINT message_moments CHECK (visible_at >= '0001-01-01 00:00+00' AND created_at BETWEEN '0001-01-01 00:00+00' AND '9999-12-31 00:00+00')
 ) WITH (
     fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.1,
@@ -183,7 +185,9 @@ CREATE TABLE messages.message_archive (
     fingerprint   text,
     output        jsonb,
     failure       jsonb,
-    xid           bigint      NOT NULL DEFAULT pg_current_xact_id()::text::bigint
+    xid           bigint      NOT NULL DEFAULT pg_current_xact_id()::text::bigint,
+    CONSTRAINT archive_moments CHECK (created_at BETWEEN '0001-01-01 00:00+00' AND '9999-12-31 00:00+00' AND archived_at <= '9999-12-31 00:00+00'
+                                      AND coalesce(leased_at, created_at) BETWEEN '0001-01-01 00:00+00' AND '9999-12-31 00:00+00')
 ) PARTITION BY RANGE (archived_at);
 CREATE TABLE messages.message_archive_default PARTITION OF messages.message_archive DEFAULT;
 CREATE INDEX message_archive_id_idx ON messages.message_archive (id);

@@ -76,7 +76,7 @@ def main() -> None:
     PgQueueRequeueOperator(task_id="requeue", queue_name="orders", results=["rejected"]).execute(context)
     PgQueueUpkeepOperator(task_id="upkeep", with_metrics=True).execute(context)
     note_dispatches("orders", "pack", hook.run(verbs.open_dispatches("orders")))
-    ConsumerTelemetry("orders").note_batch({"lost": 2})
+    ConsumerTelemetry("orders", judge).note_batch({"lost": 2})
 
 
 if __name__ == "__main__":

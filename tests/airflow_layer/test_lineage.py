@@ -74,7 +74,7 @@ def test_what_requeues_reads_and_writes_the_queue(dataset: str, queue: Queue, ru
 
 
 def test_what_works_on_all_queues_names_none(conn_id: str) -> None:
-    for operator in (PgQueueUpkeepOperator(task_id="u"), PgQueueRequeueOperator(task_id="r", queue_name=None)):
+    for operator in (PgQueueUpkeepOperator(task_id="u"), PgQueueRequeueOperator(task_id="r", queue_name=None, ids=[1])):
         assert extract(operator) == OperatorLineage()
 
 

@@ -350,7 +350,7 @@ def test_a_task_that_returned_no_list_is_named(
     with DAG("d", schedule=None):
         operator = PgQueuePublishOperator(task_id="publish", queue_name="orders", messages=upstream())
     monkeypatch.setattr(PlainXComArg, "resolve", lambda self, context: 5)
-    with pytest.raises(InvalidArgument, match="messages is a int"):
+    with pytest.raises(InvalidArgument, match="messages is an int"):
         run(operator)
 
 
@@ -796,7 +796,7 @@ def test_the_operators_can_be_put_into_a_dag_and_serialized(conn_id: str) -> Non
         PgQueueSetupOperator(task_id="setup", queues=["orders"])
         publish(messages=lambda: [1])
         consume(apply_function=judge)
-        PgQueueRequeueOperator(task_id="again", queue_name=None)
+        PgQueueRequeueOperator(task_id="again", queue_name=None, ids=[1])
         repair()
         PgQueueUpkeepOperator(task_id="upkeep")
         PgQueueConsumeOperator.partial(task_id="many", apply_function=judge).expand(queue_name=["a", "b"])

@@ -10,8 +10,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from airflow_provider_pgqueue.core import InvalidArgument, verbs
 from airflow_provider_pgqueue.core import run as perform
-from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.operators.spark import PgQueueSparkOperator, _shortened
 from tests.airflow_layer.of_airflow import AirflowException
 from tools import ROOT
@@ -112,6 +112,14 @@ def test_a_name_that_is_too_long_stays_the_name_of_one_run() -> None:
     assert [_shortened(name) for name in names] == [_shortened(name) for name in names]
     assert _shortened(names[0]) != _shortened(names[1])
     assert _shortened("d" * 250) == "d" * 250
+
+
+@pytest.mark.parametrize("none", [[], (), [None]])
+def test_a_list_without_a_name_does_not_stand_for_everything(
+    conn_id: str, spark_default: None, run: Run, tmp_path: Path, none: Any
+) -> None:
+    with pytest.raises(InvalidArgument, match=r"argument queues is .*Give values, or leave it out for all"):
+        run(drain(tmp_path, pipeline="replay", arguments={"queues": none}))
 
 
 @pytest.mark.parametrize(("master", "extra"), [("yarn", {}), ("spark://m", {"deploy-mode": "cluster"})])

@@ -14,7 +14,7 @@ import pytest
 from airflow.providers.common.messaging.triggers.msg_queue import MessageQueueTrigger
 from airflow.triggers.base import BaseEventTrigger, TaskSuccessEvent, TriggerEvent
 
-from airflow_provider_pgqueue.core import Failed, Rejected, migrate, run, verbs
+from airflow_provider_pgqueue.core import Failed, InvalidArgument, Rejected, migrate, run, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.triggers import dispatch, doorbell, hub, watch
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
@@ -239,3 +239,15 @@ def test_a_waiting_dispatcher_outlives_a_database_that_is_away(
 
     (event,) = within(60, come_back())
     assert event.payload["ready"] == 1
+
+
+@pytest.mark.parametrize("kind", [PgQueueMessageTrigger, PgQueueDeadMessageTrigger])
+def test_an_argument_that_is_missing_or_misspelt_is_named_with_the_trigger_that_was_written(kind: Any) -> None:
+    name = kind.__name__
+    with pytest.raises(
+        InvalidArgument, match=rf"^{name} has no argument 'topik'\. It takes queue_name, pgqueue_conn_id"
+    ):
+        kind(queue_name="orders", topik="x")
+    with pytest.raises(InvalidArgument, match=f"^{name} has no queue_name") as missing:
+        kind()
+    assert isinstance(missing.value, TypeError), "Airflow catches no other error of a trigger's __init__"

@@ -280,6 +280,8 @@ USUAL_CALLS: dict[str, dict[str, Any]] = {
     "create_queue": {"queue_name": "new"},
     "alter_queue": {"queue_name": "orders"},
     "queue_history": {"queue_name": "orders"},
+    "lease_dead": {"queue_name": "orders"},
+    "requeue_dead": {"queue_name": "orders"},
     "queue_sparklines": {"queue_names": "{orders}"},
 }
 
@@ -317,8 +319,8 @@ def test_every_function_judges_an_interval_by_the_moment_it_leads_to(market: Con
         "SELECT messages.release(lock_token, ARRAY[id], {}) FROM messages.message",
         "SELECT messages.extend_dead(lock_token, ARRAY[id], {}) FROM messages.dead_message",
         "SELECT messages.requeue(lock_token, ARRAY[id], delay => {}) FROM messages.dead_message",
-        "SELECT messages.lease_dead(lease_for => {})",
-        "SELECT messages.requeue_dead(delay => {})",
+        "SELECT messages.lease_dead('orders', lease_for => {})",
+        "SELECT messages.requeue_dead('orders', delay => {})",
         "SELECT messages.lease_named('a', 'orders', lease_for => {})",
         "SELECT messages.lease_named('held', 'orders', lease_for => {})",
         "SELECT messages.lease('orders', lease_for => {})",
@@ -331,7 +333,7 @@ def test_a_lease_ends_within_half_a_day_whatever_it_is_given(conn: Connection, q
     assert leased[0].lock_token
     run(conn, verbs.archive(leased[0].lock_token, [message.id for message in leased], result="failed"))
     conn.execute(
-        "SELECT messages.lease('orders'), messages.lease_dead(max_messages => 1),"
+        "SELECT messages.lease('orders'), messages.lease_dead('orders', max_messages => 1),"
         " messages.lease_named('held', 'orders')"
     )
     for value in INTERVALS:
@@ -370,13 +372,45 @@ def test_no_policy_in_the_table_leads_into_the_past(conn: Connection, queue: Que
         )
 
 
+@pytest.mark.parametrize("moment", ["-infinity", "4714-11-24 00:00:00+00 BC"])
+def test_no_row_says_a_moment_that_nobody_can_reckon_with(conn: Connection, queue: Queue, moment: str) -> None:
+    """Such a row stopped the upkeep and the status of all queues."""
+    queue("orders")
+    run(conn, verbs.publish("orders", 1))
+    with pytest.raises(psycopg.errors.CheckViolation, match="message_moments"):
+        conn.execute(
+            "INSERT INTO messages.message (queue_name, message, visible_at) VALUES ('orders', '1', %s)", [moment]
+        )
+    for column in ("visible_at", "created_at"):
+        with pytest.raises(psycopg.errors.CheckViolation, match="message_moments"):
+            conn.execute(sql.SQL("UPDATE messages.message SET {} = %s").format(sql.Identifier(column)), [moment])
+    insert = """INSERT INTO messages.message_archive (queue_name, result, message, created_at, leased_at)
+                VALUES ('orders', 'success', '1', %s, %s)"""
+    for created_at, leased_at in ((moment, None), ("now", moment), ("infinity", "now"), ("now", "infinity")):
+        with pytest.raises(psycopg.errors.CheckViolation, match="archive_moments"):
+            conn.execute(insert, [created_at, leased_at])
+
+
+@pytest.mark.parametrize("take", ["lease", "consume", "sweep"])
+def test_a_row_with_as_many_attempts_as_there_can_be_stops_nothing(conn: Connection, queue: Queue, take: str) -> None:
+    queue("orders", max_attempts=1000)
+    run(conn, verbs.publish_batch("orders", [1, 2]))
+    conn.execute("UPDATE messages.message SET attempts = 32767 WHERE message = '1'")
+    if take == "sweep":
+        conn.execute("UPDATE messages.message SET lock_expires_at = now() - interval '1 s' WHERE message = '1'")
+        assert run(conn, verbs.upkeep())["archived"] == 1
+    else:
+        taken = sql.SQL("SELECT count(*) FROM messages.{}('orders', 10)").format(sql.Identifier(take))
+        assert conn.execute(taken).fetchone() == (2,)
+
+
 def test_a_row_from_before_1970_stops_no_lease(conn: Connection, queue: Queue) -> None:
     queue("orders")
     insert = "INSERT INTO messages.message (queue_name, message, visible_at) VALUES ('orders', '1', %s)"
-    for moment in ("-infinity", "4714-11-24 00:00:00+00 BC", "1969-12-31 00:00+00", "epoch"):
+    for moment in ("0001-01-01 00:00+00", "1582-10-15 00:00+00", "1969-12-31 00:00+00", "epoch"):
         conn.execute(insert, [moment])
     run(conn, verbs.publish("orders", 2))
-    conn.execute(insert, ["-infinity"])
+    conn.execute(insert, ["0001-01-01 00:00+00"])
     bodies: list[Any] = []
 
     def all_leased() -> bool:
@@ -450,6 +484,36 @@ def test_a_body_out_of_a_table_counts_as_large_as_it_is(conn: Connection, queue:
 @pytest.mark.parametrize(
     "statement",
     [
+        "SELECT messages.publish('orders', %s)",
+        "SELECT messages.publish('orders', %s, dedup_key => 'other')",
+        "SELECT messages.publish('orders', %s, dedup_key => 'k', on_conflict => 'replace')",
+        "SELECT messages.publish('orders', %s, group_key => 'a')",
+        "SELECT messages.publish_batch('orders', jsonb_build_array(1, %s::jsonb))",
+        "SELECT messages.publish_topic('shop.a', %s)",
+        "INSERT INTO messages.message (queue_name, message) VALUES ('orders', '1'), ('orders', %s)",
+        "SELECT messages.replay('run', 'orders', jsonb_build_array(jsonb_build_object('id', 1, 'message', %s::jsonb)))",
+    ],
+)
+def test_a_body_whose_text_nobody_can_read_comes_in_by_no_way(conn: Connection, queue: Queue, statement: str) -> None:
+    """A number of ten bytes may have 131,072 digits; 200 of them are 2 kB as jsonb, and 26 MB as text."""
+    queue("orders")
+    run(conn, verbs.bind_topic("orders", "shop.*"))
+    run(conn, verbs.begin_run("run", "replay"))
+    run(conn, verbs.publish("orders", 1, dedup_key="k"))
+    assert state_of(conn, statement, "[" + ", ".join(["1e131071"] * 200) + "]") == "PQ005"
+    assert state_of(conn, statement, json.dumps(["x" * 2000])) is None
+
+
+def test_a_body_whose_text_no_server_can_make_is_too_large(conn: Connection, queue: Queue) -> None:
+    """Once is enough: to come to the end of its gigabyte takes the server seconds."""
+    queue("orders")
+    statement = "INSERT INTO messages.message (queue_name, message) VALUES ('orders', %s)"
+    assert state_of(conn, statement, "[" + ", ".join(["1e131071"] * 9000) + "]") == "PQ005"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
         "SELECT messages.publish('orders', '1', headers => %s)",
         "SELECT messages.publish_batch('orders', '[1]', headers => %s)",
         "SELECT messages.publish('orders', '1', dedup_key => 'k', on_conflict => 'replace', headers => %s)",
@@ -465,6 +529,8 @@ def test_headers_are_bounded_in_every_way_in(conn: Connection, queue: Queue, sta
     run(conn, verbs.begin_run("run", "replay"))
     run(conn, verbs.publish("orders", 1, dedup_key="k"))
     assert state_of(conn, statement, json.dumps({"k": "x" * 70_000})) == "PQ005"
+    digits = "[" + ", ".join(["1e131071"] * 200) + "]"  # of 2 kB as jsonb, of 26 MB as text
+    assert state_of(conn, statement, f'{{"k": {digits}}}') == "PQ005"
     assert state_of(conn, statement, json.dumps({"k": "x" * 60_000})) is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -13,11 +14,15 @@ import pytest
 from airflow_provider_pgqueue.core import (
     Consumer,
     Failed,
+    InvalidArgument,
     InvalidOutcome,
+    Lease,
+    LeaseLost,
     Message,
     Rejected,
     Retry,
     Success,
+    Worker,
     run,
     verbs,
 )
@@ -33,6 +38,30 @@ class Mute(Exception):
         raise ValueError("no text")
 
 
+class NoText:
+    def __repr__(self) -> str:
+        raise LookupError("no text")
+
+
+class Lazy(dict[str, Any]):
+    """A row whose columns are read when somebody asks for them."""
+
+    def items(self) -> Any:
+        raise LookupError("the session of the row is closed")
+
+
+class Odd(str):
+    def replace(self, *_: Any) -> str:
+        raise RuntimeError("secret")
+
+
+def nested() -> list[Any]:
+    found: list[Any] = []
+    for _ in range(50_000):
+        found = [found]
+    return found
+
+
 UNKEEPABLE: dict[str, tuple[Any, str]] = {
     "a large output": (Success(output="y" * 70_000), "Success cannot be kept: an output or failure has"),
     "no number": (Success(output=float("nan")), "Success cannot be kept: the value is not JSON"),
@@ -41,6 +70,14 @@ UNKEEPABLE: dict[str, tuple[Any, str]] = {
     "a delay of years": (Retry(delay=timedelta(days=4000)), "Retry cannot be kept: delay is"),
     "a delay into the past": (Retry(delay=timedelta(seconds=-1)), "Retry cannot be kept: delay is"),
     "a failure without end": (Failed("no", failure={"message": "y" * 70_000}), "Failed cannot be kept: "),
+    "an output that raises": (Success(output=Lazy(a=1)), "Success cannot be kept: the value is not JSON: to convert"),
+    "a failure that raises": (Failed("no", failure=Lazy(a=1)), "Failed cannot be kept: the value is not JSON"),
+    "a failure of objects": (Failed("no", failure={"error": Mute(), "message": NoText()}), "Failed cannot be kept: "),
+    "a deep failure": (Failed("no", failure={"error": "E", "message": nested()}), "Failed cannot be kept: "),
+    "a deep failure to retry": (Retry(failure={"error": "E", "message": nested()}), "Retry cannot be kept: "),
+    "a long number to retry": (Retry(failure={"error": "E", "message": 10**5000}), "Retry cannot be kept: "),
+    "a failure to retry that raises": (Retry(failure=Lazy(error="E")), "Retry cannot be kept: "),
+    "a text that raises": (Rejected(Odd("x")), "Rejected cannot be kept: RuntimeError"),
 }
 
 
@@ -67,6 +104,129 @@ def test_an_outcome_that_cannot_be_kept_fails_its_own_message_alone(
     failed = conn.execute("SELECT message, details FROM messages.message_archive WHERE result = 'failed'").fetchall()
     assert [body for body, _ in failed] == [13]
     assert failed[0][1].startswith(f"its {reason}")
+
+
+@pytest.mark.parametrize("name", ["a large output", "NUL in the output", "a delay of years", "a failure without end"])
+@pytest.mark.parametrize("autocommit", [False, True])
+def test_in_the_transaction_of_the_caller_too_it_fails_its_own_message_alone(
+    conn: Connection, connect: Callable[..., Connection], queue: Queue, name: str, autocommit: bool
+) -> None:
+    bad, reason = UNKEEPABLE[name]
+    run(conn, verbs.publish_batch(queue("orders"), list(range(10))))
+    own = connect(autocommit=autocommit)
+    consumer = Consumer(queue_name="orders", handle=lambda message: bad if message.body == 5 else None)
+    with own.transaction():
+        assert consumer.drain(own) == {"success": 9, "failed": 1}
+        assert conn.execute("SELECT count(*) FROM messages.message_archive").fetchone() == (0,)
+    failed = conn.execute("SELECT message, details FROM messages.message_archive WHERE result = 'failed'").fetchall()
+    assert [body for body, _ in failed] == [5]
+    assert failed[0][1].startswith(f"its {reason}")
+
+
+def test_in_the_transaction_of_the_caller_a_lost_message_undoes_nothing(
+    conn: Connection, connect: Callable[..., Connection], queue: Queue
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), [0, 1]))
+    messages = run(conn, verbs.lease("orders", max_messages=2))
+    assert messages[0].lock_token
+    run(conn, verbs.archive(messages[0].lock_token, [messages[0].id]))
+    own = connect()
+    with own.transaction(), pytest.raises(LeaseLost):
+        Lease(own, messages).settle(dict.fromkeys(messages, Success(output=1)))
+    rows = conn.execute("SELECT message, output FROM messages.message_archive ORDER BY 1").fetchall()
+    assert rows == [(0, None), (1, 1)]
+
+
+def fails(conn: Connection) -> None:
+    with suppress(psycopg.errors.DivisionByZero):
+        conn.execute("SELECT 1 / 0")
+
+
+@pytest.mark.parametrize(
+    ("given", "gets"),
+    [
+        ({"handle": lambda: None}, "a message"),
+        ({"handle_batch": lambda messages, shop: None}, "a list of messages"),
+        ({"handle": print, "retry_delay": lambda: timedelta(0)}, "a number of attempts"),
+    ],
+)
+def test_a_function_with_other_parameters_is_refused_before_anything_is_leased(given: Any, gets: str) -> None:
+    with pytest.raises(
+        InvalidArgument, match=f"<lambda> cannot be called with {gets}: .* Let its first parameter take"
+    ):
+        Worker(conninfo="", consumer=Consumer(queue_name="orders", **given))
+
+
+LEFT_OPEN: dict[str, Callable[[Connection], object]] = {
+    "begun": lambda conn: conn.execute("BEGIN"),
+    "aborted": lambda conn: (conn.execute("BEGIN"), fails(conn)),
+    "no autocommit": lambda conn: (conn.set_autocommit(False), conn.execute("SELECT 1")),
+    "raised": lambda conn: (conn.execute("BEGIN"), conn.execute("SELECT 1 / 0")),
+}
+
+
+@pytest.mark.parametrize("left", LEFT_OPEN)
+@pytest.mark.parametrize("batch_size", [1, 4, 100])
+def test_a_transaction_that_a_handler_leaves_open_is_rolled_back_and_fails_its_message_alone(
+    conn: Connection, connect: Callable[..., Connection], queue: Queue, left: str, batch_size: int
+) -> None:
+    own = connect()
+    run(conn, verbs.publish_batch(queue("orders", max_attempts=1), list(range(10))))
+    conn.execute("CREATE TABLE effect (number integer)")
+
+    def handle(message: Message) -> None:
+        if message.body == 5:
+            LEFT_OPEN[left](own)
+            own.execute("INSERT INTO effect VALUES (5)")
+        with own.transaction():
+            own.execute("INSERT INTO effect VALUES (%s)", [message.body])
+
+    assert Consumer(queue_name="orders", handle=handle, batch_size=batch_size).drain(own) == {"success": 9, "failed": 1}
+    assert own.autocommit
+    own.close()
+    said = {"raised": "DivisionByZero: ", "aborted": "InFailedSqlTransaction: "}
+    wrong = said.get(left, "TransactionLeftOpen: the handler left a transaction open on the connection of the consumer")
+    failed = conn.execute("SELECT message, details FROM messages.message_archive WHERE result = 'failed'").fetchall()
+    assert [(body, details.startswith(wrong)) for body, details in failed] == [(5, True)], failed
+    done = conn.execute("SELECT message FROM messages.message_archive WHERE result = 'success' ORDER BY id").fetchall()
+    assert done == conn.execute("SELECT to_jsonb(number) FROM effect ORDER BY number").fetchall()
+    assert len(done) == 9
+
+
+def test_a_batch_handler_that_returns_in_a_transaction_loses_nothing_that_was_said_to_be_done(
+    conn: Connection, connect: Callable[..., Connection], queue: Queue
+) -> None:
+    own = connect()
+    run(conn, verbs.publish_batch(queue("orders"), list(range(4))))
+
+    def handle(messages: list[Message]) -> Any:
+        if messages[0].body == 2:
+            own.execute("BEGIN")
+        return iter([None] * len(messages))
+
+    assert Consumer(queue_name="orders", handle_batch=handle, batch_size=2).drain(own) == {"success": 2, "retried": 2}
+    own.close()
+    assert conn.execute("SELECT message FROM messages.message_archive ORDER BY id").fetchall() == [(0,), (1,)]
+    ((error,),) = conn.execute("SELECT DISTINCT last_error FROM messages.message").fetchall()
+    assert "left a transaction open on the connection of the consumer, which was rolled back. Commit it" in error
+
+
+@pytest.mark.parametrize("wrong", [5, 0, True, "done"])
+def test_settling_with_what_is_no_outcome_settles_nothing(conn: Connection, queue: Queue, wrong: Any) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), [0, 1]))
+    first, second = messages = run(conn, verbs.lease("orders", max_messages=2))
+    lease = Lease(conn, messages)
+    with pytest.raises(InvalidOutcome, match=f"returned {type(wrong).__name__} for message"):
+        lease.settle({first: None, second: wrong})
+    assert lease.held == [first, second]
+    assert conn.execute("SELECT count(*) FROM messages.message_archive").fetchone() == (0,)
+
+
+def test_extending_a_lease_to_no_time_is_refused(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish(queue("orders"), 1))
+    messages = run(conn, verbs.lease("orders"))
+    with pytest.raises(InvalidArgument):
+        Lease(conn, messages).extend(timedelta(0))
 
 
 def test_texts_that_postgresql_cannot_store_lose_only_those_characters(conn: Connection, queue: Queue) -> None:
@@ -129,6 +289,50 @@ def test_a_batch_handler_that_returns_no_outcomes_at_all_costs_no_attempt(
     assert conn.execute(later).fetchone() == (4, 0, True)
 
 
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (["SECRET1", "SECRET2"], "2 outcomes under keys of type str, which are no ids"),
+        ([NoText()], "1 outcome under keys of type NoText, which are no ids"),
+        ([10**5000, "SECRET"], "2 outcomes under keys of type str, which are no ids"),
+        ([10**5000], "1 outcome under keys of type int, which are no ids"),
+        (
+            range(10**6, 10**6 + 7),
+            "7 outcomes for messages that it did not get: 1000000, 1000001, 1000002, 1000003, 1000004, …",
+        ),
+    ],
+)
+def test_keys_that_are_no_ids_are_not_quoted(conn: Connection, queue: Queue, keys: Any, said: str) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), [0, 1]))
+    with pytest.raises(InvalidOutcome, match=said) as raised:
+        Consumer(queue_name="orders", handle_batch=lambda messages: dict.fromkeys(keys)).drain(conn)
+    assert "SECRET" not in str(raised.value)
+    errors = conn.execute("SELECT DISTINCT last_error LIKE '%SECRET%', attempts FROM messages.message").fetchall()
+    assert errors == [(False, 0)]
+
+
+class Closed(dict[Any, Any]):
+    """Outcomes that cannot be read any more."""
+
+    def __iter__(self) -> Any:
+        raise LookupError("closed")
+
+
+def generated(messages: list[Message]) -> Any:
+    yield None
+    raise LookupError("closed")
+
+
+@pytest.mark.parametrize("handle", [generated, lambda messages: Closed()])
+def test_an_error_in_reading_what_a_batch_handler_returned_is_one_of_the_handler(
+    conn: Connection, queue: Queue, handle: Any
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), [0, 1]))
+    assert Consumer(queue_name="orders", handle_batch=handle).drain(conn) == {"retried": 2}
+    left = conn.execute("SELECT attempts, last_error FROM messages.message").fetchall()
+    assert left == [(1, "LookupError: closed")] * 2
+
+
 def test_a_handler_that_ends_the_process_costs_its_own_message_an_attempt(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish_batch(queue("orders"), list(range(4))))
 
@@ -141,6 +345,12 @@ def test_a_handler_that_ends_the_process_costs_its_own_message_an_attempt(conn: 
     assert conn.execute("SELECT message FROM messages.message_archive").fetchall() == [(0,)]
     left = conn.execute("SELECT message, attempts FROM messages.message ORDER BY message").fetchall()
     assert left == [(1, 1), (2, 0), (3, 0)]
+
+
+@pytest.mark.parametrize("wrong", ["no", None, 2, [], NoText()])
+def test_a_retry_that_counts_perhaps_is_refused_where_it_is_written(wrong: Any) -> None:
+    with pytest.raises(TypeError, match=rf"count_attempt is of type {type(wrong).__name__}\. Give True or False"):
+        Retry(count_attempt=wrong)
 
 
 def test_a_delay_of_another_type_is_refused_where_it_is_written() -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import InvalidArgument, LeaseLost, run, verbs
+from airflow_provider_pgqueue.core import InvalidArgument, LeaseLost, Repair, run, verbs
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -210,3 +210,29 @@ def test_dead_messages_are_counted_by_cause_with_the_newest_ids_and_no_text(conn
     run(conn, verbs.lease_dead("orders", ids=ids[24:]))
     (found,) = run(conn, verbs.dead_queues(["orders"]))
     assert (found.waiting, found.causes[0]["waiting"]) == (24, 1), "what is leased is in hand"
+
+
+@pytest.mark.parametrize(
+    "call", ["lease_dead()", "requeue_dead(NULL, results => '{failed}')", "dismiss_dead(NULL, 'old', topic => '#')"]
+)
+def test_a_queue_that_is_null_is_not_all_queues_where_something_changes(
+    conn: Connection, queue: Queue, call: str
+) -> None:
+    queue("orders")
+    ids = die(conn, 2)
+    with pytest.raises(psycopg.Error, match="queue_name is NULL") as refused:
+        conn.execute(f"SELECT * FROM messages.{call}".encode())  # noqa: S608 no text of others
+    assert refused.value.sqlstate == "PQ004"
+    assert refused.value.diag.message_hint == "Name a queue, or messages by ids, fingerprints or reference."
+    assert dead(conn) == dict.fromkeys(ids)
+
+
+def test_a_repair_without_a_queue_names_its_messages(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    with pytest.raises(InvalidArgument, match=r"queue_name is None\. Name a queue, or messages by ids, cause"):
+        Repair(results=["failed"], topic="#")
+    ids = die(conn, 2)
+    assert Repair(ids=ids[:1]).run(conn)["requeued"] == 1
+    assert dead(conn) == {ids[1]: None}
+    (cause,) = run(conn, verbs.dead_causes())
+    assert [one.id for one in run(conn, verbs.requeue_dead(fingerprints=[cause.fingerprint]))] == ids[1:]

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.pq import Format
 from psycopg.types.json import JsonbBinaryLoader, set_json_loads
 
 from airflow_provider_pgqueue.core import (
@@ -25,7 +26,7 @@ from airflow_provider_pgqueue.core import (
     run,
     verbs,
 )
-from airflow_provider_pgqueue.core.connection import read_any_json
+from airflow_provider_pgqueue.core.connection import JSONB, read_any_json
 from airflow_provider_pgqueue.core.intake import Intake
 
 Connection = psycopg.Connection[Any]
@@ -205,6 +206,13 @@ def test_one_bad_body_spoils_no_other(conn: Connection, queue: Queue) -> None:
     counts = consumer(lambda message: seen.append(message.body), batch_size=10).drain(conn)
     assert counts == {"success": 3, "rejected": 1}
     assert seen == [1, {"deep": [1, "ü"]}, None]
+
+
+def test_a_drain_leaves_alone_how_the_connection_reads_json(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish(queue("orders"), 1))
+    before = conn.adapters.get_loader(JSONB, Format.BINARY)
+    assert consumer().drain(conn) == {"success": 1}
+    assert conn.adapters.get_loader(JSONB, Format.BINARY) is before
 
 
 def test_a_message_reads_as_the_verb_reads_it_and_stays_as_it_is(conn: Connection, queue: Queue) -> None:

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import (
+    ConnectionFailed,
     Consumer,
     HandlerBroken,
     InvalidArgument,
@@ -64,6 +65,26 @@ def test_the_neighbours_keep_their_outcomes_and_the_message_comes_back(
     assert consumer(handle=handle).drain(conn) == {}
     run(conn, verbs.upkeep())
     assert results(conn) == {0: "success", 1: "success", 2: "lock_expired", 3: "rejected", 4: "success"}
+
+
+def test_a_call_that_hangs_in_a_transaction_on_the_connection_of_its_consumer_commits_nothing(
+    conn: Connection, connect: Callable[..., Connection], queue: Queue, hangs: Callable[[], None]
+) -> None:
+    own = connect()
+    run(conn, verbs.publish_batch(queue("orders"), [0, 1]))
+    conn.execute("CREATE TABLE effect (number integer)")
+
+    def handle(message: Message) -> None:
+        own.execute("BEGIN")
+        own.execute("INSERT INTO effect VALUES (1)")
+        hangs()
+
+    with pytest.raises(ConnectionFailed):
+        consumer(handle=handle).drain(own)
+    assert own.closed
+    until_leases_expire(conn)
+    assert consumer(handle=lambda message: None).drain(conn) == {"success": 2}
+    assert conn.execute("SELECT FROM effect").rowcount == 0
 
 
 def test_without_a_limit_a_lease_is_renewed(conn: Connection, connect: Callable[..., Connection], queue: Queue) -> None:

@@ -6,9 +6,11 @@ import asyncio
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -27,6 +29,8 @@ from airflow_provider_pgqueue.core import (
 )
 from airflow_provider_pgqueue.core.listener import Listener
 from tests.waiting import async_until, until
+from tools import pgbouncer
+from tools.postgres import Cluster
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -201,6 +205,122 @@ def test_what_a_database_sets_changes_no_message_and_we_change_no_session(
             assert neighbour.execute(shown, [list(settings)]).fetchone() == before
     found = conn.execute("SELECT DISTINCT message, group_key, reference FROM messages.message ORDER BY 1").fetchall()
     assert found == [(1, None, None), (2, None, "r"), (3, "g", None), (4, None, None)]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"DateStyle": "German, DMY"}, {"IntervalStyle": "iso_8601"}, {"IntervalStyle": "sql_standard"}]
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["queues"],
+        ["peek", "orders"],
+        ["peek", "orders", "--headers-only"],
+        ["tail", "orders", "--since", "1h", "--stop-after", "1"],
+        ["stats", "orders"],
+        ["top", "--once"],
+        ["metrics"],
+        ["workers"],
+        ["dead", "orders"],
+        ["causes", "orders"],
+        ["search", "orders", "--since", "1h"],
+        ["show", "{id}"],
+        ["schedules"],
+        ["audit", "--since", "1h"],
+    ],
+)
+def test_every_command_that_shows_something_reads_it_in_the_style_that_a_database_sets(
+    pooled_dsn: str,
+    conn: Connection,
+    queue: Queue,
+    capsys: pytest.CaptureFixture[str],
+    settings: dict[str, str],
+    command: list[str],
+) -> None:
+    queue("orders", retention=timedelta(days=400))
+    (_, id) = run(conn, verbs.publish_batch("orders", [1, 2]))
+    run(conn, verbs.consume("orders"))
+    run(conn, verbs.schedule("nightly", "@daily", "orders", 1))
+    for name, value in settings.items():
+        conn.execute(f"ALTER DATABASE {conn.info.dbname} SET {name} = '{value}'".encode())
+    arguments = [part.format(id=id) for part in command]
+    assert (run_program([*arguments, "--dsn", pooled_dsn]), capsys.readouterr().err) == (0, "")
+
+
+@pytest.fixture
+def other_pooler(cluster: Cluster) -> Iterator[Callable[[str], pgbouncer.Pooler]]:
+    """Start a PgBouncer with settings of its own."""
+    with ExitStack() as stack:
+
+        def start(more: str) -> pgbouncer.Pooler:
+            pooler = pgbouncer.Pooler(cluster.directory / "other_pgbouncer", cluster.port, more)
+            stack.callback(pooler.stop)
+            pooler.start()
+            return pooler
+
+        yield start
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ("default_pool_size = 1\nquery_wait_timeout = 1", "default_pool_size"),
+        ("max_client_conn = 1", "Raise max_client_conn"),
+    ],
+)
+def test_what_a_pooler_that_is_full_refuses_names_its_setting(
+    dsn: str, queue: Queue, other_pooler: Callable[[str], pgbouncer.Pooler], settings: str, named: str
+) -> None:
+    queue("orders")
+    pooled = other_pooler(settings).dsn(dsn)
+    with connect(pooled) as holder, holder.transaction():
+        holder.execute("SELECT")
+        with pytest.raises(ConnectionFailed, match=named) as raised:
+            connect(pooled)
+    assert "Check the connection" not in str(raised.value)
+
+
+def test_a_pooler_that_cannot_reach_the_server_says_so(
+    dsn: str, other_pooler: Callable[[str], pgbouncer.Pooler]
+) -> None:
+    pooled = other_pooler("client_login_timeout = 1\n[databases]\naway = host=127.0.0.1 port=1").dsn(dsn)
+    with pytest.raises(ConnectionFailed, match="PgBouncer cannot") as raised:
+        connect(pooled, dbname="away")
+    assert "Check the connection" not in str(raised.value)
+
+
+def test_a_pooler_that_closes_idle_clients_names_its_setting_in_the_log_of_a_worker(
+    dsn: str,
+    conn: Connection,
+    queue: Queue,
+    other_pooler: Callable[[str], pgbouncer.Pooler],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    queue("orders")
+    pooled = other_pooler("client_idle_timeout = 1").dsn(dsn)
+    worker = Worker(conninfo=pooled, consumer=Consumer(queue_name="orders", handle=lambda message: None))
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    try:
+        until(lambda: "client_idle_timeout" in caplog.text)
+    finally:
+        worker.stop()
+        thread.join(30)
+
+
+def test_a_transaction_in_statement_mode_names_the_mode(
+    dsn: str,
+    queue: Queue,
+    other_pooler: Callable[[str], pgbouncer.Pooler],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    queue("orders")
+    lines = tmp_path / "orders.jsonl"
+    lines.write_text("1\n2\n")
+    pooled = other_pooler("pool_mode = statement").dsn(dsn)
+    assert run_program(["publish", "orders", str(lines), "--dsn", pooled]) == 1
+    assert "Set pool_mode" in capsys.readouterr().err
 
 
 def test_doctor_tells_of_the_pooler_and_finds_no_fault_with_it(

@@ -41,6 +41,8 @@ def lease(conn: Connection, **arguments: Any) -> list[Any]:
         ({"dedup_key": "x", "dedup_window": timedelta(0)}, "dedup_window is 00:00:00"),
         ({"dedup_key": "x", "on_conflict": "merge"}, "on_conflict is 'merge'. Give skip or replace"),
         ({"headers": ["a list"]}, "headers are of type array"),
+        ({"dedup_window": HOUR}, "dedup_window is given, and dedup_key is NULL. .* give both, or neither"),
+        ({"on_conflict": "replace"}, "on_conflict is given, and dedup_key is NULL"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused_and_nothing_is_published(
@@ -49,6 +51,16 @@ def test_an_option_that_cannot_be_is_refused_and_nothing_is_published(
     with pytest.raises(InvalidArgument, match=says):
         run(shared, verbs.publish("orders", 1, **options))
     assert lease(shared) == []
+
+
+@pytest.mark.parametrize("options", [{"dedup_window": HOUR}, {"on_conflict": "replace"}])
+def test_a_batch_without_keys_takes_nothing_about_them(conn: Connection, queue: Queue, options: dict[str, Any]) -> None:
+    queue("orders")
+    with pytest.raises(InvalidArgument, match=f"{next(iter(options))} is given, and dedup_keys are NULL"):
+        run(conn, verbs.publish_batch("orders", [1, 2], **options))
+    run(conn, verbs.publish_batch("orders", [1, 2], dedup_keys=["a", None], **options))
+    run(conn, verbs.publish("orders", 3, on_conflict="skip"))
+    assert len(lease(conn)) == 3
 
 
 def test_a_moment_makes_a_message_wait_and_one_in_the_past_does_not(conn: Connection, queue: Queue) -> None:

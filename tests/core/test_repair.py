@@ -525,7 +525,7 @@ def test_a_consumer_may_repair_and_a_team_only_its_queue(dsn: str, conn: Connect
             with pytest.raises(PgQueueError, match="no privilege to consume on queue 'orders'"):
                 repair(keep).run(team)
             with pytest.raises(PgQueueError, match="limited to its queues"):
-                repair(keep, queue_name=None).run(team)
+                repair(keep, queue_name=None, ids=[1]).run(team)
             assert run(team, verbs.count_remedies("repair bob's")) == {"requeued": 0, "dismissed": 0}
             assert run(team, verbs.requeued_results("repair bob's", 10))["requeued"] == 0
         assert run(conn, verbs.count_remedies("repair bob's")) == {"requeued": 1, "dismissed": 0}

@@ -598,7 +598,7 @@ def test_admins_and_superusers_are_never_limited(conn: Connection, login: Login)
     boss = login("boss", "messages_admin", "messages_limited")
     for session in (boss, conn):
         assert session.execute("SELECT messages.session_is_limited()").fetchone() == (False,)
-        session.execute("SELECT messages.publish('default', '1'), messages.lease_dead()")
+        session.execute("SELECT messages.publish('default', '1'), messages.lease_dead('default')")
     for name in ("boss", "postgres", "messages_publisher"):
         with pytest.raises(InvalidArgument, match="cannot be limited"):
             run(conn, verbs.grant_queue("default", name, "publish"))
@@ -670,7 +670,7 @@ def test_shadows_of_a_hostile_session_change_nothing(conn: Connection, login: Lo
         "ready_queues()",
         "dead_causes()",
         "search_archive()",
-        "lease_dead()",
+        "lease_dead('orders')",
         "upkeep()",
         "session_is_limited()",
     ):

@@ -159,3 +159,18 @@ def test_a_lease_that_finds_nothing_walks_once_over_many_live_leases(conn: Conne
         assert leased(conn) == []
         after = (conn.execute(read).fetchone() or [0])[0]
     assert len(ids) <= after - before < 2 * len(ids)
+
+
+def test_a_lease_goes_the_short_way_also_after_a_walk_over_dead_versions(conn: Connection, queue: Queue) -> None:
+    busy(conn, queue)
+    # As store_sweep_due stores it: the half millisecond tells.
+    after_a_long_walk = "SELECT messages.store_moment(sweep_due, date_trunc('second', now()) + interval '20.0005 s')"
+    looks = "SELECT seq_scan + idx_scan FROM pg_stat_xact_user_tables WHERE relid = 'messages.queue_priority'::regclass"
+    counted = []
+    for due in (NEXT_SWEEP.replace("%s", "'0.09 s'"), f"{after_a_long_walk} FROM messages.queue_priority"):
+        conn.execute(due.encode())
+        with conn.transaction():
+            before = (conn.execute(looks).fetchone() or [0])[0]
+            assert len(leased(conn)) == 1
+            counted.append((conn.execute(looks).fetchone() or [0])[0] - before)
+    assert counted == [1, 1]

@@ -504,7 +504,8 @@ class Verbs(RuleBasedStateMachine):
     @rule(queue=st.sampled_from([None, None, *sorted(QUEUES)]), number=st.sampled_from([1, 100]))
     def lease_dead(self, queue: str | None, number: int) -> None:
         free = {item.id for item in self.dead() if item.dead_token is None and queue in (None, item.queue)}
-        found = run(self.conn, verbs.lease_dead(queue, max_messages=number, lease_for=HOUR))
+        ids = None if queue else [item.id for item in self.dead()]
+        found = run(self.conn, verbs.lease_dead(queue, ids=ids, max_messages=number, lease_for=HOUR))
         assert {message.id for message in found} <= free
         assert len(found) == min(number, len(free))
         for message in found:

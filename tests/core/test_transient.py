@@ -5,17 +5,27 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import traceback
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql
 
-from airflow_provider_pgqueue.core import ConnectionFailed, Consumer, InvalidArgument, Message, Worker, run, verbs
+from airflow_provider_pgqueue.core import (
+    ConnectionFailed,
+    Consumer,
+    InvalidArgument,
+    Message,
+    Worker,
+    run,
+    verbs,
+)
 from airflow_provider_pgqueue.core import connect as connect_
 from airflow_provider_pgqueue.core.connection import parameters
-from airflow_provider_pgqueue.core.errors import translate
+from airflow_provider_pgqueue.core.errors import MessageTooLarge, translate
 from tests.waiting import until
 
 Connection = psycopg.Connection[Any]
@@ -88,6 +98,39 @@ def test_a_state_that_passes_names_its_cure(conn: Connection, state: str, named:
     assert named in str(known)
     assert "Check the connection" not in str(known)
     assert "a body" not in str(known)
+
+
+@pytest.fixture
+def quoting_dsn(dsn: str, conn: Connection) -> str:
+    """A database whose errors quote the parameters of the statement."""
+    database = sql.Identifier(conn.info.dbname)
+    conn.execute(sql.SQL("ALTER DATABASE {} SET log_parameter_max_length_on_error = -1").format(database))
+    return dsn
+
+
+def test_neither_an_error_nor_its_cause_quotes_a_body(quoting_dsn: str, conn: Connection, queue: Queue) -> None:
+    queue("orders", max_body_bytes=20)
+    with connect_(quoting_dsn) as publisher, pytest.raises(MessageTooLarge) as raised:
+        run(publisher, verbs.publish("orders", "the card number 1234"))
+    cause = raised.value.__cause__
+    assert isinstance(cause, psycopg.Error)
+    assert "1234" in (cause.diag.context or "")
+    assert "1234" not in "".join(traceback.format_exception(raised.value, limit=0))
+
+
+def test_a_session_that_is_ended_amid_a_publish_quotes_neither_body_nor_statement(
+    quoting_dsn: str, conn: Connection, queue: Queue
+) -> None:
+    queue("orders")
+    with connect_(quoting_dsn, application_name="cut") as publisher, conn.transaction():
+        conn.execute("LOCK TABLE messages.message")
+        publishing = ThreadPoolExecutor(1).submit(run, publisher, verbs.publish("orders", "the card number 1234"))
+        until(lambda: conn.execute("SELECT FROM pg_locks WHERE NOT granted").rowcount)
+        cut(conn, "cut")
+        error = publishing.exception(30)
+    assert isinstance(error, ConnectionFailed)
+    assert "1234" not in "".join(traceback.format_exception(error, limit=0))
+    assert "INSERT" not in str(error)
 
 
 @pytest.mark.parametrize("name", ["statement_timeout", "lock_timeout"])

@@ -96,6 +96,72 @@ def test_an_upkeep_looks_at_no_message_that_is_delayed(conn: Connection, queue: 
     assert after - before < 100
 
 
+@pytest.mark.parametrize(("call", "walks"), [("sweep_queues", 1), ("upkeep", 2)])
+def test_an_upkeep_walks_once_over_what_a_held_snapshot_keeps_and_once_to_note_the_depth(
+    connect: Callable[[], Connection], queue: Queue, call: str, walks: int
+) -> None:
+    """It went over it once for each question: five times in all."""
+    conn, holder = connect(), connect()
+    queue("orders")
+    holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    holder.execute("SELECT count(*) FROM messages.message")
+    for _ in range(5):
+        run(conn, verbs.publish_batch("orders", list(range(1000))))
+        leased = run(conn, verbs.lease("orders", max_messages=1000))
+        run(conn, verbs.archive(leased[0].lock_token, [message.id for message in leased]))
+    run(conn, verbs.publish_batch("orders", list(range(200))))
+
+    def walked(statement: str) -> int:
+        read = "SELECT pg_stat_get_xact_tuples_returned('messages.message_order_idx'::regclass)"
+        with conn.transaction():
+            ((before,),) = conn.execute(read).fetchall()
+            conn.execute(statement.encode())
+            ((after,),) = conn.execute(read).fetchall()
+        return int(after - before)
+
+    once = walked("SELECT min(visible_at) FROM messages.message WHERE queue_name = 'orders' AND priority = 0")
+    assert once > 5000
+    # And the few that lie between the low-water mark and the first message.
+    assert once * walks <= walked(f"SELECT messages.{call}()") < once * (walks + 0.8)
+
+
+def test_an_upkeep_reads_the_table_where_nearly_all_of_it_is_dead(
+    connect: Callable[[], Connection], queue: Queue
+) -> None:
+    """To pass over all that in the index costs three times as much, and more with each message."""
+    conn, holder = connect(), connect()
+    queue("orders", max_attempts=3)
+    (expired, *_) = run(conn, verbs.publish_batch("orders", ["first", "second"], priority=1))
+    holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    holder.execute("SELECT count(*) FROM messages.message")
+    for _ in range(6):
+        run(conn, verbs.publish_batch("orders", list(range(1000)), priority=2))
+        leased = run(conn, verbs.lease("orders", max_messages=1000))
+        run(conn, verbs.archive(leased[0].lock_token, [message.id for message in leased]))
+    run(conn, verbs.publish_batch("orders", [1, 2, 3], priority=2))
+    conn.execute("SELECT pg_stat_force_next_flush()")
+    conn.execute("UPDATE messages.message SET lock_expires_at = now() WHERE id = %s", [expired])
+    read = "SELECT pg_stat_get_xact_tuples_returned('messages.message_order_idx'::regclass)"
+    with conn.transaction():
+        ((before,),) = conn.execute(read).fetchall()
+        done = run(conn, verbs.upkeep())
+        ((after,),) = conn.execute(read).fetchall()
+    assert (done["freed"], done["rung"]) == (1, 5)
+    # Two walks would be 12,000. The planner counts the depths along the index, of a table as small as this.
+    assert after - before < 11_000
+    (status,) = [one for one in run(conn, verbs.status()) if one.queue_name == "orders"]
+    assert (status.depth, status.ready, status.depth_margin) == (5, 5, 0)
+    history = "SELECT depth, ready, success FROM messages.history WHERE queue_name = 'orders'"
+    assert conn.execute(history).fetchall() == [(5, 5, 6000)]
+
+
+def test_an_upkeep_rings_for_a_group_that_it_has_repaired(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), [1, 2], group_keys=["a", "a"]))
+    conn.execute("DELETE FROM messages.message WHERE message = '1'")
+    done = run(conn, verbs.upkeep())
+    assert (done["groups_repaired"], done["rung"]) == (1, 1)
+
+
 def test_an_upkeep_lowers_the_mark_to_a_message_that_is_ready_below_it(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish(queue("orders"), 1))
     conn.execute(

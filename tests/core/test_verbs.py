@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Collection, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, Unpack, get_args, get_origin, get_type_hints
 from uuid import UUID, uuid4
@@ -145,3 +145,25 @@ def test_an_argument_that_a_verb_does_not_have_is_named_with_those_that_it_has(
 ) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(said)):
         call()
+
+
+MOMENTS = [
+    (verb, name)
+    for verb, called in VERBS.items()
+    for name, kind in parameters(called).items()
+    if datetime in (kind, *get_args(kind))
+]
+
+
+@pytest.mark.parametrize(("verb", "moment"), MOMENTS)
+def test_a_moment_without_a_time_zone_is_refused_by_every_verb(verb: str, moment: str) -> None:
+    called = VERBS[verb]
+    needed = {
+        name: sample(name, parameters(called)[name])
+        for name, one in inspect.signature(called).parameters.items()
+        if one.default is one.empty and one.kind is not one.VAR_KEYWORD
+    }
+    for naive in (datetime(2027, 1, 1), date(2027, 1, 1)):
+        with pytest.raises(InvalidArgument, match=f"^{moment} is datetime.*Give a datetime with a time zone, such as"):
+            _ = called(**needed, **{moment: naive}).given
+    assert called(**needed, **{moment: datetime(2027, 1, 1, tzinfo=UTC)}).given

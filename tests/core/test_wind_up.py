@@ -10,7 +10,18 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import ConnectionFailed, Consumer, Lease, Message, Success, Worker, run, verbs
+from airflow_provider_pgqueue.core import (
+    ConnectionFailed,
+    Consumer,
+    InvalidArgument,
+    Lease,
+    Message,
+    Success,
+    Worker,
+    batch,
+    run,
+    verbs,
+)
 from tests.waiting import until_past
 
 Connection = psycopg.Connection[Any]
@@ -57,6 +68,48 @@ def test_what_was_leased_before_the_stop_is_not_begun_after_it(conn: Connection,
     counts = consumer.drain(conn, stop=stopping.is_set, on_batch=lambda counts: stopping.set())
     assert seen == [0, 1]
     assert counts == {"success": 2, "released": 2}
+    assert left(conn) == [(2, 0, False), (3, 0, False)]
+
+
+def test_after_an_error_of_the_caller_the_current_message_goes_back_as_an_attempt_with_the_error(
+    conn: Connection, queue: Queue
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), [0, 1, 2]))
+    seen: list[int] = []
+
+    def stop() -> bool:
+        if seen:
+            raise KeyError("of the caller")
+        return False
+
+    with pytest.raises(KeyError, match="of the caller"):
+        Consumer(queue_name="orders", handle=lambda message: seen.append(message.body)).drain(conn, stop=stop)
+    assert results(conn) == {0: "success"}
+    assert left(conn) == [(1, 1, False), (2, 0, False)]
+    errors = conn.execute("SELECT last_error FROM messages.message ORDER BY id").fetchall()
+    assert errors == [("KeyError: 'of the caller'",), (None,)]
+
+
+def delay_that_raises(attempts: int) -> timedelta:
+    raise RuntimeError("no delay")
+
+
+@pytest.mark.parametrize(
+    ("retry_delay", "said"),
+    [(delay_that_raises, "no delay"), (lambda attempts: 5, "retry_delay returned int. Return a timedelta")],
+)
+def test_an_error_of_retry_delay_costs_no_attempt_of_a_message_that_nobody_began(
+    conn: Connection, queue: Queue, retry_delay: Any, said: str
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders", max_attempts=1), list(range(4))))
+
+    def handle(message: Message) -> None:
+        if message.body == 1:
+            raise KeyError
+
+    with pytest.raises((RuntimeError, InvalidArgument), match=said):
+        Consumer(queue_name="orders", handle=handle, retry_delay=retry_delay).drain(conn)
+    assert results(conn) == {0: "success", 1: "failed"}
     assert left(conn) == [(2, 0, False), (3, 0, False)]
 
 
@@ -142,3 +195,117 @@ def test_a_renewal_that_fails_for_an_unknown_reason_is_tried_again(
         until_past(other, lease[0].lock_expires_at)
         assert run(other, verbs.lease("orders")) == []
     assert results(other) == {1: "success"}
+
+
+def popped(messages: list[Message]) -> None:
+    messages.pop()
+
+
+def reversed_(messages: list[Message]) -> None:
+    messages.reverse()
+
+
+def emptied(messages: list[Message]) -> None:
+    while messages:
+        messages.pop()
+
+
+def cut(messages: list[Message]) -> list[Success]:
+    outcomes = [Success(output=message.body) for message in messages]
+    del messages[1:]
+    return outcomes
+
+
+@pytest.mark.parametrize("change", [emptied, cut, popped, reversed_])
+@pytest.mark.parametrize("limit", [None, timedelta(minutes=1)])
+def test_a_batch_handler_may_change_its_list(
+    conn: Connection, queue: Queue, change: Callable[[list[Message]], Any], limit: timedelta | None
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(4))))
+    calls: list[int] = []
+
+    def handle(messages: list[Message]) -> Any:
+        calls.append(len(messages))
+        return change(messages)
+
+    consumer = Consumer(queue_name="orders", handle_batch=handle, handler_timeout=limit)
+    assert consumer.drain(conn, max_messages=20) == {"success": 4}
+    assert calls == [4]
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_message_without_an_outcome_was_begun_and_is_not_delivered_again_at_once(
+    conn: Connection, queue: Queue, at_once: bool
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(3))))
+    seen: list[int] = []
+
+    def handle(message: Message) -> None:
+        seen.append(message.body)
+        if message.body == 1:
+            object.__setattr__(message, "id", message.id + 1000)
+
+    handlers: dict[str, Any] = {"handle": handle}
+    if at_once:
+        handlers = {"handle_batch": lambda messages: list(map(handle, messages))}
+    Consumer(queue_name="orders", **handlers).drain(conn, max_messages=20)
+    assert seen == [0, 1, 2]
+    assert results(conn) == {0: "success", 2: "success"}
+    assert left(conn) == [(1, 1, False)]
+
+
+def test_what_was_leased_over_a_connection_that_broke_is_finished_over_the_next(
+    dsn: str, conn: Connection, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders", max_attempts=1), list(range(4))))
+    monkeypatch.setattr(batch, "_SETTLE_EVERY", 0.0)
+    seen: list[int] = []
+
+    def handle(message: Message) -> Any:
+        seen.append(message.body)
+        if message.body != 1 or seen.count(1) > 1:
+            return None
+        end = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'pgqueue worker'"
+        assert conn.execute(end).fetchall() == [(True,)]
+        return Success(output="y" * 70_000)
+
+    worker = Worker(conninfo=dsn, consumer=Consumer(queue_name="orders", handle=handle))
+    assert worker.run(until_empty=True) == {"success": 3, "failed": 1, "released": 2}
+    assert seen == [0, 1, 2, 3]
+    assert results(conn) == {0: "success", 1: "failed", 2: "success", 3: "success"}
+
+
+def test_a_worker_that_is_stopped_as_its_connection_breaks_finishes_its_lease_over_another(
+    dsn: str, conn: Connection, queue: Queue
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(4))))
+
+    def handle(message: Message) -> None:
+        if message.body == 1:
+            end = (
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name LIKE 'pgqueue w%'"
+            )
+            assert conn.execute(end).fetchall() == [(True,)]
+            worker.stop()
+
+    worker = Worker(conninfo=dsn, consumer=Consumer(queue_name="orders", handle=handle))
+    assert worker.run(until_empty=True) == {"success": 2, "released": 2}
+    assert results(conn) == {0: "success", 1: "success"}
+    assert left(conn) == [(2, 0, False), (3, 0, False)]
+
+
+def test_what_a_stopped_worker_could_not_give_back_is_left_to_its_lease_and_not_counted(
+    dsn: str, conn: Connection, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), [0, 1]))
+
+    def handle(message: Message) -> None:
+        end = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name LIKE 'pgqueue w%'"
+        assert conn.execute(end).fetchall() == [(True,)]
+        worker.conninfo = "host=/nowhere"
+        worker.stop()
+
+    worker = Worker(conninfo=dsn, consumer=Consumer(queue_name="orders", handle=handle))
+    assert worker.run(until_empty=True) == {}
+    assert "could not settle or release 2 messages (ConnectionFailed): delivered again" in caplog.text
+    assert left(conn) == [(0, 1, True), (1, 1, True)]

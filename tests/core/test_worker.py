@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 import signal
 import subprocess
 import sys
@@ -124,6 +125,35 @@ def test_who_is_rung_for_hears_it_before_anything_is_asked(dsn: str, conn: Conne
 
     asyncio.run(listen())
     assert seen[:3] == ["look", "ring", "look"]
+
+
+def test_the_thread_that_rang_waits_again_without_another_turn(dsn: str, conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    seen: list[str] = []
+
+    class Turns(selectors.DefaultSelector):
+        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            seen.append("turn" if timeout == 0 else "wait")
+            return super().select(timeout)
+
+    async def look(listening: psycopg.AsyncConnection[Any]) -> None:
+        seen.append("look")
+
+    listener = Listener(lambda: connect_async(dsn), look, poll_interval=60, on_ring=lambda: seen.append("ring"))
+    # Nothing else runs on its loop, where it would take turns of its own.
+    loop = asyncio.SelectorEventLoop(Turns())
+    listening = loop.create_task(listener.run())
+    thread = threading.Thread(target=loop.run_until_complete, args=(asyncio.wait([listening]),))
+    thread.start()
+    try:
+        until(lambda: "look" in seen)
+        run(conn, verbs.publish("orders", 1))
+        until(lambda: "ring" in seen and seen[-1] != "ring")
+    finally:
+        loop.call_soon_threadsafe(listening.cancel)
+        thread.join(10)
+        loop.close()
+    assert seen[seen.index("ring") + 1] == "wait"
 
 
 def test_a_worker_whose_connections_are_cut_works_on(dsn: str, conn: Connection, queue: Queue) -> None:

@@ -18,6 +18,7 @@ from airflow_provider_pgqueue.core import run, verbs
 from tests.e2e.test_dispatch import account, create, dispatches
 from tests.waiting import until
 from tools.airflow import Stack
+from tools.airflow_client import FINISHED
 from tools.postgres import Cluster
 
 pytestmark = pytest.mark.airflow
@@ -66,18 +67,18 @@ def test_no_stage_of_a_dispatch_loses_or_repeats_a_message(
     for dag_id in ("e2e_dispatch", "e2e_handle"):
         stack.client.wait_for_dag(dag_id)
     with ExitStack() as held:
-        hand_over(stack, queue_conn, queues[2])
+        dispatchers = {queues[2]: hand_over(stack, queue_conn, queues[2])}
         until(flag.read_text, timeout=120, what="a run that works")
         # Quickly, because whoever asks Airflow for a run waits five seconds for the answer.
         unnoted, noting = held.enter_context(session(stack.metadata)), held.enter_context(session(queue_dsn))
         keep_from_starting(unnoted, run_ids[1], 1)
-        hand_over(stack, queue_conn, queues[1])
+        dispatchers[queues[1]] = hand_over(stack, queue_conn, queues[1])
         noting.execute("SELECT FROM messages.dispatch WHERE queue_name = %s FOR UPDATE", [queues[1]])
         unnoted.rollback()
         waits = "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%start_dispatch(%' AND wait_event_type = 'Lock'"
         until(lambda: queue_conn.execute(waits).fetchone(), timeout=60, what="a dispatcher that notes a run")
         keep_from_starting(held.enter_context(session(stack.metadata)), run_ids[0], 2)
-        hand_over(stack, queue_conn, queues[0])
+        dispatchers[queues[0]] = hand_over(stack, queue_conn, queues[0])
         if disaster == "worker":
             for process in [*holders(queue_conn, queues[:2]), int(flag.read_text())]:
                 os.kill(process, signal.SIGKILL)
@@ -90,7 +91,12 @@ def test_no_stage_of_a_dispatch_loses_or_repeats_a_message(
     flag.unlink()
     stack.start()
     with psycopg.connect(queue_dsn, autocommit=True) as conn:
-        until(finished(stack, conn, queues), timeout=480, what="the end of three messages")
+        until(
+            finished(stack, conn, dispatchers),
+            timeout=480,
+            what="the end of three messages",
+            tell=lambda: [states(stack, conn, queue) for queue in queues],
+        )
         assert [account(conn, queue) for queue in queues] == [{"success": 1}] * 3
         assert [run(conn, verbs.open_dispatches(queue)) for queue in queues] == [[]] * 3
         ends = {queue: [result for _, result in dispatches(conn, queue)] for queue in queues}
@@ -100,30 +106,48 @@ def test_no_stage_of_a_dispatch_loses_or_repeats_a_message(
         assert [ends[queue] for queue in queues] == [["success"], ["success"], ["failed", "success"]]
 
 
-def hand_over(stack: Stack, conn: Connection, queue: str) -> None:
-    """Start a dispatcher, and return when it has leased."""
-    stack.client.trigger("e2e_dispatch", conf={"queue": queue, "dag": "e2e_handle"})
+def start_dispatcher(stack: Stack, queue: str) -> str:
+    return stack.client.trigger("e2e_dispatch", conf={"queue": queue, "dag": "e2e_handle"})
+
+
+def hand_over(stack: Stack, conn: Connection, queue: str) -> str:
+    """Start a dispatcher, and return its run when it has leased."""
+    run_id = start_dispatcher(stack, queue)
     until(lambda: dispatches(conn, queue), timeout=120, what=f"a dispatch of {queue}")
+    return run_id
 
 
-def finished(stack: Stack, conn: Connection, queues: list[str]) -> Callable[[], bool]:
-    """Return a look whether all is archived, which starts what ended, and dispatches again what a run gave back."""
-    asked: set[tuple[str, int]] = set()
+def finished(stack: Stack, conn: Connection, dispatchers: dict[str, str]) -> Callable[[], bool]:
+    """Return a look whether all is archived, which starts what ended, and dispatches again as a schedule would.
+
+    Namely what a run gave back, and what a dispatcher left that failed: whether a task whose scheduler was killed is
+    done again, is for Airflow to say.
+    """
     next_look = time.monotonic()
 
     def look() -> bool:
         nonlocal next_look
         if time.monotonic() > next_look:  # not each time: it reads all processes of the machine
             stack.start()
+            for queue, run_id in dispatchers.items():
+                *_, (_, result) = dispatches(conn, queue)
+                state = stack.client.run("e2e_dispatch", run_id)["state"]
+                if state == "failed" if result is None else state in FINISHED and result != "success":
+                    conn.execute(
+                        "UPDATE messages.message SET visible_at = clock_timestamp() WHERE queue_name = %s", [queue]
+                    )
+                    dispatchers[queue] = start_dispatcher(stack, queue)
             next_look = time.monotonic() + 5
-        for queue in queues:
-            tried = dispatches(conn, queue)
-            if tried[-1][1] in ("failed", "lost") and (queue, len(tried)) not in asked:
-                asked.add((queue, len(tried)))
-                conn.execute(
-                    "UPDATE messages.message SET visible_at = clock_timestamp() WHERE queue_name = %s", [queue]
-                )
-                stack.client.trigger("e2e_dispatch", conf={"queue": queue, "dag": "e2e_handle"})
-        return all(account(conn, queue) == {"success": 1} for queue in queues)
+        return all(account(conn, queue) == {"success": 1} for queue in dispatchers)
 
     return look
+
+
+def states(stack: Stack, conn: Connection, queue: str) -> object:
+    """Return what a reader of a failure wants to know of a queue."""
+    messages = conn.execute(
+        "SELECT id, attempts, visible_at, lock_expires_at, locked_by FROM messages.message WHERE queue_name = %s",
+        [queue],
+    ).fetchall()
+    runs = [run for dag_id in ("e2e_dispatch", "e2e_handle") for run in stack.client.runs(dag_id)]
+    return messages, dispatches(conn, queue), [(run["dag_run_id"], run["state"]) for run in runs if queue in str(run)]

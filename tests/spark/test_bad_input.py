@@ -17,6 +17,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from pyspark.sql import DataFrame, SparkSession
 
+from airflow_provider_pgqueue import spark as jobs
 from airflow_provider_pgqueue.core import errors
 from airflow_provider_pgqueue.core.migrations import code_version
 from airflow_provider_pgqueue.spark import __main__ as command_line
@@ -122,7 +123,7 @@ COMMANDS = {
     "drain": ("--queue", "orders", "--function", f"{FUNCTIONS}:accept"),
     "export": ("--target", "{folder}"),
     "triage": (),
-    "repair": ("--function", f"{FUNCTIONS}:keep"),
+    "repair": ("--queue", "orders", "--function", f"{FUNCTIONS}:keep"),
     "rollup": (),
     "replay": ("--to-queue", "orders"),
     "reconcile": (),
@@ -224,10 +225,16 @@ NO_FUNCTION = rf"module '{FUNCTIONS}' has no function 'nothing'\. Check its spel
         ("reconcile", AMONG, errors.QueueNotFound, NO_QUEUE + "Create it"),
         ("replay", (*AMONG, "--to-queue", "orders"), errors.QueueNotFound, NO_QUEUE + "Create it"),
         ("drain", ("--queue", "orders", "--function", "nowhere:f"), errors.InvalidArgument, NO_MODULE),
-        ("repair", ("--function", "nowhere:f"), errors.InvalidArgument, NO_MODULE),
-        ("repair", ("--function", f"{FUNCTIONS}:keep", "--validator", "nowhere:f"), errors.InvalidArgument, NO_MODULE),
+        ("repair", ("--queue", "orders", "--function", "nowhere:f"), errors.InvalidArgument, NO_MODULE),
+        ("repair", ("--queue", "orders", "--function", f"{FUNCTIONS}:keep", "--validator", "nowhere:f"),
+         errors.InvalidArgument, NO_MODULE),
+        ("repair", ("--function", f"{FUNCTIONS}:keep"), errors.InvalidArgument, "queue_name is None. Name a queue"),
         ("drain", ("--queue", "orders", "--function", f"{FUNCTIONS}:nothing"), errors.InvalidArgument, NO_FUNCTION),
-        ("repair", ("--function", f"{FUNCTIONS}:nothing"), errors.InvalidArgument, NO_FUNCTION),
+        ("repair", ("--queue", "orders", "--function", f"{FUNCTIONS}:nothing"), errors.InvalidArgument, NO_FUNCTION),
+        ("drain", ("--queue", "orders", "--function", f"{FUNCTIONS}:pair"), errors.InvalidArgument,
+         "pair cannot be called with a table of messages: missing a required argument: 'shop'"),
+        ("repair", ("--queue", "orders", "--function", f"{FUNCTIONS}:pair"), errors.InvalidArgument,
+         "pair cannot be called with a dead message: missing a required argument: 'shop'"),
         ("replay", ("--where", "id >"), errors.InvalidArgument, "the filter 'id >' is not one"),
         ("export", ("--target", "{folder}", "--partitions", "nowhere"), errors.InvalidArgument, "'nowhere' does not"),
         ("export", ("--target", "gopher://x"), errors.InvalidArgument, "gopher://x.*Give"),
@@ -273,6 +280,23 @@ def test_wrong_usage_ends_with_2(call: Calls, arguments: tuple[str, ...]) -> Non
     called = call(*arguments)
     assert (called.status, called.output) == (2, [])
     assert called.complaint[-1].startswith("Error: ")
+
+
+@pytest.mark.parametrize(
+    ("job", "name"),
+    [
+        ("replay", "queues"), ("replay", "results"), ("replay", "references"), ("repair", "results"),
+        ("repair", "fingerprints"), ("triage", "queues"), ("reconcile", "queues"), ("export", "partitions"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("none", [[], "", [""], [None]])
+def test_a_list_without_a_name_does_not_stand_for_everything(
+    session: SparkSession, conn: Connection, tmp_path: Path, job: str, name: str, none: Any
+) -> None:
+    more = {"repair": {"function": f"{FUNCTIONS}:keep"}, "export": {"target": str(tmp_path)}}
+    with pytest.raises(errors.InvalidArgument, match=f"{name} is .*Give names, or leave it out for all"):
+        getattr(jobs, job)(session, **{name: none}, **more.get(job, {}))
+    assert conn.execute("SELECT FROM messages.pipeline_run").rowcount == 0
 
 
 def test_bodies_that_a_function_does_not_expect_die_alone_and_succeed_when_it_does(

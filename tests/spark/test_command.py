@@ -62,7 +62,7 @@ def test_all_but_the_session_is_given_by_name_and_nothing_has_a_second_name() ->
 def test_a_time_that_is_not_clear_is_refused(job: Callable[..., Any], session: SparkSession, dsn: str) -> None:
     moment = datetime(2026, 1, 31, 8)
     for time in ("since", "until"):
-        with pytest.raises(InvalidArgument, match=f"{time} is datetime.datetime.* Give a datetime with its time zone"):
+        with pytest.raises(InvalidArgument, match=f"{time} is datetime.datetime.* Give a datetime with a time zone"):
             job(session, dsn=dsn, **{time: moment})
     aware = moment.astimezone()
     with pytest.raises(InvalidArgument, match="Give an end after the beginning"):

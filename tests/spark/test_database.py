@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from psycopg.conninfo import conninfo_to_dict
 from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, connect
 from airflow_provider_pgqueue.spark.database import Database
 from tests.core.test_roles import logins
+from tools import ROOT
 
 Environment = Callable[..., None]
 OTHER = ("[other]", "port=1", "user=nobody", "channel_binding=require", "target_session_attrs=read-only")
@@ -139,3 +142,8 @@ def test_a_connection_string_that_cannot_be_read_is_not_quoted(conninfo: str) ->
             if "take(conninfo)" not in line and "def " not in line
         )
         assert raised.value.__context__ is None
+
+
+def test_each_process_of_spark_that_imports_the_data_source_is_spared_pandas() -> None:
+    code = "import sys, airflow_provider_pgqueue.spark.source.data_source; sys.exit('pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -37,6 +37,7 @@ from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import drain
 from airflow_provider_pgqueue.spark.package import package
 from airflow_provider_pgqueue.spark.source.outcomes import outcomes_of
+from tests.spark.functions import accept
 from tests.waiting import until
 
 Connection = psycopg.Connection[Any]
@@ -344,6 +345,41 @@ def test_what_is_not_there_is_said_before_anything_is_leased(draining: Drain, co
     assert left(conn) == [(1, 0, None)]
     rows = conn.execute("SELECT finished_at FROM messages.pipeline_run").fetchall()
     assert rows == [(None,)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"function": None}, "function is None.*Give a function"),
+        ({"queue": None}, "queue is None.*Give a text"),
+        ({"queue": ["orders"]}, r"queue is \['orders'\].*Give a text"),
+        ({"lease_for": 0}, r"lease_for is 0\. Give a timedelta from 0:00:00.001000 to 12:00:00\.$"),
+        ({"run_id": 5}, "run_id is 5.*Give a text"),
+        ({"run_id": ""}, "run_id is ''.*Give a text"),
+    ],
+)
+def test_an_argument_that_is_none_is_named_and_costs_no_attempt(
+    draining: Drain, conn: Connection, queue: Queue, wrong: dict[str, Any], complaint: str
+) -> None:
+    queue("orders")
+    publish(conn, 1)
+    with pytest.raises(InvalidArgument, match=complaint):
+        draining(**{"function": accept} | wrong)
+    assert left(conn) == [(1, 0, None)]
+    assert conn.execute("SELECT FROM messages.pipeline_run").rowcount == 0
+
+
+def test_the_name_of_a_finished_run_is_refused_for_another_queue(
+    draining: Drain, conn: Connection, queue: Queue
+) -> None:
+    queue("orders")
+    queue("bills")
+    publish(conn, 1)
+    first = draining(accept)
+    assert "about" not in first
+    with pytest.raises(InvalidArgument, match=r"run 'nightly' was about orders, not bills\. Give each run a name"):
+        draining(accept, queue="bills")
+    assert draining(accept) == first
 
 
 def test_something_unusable_ends_the_drain_and_costs_no_attempt(

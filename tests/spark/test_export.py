@@ -417,13 +417,7 @@ OUTSIDE = ["../kept", "data/../../kept", "/kept", "data//kept", "./kept", ""]
 
 
 @pytest.mark.parametrize("path", OUTSIDE)
-def test_a_path_that_leads_out_of_the_target_is_refused(tmp_path: Path, path: str) -> None:
-    kept = tmp_path / "kept"
-    kept.write_text("of somebody else")
-    (tmp_path / "target" / "data").mkdir(parents=True)
-    with pytest.raises(InvalidArgument, match="leads out of the target"):
-        Target.open(str(tmp_path / "target")).remove_file(path)
-    assert kept.exists()
+def test_a_path_that_leads_out_of_the_target_is_refused(path: str) -> None:
     given = {"queue_name": "orders", "result": "success", "date": date(2026, 1, 1), "rows": 1, "bytes": 1}
     with pytest.raises(ValueError, match="leads out of the target"):
         File(chunk=0, path=path, **given)

@@ -15,7 +15,8 @@ import pytest
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.outcome import Retry
-from airflow_provider_pgqueue.spark.source.outcomes import Outcomes, parse_outcomes, settle
+from airflow_provider_pgqueue.core.settlement import Outcomes, settle
+from airflow_provider_pgqueue.spark.source.outcomes import parse_outcomes
 
 OUTPUTS = [
     "null",
@@ -126,6 +127,13 @@ def test_one_that_cannot_be_kept_fails_its_message_alone(
     assert (found[1][:3], found[2][:3]) == (["success", None, None], ["success", None, "2"])
     (logged,) = caplog.messages
     assert f"ends as failed, not as {first['result']}: {found[0][1]}"[:200] in logged
+
+
+def test_in_a_transaction_too_one_that_cannot_be_kept_fails_its_message_alone(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    with conn.transaction():
+        found = settled(conn, {"output": REFUSED[0]}, {"output": "1"}, {"output": "2"})
+    assert [found[place][0] for place in range(3)] == ["failed", "success", "success"]
 
 
 def test_what_is_lost_is_named_and_the_others_are_settled(conn: Connection, queue: Queue) -> None:

@@ -424,9 +424,20 @@ def test_a_condition_that_writes_or_fails_is_named(dsn: str, conn: Connection, w
     conn.execute(ARCHIVE, [3])
     before = conn.execute("SELECT last_value, is_called FROM messages.message_id_seq").fetchone()
     reading = reader(dsn, columns="id", where=where)
-    with pytest.raises(InvalidArgument, match=f"option where fails: .*{why}.* Give a condition"):
+    with pytest.raises(InvalidArgument, match=f"option where fails: .*{why}.* Give one that only reads"):
         ids_in(reading, reading.partitions())
     assert conn.execute("SELECT last_value, is_called FROM messages.message_id_seq").fetchone() == before
+
+
+@pytest.mark.parametrize("body", ["4711 \n canary", '4711", "canary', "4711« canary"])
+def test_a_condition_that_fails_for_a_row_shows_nothing_of_it(dsn: str, conn: Connection, body: str) -> None:
+    conn.execute(ARCHIVE, [1])
+    conn.execute("UPDATE messages.message_archive SET message = to_jsonb(%s::text)", [body])
+    reading = reader(dsn, columns="id", where="message::text::date > now()")
+    with pytest.raises(InvalidArgument, match=r"option where fails: .*…\. Give one") as refused:
+        ids_in(reading, reading.partitions())
+    assert "canary" not in str(refused.value)
+    assert "4711" not in str(refused.value)
 
 
 def test_a_condition_is_run_with_the_rights_of_the_reader(dsn: str, conn: Connection) -> None:

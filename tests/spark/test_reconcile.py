@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import reconcile
+from airflow_provider_pgqueue.spark.jobs.job import raised_in_spark
 
 Connection = psycopg.Connection[Any]
 Reconcile = Callable[..., dict[str, Any]]
@@ -170,6 +171,25 @@ def test_a_query_changes_nothing(shop: Connection, compare: Reconcile) -> None:
     with pytest.raises(PythonException, match="cannot execute DELETE in a read-only transaction"):
         compare("writes", expected_query="SELECT reference FROM shop.wanted_now() AS reference")
     assert shop.execute("SELECT FROM shop.wanted").rowcount == 100
+
+
+def test_a_query_that_fails_for_a_row_shows_nothing_of_it(shop: Connection, compare: Reconcile) -> None:
+    with pytest.raises(PythonException) as failed:
+        compare("fails", expected_query="SELECT reference::integer AS reference FROM shop.wanted")
+    said = raised_in_spark(failed.value)
+    assert isinstance(said, InvalidArgument)
+    assert "the query fails: invalid input syntax for type integer: …" in str(said)
+    assert "order-" not in str(failed.value)
+
+
+def test_an_output_that_cannot_be_written_is_named_without_its_password(
+    shop: Connection, compare: Reconcile, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    for output, shown in ((f"{tmp_path}/file/x", f"{tmp_path}/file/x"), ("gopher://me:geheim@x/y", "gopher://x/y")):
+        with pytest.raises(InvalidArgument, match=f"output '{shown}' cannot be written"):
+            compare("out", output=output, **EXPECTED)
+    assert compare("out", output=str(tmp_path / "x"), **EXPECTED)["output"] == f"{tmp_path}/x/discrepancies"
 
 
 def test_a_missing_column_of_a_file_is_named(conn: Connection, compare: Reconcile, tmp_path: Path) -> None:

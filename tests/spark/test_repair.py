@@ -137,6 +137,13 @@ def test_a_role_needs_to_be_consumer_and_pipeline(repaired: Repairs, dsn: str, c
         conn.execute("DROP OWNED BY repair_eve; DROP ROLE repair_eve")
 
 
+@pytest.mark.parametrize("wrong", [{"function": None}, {"queue": ["orders"]}, {"cause": ["x"]}])
+def test_an_argument_that_is_none_is_named(repaired: Repairs, dead: Die, wrong: dict[str, Any]) -> None:
+    dead(1)
+    with pytest.raises(InvalidArgument, match=f"^{next(iter(wrong))} is .*Give a"):
+        repaired(**{"function": lambda message: KEEP} | wrong)
+
+
 def test_no_task_is_refused(repaired: Repairs) -> None:
     with pytest.raises(InvalidArgument, match="parallelism is 0"):
         repaired(lambda message: KEEP, parallelism=0)

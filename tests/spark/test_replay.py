@@ -226,6 +226,17 @@ def test_numbers_that_are_none_are_refused(session: SparkSession) -> None:
             replay(session, **options)  # type: ignore[arg-type]
 
 
+def test_the_name_of_a_finished_run_is_refused_for_another_target(
+    conn: Connection, archived: Callable[..., list[int]], again: Replay
+) -> None:
+    ids = archived(2)
+    first = again("once", to_queue="again")
+    with pytest.raises(InvalidArgument, match="run 'once' was about to=again, not all"):
+        again("once")
+    assert again("once", to_queue="again") == first
+    assert sorted(copies(conn)) == ids
+
+
 def test_an_empty_archive_is_replayed_in_no_time(
     archived: Callable[..., list[int]], again: Replay, rate: float
 ) -> None:

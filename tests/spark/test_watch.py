@@ -16,9 +16,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.spark import export, reconcile, replay, rollup, triage
+from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs import job
 from airflow_provider_pgqueue.spark.jobs.export import partition
-from airflow_provider_pgqueue.spark.jobs.job import watching, watching_tasks
+from airflow_provider_pgqueue.spark.jobs.job import Job, watching
 from tests.spark.test_export import make_partition
 from tests.waiting import until
 
@@ -64,7 +65,7 @@ def test_the_tasks_that_are_done_are_counted(
 
     frame = session.range(0, 4, 1, 4).mapInArrow(wait, "id long")
     watcher = threading.Thread(target=touch_when_seen)
-    with caplog.at_level(logging.INFO), watching_tasks(session, "four tasks"):
+    with caplog.at_level(logging.INFO), Job(session, "four", "tasks", Database(), 4).watching():
         watcher.start()
         frame.collect()
     watcher.join()
@@ -122,4 +123,4 @@ def test_an_export_counts_the_parts_that_are_in_files(
     assert parts == sorted(parts)
     assert any(0 < begun < number for begun, number in parts)
     assert f"partition {name}: being compared with its export" in caplog.messages
-    assert any(re.fullmatch(f"partition {name}, reading back: {TASKS}", line) for line in caplog.messages)
+    assert any(re.fullmatch(rf"export \S+, reading back partition {name}: {TASKS}", line) for line in caplog.messages)

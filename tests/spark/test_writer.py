@@ -321,7 +321,13 @@ def test_a_published_run_is_not_staged_again(
     [
         ({"message": '{"canary"'}, InvalidMessage, "invalid input syntax for type json"),
         ({"message": '{"canary": "\\u0000"}'}, InvalidMessage, "unsupported Unicode escape sequence"),
-        ({"message": "canary\0"}, InvalidMessage, "invalid byte sequence"),
+        ({"message": "canary\0"}, InvalidArgument, "a text in it has a NUL"),
+        ({"reference": "canary\0"}, InvalidArgument, "a text in it has a NUL"),
+        (
+            {"visible_at": pa.scalar(-63_500_000_000_000_000, pa.timestamp("us", "UTC"))},
+            InvalidArgument,
+            "its visible_at or expires_at is too",
+        ),
         ({"message": None, "reference": "canary"}, InvalidMessage, "its message is NULL"),
         ({"queue_name": None}, InvalidArgument, "its queue_name is NULL"),
         ({"reference": 2601 * "x"}, InvalidArgument, "its reference is too long"),
@@ -392,6 +398,7 @@ MESSAGE = "message string"
         ("message string, visible_at string", {}, "visible_at is of type string. Cast it to timestamp"),
         ("message string, queue_name string", {}, "the queue is not clear"),
         (MESSAGE, {"queue": None}, "the queue is not clear"),
+        (MESSAGE, {"dedupWindow": "1 hour"}, "dedupWindow is given, and there is no column dedup_key"),
         (MESSAGE, {"maxConnections": "0"}, "maxConnections is '0'.*from 1 to 1000"),
         (MESSAGE, {"run_id": "backfill"}, "no option 'run_id'. A write takes table, queue, runId.*Did you mean runId?"),
         (MESSAGE, {"DEDUPWINDOWS": "1 hour"}, "Did you mean dedupWindow?"),
@@ -436,7 +443,7 @@ def test_a_window_that_is_none_is_refused_before_anything_is_staged(
 ) -> None:
     queue()
     options = PublishOptions.of(
-        {"queue": "orders", "dedupWindow": window}, StructType.fromDDL(MESSAGE), overwrite=False
+        {"queue": "orders", "dedupWindow": window}, StructType.fromDDL(f"{MESSAGE}, dedup_key string"), overwrite=False
     )
     for writer in (PublishWriter, PublishStreamWriter):
         with pytest.raises(InvalidArgument, match=r"option dedupWindow is .* such as 1 hour"):

@@ -14,9 +14,10 @@ from typing import Any, Final
 import psycopg
 
 from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.argument import check, moment, optional
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.function import load_function
+from airflow_provider_pgqueue.core.function import check_call, load_function
 from airflow_provider_pgqueue.core.repair.canary import Connect, wait_for_canary
 from airflow_provider_pgqueue.core.repair.dead_lease import Outcomes
 from airflow_provider_pgqueue.core.repair.remedy import RepairFunction, keep
@@ -40,7 +41,8 @@ class Repair:
 
     `queue_name`, `results`, `fingerprints`, `ids`, `reference`, a `topic` pattern, `headers` that theirs contain, and
     the time in which they died, from `since` to before `until`, choose the messages; None is any. `cause`, in place of
-    results and fingerprints, is a fingerprint, or a cause of `messages.triage_causes()`.
+    results and fingerprints, is a fingerprint, or a cause of `messages.triage_causes()`. Without a queue some of `ids`,
+    `cause`, `fingerprints` and `reference` must be given: InvalidArgument.
 
     At most `max_messages` are repaired, oldest first, and at most `max_per_second`. Messages that were requeued
     `max_requeues` times before are left out.
@@ -77,6 +79,8 @@ class Repair:
     dry_run: bool = False
 
     def __post_init__(self) -> None:
+        check_chosen(self)
+        check({"since": self.since, "until": self.until}, dict.fromkeys(("since", "until"), optional(moment)))
         for name, least in (("max_messages", 1), ("max_requeues", 1), ("canary", 0), ("batch_size", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
@@ -125,6 +129,14 @@ class Repair:
         return repair_by(work, self, lambda: nullcontext(conn), stop)
 
 
+def check_chosen(chosen: Any) -> None:
+    """Raise InvalidArgument if neither a queue nor messages are named, as `messages.lease_dead` does."""
+    if all(getattr(chosen, name) is None for name in ("queue_name", "ids", "cause", "fingerprints", "reference")):
+        raise InvalidArgument(
+            "queue_name is None", "Name a queue, or messages by ids, cause, fingerprints or reference."
+        )
+
+
 def repair_by(
     work: Callable[[Repair, Sequence[int]], Outcomes],
     repair: Repair,
@@ -132,9 +144,11 @@ def repair_by(
     stop: Callable[[], bool] = lambda: False,
 ) -> Summary:
     """Run a repair whose messages `work` repairs, in this process or in many; return the summary of `Repair.run`."""
-    if isinstance(repair.function, str):
-        load_function(repair.function)  # a name that is wrong is an error now, not in each task
-    repair = replace(_without_cause(repair, connect), validator=load_validator(repair.validator))
+    # What is wrong with them is an error now, not in each task, and of no message.
+    function, validator = repair.function, load_validator(repair.validator)
+    check_call(load_function(function) if isinstance(function, str) else function, "a dead message")
+    check_call(validator, "a body")
+    repair = replace(_without_cause(repair, connect), validator=validator)
     ids = _ids(repair, connect)
     if repair.dry_run:
         return _summary(repair, ids, work(repair, ids) if ids else {}, {}, stop)

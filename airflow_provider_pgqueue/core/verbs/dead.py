@@ -55,7 +55,10 @@ def lease_dead(
     locked_by: str | None = None,
     **which: Unpack[DeadFilter],
 ) -> Statement[list[DeadMessage]]:
-    """Lease dead messages without a remedy under one new token, oldest first."""
+    """Lease dead messages without a remedy under one new token, oldest first.
+
+    Without a queue, those of `ids`, `fingerprints` or a `reference` in all queues; InvalidArgument if none is given.
+    """
     return Statement("lease_dead", _prepared(dict(locals())), messages_of(DeadMessage), _TYPES)
 
 
@@ -137,7 +140,8 @@ def requeue_dead(
 ) -> Statement[list[Requeued]]:
     """Requeue dead messages in one call.
 
-    Without `results`, `fingerprints` and `ids`, it takes those that ended as `failed` or `lock_expired`.
+    Without `results`, `fingerprints` and `ids`, it takes those that ended as `failed` or `lock_expired`. Without a
+    queue it is as `lease_dead`.
     """
     return Statement("requeue_dead", _prepared(dict(locals())), list_of(Requeued), _TYPES)
 
@@ -150,7 +154,7 @@ def dismiss_dead(
     remedied_by: str | None = None,
     **which: Unpack[DeadFilter],
 ) -> Statement[list[int]]:
-    """Dismiss dead messages in one call, and return their ids."""
+    """Dismiss dead messages in one call, and return their ids. Without a queue it is as `lease_dead`."""
     return Statement("dismiss_dead", _prepared(dict(locals())), ids_of, _TYPES)
 
 

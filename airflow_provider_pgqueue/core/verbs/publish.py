@@ -22,7 +22,8 @@ class Options(TypedDict, total=False):
     - `topic`: words with dots between them, by which consumers can choose.
     - `group_key`: messages of a group are leased one at a time and in order.
     - `dedup_key`: it is published once in `dedup_window`, by default the window of the queue. With
-      `on_conflict="replace"` a repeated key replaces the body of a message that still waits.
+      `on_conflict="replace"` a repeated key replaces the body of a message that still waits. Without a key either is
+      an InvalidArgument.
     """
 
     priority: int

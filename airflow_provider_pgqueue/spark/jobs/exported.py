@@ -8,18 +8,20 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from datetime import date, datetime
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import unquote
 
+import pyarrow as pa
 from pyspark.errors import AnalysisException
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from airflow_provider_pgqueue.core.errors import ExportDamaged, ExportError
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.spark.jobs.target import Target, is_inside
+from airflow_provider_pgqueue.spark.jobs.target import Target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,7 +33,12 @@ _MANIFESTS: Final = "_manifests"
 _DATA_FILE: Final = re.compile(r"(?P<partition>.+)-\d{5,}-[0-9a-f]{32}\.parquet")
 # What Spark escapes in the names of folders too; it leaves the rest of Unicode alone.
 _SPECIAL: Final = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{}\[\]^]""")
-_TYPES: Final = {"bigint": "bigint", "integer": "int", "smallint": "smallint", "timestamp with time zone": "timestamp"}
+TYPES: Final = {
+    "bigint": pa.int64(),
+    "integer": pa.int32(),
+    "smallint": pa.int16(),
+    "timestamp with time zone": pa.timestamp("us", tz="UTC"),
+}
 
 
 def read_export(spark: SparkSession, target: str) -> DataFrame:
@@ -41,8 +48,8 @@ def read_export(spark: SparkSession, target: str) -> DataFrame:
     """
     folder = Target.open(target)
     manifests = _manifests(folder)
-    columns = {name: _TYPES.get(kind, "string") for each in manifests for name, kind in each.columns.items()}
-    schema = ", ".join(f"`{name}` {kind}" for name, kind in (columns | {"date": "date"}).items())
+    columns = {name: kind for manifest in manifests for name, kind in manifest.columns.items()}
+    schema = from_arrow_schema(arrow_schema(columns).append(pa.field("date", pa.date32())))
     base = f"file://{folder.base}" if folder.is_local else re.sub("^s3:", "s3a:", folder.base)
     paths = [f"{base}/{file.path}" for manifest in manifests for file in manifest.files]
     if not paths:
@@ -57,6 +64,11 @@ def read_export(spark: SparkSession, target: str) -> DataFrame:
             "now, read again. Else export the partition again, or bring the file back from a backup."
         ) from error
     return rows.select(*columns, "date")
+
+
+def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
+    """Return columns of the archive in Arrow; what has no simple type is text, as JSON is."""
+    return pa.schema([(name, TYPES.get(kind, pa.string())) for name, kind in columns.items()])
 
 
 def export_files(target: str) -> list[str]:
@@ -123,8 +135,8 @@ class File:
     bytes: int
 
     def __post_init__(self) -> None:
-        # A checksum keeps nobody from writing a manifest.
-        if not is_inside(str(self.path)):
+        # A checksum keeps nobody from writing a manifest, and the files that an older one names are removed.
+        if {"", ".", ".."} & set(str(self.path).split("/")):
             raise ValueError(f"path {self.path!r} leads out of the target")
 
 
@@ -173,16 +185,11 @@ class Manifest:
             raise ExportError(f"format {content['format']}; this version of the package knows format {_FORMAT}")
         if content.pop("checksum", None) != _checksum(content):
             raise ValueError("the checksum is wrong")
-        moments = {name: datetime.fromisoformat(content[name]) for name in ("first_at", "end_at", "exported_at")}
-        return cls(
-            partition=content["partition"],
-            oid=content["oid"],
-            **moments,
-            version=Version(**content["version"]),
-            columns=content["columns"],
-            chunks=tuple(Chunk(**chunk) for chunk in content["chunks"]),
-            files=tuple(File(**file | {"date": date.fromisoformat(file["date"])}) for file in content["files"]),
-        )
+        content |= {name: datetime.fromisoformat(content[name]) for name in ("first_at", "end_at", "exported_at")}
+        content["version"] = Version(**content["version"])
+        content["chunks"] = tuple(Chunk(**chunk) for chunk in content["chunks"])
+        content["files"] = tuple(File(**file | {"date": date.fromisoformat(file["date"])}) for file in content["files"])
+        return cls(**{field.name: content[field.name] for field in fields(cls)})
 
     @classmethod
     def read(cls, target: Target, partition: str) -> Self | None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql.utils import is_remote
 
 from airflow_provider_pgqueue.core import errors, verbs
-from airflow_provider_pgqueue.core.argument import check, optional, whole
+from airflow_provider_pgqueue.core.argument import check, function, moment, optional, text, whole
 from airflow_provider_pgqueue.core.client import to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.quantity import quantity
@@ -52,6 +52,7 @@ class Job:
     run_id: str
     database: Database
     parallelism: int
+    about: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -67,36 +68,45 @@ class Job:
     ) -> Self:
         """Return the job that the arguments say; a run that nobody named is named by what it is about and this moment.
 
-        InvalidArgument for a number or a time that cannot be used.
+        InvalidArgument for a name, a number or a time that cannot be used.
         """
         check_spark(spark)
-        check({"parallelism": parallelism}, {"parallelism": optional(whole(1, 9999))})
+        given = {"run_id": run_id, "parallelism": parallelism}
+        check(given, {"run_id": optional(text), "parallelism": optional(whole(1, 9999))})
         check_time(since, until)
-        new = "-".join((pipeline, *about, datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")))
-        return cls(spark, pipeline, run_id or new, Database(dsn or ""), parallelism or _PARALLELISM)
+        new = f"{'-'.join((pipeline, *about))[:200]}-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
+        return cls(spark, pipeline, run_id or new, Database(dsn or ""), parallelism or _PARALLELISM, about)
 
     def once(self, work: Callable[[], Summary]) -> Summary:
         """Do the work and return its summary; if the run has finished, return the recorded summary at once.
 
         A run that raises or dies is not finished and is done again under the same name; the work must allow for that.
         Of two at once the summary of the first stays, and both return it. InvalidArgument if the name belongs to a run
-        of another pipeline.
+        of another pipeline, or is about other queues.
         """
         # A session for each of the two questions: none has to survive the hours between them.
         noted = self.ask(verbs.begin_run(self.run_id, self.pipeline))
         if noted is not None:
             log.info("run %s of pipeline %s had finished: nothing is done again", self.run_id, self.pipeline)
-            return dict(noted)
+            return self._summary(noted)
         try:
             summary = work()
-            noted = self.ask(verbs.finish_run(self.run_id, to_json(summary)))
+            noted = self.ask(verbs.finish_run(self.run_id, to_json(summary | {"about": self.about})))
         except BaseException as error:
             # The text of the error may quote a body.
             name = type(error).__name__
             log.error("run %s of pipeline %s ended with %s; run it again", self.run_id, self.pipeline, name)
             raise
         log.info("run %s of pipeline %s is done: %s", self.run_id, self.pipeline, as_line(summary))
-        return dict(noted or summary)
+        return self._summary(noted)
+
+    def _summary(self, noted: Mapping[str, Any]) -> Summary:
+        summary = dict(noted)
+        about = summary.pop("about", None)
+        if about not in (None, list(self.about)):
+            was, now = (", ".join(names) or "all" for names in (about, self.about))
+            raise InvalidArgument(f"run {self.run_id!r} was about {was}, not {now}", "Give each run a name of its own.")
+        return summary
 
     def connect(self) -> psycopg.Connection[Any]:
         """Return a new autocommit session."""
@@ -112,8 +122,19 @@ class Job:
             self.ask(verbs.check_queues_exist(queues))
 
     def watching(self, doing: str = "") -> AbstractContextManager[None]:
-        """Say in the log how far the tasks are while a block runs."""
-        return watching_tasks(self.spark, f"{self.pipeline} {self.run_id}{doing}")
+        """Say while a block runs how many tasks are done in the stages that Spark is at, and after how long."""
+        began = time.monotonic()
+
+        def say() -> None:
+            said = ""
+            if not is_remote():  # over Spark Connect nobody sees the tasks
+                tracker = self.spark.sparkContext.statusTracker()
+                stages = [stage for id_ in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(id_))]
+                done, tasks = sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
+                said = f"{done} of {quantity(tasks, 'task')} done, "
+            log.info("%s %s%s: %sat work for %.0f s", self.pipeline, self.run_id, doing, said, time.monotonic() - began)
+
+        return watching(say)
 
     def read(
         self,
@@ -141,15 +162,22 @@ class Job:
 
 def check_time(since: datetime | None, until: datetime | None) -> None:
     """Raise InvalidArgument for a time without its zone, or one that ends before it begins; None leaves it open."""
-    rule = optional(lambda moment: None if getattr(moment, "tzinfo", None) else "Give a datetime with its time zone.")
-    check({"since": since, "until": until}, {"since": rule, "until": rule})
+    check({"since": since, "until": until}, dict.fromkeys(("since", "until"), optional(moment)))
     if since and until and since >= until:
         raise InvalidArgument(f"since is {since} and until is {until}", "Give an end after the beginning.")
 
 
-def several(names: str | Sequence[str]) -> tuple[str, ...]:
-    """Return names as a tuple; a single text is one name, not a sequence of letters."""
-    return (names,) if isinstance(names, str) else tuple(names)
+def several(name: str, given: str | Sequence[str]) -> tuple[str, ...]:
+    """Return names as a tuple; a text is one name. () stands for all, another empty list is an InvalidArgument."""
+    names = (given,) if isinstance(given, str) else tuple(given or ())
+    if given != () and (not names or any(map(text, names))):
+        raise InvalidArgument(f"{name} is {given!r}", "Give names, or leave it out for all.")
+    return names
+
+
+def function_or_name(value: Any) -> str | None:
+    """Judge a function; whether a name has one is found out when it is imported."""
+    return None if isinstance(value, str) else function(value)
 
 
 def as_line(summary: Mapping[str, Any]) -> str:
@@ -213,29 +241,13 @@ def watching(say: Callable[[], None]) -> Iterator[None]:
         thread.join()
 
 
-def watching_tasks(spark: SparkSession, what: str) -> AbstractContextManager[None]:
-    """Say how many tasks of Spark are done in the stages that it is at, and after how long."""
-    began = time.monotonic()
-
-    def say() -> None:
-        said = ""
-        if not is_remote():  # over Spark Connect nobody sees the tasks
-            tracker = spark.sparkContext.statusTracker()
-            stages = [stage for id_ in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(id_)) is not None]
-            done, tasks = sum(stage.numCompletedTasks for stage in stages), sum(stage.numTasks for stage in stages)
-            said = f"{done} of {quantity(tasks, 'task')} done, "
-        log.info("%s: %sat work for %.0f s", what, said, time.monotonic() - began)
-
-    return watching(say)
-
-
 def raised_in_spark(error: BaseException) -> PgQueueError | None:
     """Return the error of `core.errors` that Spark reports in one of its own; None if it reports another.
 
     The texts of these errors quote no body and no connection string, as those of Spark may.
     """
-    for name, text in _RAISED.findall(str(error)):
+    for name, said in _RAISED.findall(str(error)):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, PgQueueError) and kind is not errors.LeaseLost:
-            return kind(text)
+            return kind(said)
     return None

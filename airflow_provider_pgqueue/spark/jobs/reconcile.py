@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import PurePath
 from typing import Any, Final, Literal
@@ -12,7 +12,8 @@ from typing import Any, Final, Literal
 import psycopg
 import pyarrow as pa
 from psycopg import sql
-from pyspark.errors import AnalysisException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
@@ -27,6 +28,7 @@ from airflow_provider_pgqueue.core.errors import (
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.spark.database import Database, rows
 from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, as_line, several
+from airflow_provider_pgqueue.spark.jobs.target import shown
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +41,6 @@ _RULES: Final = {
     "output_format": one_of("parquet", "csv"),
     "slow_after": optional(duration(timedelta(0), timedelta(days=36_500))),
 }
-_Keys = Callable[[SparkSession], DataFrame]
 _FORMATS: Final = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 
 
@@ -97,15 +98,14 @@ def reconcile(
     """
     given = dict(locals())
     check(given, _RULES)
-    job = Job.of(spark, "reconcile", run_id, dsn, parallelism, since=since, until=until)
-    sources = [_keys(job.database, name, given) for name in ("expected", "business")]
-    queues = several(queues)
+    queues = several("queues", queues)
+    job = Job.of(spark, "reconcile", run_id, dsn, parallelism, *queues, since=since, until=until)
 
     def work() -> Summary:
         job.require_queues(queues)
         with job.watching():
             # Both are checked before the work begins, and read in their turn.
-            expected, business = (keys(spark) if keys else None for keys in sources)
+            expected, business = (_keys(job, name, given) for name in ("expected", "business"))
             expected = expected and expected.localCheckpoint()
             messages = _messages(job, by, queues, since, until)
             business = business and business.localCheckpoint()
@@ -210,14 +210,17 @@ def _write(found: DataFrame, output: str, output_format: str) -> str:
     folder = f"{output.rstrip('/')}/discrepancies"
     # CSV has no lists.
     rows = found.withColumn("ids", F.concat_ws(" ", "ids")).orderBy("kind", "key")
-    rows.write.format(output_format).options(header="true", escape='"').mode("overwrite").save(folder)
+    try:
+        rows.write.format(output_format).options(header="true", escape='"').mode("overwrite").save(folder)
+    except (Py4JJavaError, PySparkException) as error:
+        raise InvalidArgument(f"output {shown(output)!r} cannot be written", "See why in Spark's log.") from error
     return folder
 
 
-def _keys(database: Database, name: str, given: Mapping[str, Any]) -> _Keys | None:
-    """Return what reads the keys that the arguments `name`, `name_query`, … say; None if they name no source.
+def _keys(job: Job, name: str, given: Mapping[str, Any]) -> DataFrame | None:
+    """Return the keys that the arguments `name`, `name_query`, … say, as texts in a column `key`, without NULL.
 
-    It gives them as texts in a column `key`, without NULL; InvalidArgument for what has no such column.
+    None if they name no source; InvalidArgument for what has no such column.
     """
     files, text, variable = given[name], given[f"{name}_query"], given[f"{name}_dsn_variable"]
     column = given[f"{name}_column"] or given["by"]
@@ -226,15 +229,15 @@ def _keys(database: Database, name: str, given: Mapping[str, Any]) -> _Keys | No
     if variable is not None and not os.environ.get(variable):
         raise InvalidArgument(f"the variable {variable} is not set. Put the connection string of {name} into it.")
     if text is not None:
-        where = database if variable is None else Database(os.environ[variable])
-        return lambda spark: _of_query(spark, where, text, column).where("key IS NOT NULL")
-    return None if files is None else lambda spark: _of_files(spark, files, column).where("key IS NOT NULL")
+        database = job.database if variable is None else Database(os.environ[variable])
+        return _of_query(job.spark, database, text, column).where("key IS NOT NULL")
+    return None if files is None else _of_files(job.spark, files, column).where("key IS NOT NULL")
 
 
 def _of_files(spark: SparkSession, path: str, column: str) -> DataFrame:
     kind = next((_FORMATS[suffix] for suffix in PurePath(path).suffixes if suffix in _FORMATS), "parquet")
     try:
-        rows = spark.read.format(kind).options(**({"header": "true"} if kind == "csv" else {})).load(path)
+        rows = spark.read.format(kind).option("header", True).load(path)  # only CSV has this option
         columns = rows.columns
     except AnalysisException as error:
         raise InvalidArgument(f"{path!r} cannot be read as {kind}: {str(error).splitlines()[0]}") from error
@@ -260,7 +263,7 @@ def _of_query(spark: SparkSession, database: Database, given: str, column: str) 
     def fetch(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             with database.arrow("pgqueue keys") as session:
-                yield from rows(session, statement, pa.schema([("key", pa.string())]))
+                yield from rows(session, statement, pa.schema([("key", pa.string())]), given="the query")
 
     # One task: a query cannot be cut into ranges, and one column of it flows through COPY as it is read.
     return spark.range(0, 1, 1, 1).mapInArrow(fetch, "key string")

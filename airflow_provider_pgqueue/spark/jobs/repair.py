@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Literal
+from typing import Final, Literal
 
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.argument import check, optional, text
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
 from airflow_provider_pgqueue.core.repair.repair import repair_by
 from airflow_provider_pgqueue.core.repair.share import RepairShare
-from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, several, watching
+from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, function_or_name, several, watching
 
+_RULES: Final = {"queue": optional(text), "cause": optional(text), "function": function_or_name}
 _DeadResult = Literal["failed", "rejected", "lock_expired", "expired"]
 log = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ def repair(
     A run that finished is not done again. If a run is killed and run again, each message gets one remedy: what was
     leased is delivered again after `lease_for`. A dry run calls the function and changes nothing, not even its own run.
 
-    :param queue: Only dead messages of this queue.
+    :param queue: Only dead messages of this queue; needed unless a cause or fingerprints are given.
     :param function: Gets a dead message; it must be importable where the tasks run. See --py-files.
     :param validator: Checks each new body; or the .json file of a JSON Schema.
     :param cause: All of one cause of messages.triage_causes(), instead of queue, results and fingerprints.
@@ -69,11 +71,12 @@ def repair(
     :raises InvalidArgument: for a function, a cause or a number that cannot be used.
     """
     given = {name: value for name, value in locals().items() if name not in ("spark", "queue", "dsn", "parallelism")}
+    check(locals(), _RULES)
     job = Job.of(spark, "repair", run_id, dsn, parallelism, cause or queue or "all")
     given |= {
         "run_id": job.run_id,
-        "results": several(results) or None,
-        "fingerprints": several(fingerprints) or None,
+        "results": several("results", results) or None,
+        "fingerprints": several("fingerprints", fingerprints) or None,
     }
     wanted = Repair(queue_name=queue, **given)
 

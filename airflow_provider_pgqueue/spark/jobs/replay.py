@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import check, number
+from airflow_provider_pgqueue.core.argument import check, number, optional, text
 from airflow_provider_pgqueue.core.client import run, to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.spark.jobs.exported import exported_queues, read_export
@@ -72,12 +72,14 @@ def replay(
     :raises QueueNotFound: before anything is published, also for one of `queues` that is not in the export either.
     :raises InvalidArgument: for a condition or a number that cannot be used.
     """
-    check({"rate": rate}, {"rate": number(0, math.inf)})
-    job = Job.of(spark, "replay", run_id, dsn, parallelism, since=since, until=until)
+    check({"rate": rate, "to_queue": to_queue}, {"rate": number(0, math.inf), "to_queue": optional(text)})
+    among, *names = several("queues", queues), several("results", results), several("references", references)
+    about = [*among, *([f"to={to_queue}"] if to_queue else ())]
+    job = Job.of(spark, "replay", run_id, dsn, parallelism, *about, since=since, until=until)
     # One end for the plan and for the copies: what is finished in between is neither checked nor counted.
     until = until or job.database.now()
     check_time(since, until)
-    choice = _Choice(job, several(queues), several(results), several(references), since, until, where, export)
+    choice = _Choice(job, among, names[0], names[1], since, until, where, export)
 
     def work() -> Summary:
         plan = _plan(choice, to_queue)

@@ -99,14 +99,16 @@ def _traffic(waiting: DataFrame, archive: DataFrame, windows: _Windows) -> DataF
 
 def _in_buckets(rows: DataFrame, column: str, windows: _Windows) -> DataFrame:
     """Return each row once for each grain, where its bucket is in the window."""
+    at = F.unix_micros(column)
 
-    def of(grain: str, first: datetime, end: datetime) -> DataFrame:
-        at = F.unix_micros(column)
+    def of(grain: str, first: datetime, end: datetime) -> Column:
         bucket = F.timestamp_micros(at - F.pmod(at, F.lit(_SECONDS[grain] * 1_000_000)))
-        inside = rows.where((F.col(column) >= F.lit(first)) & (F.col(column) < F.lit(end)))
-        return inside.withColumns({"grain": F.lit(grain), "bucket_at": bucket})
+        inside = (F.col(column) >= F.lit(first)) & (F.col(column) < F.lit(end))
+        return F.when(inside, F.struct(F.lit(grain).alias("grain"), bucket.alias("bucket_at")))
 
-    return reduce(DataFrame.unionAll, (of(grain, first, end) for grain, (first, end) in windows.items()))
+    # Not a union of all grains, of which each would read the rows by itself.
+    buckets = F.array(*(of(grain, first, end) for grain, (first, end) in windows.items()))
+    return rows.select("*", F.inline(F.array_compact(buckets)))
 
 
 def _timed(archive: DataFrame) -> DataFrame:

@@ -27,11 +27,11 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.errors import InvalidArgument, QueuePaused
-from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.settlement import settle
 from airflow_provider_pgqueue.spark.database import Database, Session
 from airflow_provider_pgqueue.spark.source import options as given
-from airflow_provider_pgqueue.spark.source.outcomes import parse_outcomes, settle
+from airflow_provider_pgqueue.spark.source.outcomes import parse_outcomes
 from airflow_provider_pgqueue.spark.source.tables import LEASED
 
 _NAME: Final = "pgqueue lease stream"
@@ -117,16 +117,11 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Lease under a name, or get what was leased under it and is still held. Nothing while the queue is paused."""
-        if rows := self._lease(partition.value):
-            yield pa.RecordBatch.from_pylist(rows, schema=self._schema)
-
-    def _lease(self, lease_name: str) -> list[Row]:
         share, rest = divmod(self._max_messages, self._parts)
-        part = int(lease_name.rpartition("/")[2])
         statement = verbs.lease_named(
-            lease_name,
+            partition.value,
             self._queue_name,
-            max_messages=share + (part < rest),
+            max_messages=share + (int(partition.value.rpartition("/")[2]) < rest),
             lease_for=self._lease_for,
             locked_by=f"{self._stream} {process_name()}",
         )
@@ -136,9 +131,10 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 rows = run(conn, statement)
             except QueuePaused:
-                return []
-        # A token is a text in Spark.
-        return [row | {"lock_token": str(row["lock_token"])} for row in rows]
+                return
+        if rows:
+            texts = [row | {"lock_token": str(row["lock_token"])} for row in rows]  # a token is a text in Spark
+            yield pa.RecordBatch.from_pylist(texts, schema=self._schema)
 
 
 def _stream_name(options: Mapping[str, str]) -> str:

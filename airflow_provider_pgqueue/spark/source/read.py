@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import pairwise
@@ -80,7 +79,7 @@ class RangeReader(DataSourceReader):
             return
         with self.database.arrow("pgqueue spark read") as conn:
             for statement in partition.value:
-                yield from rows(conn, statement, self.schema, has_where=self.where is not None)
+                yield from rows(conn, statement, self.schema, given="" if self.where is None else "option where")
 
     def statement(self, *more: sql.Composable) -> str:
         """Return the SELECT of the rows that the options choose and that meet these conditions too.
@@ -171,10 +170,6 @@ def _cuts(
 
 
 def _balance(pieces: Sequence[_Piece], max_ranges: int) -> list[InputPartition]:
-    """Give the largest piece that is left to the range that has the least."""
-    ranges: list[tuple[int, int, list[str]]] = [(0, place, []) for place in range(min(max_ranges, len(pieces)))]
-    for statement, size in sorted(pieces, key=lambda piece: -piece[1]):
-        pages, place, statements = ranges[0]
-        statements.append(statement)
-        heapq.heapreplace(ranges, (pages + size, place, statements))
-    return [InputPartition(statements) for _, _, statements in ranges]
+    """Deal out the pieces, the largest first, so that the ranges have about one size."""
+    statements = [statement for statement, _ in sorted(pieces, key=lambda piece: -piece[1])]
+    return [InputPartition(statements[place::max_ranges]) for place in range(min(max_ranges, len(statements)))]

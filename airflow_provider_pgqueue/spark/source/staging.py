@@ -36,7 +36,6 @@ _IN_MEMORY: Final = 16 * 1024 * 1024
 _PATIENCE: Final = 60.0
 _CHUNK: Final = 256 * 1024
 _TEXT: Final = pa.large_string()
-_TAB, _LINE_END, _NULL = (pa.scalar(text, _TEXT) for text in ("\t", "\n", "\\N"))
 _ESCAPES: Final = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
 _ROW: Final = re.compile(r"^COPY \w+, line (\d+)", re.M)
 _RULES: Final = {
@@ -47,6 +46,8 @@ _RULES: Final = {
     "group_key": "its group_key is empty or too long. Give a text of 1 to 255 characters, or NULL.",
     "dedup_key": "its dedup_key is empty or too long. Give a text of 1 to 255 characters, or NULL.",
     "priority": "its priority is out of range. Give a whole number from -100 to 100, or NULL.",
+    "22009": "its visible_at or expires_at is too long ago. Leave it NULL.",
+    "22021": "a text in it has a NUL, or is not UTF-8. Replace such characters first.",
     "visible_at": "its visible_at is too far away. Give a moment within the next ten years, or NULL.",
     "expires_at": "its expires_at is too far away. Give a moment within the next ten years, or NULL.",
 }
@@ -212,8 +213,10 @@ def _lines(batch: pa.RecordBatch, *, attempt: int, after: int) -> memoryview:
     """Return the rows of a batch as lines: the attempt, the ordinal, which continues after `after`, and the columns."""
     ordinals = pa.array(range(after + 1, after + 1 + batch.num_rows), pa.int64())
     fields = [pa.scalar(str(attempt), _TEXT), ordinals.cast(_TEXT), *map(_field, batch.columns)]
-    joined = pc.binary_join_element_wise(*fields, _TAB, null_handling="replace", null_replacement=_NULL.as_py())
-    ended = pc.binary_join_element_wise(joined, pa.scalar("", _TEXT), _LINE_END)
+    joined = pc.binary_join_element_wise(
+        *fields, pa.scalar("\t", _TEXT), null_handling="replace", null_replacement="\\N"
+    )
+    ended = pc.binary_join_element_wise(joined, pa.scalar("", _TEXT), pa.scalar("\n", _TEXT))
     # The characters of an array lie one after the other: no copy, and no Python object for each row.
     return memoryview(ended.buffers()[2])[: pc.sum(pc.binary_length(ended)).as_py() or 0]
 
@@ -249,8 +252,8 @@ def _refusal(error: psycopg.Error, partition: int) -> PgQueueError:
     """Return the error of the tree for a COPY that failed."""
     place = _ROW.search(error.diag.context or "")
     row = f"row {place[1]} of partition {partition} cannot be published: " if place else ""
-    if error.diag.constraint_name in _RULES:
-        return InvalidArgument(row + _RULES[error.diag.constraint_name])
+    if rule := _RULES.get(error.diag.constraint_name or error.sqlstate or ""):
+        return InvalidArgument(row + rule)
     if error.sqlstate == "23502":
         return InvalidMessage(row + "its message is NULL. Leave such rows out, or publish the JSON text null.")
     known = translate(error)

@@ -1,38 +1,31 @@
-"""The tables that can be read: their columns, declared once for SQL, Arrow and Spark, and conditions on their rows."""
+"""The tables that can be read: their columns, declared once for SQL and Spark, and conditions on their rows."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, LiteralString, NamedTuple
+from typing import Any, Final, LiteralString
 
-import pyarrow as pa
 from psycopg import sql
-from pyspark.sql.types import DataType, LongType, ShortType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import LongType, ShortType, StringType, StructField, StructType, TimestampType
 
 from airflow_provider_pgqueue.core.argument import topic_pattern
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.spark.source import options as given
 
-
-class _Kind(NamedTuple):
-    arrow: pa.DataType
-    spark: DataType
-    select: LiteralString = "{}"
-
-
-_TEXT: Final = (pa.string(), StringType())
-_MOMENT: Final = (pa.timestamp("us", tz="UTC"), TimestampType())
-_KINDS: Final = {
-    "bigint": _Kind(pa.int64(), LongType()),
-    "smallint": _Kind(pa.int16(), ShortType()),
-    "text": _Kind(*_TEXT),
-    "jsonb": _Kind(*_TEXT, "{0}::text AS {0}"),
-    "uuid": _Kind(*_TEXT, "{0}::text AS {0}"),
-    "timestamptz": _Kind(*_MOMENT),
+_TYPES: Final = {
+    "bigint": LongType(),
+    "smallint": ShortType(),
+    "timestamptz": TimestampType(),
+    "infinite": TimestampType(),
+}  # the others are texts
+_SELECT: Final[Mapping[str, LiteralString]] = {
+    "jsonb": "{0}::text AS {0}",
+    "uuid": "{0}::text AS {0}",
     # A moment that may be infinite, which neither Arrow nor Spark has: it reads as NULL.
-    "infinite": _Kind(*_MOMENT, "CASE WHEN isfinite({0}) THEN {0} END AS {0}"),
+    "infinite": "CASE WHEN isfinite({0}) THEN {0} END AS {0}",
 }
 _IN_A_PATTERN: Final = {"*": r"\.[^.]+", "#": r"(\.[^.]+)*"}
 
@@ -69,7 +62,8 @@ class Table:
 
     def spark_schema(self, names: Sequence[str] = ()) -> StructType:
         """Return columns as Spark has them, chosen as by `select`."""
-        return StructType([StructField(name, self._kind(name).spark) for name in self.select(names)])
+        chosen = self.select(names)
+        return StructType([StructField(name, _TYPES.get(self.columns[name], StringType())) for name in chosen])
 
     def arrow_schema(self, asked: StructType) -> Any:
         """Return the columns of a schema of Spark as Arrow has them; InvalidArgument for one that the table lacks."""
@@ -79,16 +73,13 @@ class Table:
                     f"column {field.name!r} is {known.dataType.simpleString()}, not "
                     f"{field.dataType.simpleString()}. Leave out schema(), and cast afterwards."
                 )
-        return pa.schema([pa.field(field.name, self._kind(field.name).arrow, field.nullable) for field in asked])
+        return to_arrow_schema(asked, timezone="UTC")
 
     def statement(self, names: Iterable[str], conditions: Collection[sql.Composable]) -> str:
         """Return the SELECT of the rows that meet all conditions."""
-        values = [sql.SQL(self._kind(name).select).format(sql.Identifier(name)) for name in names]
+        values = [sql.SQL(_SELECT.get(self.columns[name], "{}")).format(sql.Identifier(name)) for name in names]
         parts = (sql.SQL(", ").join(values), self.relation, both(conditions))
         return sql.SQL(query("rows").decode()).format(*parts).as_string()
-
-    def _kind(self, name: str) -> _Kind:
-        return _KINDS[self.columns[name]]
 
 
 def _columns(text: str) -> dict[str, str]:

@@ -63,6 +63,10 @@ class PublishOptions:
             )
         queue_name = options.get("queue")
         _check_columns(schema, queue_name)
+        if options.get("dedupWindow") and "dedup_key" not in schema.names:
+            raise InvalidArgument(
+                "option dedupWindow is given, and there is no column dedup_key. Give both, or neither."
+            )
         return cls(queue_name, options.get("runId"), options.get("dedupWindow"), connections, commit_per)
 
     def stage(self, database: Database, stage_id: str) -> Stage:

@@ -31,4 +31,4 @@ BEGIN
      ORDER BY a.archived_at DESC, a.id DESC LIMIT search_archive.max_messages;
 END $$;
 COMMENT ON FUNCTION messages.search_archive(text, bigint, text, text, text, timestamptz, timestamptz, integer) IS
-    'Finished messages, newest first, without bodies; NULL matches any. An id, reference or fingerprint is found through an index; anything else scans the partitions of that time. PQ009: older than the archive.';
+    'Finished messages, newest first, without bodies; NULL matches any. An id, reference or fingerprint is found through an index; anything else scans the partitions of that time. A queue that does not exist is no error: the archive keeps the messages of those that were dropped. PQ009: older than the archive.';

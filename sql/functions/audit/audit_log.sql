@@ -23,4 +23,4 @@ BEGIN
      ORDER BY a.at DESC, a.audit_id DESC LIMIT audit_log.max_entries;
 END $$;
 COMMENT ON FUNCTION messages.audit_log(text, timestamptz, timestamptz, integer, text, text) IS
-    'What was done to the queues by hand, newest first: of one queue, or of those that this login may observe; by one user, whether named or the login itself, and of one verb, if they are given. PQ004: max_entries out of range.';
+    'What was done to the queues by hand, newest first: of one queue, or of those that this login may observe; by one user, whether named or the login itself, and of one verb, if they are given. A queue that does not exist is no error: the entries of those that were dropped stay. PQ004: max_entries out of range.';

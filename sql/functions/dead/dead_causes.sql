@@ -1,8 +1,11 @@
 CREATE OR REPLACE FUNCTION messages.dead_causes(queue_name text DEFAULT NULL)
 RETURNS TABLE (cause_queue text, result text, fingerprint text, waiting bigint, first_at timestamptz, last_at timestamptz,
                newest_id bigint, example text)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_custom_plan
 AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
     SELECT c.queue_name, c.result, c.fingerprint, c.waiting, c.first_at, c.last_at, c.newest_id,
            (SELECT coalesce(a.failure ->> 'error', left(a.details, 200)) FROM messages.message_archive a
              WHERE a.id = c.newest_id AND a.archived_at >= c.first_at AND a.archived_at <= c.last_at)
@@ -13,7 +16,10 @@ AS $$
                AND ((SELECT r.everything FROM messages.session_reach r)
                     OR d.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
              GROUP BY d.queue_name, d.result, d.fingerprint) c
-     ORDER BY c.waiting DESC, c.newest_id
-$$;
+     ORDER BY c.waiting DESC, c.newest_id;
+    IF NOT FOUND AND dead_causes.queue_name IS NOT NULL THEN
+        PERFORM messages.check_queue(dead_causes.queue_name, 'observe');
+    END IF;
+END $$;
 COMMENT ON FUNCTION messages.dead_causes(text) IS
-    'Dead messages without a remedy, by queue, result and fingerprint, with the error of the newest as an example.';
+    'Dead messages without a remedy, by queue, result and fingerprint, with the error of the newest as an example. PQ001: unknown queue, with no dead message.';

@@ -23,4 +23,4 @@ AS $$
      GROUP BY c.queue_name, c.result
 $$;
 COMMENT ON FUNCTION messages.dead_queues(text[]) IS
-    'The queues that have dead messages without a remedy and without a lease, by result; causes has the twenty most frequent fingerprints of each, with their newest five ids.';
+    'The queues that have dead messages without a remedy and without a lease, by result; causes has the twenty most frequent fingerprints of each, with their newest five ids. Unknown names are left out.';

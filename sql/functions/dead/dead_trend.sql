@@ -86,6 +86,9 @@ BEGIN
                    AND a.archived_at >= steps.first_at AND a.archived_at < steps.end_at + interval '1 day'
                  ORDER BY a.archived_at DESC LIMIT 5) a) newest
      ORDER BY c.died DESC, c.fingerprint;
+    IF NOT FOUND AND dead_trend.queue_name IS NOT NULL THEN
+        PERFORM messages.check_queue(dead_trend.queue_name, 'observe');
+    END IF;
 END $$;
 COMMENT ON FUNCTION messages.dead_trend(text, timestamptz, timestamptz, interval, integer) IS
-    'The causes of death from since (a day ago) to until (now), most deaths first: how many messages died in each step, how many have no remedy now (counted up to 10000), when the cause was first and last seen, to the minute, the text of its errors with # for numbers and ? for quotations, and the newest messages. trend: new (only in the last quarter), growing, steady or fading. A fingerprint other stands for the rare causes of minutes with more than twenty. PQ004: bad step, or too many.';
+    'The causes of death from since (a day ago) to until (now), most deaths first: how many messages died in each step, how many have no remedy now (counted up to 10000), when the cause was first and last seen, to the minute, the text of its errors with # for numbers and ? for quotations, and the newest messages. trend: new (only in the last quarter), growing, steady or fading. A fingerprint other stands for the rare causes of minutes with more than twenty. PQ001: unknown queue, without a death in this time; PQ004: bad step, or too many.';

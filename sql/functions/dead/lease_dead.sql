@@ -28,6 +28,12 @@ BEGIN
     PERFORM messages.check_headers(lease_dead.headers);
     PERFORM messages.check_dead_lease(lease_dead.queue_name, lease_dead.max_messages, lease_dead.results, lease_dead.max_requeues);
     PERFORM messages.check_duration('lease_for', lease_dead.lease_for, '1 millisecond', '12 hours');
+    -- A NULL out of a look-up that found nothing must not be taken for all queues.
+    IF lease_dead.queue_name IS NULL
+       AND coalesce(lease_dead.ids::text, lease_dead.fingerprints::text, lease_dead.reference) IS NULL THEN
+        RAISE EXCEPTION 'queue_name is NULL'
+            USING ERRCODE = 'PQ004', HINT = 'Name a queue, or messages by ids, fingerprints or reference.';
+    END IF;
     LOOP
         RETURN QUERY
         WITH picked AS MATERIALIZED (
@@ -66,4 +72,4 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.lease_dead(text, integer, interval, text, text[], text[], bigint[], integer, text, text, jsonb, timestamptz, timestamptz) IS
-    'Leases dead messages without a remedy under one fresh lock_token, oldest first; only those that were requeued fewer than max_requeues times, have this reference, a topic that matches the pattern and headers that contain these, and died at since or later and before until. NULL stands for any. PQ001: unknown queue; PQ004: bad argument.';
+    'Leases dead messages without a remedy under one fresh lock_token, oldest first; only those that were requeued fewer than max_requeues times, have this reference, a topic that matches the pattern and headers that contain these, and died at since or later and before until. NULL stands for any, but without a queue_name it takes ids, fingerprints or a reference. PQ001: unknown queue; PQ004: bad argument.';

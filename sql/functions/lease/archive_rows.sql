@@ -46,7 +46,7 @@ BEGIN
                                                    result, handled_by, details, reference, topic, group_key, output, fingerprint,
                                                    headers, message)
         SELECT m.id, m.created_at, CASE WHEN locked IS NULL THEN m.leased_at ELSE transaction_timestamp() END, m.requeued_from, m.priority,
-               m.attempts + (locked IS NOT NULL)::integer, m.requeues, m.queue_name, coalesce(o.result, 'success'),
+               least(m.attempts + (locked IS NOT NULL)::integer, 32767), m.requeues, m.queue_name, coalesce(o.result, 'success'),
                coalesce(archive_rows.handled_by, m.locked_by), left(o.details, 4000), m.reference, m.topic, m.group_key, o.output,
                CASE WHEN o.result <> 'success' THEN messages.fingerprint(o.result, left(o.details, 4000), NULL) END, m.headers, m.message
           FROM mine m LEFT JOIN unnest(archive_rows.ids, archive_rows.results, archive_rows.details, kept) AS o (id, result, details, output)

@@ -56,11 +56,11 @@ BEGIN
             archived AS (
                 INSERT INTO messages.message_archive (id, created_at, leased_at, requeued_from, priority, attempts, requeues,
                                                       queue_name, result, handled_by, reference, topic, group_key, headers, message)
-                SELECT g.id, g.created_at, moment, g.requeued_from, g.priority, g.attempts + 1, g.requeues,
+                SELECT g.id, g.created_at, moment, g.requeued_from, g.priority, least(g.attempts + 1, 32767), g.requeues,
                        g.queue_name, 'success', holder, g.reference, g.topic, g.group_key, g.headers, g.message
                   FROM gone g)
             SELECT g.id, g.queue_name, g.message, g.headers, g.reference, g.topic, g.group_key, g.priority,
-                   (g.attempts + 1)::smallint, level.max_attempts, g.requeues, g.created_at, NULL::uuid, NULL::timestamptz
+                   least(g.attempts + 1, 32767)::smallint, level.max_attempts, g.requeues, g.created_at, NULL::uuid, NULL::timestamptz
               FROM gone g
              WHERE (SELECT CASE WHEN min(visible_at) > from_at + interval '0.2 ms' AND moment > from_at + interval '5.2 ms'
                                      -- Not back to where others have looked while this call waited for a processor.

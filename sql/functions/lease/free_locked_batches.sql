@@ -26,11 +26,11 @@ BEGIN
         DELETE FROM messages.locked_batch b WHERE b.lock_token = batch.lock_token;
         CONTINUE WHEN NOT FOUND;                  -- it ended by itself a moment ago
         freed := freed + 1;
-        UPDATE messages.message m SET attempts = m.attempts + 1 WHERE m.id = ANY (locked) AND m.lock_expires_at IS NULL;
+        UPDATE messages.message m SET attempts = least(m.attempts + 1, 32767) WHERE m.id = ANY (locked) AND m.lock_expires_at IS NULL;
         -- After the last attempt as if its lease had ended: a sweep that is due now archives it.
         UPDATE messages.message m
            SET lock_expires_at = moment, leased_at = batch.locked_at, lock_token = batch.lock_token, locked_by = batch.locked_by,
-               attempts = m.attempts + (m.lock_expires_at IS NOT NULL)::integer
+               attempts = least(m.attempts + (m.lock_expires_at IS NOT NULL)::integer, 32767)
           FROM messages.queue q
          WHERE m.id = ANY (locked) AND q.queue_name = m.queue_name
            AND coalesce(m.lock_expires_at <= moment, m.attempts >= q.max_attempts);

@@ -41,7 +41,10 @@ BEGIN
                  WHERE q.queue_name = lease.queue_name COLLATE "default" AND NOT p.follows
                  ORDER BY p.priority DESC LIMIT 1) l
          WHERE l.band IS NULL AND l.max_leased IS NULL AND NOT l.paused AND l.from_at <= moment AND l.until >= moment + interval '1 s'
-           AND l.sweep_due > moment - interval '1 s' AND l.sweep_due < moment + interval '0.4 s'
+           AND l.sweep_due > moment - interval '1 s'
+           -- After a walk over dead versions it is due later, too, and what is leased does not lie in the way.
+           AND (l.sweep_due < moment + interval '0.4 s'
+                OR l.sweep_due BETWEEN moment + interval '1 s' AND moment + interval '31 s' AND extract(microseconds FROM l.sweep_due)::bigint % 1000 = 500)
            AND lease.max_messages BETWEEN 1 AND 10000 AND num_nonnulls(lease.lease_for, lease.topic, lease.headers) = 0
            AND (pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER') IS NOT TRUE
                 OR pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE'))),
@@ -56,7 +59,7 @@ BEGIN
              ORDER BY m.visible_at LIMIT lease.max_messages FOR UPDATE SKIP LOCKED) m),
     leased AS (
         UPDATE messages.message m
-           SET lock_expires_at = ready.until, leased_at = moment, lock_token = token, locked_by = holder, attempts = m.attempts + 1
+           SET lock_expires_at = ready.until, leased_at = moment, lock_token = token, locked_by = holder, attempts = least(m.attempts + 1, 32767)
           FROM ready WHERE m.ctid = ready.place
         RETURNING m.*, ready.max_attempts)
     SELECT l.id, l.queue_name, l.message, l.headers, l.reference, l.topic, l.group_key, l.priority, l.attempts,
@@ -129,7 +132,7 @@ BEGIN
             leased AS (
                 UPDATE messages.message m
                    SET lock_expires_at = until, leased_at = moment, lock_token = token, locked_by = holder,
-                       attempts = m.attempts + 1
+                       attempts = least(m.attempts + 1, 32767)
                   FROM ready WHERE m.ctid = ready.place
                 RETURNING m.*)
             SELECT l.id, l.queue_name, l.message, l.headers, l.reference, l.topic, l.group_key, l.priority, l.attempts,

@@ -33,7 +33,7 @@ BEGIN
            AND (pattern IS NULL OR '.' || m.topic ~ pattern)
          ORDER BY m.priority DESC, m.visible_at LIMIT lock_ready.max_messages FOR UPDATE SKIP LOCKED)
     SELECT r.id, r.queue_name, r.message, r.headers, r.reference, r.topic, r.group_key, r.priority,
-           (r.attempts + 1)::smallint, policy.max_attempts, r.requeues, r.created_at, token, NULL::timestamptz
+           least(r.attempts + 1, 32767)::smallint, policy.max_attempts, r.requeues, r.created_at, token, NULL::timestamptz
       FROM ready r;
 END $$;
 COMMENT ON FUNCTION messages.lock_ready(text, integer, text) IS

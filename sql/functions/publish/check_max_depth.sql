@@ -17,6 +17,9 @@ DECLARE
     open    bigint;
 BEGIN
     SELECT * INTO queue FROM messages.queue q WHERE q.queue_name = check_max_depth.queue_name COLLATE "default";
+    IF queue.max_depth IS NULL THEN        -- since the caller saw one
+        RETURN;
+    END IF;
     -- What this transaction publishes is seen by nobody before the commit, but its locks are: the largest says how much it
     -- is, rounded up by at most an eighth, so that a long transaction needs few.
     own := arrived + CASE WHEN current_setting(setting, true) ~ '^[0-9]{1,9}$' THEN current_setting(setting, true)::bigint ELSE 0 END;

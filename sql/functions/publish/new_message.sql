@@ -16,7 +16,7 @@ BEGIN
       INTO arrival FROM arrived a;
     mixed := arrival.queue_name <> arrival.last_queue OR arrival.priority <> arrival.last_priority;
     grouped := arrival.grouped > 0;
-    IF arrival.headers > 65536 THEN
+    IF arrival.headers > 1000 THEN
         PERFORM messages.check_headers(a.headers) FROM arrived a;
     END IF;
     IF mixed THEN
@@ -35,8 +35,9 @@ BEGIN
         IF NOT FOUND THEN
             PERFORM messages.raise_unknown_queue(arrival.queue_name);
         END IF;
-        IF arrival.largest > policy.max_body_bytes THEN
-            PERFORM messages.raise_body_too_large(arrival.queue_name, arrival.largest, policy.max_body_bytes);
+        IF arrival.largest > least(policy.max_body_bytes, 1000) THEN
+            PERFORM messages.check_body(a.queue_name, a.message, policy.max_body_bytes) FROM arrived a
+             WHERE a.queue_name = arrival.queue_name AND a.priority = arrival.priority;
         END IF;
         IF policy.new_priority THEN
             PERFORM messages.check_publish(arrival.priority, NULL, NULL, NULL, NULL);

@@ -24,7 +24,8 @@ BEGIN
     -- One test for all that is unusual, because PL/pgSQL prepares each anew in each transaction.
     IF publish.queue_name IS NULL OR publish.message IS NULL OR publish.priority IS DISTINCT FROM 0
        OR num_nonnulls(publish.delay, publish.expires_in, publish.visible_at, publish.headers, publish.topic, publish.group_key,
-                       publish.dedup_key) > 0
+                       publish.dedup_key, publish.dedup_window) > 0
+       OR publish.on_conflict <> 'skip'
        OR octet_length(publish.reference) > 2600
        OR pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER')
           AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE THEN
@@ -36,6 +37,9 @@ BEGIN
                 publish.queue_name, jsonb_build_array(publish.message), ARRAY[publish.dedup_key], publish.dedup_window,
                 publish.on_conflict, publish.priority, publish.delay, publish.expires_in, publish.headers,
                 ARRAY[publish.reference], publish.visible_at, ARRAY[publish.topic], ARRAY[publish.group_key]) d);
+        END IF;
+        IF publish.dedup_window IS NOT NULL OR publish.on_conflict <> 'skip' THEN
+            PERFORM messages.check_no_dedup('dedup_key', publish.dedup_window, publish.on_conflict);
         END IF;
         IF pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER')
            AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE THEN
@@ -64,7 +68,8 @@ BEGIN
           JOIN messages.queue_priority p ON p.queue_name = q.queue_name AND p.priority = publish.priority
          CROSS JOIN LATERAL (SELECT nextval('messages.message_id_seq') AS id WHERE random() > 0.01) new
          WHERE q.queue_name = publish.queue_name COLLATE "default" AND q.max_depth IS NULL
-           AND pg_column_size(publish.message) <= q.max_body_bytes AND pg_column_compression(publish.message) IS NULL
+           AND CASE WHEN pg_column_size(publish.message) <= 1000 AND pg_column_compression(publish.message) IS NULL
+                    THEN pg_column_size(publish.message) ELSE messages.json_bytes(publish.message) END <= q.max_body_bytes
            AND coalesce(pg_sequence_last_value('messages.rings_paused_until') < extract(epoch FROM moment) * 1000000, true)
            AND CASE WHEN q.notify = 'always'
                       OR q.notify = 'gated' AND pg_try_advisory_xact_lock(hashtextextended('messages.new_message.' || q.queue_name, 0))

@@ -31,6 +31,7 @@ BEGIN
             publish_batch.group_keys) d;
         RETURN;
     END IF;
+    PERFORM messages.check_no_dedup('dedup_keys', publish_batch.dedup_window, publish_batch.on_conflict);
     PERFORM messages.check_batch(publish_batch.queue_name, publish_batch.messages, publish_batch."references",
                                  publish_batch.topics, publish_batch.group_keys, NULL);
     PERFORM messages.check_publish(publish_batch.priority, publish_batch.delay, publish_batch.expires_in,
@@ -42,7 +43,7 @@ BEGIN
     admitted := set_config('messages.admitted', pg_sequence_last_value('messages.admission')::text, true);
     RETURN QUERY
     WITH place AS MATERIALIZED (
-        SELECT q.queue_name, p.priority,
+        SELECT q.queue_name, p.priority, q.max_body_bytes,
                CASE WHEN publish_batch.group_keys IS NOT NULL
                     THEN messages.enter_groups(q.queue_name, ids, publish_batch.group_keys) END AS waits
           FROM messages.queue q
@@ -58,7 +59,9 @@ BEGIN
     INSERT INTO messages.message AS m (id, queue_name, message, priority, created_at, visible_at, due_at, expires_at, headers,
                                        reference, topic, group_key)
         OVERRIDING SYSTEM VALUE
-    SELECT ids[body.number], place.queue_name, body.value, place.priority, moment,
+    SELECT ids[body.number], place.queue_name,
+           CASE WHEN pg_column_size(body.value) <= 1000 THEN body.value
+                ELSE messages.check_body(place.queue_name, body.value, place.max_body_bytes) END, place.priority, moment,
            CASE WHEN place.waits[body.number] THEN 'infinity' ELSE due + body.number * interval '1 us' END,
            CASE WHEN place.waits[body.number] THEN due + body.number * interval '1 us' END,
            moment + publish_batch.expires_in, publish_batch.headers, publish_batch."references"[body.number],

@@ -45,9 +45,8 @@ BEGIN
     expires := moment + publish_deduplicated.expires_in;
     forget := moment + coalesce(publish_deduplicated.dedup_window, limits.dedup_window);
     IF publish_deduplicated.on_conflict = 'replace' THEN           -- no trigger sees the body of an UPDATE
-        PERFORM messages.raise_body_too_large(publish_deduplicated.queue_name, pg_column_size(body.value), limits.max_body_bytes)
-           FROM jsonb_array_elements(publish_deduplicated.messages) AS body (value)
-          WHERE pg_column_size(body.value) > limits.max_body_bytes;
+        PERFORM messages.check_body(publish_deduplicated.queue_name, body.value, limits.max_body_bytes)
+           FROM jsonb_array_elements(publish_deduplicated.messages) AS body (value);
     END IF;
     -- The ids follow the order of the bodies, because the order in a group follows the ids.
     ids := ARRAY(SELECT nextval('messages.message_id_seq') FROM generate_series(1, cardinality(publish_deduplicated.dedup_keys)));

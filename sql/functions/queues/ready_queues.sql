@@ -54,4 +54,4 @@ AS $$
     HAVING sum(found.ready) > 0 OR min(coming.visible_at) IS NOT NULL
 $$;
 COMMENT ON FUNCTION messages.ready_queues(text[], integer, text, jsonb) IS
-    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased allows), or later (next_in), with at most twenty topics of the messages that were counted. Only messages whose topic matches the pattern and whose headers contain the ones given. One query serves any number of waiting consumers. PQ004: bad pattern, or a negative number.';
+    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased allows), or later (next_in), with at most twenty topics of the messages that were counted. Only messages whose topic matches the pattern and whose headers contain the ones given. Unknown names are left out: closed_queues() returns those. One query serves any number of waiting consumers. PQ004: bad pattern, or a negative number.';

@@ -24,7 +24,7 @@ BEGIN
     END IF;
     -- What lock_ready gave out has no lease to be seen, but a record.
     locked := ARRAY(SELECT unnest(b.ids) FROM messages.locked_batch b WHERE b.queue_name = ANY (names));
-    IF status.exact THEN
+    IF status.exact OR status.queue_name IS NULL AND messages.is_mostly_dead() THEN
         -- This reads the whole table, and there the planner knows best.
         PERFORM set_config(name, 'on', true) FROM unnest(ARRAY['enable_sort', 'enable_bitmapscan', 'enable_seqscan']) AS name;
         RETURN QUERY
@@ -85,4 +85,4 @@ BEGIN
       FROM known k ORDER BY k.queue_name;
 END $$;
 COMMENT ON FUNCTION messages.status(text, boolean) IS
-    'Each queue: depth = ready + leased + delayed, where leased counts what record_locked_batch names; age of the oldest ready message; dead messages without a remedy; time since the last upkeep. Counts up to 10,000 messages of a queue (fewer if there are more than ten queues: 100,000 in all, but at least 100 of each) and beyond that estimates from a sample of the table: depth_margin and dead_margin say how far depth and dead may be off, in 95 of 100 cases; 0: they were counted. With exact, counts everything. Without a name, the queues that this login may observe. PQ001: unknown queue.';
+    'Each queue: depth = ready + leased + delayed, where leased counts what record_locked_batch names; age of the oldest ready message; dead messages without a remedy; time since the last upkeep. Counts up to 10,000 messages of a queue (fewer if there are more than ten queues: 100,000 in all, but at least 100 of each) and beyond that estimates from a sample of the table: depth_margin and dead_margin say how far depth and dead may be off, in 95 of 100 cases; 0: they were counted. With exact, counts everything; so it does for all queues while a held snapshot keeps more dead versions than there are messages, since that costs less then. Without a name, the queues that this login may observe. PQ001: unknown queue.';

@@ -64,7 +64,7 @@ BEGIN
                                               queue_name, result, handled_by, details, reference, topic, group_key,
                                               fingerprint, headers, message)
         SELECT id, created_at, leased_at, requeued_from, priority,
-               attempts + (lock_expires_at IS NOT NULL AND lock_token IS NULL)::integer, requeues, queue_name,
+               least(attempts + (lock_expires_at IS NOT NULL AND lock_token IS NULL)::integer, 32767), requeues, queue_name,
                CASE WHEN lock_expires_at IS NULL THEN 'expired' ELSE 'lock_expired' END, locked_by,
                CASE WHEN lock_expires_at IS NULL THEN format('not handled by %s', expires_at)
                     ELSE format('the lease ended at %s without a result', lock_expires_at) END,
@@ -75,7 +75,7 @@ BEGIN
     again AS (
         UPDATE messages.message m
            SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL,
-               attempts = m.attempts + (m.lock_token IS NULL)::integer
+               attempts = least(m.attempts + (m.lock_token IS NULL)::integer, 32767)
          WHERE m.ctid = ANY (ARRAY(SELECT place FROM stale WHERE NOT over)) RETURNING m.visible_at)
     SELECT (SELECT min(visible_at) FROM again), (SELECT max(visible_at) FROM stale),
            (SELECT count(*) FROM again), (SELECT count(*) FROM buried)

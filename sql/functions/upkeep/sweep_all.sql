@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.sweep_all(queue_name text, priority smallint, max_attempts integer)
+CREATE OR REPLACE FUNCTION messages.sweep_all(queue_name text, priority smallint, max_attempts integer, first_at timestamptz DEFAULT '-infinity')
 RETURNS TABLE (lowest timestamptz, freed bigint, archived bigint)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
@@ -19,8 +19,8 @@ BEGIN
     LOOP
         SELECT min(m.visible_at) INTO above
           FROM (SELECT m.visible_at FROM messages.message m
-                 WHERE m.queue_name = sweep_all.queue_name COLLATE "default" AND m.priority = sweep_all.priority AND m.visible_at < below
-                   AND m.visible_at <= moment
+                 WHERE m.queue_name = sweep_all.queue_name COLLATE "default" AND m.priority = sweep_all.priority
+                   AND m.visible_at >= sweep_all.first_at AND m.visible_at < below AND m.visible_at <= moment
                  ORDER BY m.visible_at DESC LIMIT 10000) m;
         EXIT WHEN above IS NULL;
         mark := above;
@@ -36,5 +36,5 @@ BEGIN
     END LOOP;
     RETURN NEXT;
 END $$;
-COMMENT ON FUNCTION messages.sweep_all(text, smallint, integer) IS
-    'Sweeps a queue and priority until nothing is left to sweep, in batches and in one walk from its end to its head.';
+COMMENT ON FUNCTION messages.sweep_all(text, smallint, integer, timestamptz) IS
+    'Sweeps a queue and priority until nothing is left to sweep, in batches and in one walk from its end to its head; first_at: where that is, so that it is not looked for behind what a held snapshot keeps.';

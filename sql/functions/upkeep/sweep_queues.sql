@@ -21,15 +21,15 @@ BEGIN
     archived := 0;
     IF pg_try_advisory_xact_lock(hashtextextended('messages.upkeep', 0)) THEN
         FOR level IN
-            SELECT u.* FROM messages.unswept_priority u
-             WHERE (u.queue_name, u.priority) >= (coalesce(sweep_queues.queue_name COLLATE "default", ''), coalesce(sweep_queues.priority, -32768))
+            SELECT u.* FROM messages.occupied_priority u
+             WHERE u.is_unswept AND (u.queue_name, u.priority) >= (coalesce(sweep_queues.queue_name COLLATE "default", ''), coalesce(sweep_queues.priority, -32768))
              ORDER BY u.queue_name, u.priority
         LOOP
             IF (level.queue_name, level.priority::integer) IS DISTINCT FROM (sweep_queues.queue_name, sweep_queues.priority)
                OR sweep_queues.above IS NULL OR sweep_queues.below IS NULL THEN
                 queue_name := level.queue_name;
                 priority := level.priority;
-                above := '-infinity';
+                above := level.first_at;
                 -- No infinity, which Python cannot hold; nor, below, what lies before 1970: upkeep finds the rest.
                 below := least(messages.last_leased(level.queue_name, level.priority), clock_timestamp());
                 lowest := NULL;

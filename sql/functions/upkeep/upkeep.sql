@@ -10,6 +10,7 @@ DECLARE
     archived bigint := 0;
     ended    text[];
     again    text[];
+    occupied text[] := '{}';
     rung     bigint := 0;
     healed   bigint;
     purged   bigint := 0;
@@ -21,12 +22,15 @@ BEGIN
         RETURN jsonb_build_object('skipped', 'another upkeep is running');
     END IF;
     -- What sweep_queues has left, and all of it for whoever did not call it. Again where a group continues: what waited behind a
-    -- message that expired may have expired as well.
+    -- message that expired may have expired as well. Where the first message is, is looked up once, for all that follows: a held
+    -- snapshot keeps what was before it, and each walk to it would go over all of that.
     FOR turn IN 1..10 LOOP
         ended := '{}';
-        FOR level IN SELECT u.* FROM messages.unswept_priority u WHERE turn = 1 OR u.queue_name = ANY (again) ORDER BY u.queue_name, u.priority DESC
+        FOR level IN SELECT o.* FROM messages.occupied_priority o WHERE turn = 1 OR o.queue_name = ANY (again) ORDER BY o.queue_name, o.priority DESC
         LOOP
-            SELECT * INTO swept FROM messages.sweep_all(level.queue_name, level.priority, level.max_attempts);
+            occupied := occupied || level.queue_name;
+            CONTINUE WHEN NOT level.is_unswept;
+            SELECT * INTO swept FROM messages.sweep_all(level.queue_name, level.priority, level.max_attempts, level.first_at);
             freed := freed + swept.freed;
             archived := archived + swept.archived;
             IF swept.archived > 0 THEN
@@ -39,17 +43,15 @@ BEGIN
         again := ARRAY(SELECT e.name FROM unnest(ended) AS e (name) WHERE EXISTS (SELECT FROM messages.group_head g WHERE g.queue_name = e.name));
         EXIT WHEN cardinality(again) = 0;
     END LOOP;
-    SELECT coalesce(sum(messages.repair_stuck_groups(q.queue_name)), 0) INTO healed
-      FROM messages.queue q WHERE EXISTS (SELECT FROM messages.group_head g WHERE g.queue_name = q.queue_name);
+    SELECT coalesce(sum(r.healed), 0), occupied || array_agg(r.queue_name) FILTER (WHERE r.healed > 0) INTO healed, occupied
+      FROM (SELECT q.queue_name, messages.repair_stuck_groups(q.queue_name) AS healed FROM messages.queue q
+             WHERE EXISTS (SELECT FROM messages.group_head g WHERE g.queue_name = q.queue_name)) r;
     IF pg_notification_queue_usage() <= 0.5 THEN
         IF messages.stored_moment('messages.rings_paused_until') > clock_timestamp() + interval '1 minute' THEN    -- the clock went back
             PERFORM messages.store_moment('messages.rings_paused_until', clock_timestamp());
         END IF;
-        -- Not EXISTS, for which all messages would be hashed.
         SELECT coalesce(sum(messages.ring(q.queue_name, 100)), 0) INTO rung
-          FROM messages.queue q
-         WHERE q.notify <> 'off' AND NOT q.paused
-           AND (SELECT m.id FROM messages.message m WHERE m.queue_name = q.queue_name ORDER BY m.priority DESC, m.visible_at LIMIT 1) IS NOT NULL;
+          FROM messages.queue q WHERE q.notify <> 'off' AND NOT q.paused AND q.queue_name = ANY (occupied);
     END IF;
     purged := messages.purge_cron_history('3 days');
     PERFORM messages.delete_expired_records();

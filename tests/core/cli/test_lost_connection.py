@@ -49,5 +49,5 @@ def test_a_command_that_looks_until_ctrl_c_outlives_its_connection(
         said = process.stderr.readline()
         run(conn, verbs.consume("default", max_messages=1))
         _, err = process.communicate(timeout=50)
-    assert re.fullmatch(r"lost the connection \(\w+\); next try in 0\.\d s\n", said)
+    assert re.fullmatch(r"lost the connection \(terminating connection [\w ]+\); next try in 0\.\d s\n", said)
     assert (process.returncode, err) == (0, "")

@@ -5,17 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import timedelta
+from pathlib import Path
 
 import click
 import pytest
 
 from airflow_provider_pgqueue.cli.output import span
-from airflow_provider_pgqueue.cli.program import COMMANDS, program
+from airflow_provider_pgqueue.cli.program import COMMANDS, program, run_program
 from airflow_provider_pgqueue.cli.suggestion import SYNONYMS
 from airflow_provider_pgqueue.cli.text import one_line, printable
-from airflow_provider_pgqueue.core import InvalidArgument
+from airflow_provider_pgqueue.core import Consumer, InvalidArgument, run, verbs
 from airflow_provider_pgqueue.core.connection import parameters
 from airflow_provider_pgqueue.core.duration import parse_duration
+from tests.conftest import Connection
 from tests.core.cli.conftest import Pgqueue, Program
 from tests.waiting import PATIENCE
 from tools import ROOT
@@ -250,3 +252,97 @@ def test_text_of_strangers_cannot_steer_a_terminal() -> None:
 def test_durations_are_shown_in_two_units() -> None:
     shown = [span(timedelta(seconds=seconds)) for seconds in (0, 0.25, 59, 125, 90061, -3600)]
     assert shown == ["0s", "0.25s", "59s", "2m 5s", "1d 1h", "-1h"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["search", "--reference", "\udcff"], ["dismiss", "default", "--yes", "--reason", "\udcff"]]
+)
+def test_an_argument_that_is_not_utf_8_is_named_as_such(pgqueue: Pgqueue, arguments: list[str]) -> None:
+    ended = pgqueue(*arguments)
+    assert ended.status == 1
+    assert ended.err == "error: an argument is not valid UTF-8. Give text in UTF-8.\n"
+
+
+def test_an_id_that_no_message_can_have_is_a_wrong_usage(pgqueue: Pgqueue) -> None:
+    ended = pgqueue("show", "9" * 20)
+    assert ended.status == 2
+    assert "is not in the range" in ended.err
+
+
+def test_publish_says_that_its_input_is_closed(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    assert run_program(["publish", "default", "--dsn", dsn]) == 2
+    assert "error: standard input is closed. Give FILE or --message." in capsys.readouterr().err
+
+
+def test_a_full_disk_is_named_without_a_word_about_input(program: Program, dsn: str) -> None:
+    with open("/dev/full", "w") as full, program("queues", dsn=dsn, stdout=full) as process:
+        _, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err) == (1, "error: No space left on device\n")
+
+
+DONE = {
+    "publish": (["publish", "orders", "--message", "1"], "published 1 message to orders in "),
+    "publish --json": (["--json", "publish", "orders", "--message", "1"], "published 1 message to orders in "),
+    "pause": (["queues", "pause", "orders"], "paused queue orders."),
+    "purge": (["purge", "orders", "--yes"], "deleted 0 messages of orders."),
+    "requeue": (["requeue", "orders"], "requeued 0 messages of orders."),
+}
+
+
+@pytest.mark.parametrize("name", DONE)
+def test_a_command_that_is_done_but_cannot_print_says_so_with_a_status_of_its_own(
+    program: Program, dsn: str, conn: Connection, name: str
+) -> None:
+    arguments, done = DONE[name]
+    run(conn, verbs.create_queue("orders"))
+    with open("/dev/full", "w") as full, program(*arguments, dsn=dsn, stdout=full) as process:
+        _, err = process.communicate(timeout=PATIENCE)
+    told = (
+        f"error: the output cannot be written (No space left on device). The command is done, do not repeat it: {done}"
+    )
+    assert (process.returncode, err[: len(told)]) == (3, told)
+    with open("/dev/full", "w") as full, program(*arguments, dsn=dsn, stdout=full, stderr=full) as process:
+        process.communicate(timeout=PATIENCE)
+    assert process.returncode == 3, "the status says it, where nothing can be printed at all"
+
+
+def test_what_a_publish_per_batch_has_published_before_an_error_is_said(pgqueue: Pgqueue, tmp_path: Path) -> None:
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text("1\n2\n3\n{\n")
+    pgqueue("queues", "create", "orders")
+    ended = pgqueue("publish", "orders", str(lines), "--per-batch", "--batch-size", "2")
+    assert ended.status == 1
+    assert ended.err.startswith(
+        "published 2 messages to orders, up to line 2, before this error:\nerror: line 4 is not"
+    )
+    assert pgqueue("publish", "orders", str(lines), "--batch-size", "2").err.startswith("error: line 4 is not JSON")
+
+
+@pytest.mark.parametrize("option", [["--dedup-window", "1h"], ["--on-conflict", "replace"]])
+def test_what_is_said_about_dedup_keys_needs_a_field_of_them(pgqueue: Pgqueue, option: list[str]) -> None:
+    ended = pgqueue("publish", "default", "--message", "1", *option)
+    assert (ended.status, ended.err.splitlines()[-1]) == (
+        2,
+        "error: --dedup-window and --on-conflict need --dedup-key-field.",
+    )
+
+
+@pytest.mark.parametrize("number", ["1e200000", "-1E131072", "[1e-20000]", "1e99999999999999999999", "9" * 140_000])
+def test_a_number_that_postgresql_cannot_keep_is_named_with_its_line(pgqueue: Pgqueue, number: str) -> None:
+    ended = pgqueue("publish", "default", stdin=f'1\n2\n{{"n": {number}}}\n')
+    assert ended.status == 1
+    assert ended.err.startswith("error: line 3")
+    assert len(ended.err) < 300
+    assert len(number) > 100 or f"{number.strip('[]')} has more. Write it as a string." in ended.err
+
+
+def test_a_number_out_of_range_is_named_with_its_argument(pgqueue: Pgqueue) -> None:
+    ended = pgqueue("queues", "alter", "default", "--max-depth", "9" * 20)
+    assert ended.err == f"error: max_depth is {'9' * 20}. Give a number in the range of its type.\n"
+    ended = pgqueue("worker", "json:dumps", "--queue", "default", "--batch-size", "9" * 20)
+    assert (ended.status, "is not in the range 1<=x<=10000" in ended.err) == (2, True)
+    with pytest.raises(InvalidArgument, match=r"batch_size is 10001\. Give a whole number from 1 to 10000"):
+        Consumer(queue_name="default", handle=print, batch_size=10_001)

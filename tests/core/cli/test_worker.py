@@ -41,9 +41,21 @@ def hangs(message):
     if message.body == 1:
         time.sleep(300)
 
+class Own(BaseException): ...
+
+def own(message):
+    raise Own(message.body)
+
+def exits(message):
+    sys.exit(message.body)
+
 class Packer:
     @staticmethod
     def pack(message): ...
+
+    def pack_with(self, message): ...
+
+def none(): ...
 """
 
 
@@ -154,16 +166,26 @@ def test_a_signal_amid_the_start_of_processes_reaches_those_that_were_started(
         ("broken:pack", "No module named 'no_such_module'). The module was found: mend what it raises."),
         ("handlers:nope", "has no function 'nope'"),
         ("handlers:LIMIT", "has no function 'LIMIT'"),
+        (
+            "handlers:none",
+            "none cannot be called with a message: too many positional arguments. Let its first parameter",
+        ),
+        (
+            "handlers:Packer.pack_with",
+            "pack_with cannot be called with a message: missing a required argument: 'message'",
+        ),
     ],
 )
 def test_a_wrong_function_is_wrong_usage(
-    pgqueue: Pgqueue, folder: Path, monkeypatch: pytest.MonkeyPatch, path: str, reason: str
+    pgqueue: Pgqueue, conn: Connection, folder: Path, monkeypatch: pytest.MonkeyPatch, path: str, reason: str
 ) -> None:
+    run(conn, verbs.publish("default", 1))
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
     ended = pgqueue("worker", path, "--queue", "default", "--until-empty")
     assert (ended.status, ended.out) == (2, "")
     assert reason in ended.err.splitlines()[-1]
+    assert conn.execute("SELECT attempts FROM messages.message").fetchall() == [(0,)], "nothing was leased"
 
 
 def test_a_worker_without_a_queue_is_wrong_usage(pgqueue: Pgqueue) -> None:
@@ -194,3 +216,37 @@ def test_a_function_that_hangs_keeps_neither_the_others_nor_the_worker(
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "worker of queue default stopped: 1 timed_out, 2 success.\n")
     assert "exceeded its time of 0:00:01 on message 2" in err
+
+
+@pytest.mark.parametrize(
+    ("function", "body", "status", "said"),
+    [
+        ("own", "SECRET", 1, "error: Own ended the command. --debug shows its text."),
+        ("exits", "SECRET", 1, "error: SystemExit ended the command. --debug shows its text."),
+        ("exits", 3, 3, ""),
+    ],
+)
+def test_what_ends_the_process_is_reported_without_its_text(
+    program: Program, dsn: str, conn: Connection, folder: Path, function: str, body: Any, status: int, said: str
+) -> None:
+    run(conn, verbs.publish_batch("default", [body, body]))
+    with program("worker", f"handlers:{function}", "--queue", "default", dsn=dsn, cwd=folder) as process:
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == status
+    assert said in err
+    assert "SECRET" not in err
+    assert "Traceback" not in err
+    assert conn.execute("SELECT attempts FROM messages.message ORDER BY id").fetchall() == [(1,), (0,)]
+
+
+def test_what_ends_a_child_is_reported_without_its_text(
+    program: Program, dsn: str, conn: Connection, folder: Path
+) -> None:
+    run(conn, verbs.publish_batch("default", ["SECRET", "SECRET"]))
+    options = ["--queue", "default", "--processes", "2", "--batch-size", "1"]
+    with program("worker", "handlers:own", *options, dsn=dsn, cwd=folder) as process:
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "error: Own ended the command" in err
+    assert "SECRET" not in err
+    assert "Traceback" not in err

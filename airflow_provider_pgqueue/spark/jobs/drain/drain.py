@@ -6,7 +6,6 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import replace
 from datetime import timedelta
@@ -19,13 +18,13 @@ from pyspark.sql.utils import is_remote
 from pyspark.util import InheritableThread
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import check, duration, optional, whole
+from airflow_provider_pgqueue.core.argument import check, duration, optional, text, whole
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, PgQueueError
-from airflow_provider_pgqueue.core.function import load_function
+from airflow_provider_pgqueue.core.function import check_call, load_function
 from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.jobs.drain.task import BatchFunction, Share
-from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, watching
+from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, function_or_name, watching
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +33,8 @@ _LONGEST_PAUSE: Final = 5.0  # seconds between two rounds, when one leased nothi
 _GRACE: Final = 15.0  # seconds for the batches in hand when the driver is asked to stop
 _RESULTS: Final = ("success", "rejected", "failed", "lock_expired")
 _RULES: Final = {
+    "queue": text,
+    "function": function_or_name,
     "batch_size": whole(1, 10_000),
     "max_messages": optional(whole(1, 2**62)),
     "lease_for": optional(duration(timedelta(milliseconds=1), timedelta(hours=12))),
@@ -117,8 +118,8 @@ class _Drain:
 
     def summary(self) -> Summary:
         """Drain, and return what the archive says about it."""
-        if isinstance(self._share.function, str):
-            load_function(self._share.function)
+        function = self._share.function
+        check_call(load_function(function) if isinstance(function, str) else function, "a table of messages")
         with watching(self._say):
             reported, rounds = self._rounds()
         left, archived = self._look(), self._archived()
@@ -191,13 +192,10 @@ class _Drain:
         size = min(self._share.batch_size, -(-ready // tasks))
         share = replace(self._share, batch_size=size, max_messages=wanted)
         log.info("drain of queue %s: %s ready, %s", share.queue, f"{ready:,}", quantity(tasks, "task"))
-        reports = self._finished(
-            lambda: for_each(self._spark, range(tasks), share.run, at_once=tasks, is_final=_is_final)
-        )
-        return sum(reports, Counter())
+        return sum(self._reports(share, range(tasks)), Counter())
 
-    def _finished(self, action: Callable[[], list[Counter[str]]]) -> list[Counter[str]]:
-        """Run an action in a thread, so that this one can be interrupted."""
+    def _reports(self, share: Share, parts: range) -> list[Counter[str]]:
+        """Run the tasks in a thread of the driver, so that this one can be interrupted."""
         future: Future[list[Counter[str]]] = Future()
 
         def act() -> None:
@@ -205,7 +203,8 @@ class _Drain:
                 self._spark.addTag(self._tag)
                 if not is_remote():
                     self._spark.sparkContext.setJobDescription(f"drain of queue {self._share.queue}")
-                future.set_result(action())
+                reports = for_each(self._spark, parts, share.run, at_once=len(parts), is_final=_is_final)
+                future.set_result(reports)
             except BaseException as error:
                 future.set_exception(error)
 

@@ -20,7 +20,7 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import LeaseLost, PgQueueError, translate
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.spark.source.outcomes import Outcomes, settle
+from airflow_provider_pgqueue.core.settlement import Outcomes, settle
 
 log = logging.getLogger(__name__)
 

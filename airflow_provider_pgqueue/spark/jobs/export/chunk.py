@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import date
@@ -19,7 +19,15 @@ from psycopg import sql
 
 from airflow_provider_pgqueue.spark.database import Database, reading
 from airflow_provider_pgqueue.spark.jobs.export.partition import Partition
-from airflow_provider_pgqueue.spark.jobs.exported import Chunk, File, Version, data_path, staging_folder
+from airflow_provider_pgqueue.spark.jobs.exported import (
+    TYPES,
+    Chunk,
+    File,
+    Version,
+    arrow_schema,
+    data_path,
+    staging_folder,
+)
 from airflow_provider_pgqueue.spark.jobs.target import Target
 
 log = logging.getLogger(__name__)
@@ -28,12 +36,6 @@ _BUFFERED: Final = 64 * 1024 * 1024  # bytes in memory before row groups are wri
 _Group = tuple[str, str, date]  # queue, result, day
 _IN_FOLDERS: Final = ["queue_name", "result"]
 _OF_FEW_VALUES: Final = {"priority", "attempts", "requeues", "handled_by", "details", "topic", "fingerprint", "remedy"}
-_ARROW: Final = {
-    "bigint": pa.int64(),
-    "integer": pa.int32(),
-    "smallint": pa.int16(),
-    "timestamp with time zone": pa.timestamp("us", tz="UTC"),
-}
 _LONG: Final = 1024
 
 
@@ -47,7 +49,7 @@ def export_chunk(
     """
     prefix = f"{staging_folder(partition.name, export)}/{chunk.number:05}-{uuid4().hex}"
     columns = {name: kind for name, kind in partition.columns.items() if name not in _IN_FOLDERS}
-    split = _Split(target, prefix, _arrow_schema(columns))
+    split = _Split(target, prefix, arrow_schema(columns))
     try:
         version = _read(database, partition, chunk, split.add)
     finally:
@@ -97,19 +99,14 @@ def _read(database: Database, partition: Partition, chunk: Chunk, take: Callable
         counts = zip(partition.columns.items(), values, strict=True)
         used = {name: kind for (name, kind), count in counts if count}
         cursor.execute(partition.select(chunk, map(_value, used, used.values())))
-        schema = _arrow_schema(used)
+        schema = arrow_schema(used)
         for batch in cursor.fetch_record_batch() if number else ():
             take(batch.cast(schema))
     return Version(number, hash_)
 
 
 def _value(name: str, kind: str) -> sql.Composed:
-    return sql.SQL("a.{0}" if kind in _ARROW else "a.{0}::text AS {0}").format(sql.Identifier(name))
-
-
-def _arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
-    """Return the columns in Arrow; what has no simple type is text, as JSON is."""
-    return pa.schema([(name, _ARROW.get(kind, pa.string())) for name, kind in columns.items()])
+    return sql.SQL("a.{0}" if kind in TYPES else "a.{0}::text AS {0}").format(sql.Identifier(name))
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any, Final
@@ -51,9 +51,8 @@ from airflow_provider_pgqueue.spark.jobs.job import (
     raised_in_spark,
     several,
     watching,
-    watching_tasks,
 )
-from airflow_provider_pgqueue.spark.jobs.target import Target
+from airflow_provider_pgqueue.spark.jobs.target import Target, shown
 
 log = logging.getLogger(__name__)
 
@@ -91,9 +90,9 @@ def export(
     if not target:
         raise InvalidArgument("target is empty. Give a path, or a URI of file, s3, gs or hdfs.")
     check({"older_than": older_than}, {"older_than": duration(ZERO, timedelta(days=36_500))})
-    job = Job.of(spark, "export", run_id, dsn, parallelism)
+    job = replace(Job.of(spark, "export", run_id, dsn, parallelism), about=(shown(target),))
     exporter = Exporter(job, Target.open(target))
-    names = several(partitions)
+    names = several("partitions", partitions)
 
     def work() -> Summary:
         with _clear(exporter.target):
@@ -251,7 +250,7 @@ class Exporter:
     def _drop(self, conn: Connection, manifest: Manifest) -> str:
         """Drop the partition if its export stands where it was put and has its rows; return what became of it."""
         target = self.target
-        with watching_tasks(self.job.spark, f"partition {manifest.partition}, reading back"):
+        with self.job.watching(f", reading back partition {manifest.partition}"):
             found = self._for_each(manifest.files, lambda file: checksum_of(target, file.path))
         md5s = [md5 for md5 in found if md5 is not None]
         if len(md5s) < len(found):

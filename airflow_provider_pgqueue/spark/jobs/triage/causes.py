@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Literal
+from datetime import UTC, timedelta
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
+from airflow_provider_pgqueue.core.cause import Period, group, normalise, trend
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.spark.database import Database
 from airflow_provider_pgqueue.spark.jobs.job import Job
-from airflow_provider_pgqueue.spark.jobs.triage.error_pattern import group, normalise
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,11 +29,6 @@ _COLUMNS: Final = "id,queue_name,result,archived_at,requeued_from,reference,fing
 _LONGEST: Final = 2000  # characters of an error or message: what messages.fingerprint() looks at
 _COMPARED: Final = 5000  # fingerprints of one queue, result and error, most frequent first
 _OTHERS: Final = "(other messages)"
-_Trend = Literal["new", "growing", "steady", "fading"]
-
-_HOURS_UP_TO: Final = timedelta(days=14)
-_FACTOR: Final = 2.0
-_DEVIATIONS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,18 +67,9 @@ def _dead_rows(job: Job, period: Period, queues: Sequence[str]) -> DataFrame:
     """Return what died since the period began; `error` and `text` are what it died of, cut off."""
     rows = job.read("archive", _COLUMNS, queues=queues, since=period.begin, options={"result": _DEAD})
     said = F.coalesce(F.get_json_object("failure", "$.message"), "details", F.lit(""))
-    return rows.select(
-        "id",
-        "queue_name",
-        "result",
-        "archived_at",
-        "requeued_from",
-        F.substring("reference", 1, 200).alias("reference"),
-        "remedy",
-        F.substring(F.coalesce(F.get_json_object("failure", "$.error"), F.lit("")), 1, _LONGEST).alias("error"),
-        F.substring(said, 1, _LONGEST).alias("text"),
-        "fingerprint",
-    )
+    error = F.coalesce(F.get_json_object("failure", "$.error"), F.lit(""))
+    rows = rows.withColumns({"error": F.substring(error, 1, _LONGEST), "text": F.substring(said, 1, _LONGEST)})
+    return rows.withColumn("reference", F.substring("reference", 1, 200)).drop("details", "failure")
 
 
 def _with_fingerprints(rows: DataFrame, database: Database) -> DataFrame:
@@ -191,55 +176,3 @@ def _judged(cause: Cause, period: Period) -> Cause:
         "sample_ids": [sample["id"] for sample in samples],
         "sample_references": [sample["reference"] for sample in samples],
     }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Period:
-    """A time from `begin` to before `end`, in steps of an hour, or of a day if it is longer than two weeks."""
-
-    begin: datetime
-    end: datetime
-
-    @property
-    def step(self) -> timedelta:
-        """How long one step is."""
-        return timedelta(hours=1) if self.end - self.begin <= _HOURS_UP_TO else timedelta(days=1)
-
-    @property
-    def first_step(self) -> datetime:
-        """When the first step begins, on the full hour or at midnight UTC."""
-        seconds = self.step.total_seconds()
-        return datetime.fromtimestamp(self.begin.timestamp() // seconds * seconds, tz=self.begin.tzinfo)
-
-    @property
-    def steps(self) -> int:
-        """How many steps there are; the first and the last may be cut by the period."""
-        return max(1, math.ceil((self.end - self.first_step) / self.step))
-
-    @property
-    def last_quarter(self) -> datetime:
-        """When the last quarter begins, which the trend compares with what was before."""
-        return self.end - (self.end - self.begin) / 4
-
-
-def trend(period: Period, *, before: int, lately: int, first_at: datetime) -> _Trend:
-    """Say how a cause develops, from how many died before the last quarter of the window and in it.
-
-    `new`: none before. `fading`: none lately. Else `growing` or `fading` if the rate at least doubled or halved since
-    the first death in the window, and if that is more than two standard deviations off what chance gives.
-    """
-    if not before:
-        return "new"
-    if not lately:
-        return "fading"
-    lately_for = period.end - period.last_quarter
-    before_for = max(period.last_quarter - first_at, period.step)
-    change = (lately / lately_for.total_seconds()) / (before / before_for.total_seconds())
-    expected = lately_for / (lately_for + before_for)
-    number = before + lately
-    deviations = (lately - number * expected) / math.sqrt(number * expected * (1 - expected))
-    if change >= _FACTOR and deviations >= _DEVIATIONS:
-        return "growing"
-    if change <= 1 / _FACTOR and deviations <= -_DEVIATIONS:
-        return "fading"
-    return "steady"

@@ -8,7 +8,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from airflow_provider_pgqueue.spark.jobs.triage.causes import FINGERPRINTS, Cause, Causes, Period
+from airflow_provider_pgqueue.core.cause import Period
+from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.spark.jobs.triage.causes import FINGERPRINTS, Cause, Causes
 
 _SHOWN: Final = 100  # causes in the table
 _URGENT: Final = ("new", "growing")
@@ -21,10 +23,14 @@ def write_report(path: Path, run_id: str, period: Period, found: Causes) -> None
     """Write the page, whole or not at all. It has ids, references and normalised messages, and no body."""
     part = path.with_name(f"{path.name}.part{os.getpid()}")
     try:
-        part.write_text(render(run_id, period, found), encoding="utf-8")
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+        try:
+            part.write_text(render(run_id, period, found), encoding="utf-8")
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        said = f"report {str(path)!r} cannot be written: {error.strerror}"
+        raise InvalidArgument(said, "Give a file in a folder that exists; run it again.") from error
 
 
 def render(run_id: str, period: Period, found: Causes) -> str:

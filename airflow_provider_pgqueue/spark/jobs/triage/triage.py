@@ -15,10 +15,11 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import check, whole
+from airflow_provider_pgqueue.core.cause import Period
 from airflow_provider_pgqueue.core.client import to_json
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, check_time, several
-from airflow_provider_pgqueue.spark.jobs.triage.causes import SUMS, Cause, Causes, Period, find_causes
+from airflow_provider_pgqueue.spark.jobs.triage.causes import SUMS, Cause, Causes, find_causes
 from airflow_provider_pgqueue.spark.jobs.triage.report import write_report
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ def triage(
     :raises QueueNotFound: for a name that no queue has.
     """
     check({"max_causes": max_causes}, {"max_causes": whole(1, 1000)})
-    queues = several(queues)
+    queues = several("queues", queues)
     job = Job.of(spark, "triage", run_id, dsn, parallelism, *queues, since=since, until=until)
     end = (until or job.database.now()).astimezone(UTC)
     period = Period(begin=since.astimezone(UTC) if since else end - timedelta(days=7), end=end)

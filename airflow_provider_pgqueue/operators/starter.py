@@ -1,0 +1,35 @@
+"""What the operators that start runs of another DAG have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.task import QueueTask
+
+
+class RunStarter(QueueTask):
+    """A task that hands messages to runs of another DAG: runs of its own would end them as handled, and only dispatch.
+
+    :param trigger_dag_id: the DAG that gets the messages.
+    """
+
+    trigger_dag_id: str
+
+    def check_written(self) -> None:
+        """Check the arguments as they were written; with the DAG of the task, if it is known yet."""
+        super().check_written()
+        if self.has_dag():  # type: ignore[no-untyped-call]
+            self._check_target(self.dag.dag_id)
+
+    def pre_execute(self, context: Any) -> None:
+        """Check what templates made, and the DAG that the task runs in, before anything is leased."""
+        super().pre_execute(context)
+        self._check_target(context["ti"].dag_id)
+
+    def _check_target(self, own: str) -> None:
+        if self.trigger_dag_id == own:
+            raise InvalidArgument(
+                f"trigger_dag_id is {own!r}, the DAG of this task",
+                "Give the id of another DAG, whose tasks handle the messages.",
+            )

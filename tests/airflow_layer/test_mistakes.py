@@ -1,0 +1,339 @@
+"""Mistakes in DAGs that would lose work or tell something wrong, if nobody refused them."""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from airflow.providers.common.compat.sdk import AirflowNotFoundException
+from airflow.sdk import DAG, task
+
+from airflow_provider_pgqueue.assets.pgqueue import create_asset, queue_of
+from airflow_provider_pgqueue.core import InvalidArgument
+from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+from airflow_provider_pgqueue.notifications.pgqueue import PgQueueNotifier
+from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
+from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator
+from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDeadOperator
+from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
+from airflow_provider_pgqueue.operators.repair import PgQueueRepairOperator
+from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
+from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
+from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
+from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
+from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
+from airflow_provider_pgqueue.triggers.outcome import PgQueueOutcomeTrigger
+
+Connection = psycopg.Connection[Any]
+Queue = Callable[..., str]
+Run = Callable[..., Any]
+
+
+# A dispatcher that starts runs of its own DAG -------------------------------------------------------------------------
+
+DISPATCHERS = [PgQueueDispatchOperator, PgQueueDispatchDeadOperator]
+OWN = "^trigger_dag_id is 'orders', the DAG of this task. Give the id of another DAG"
+
+
+@pytest.mark.parametrize("kind", DISPATCHERS)
+def test_a_dispatcher_of_its_own_dag_is_refused_where_it_is_written(kind: type[Any]) -> None:
+    given = {"task_id": "dispatch", "queue_name": "orders", "trigger_dag_id": "orders"}
+    with DAG("orders", schedule=None), pytest.raises(InvalidArgument, match=OWN):
+        kind(**given)
+    with pytest.raises(InvalidArgument, match=OWN):
+        kind(dag=DAG("orders", schedule=None), **given)
+    with DAG("pack", schedule=None):
+        assert kind(**given).trigger_dag_id == "orders"
+
+
+@pytest.mark.parametrize("kind", DISPATCHERS)
+def test_a_dispatcher_that_a_template_gives_its_own_dag_is_refused_before_anything_is_leased(
+    kind: type[Any], conn_id: str, queue: Queue, conn: Connection, run: Run, context: dict[str, Any]
+) -> None:
+    conn.execute("SELECT messages.publish(%s, '1')", [queue("orders")])
+    with DAG("orders", schedule=None):
+        dispatch = kind(task_id="dispatch", queue_name="orders", trigger_dag_id="{{ ti.dag_id }}")
+    dispatch.render_template_fields(context)
+    with pytest.raises(InvalidArgument, match=OWN):
+        run(dispatch)
+    assert conn.execute("SELECT attempts, lock_token FROM messages.message").fetchall() == [(0, None)]
+
+
+# A sensor for one message that is given several -----------------------------------------------------------------------
+
+
+def test_a_sensor_does_not_wait_for_the_first_of_several_messages(conn_id: str, queue: Queue, run: Run) -> None:
+    publish = PgQueuePublishOperator(task_id="publish", queue_name=queue("orders"), messages=[1, 2])
+    two, again = run(publish), run(publish)
+    with pytest.raises(InvalidArgument, match=r"^message_id is .*'published': 2.*wait_for_completion=True"):
+        PgQueueOutcomeSensor(task_id="wait", message_id=two)
+    assert again["duplicate_of"] == two["first_id"]
+    with pytest.raises(InvalidArgument, match=r"^message_id is .*wait_for_completion=True"):
+        PgQueueOutcomeSensor(task_id="wait", message_id=again)
+    one = run(PgQueuePublishOperator(task_id="publish_one", queue_name="orders", message=1))
+    assert PgQueueOutcomeSensor(task_id="wait", message_id=one).message_id == one
+    assert "several" not in run(PgQueuePublishOperator(task_id="publish_one", queue_name="orders", message=1))
+
+
+# A handler by name that cannot be called ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def packing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module with functions that take too few and too many arguments."""
+    name = f"packing_{uuid4().hex}"
+    (tmp_path / f"{name}.py").write_text(
+        "def none(): ...\ndef two(message, shop): ...\ndef one(message): ...\nclass NoModel: ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"apply_function": "two"}, "^two cannot be called with a message.*missing a required argument: 'shop'"),
+        ({"apply_function": "none"}, "^none cannot be called with a message.*too many positional arguments"),
+        ({"apply_function_batch": "two"}, "^two cannot be called with a list of messages.*'shop'"),
+        ({"apply_function": "one", "op_kwargs": {"shop": 1}}, "^one cannot be called with .*'shop'"),
+        ({"apply_function": "one", "model": "NoModel"}, "^model is .*NoModel.*Give a pydantic model"),
+    ],
+    ids=str,
+)
+def test_a_handler_by_name_that_cannot_be_called_costs_no_attempt(
+    given: dict[str, Any], said: str, packing: str, conn_id: str, queue: Queue, conn: Connection, run: Run
+) -> None:
+    conn.execute("SELECT messages.publish(%s, '1')", [queue("orders")])
+    named = {name: f"{packing}:{value}" if isinstance(value, str) else value for name, value in given.items()}
+    with pytest.raises(InvalidArgument, match=said):
+        run(PgQueueConsumeOperator(task_id="consume", queue_name="orders", **named))
+    assert conn.execute("SELECT attempts FROM messages.message").fetchall() == [(0,)]
+    good = {"apply_function": f"{packing}:two", "op_kwargs": {"shop": 1}}
+    assert run(PgQueueConsumeOperator(task_id="consume", queue_name="orders", **good)) == {"success": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"function": "two"}, "^two cannot be called with a dead message: missing a required argument: 'shop'"),
+        ({"function": "one", "validator": "none"}, "^none cannot be called with a body: too many"),
+    ],
+    ids=str,
+)
+def test_a_repair_whose_functions_cannot_be_called_is_refused(
+    given: dict[str, str], said: str, packing: str, conn_id: str, queue: Queue, run: Run
+) -> None:
+    names = {name: f"{packing}:{value}" for name, value in given.items()}
+    repair = PgQueueRepairOperator(task_id="repair", queue_name=queue("orders"), **names)
+    with pytest.raises(InvalidArgument, match=said):
+        run(repair)
+    functions = {name: getattr(importlib.import_module(packing), value) for name, value in given.items()}
+    with pytest.raises(InvalidArgument, match=said):
+        PgQueueRepairOperator(task_id="repair", queue_name="orders", **functions)
+
+
+# A moment that each server reads differently, and columns that get lost -----------------------------------------------
+
+
+def test_a_moment_without_a_time_zone_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"^visible_at is datetime.*Give a datetime with a time zone"):
+        PgQueuePublishOperator(task_id="p", queue_name="orders", message=1, visible_at=datetime(2027, 1, 1))
+    PgQueuePublishOperator(task_id="p", queue_name="orders", message=1, visible_at=datetime(2027, 1, 1, tzinfo=UTC))
+
+
+def test_a_query_with_two_columns_of_one_name_publishes_nothing(
+    conn_id: str, queue: Queue, conn: Connection, run: Run
+) -> None:
+    given = {"task_id": "publish", "queue_name": queue("orders"), "parameters": [1]}
+    with pytest.raises(InvalidArgument, match=r"^sql has more than one column 'a'.* AS"):
+        run(PgQueuePublishOperator(**given, sql="SELECT %s AS a, 2 AS a, 3 AS b"))
+    assert conn.execute("SELECT count(*) FROM messages.message").fetchone() == (0,)
+    run(PgQueuePublishOperator(**given, sql="SELECT %s AS a, 2 AS c -- a comment"))
+    assert conn.execute("SELECT message FROM messages.message").fetchone() == ({"a": 1, "c": 2},)
+
+
+# A URI as the id of a connection --------------------------------------------------------------------------------------
+
+URIS = [
+    "postgresql://user:SECRET@db/x",
+    "host=db password=SECRET",
+    "user:SECRET@db",
+    "postgresql://{{ u }}:SECRET@db/x",
+]
+
+
+@pytest.mark.parametrize("value", URIS)
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda uri: PgQueueConsumeOperator(task_id="t", queue_name="q", apply_function=print, **uri), None),
+        (lambda uri: PgQueuePublishOperator(task_id="t", queue_name="q", sql="SELECT 1", **uri), "sql_conn_id"),
+        (lambda uri: PgQueueOutcomeSensor(task_id="t", message_id=1, **uri), None),
+        (lambda uri: PgQueueMessageTrigger(queue_name="q", **uri), None),
+        (lambda uri: PgQueueOutcomeTrigger(ids=[1], **uri), None),
+        (lambda uri: PgQueueNotifier(queue_name="q", **uri), None),
+        (lambda uri: create_asset(queue_name="q", **uri), None),
+    ],
+    ids=["operator", "query", "sensor", "trigger", "outcome", "notifier", "asset"],
+)
+def test_a_uri_is_no_id_of_a_connection_and_is_not_repeated(value: str, make: Any, name: str | None) -> None:
+    name = name or "pgqueue_conn_id"
+    with pytest.raises(InvalidArgument, match=f"^{name} is a URI .*give its id") as error:
+        make({name: value})
+    assert "SECRET" not in "".join(traceback.format_exception(error.value))
+
+
+def test_a_uri_that_only_the_task_knows_is_not_repeated_either(
+    run: Run, context: dict[str, Any], dsn: str, airflow_connection: Callable[..., str]
+) -> None:
+    with DAG("templates", schedule=None):
+        task = PgQueueConsumeOperator(
+            task_id="t", queue_name="orders", apply_function=print, pgqueue_conn_id="{{ uri }}"
+        )
+    task.render_template_fields(context | {"uri": URIS[0]})
+    with pytest.raises(InvalidArgument, match=r"^pgqueue_conn_id is a URI"):
+        run(task)
+    with pytest.raises(AirflowNotFoundException, match="is a URI") as error:
+        PgQueueHook(URIS[0]).connect()
+    assert "SECRET" not in "".join(traceback.format_exception(error.value))
+    airflow_connection(dsn, "pooled", extra={"listen_conn_id": URIS[0]})
+    with pytest.raises(AirflowNotFoundException, match="is a URI") as error:
+        PgQueueHook("pooled").connect_to_listen()
+    assert "SECRET" not in "".join(traceback.format_exception(error.value))
+
+
+def test_a_template_that_compares_may_name_a_connection() -> None:
+    name = "{{ 'one' if params.x == 'a@b' else 'two' }}"
+    assert PgQueueUpkeepOperator(task_id="t", pgqueue_conn_id=name).pgqueue_conn_id == name
+
+
+@pytest.mark.parametrize("uri", ["pgqueue://user:SECRET@pgqueue_default/orders", "pgqueue://user:SECRET@db:5432/a/b"])
+def test_the_uri_of_a_queue_with_a_login_is_not_repeated(uri: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"^queue is a URI with a login.*neither login") as error:
+        queue_of(uri)
+    assert "SECRET" not in str(error.value)
+
+
+def test_the_connection_of_a_query_is_named_by_its_argument(conn_id: str, queue: Queue, run: Run) -> None:
+    given = {"task_id": "publish", "queue_name": queue("orders"), "sql": "SELECT 1"}
+    with pytest.raises(AirflowNotFoundException, match=r"^sql_conn_id: Airflow has no connection 'nope'"):
+        run(PgQueuePublishOperator(**given, sql_conn_id="nope"))
+
+
+# A notifier that is judged when it is made ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *({"queue_name": "Orders"}, {"queue_name": None}, {"priority": 500}, {"topic": 5}, {"message": print}),
+        *({"headers": [1]}, {"reference": ""}, {"pgqueue_conn_id": None}, {"topic": "{{ x }}\0"}),
+    ],
+    ids=str,
+)
+def test_a_bad_argument_of_a_notifier_is_named_where_it_is_written(bad: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match=f"^{next(iter(bad))} is "):
+        PgQueueNotifier(**{"queue_name": "alarms"} | bad)
+
+
+def test_a_notifier_with_templates_is_judged_when_it_is_called_back() -> None:
+    PgQueueNotifier(queue_name="{{ name }}", topic="{{ ti.task_id }}.failed", message={"run": "{{ run_id }}"})
+
+
+# Arguments that contradict each other, and errors that name what to do ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"messages": [1, 2], "on_conflict": "replace"}, "^on_conflict is 'replace', and there are several messages"),
+        ({"message": 1, "dedup_key": None, "dedup_window": timedelta(hours=1)}, "^dedup_window is given"),
+        ({"message": 1, "parameters": [1]}, "^parameters are given, and no sql"),
+        (
+            {"message": 1, "delay": timedelta(1), "visible_at": datetime(2027, 1, 1, tzinfo=UTC)},
+            "^delay and visible_at",
+        ),
+        ({"message": 1, "with_output": True}, "^with_output is True, and wait_for_completion is False"),
+        ({"messages": lambda x: [x]}, "^messages is a function that .* without arguments: .*'x'"),
+        ({"message": None}, r"^nothing given.*messages=\[None\]"),
+        ({"message": float("nan")}, "^message is a float. JSON has neither NaN"),
+        ({"message": object()}, "^message is an object"),
+        ({"message": 1, "delay": 60}, r"^delay is 60\. .*such as timedelta\(seconds=60\)"),
+        ({"message": 1, "queue_name": "bestellungen_ä"}, "^queue_name is 'bestellungen_ä'"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_publish_that_would_do_something_else_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        PgQueuePublishOperator(**{"task_id": "publish", "queue_name": "orders"} | given)
+
+
+def test_messages_that_another_task_did_not_return_are_told_as_that(
+    conn_id: str, queue: Queue, run: Run, context: dict[str, Any]
+) -> None:
+    with DAG("upstream", schedule=None):
+
+        @task
+        def rows() -> None: ...
+
+        made = PgQueuePublishOperator(task_id="publish", queue_name=queue("orders"), messages=rows())
+    context["ti"].xcom_pull = lambda *args, **kwargs: None
+    with pytest.raises(InvalidArgument, match=r"^messages is None: the other task returned nothing"):
+        run(made)
+
+
+def test_a_function_that_returns_no_messages_is_named(conn_id: str, queue: Queue, run: Run) -> None:
+    with pytest.raises(InvalidArgument, match=r"^the function of messages returned an int"):
+        run(PgQueuePublishOperator(task_id="publish", queue_name=queue("orders"), messages=lambda: 7))
+
+
+def test_a_stream_of_messages_replaces_no_single_one(conn_id: str, queue: Queue, conn: Connection, run: Run) -> None:
+    given = {"task_id": "publish", "queue_name": queue("orders"), "dedup_key": "k", "on_conflict": "replace"}
+    run(PgQueuePublishOperator(**given, messages=lambda: iter([1])))
+    with pytest.raises(InvalidArgument, match=r"^on_conflict is 'replace', and there are several messages"):
+        run(PgQueuePublishOperator(**given, messages=lambda: iter([2, 3]), batch_size=1))
+    run(PgQueuePublishOperator(**given, messages=lambda: iter([4])))
+    assert conn.execute("SELECT message FROM messages.message").fetchall() == [(4,)]
+
+
+def test_the_set_up_names_the_duration_that_a_queue_is_given_as_a_number() -> None:
+    queues = [{"queue_name": "orders", "lease_for": 60}]
+    with pytest.raises(InvalidArgument, match=r"For lease_for give a timedelta, such as timedelta\(seconds=60\)"):
+        PgQueueSetupOperator(task_id="setup", queues=queues)
+    queues[0]["lease_for"] = timedelta(seconds=60)
+    PgQueueSetupOperator(task_id="setup", queues=queues)
+
+
+def test_a_time_that_ends_before_it_begins_is_refused(run: Run, context: dict[str, Any]) -> None:
+    given = {"task_id": "requeue", "queue_name": "orders", "until": "2026-06-01T06:00:00+02:00"}
+    with pytest.raises(InvalidArgument, match=r"^since is 2026-06-08.*Give since first"):
+        PgQueueRequeueOperator(**given, since="2026-06-08T06:00:00+02:00")
+    with DAG("templates", schedule=None):
+        requeue = PgQueueRequeueOperator(**given, since="{{ at }}")
+    requeue.render_template_fields(context | {"at": "2026-06-08T06:00:00+02:00"})
+    with pytest.raises(InvalidArgument, match=r"^since is 2026-06-08.*Give since first"):
+        run(requeue)
+
+
+def test_a_remedy_without_a_queue_and_without_messages_is_refused() -> None:
+    for kind in (PgQueueRequeueOperator, partial(PgQueueRepairOperator, function=str)):
+        with pytest.raises(InvalidArgument, match=r"^queue_name is None\. Name a queue, or messages by ids, cause"):
+            kind(task_id="again", queue_name=None, results=["failed"])
+        kind(task_id="again", queue_name=None, ids=[1])
+
+
+@pytest.mark.parametrize("argument", ["queue_name", "ids", "cause", "topic"])
+def test_none_from_a_template_does_not_choose_all_messages(argument: str, context: dict[str, Any], run: Run) -> None:
+    with DAG("native", schedule=None, render_template_as_native_obj=True):
+        requeue = PgQueueRequeueOperator(task_id="again", **({"queue_name": "orders"} | {argument: "{{ chosen }}"}))
+    requeue.render_template_fields(context | {"chosen": None})
+    with pytest.raises(InvalidArgument, match=f"^{argument} is None. A template or task made it, and None would take"):
+        run(requeue)
