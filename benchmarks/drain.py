@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
+from statistics import median
 from time import monotonic
 from typing import Any, Final
 
@@ -98,25 +100,60 @@ def drain_python(bench: Bench) -> list[Line]:
             calls[key] = partial(_drain, bench, name, peer, f"drain_{key}", messages)
         samples = in_turns(calls, rounds)
     ours = samples["pgqueue"]
-    beside = [
+    rows: list[Line] = []
+    for key, text, target in (
         ("pgmq", "PGMQ's client", 2.0),
         ("pgmq_asyncpg", "PGMQ's asyncpg client", 1.3),
         ("pgqueuer", "PgQueuer, mode drain", 4.0),
         ("procrastinate", "procrastinate, concurrency 10", 2.0),
-    ]
-    return [Row("drain-python", text, ours, samples[key], target=target) for key, text, target in beside]
+    ):
+        theirs = samples[key]
+        note = f"µs of clients + server: {_cpu(ours)} / {_cpu(theirs)}"
+        rows += [
+            Row("drain-python", text, [one.rate for one in ours], [one.rate for one in theirs], target=target),
+            Row(
+                "drain-python, CPU",
+                text,
+                [1 / one.cpu for one in ours],
+                [1 / one.cpu for one in theirs],
+                "msg/CPU s",
+                note=note,
+            ),
+        ]
+    return rows
 
 
-def _drain(bench: Bench, database: str, peer: Peer, role: str, messages: int) -> float:
+@dataclass(frozen=True, slots=True)
+class _Drain:
+    """Messages each second, and the CPU seconds of a message: of the clients and of the server."""
+
+    rate: float
+    clients: float
+    server: float
+
+    @property
+    def cpu(self) -> float:
+        return self.clients + self.server
+
+
+def _cpu(samples: list[_Drain]) -> str:
+    clients, server = (median(getattr(one, kind) for one in samples) for kind in ("clients", "server"))
+    return f"{clients * 1e6:.0f}+{server * 1e6:.0f}"
+
+
+def _drain(bench: Bench, database: str, peer: Peer, role: str, messages: int) -> _Drain:
     with bench.server.connect(database) as conn:
         conn.execute("CHECKPOINT")
         peer.refill(conn, messages)
+    before = bench.server.cpu_seconds()
     results = run_clients(role, bench.server.dsn(database), _CONSUMERS, batch=10)
+    server = bench.server.cpu_seconds() - before
     handled = sum(result["handled"] for result in results)
     if handled != messages:
         raise RuntimeError(f"{role} handled {handled} of {messages} messages")
     ended = max(float(result["ended"]) for result in results)
-    return messages / (ended - min(float(result["started"]) for result in results))
+    seconds = ended - min(float(result["started"]) for result in results)
+    return _Drain(messages / seconds, sum(float(result["cpu"]) for result in results) / messages, server / messages)
 
 
 @case("memory", "peak memory of one consumer: after a tenth of the messages, and after all")

@@ -15,8 +15,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from time import monotonic
-from typing import Any, Final
+from time import monotonic, process_time
+from typing import Any, Final, NamedTuple
 
 Options = dict[str, Any]
 Role = Callable[[str, Options], Any]
@@ -28,15 +28,22 @@ def _role(run: Role) -> Role:
     return run
 
 
-def _begin() -> float:
-    """Say that all is prepared, wait for the word, return when it came."""
+class _Begun(NamedTuple):
+    """When the word to begin came, and what CPU the process had used by then."""
+
+    at: float
+    cpu: float
+
+
+def _begin() -> _Begun:
+    """Say that all is prepared, and wait for the word."""
     print("ready", flush=True)
     sys.stdin.readline()
-    return monotonic()
+    return _Begun(monotonic(), process_time())
 
 
-def _drained(started: float, ended: float, handled: int) -> Options:
-    return {"started": started, "ended": ended, "handled": handled}
+def _drained(begun: _Begun, ended: float, handled: int) -> Options:
+    return {"started": begun.at, "ended": ended, "handled": handled, "cpu": process_time() - begun.cpu}
 
 
 @_role
@@ -46,9 +53,9 @@ def drain_pgqueue(dsn: str, options: Options) -> Options:
 
     consumer = Consumer(queue_name="bench", handle=lambda message: None, batch_size=options["batch"])
     with connect(dsn) as conn:
-        started = _begin()
+        begun = _begin()
         counts = consumer.drain(conn)
-    return _drained(started, monotonic(), counts["success"])
+    return _drained(begun, monotonic(), counts["success"])
 
 
 @_role
@@ -58,12 +65,12 @@ def drain_pgmq(dsn: str, options: Options) -> Options:
 
     queue = PGMQueue(conn_string=dsn, init_extension=False)
     handled = 0
-    started = _begin()
+    begun = _begin()
     while messages := queue.read("bench", vt=300, qty=options["batch"]):
         handled += len(queue.archive_batch("bench", [message.msg_id for message in messages]))
     ended = monotonic()
     queue.close()
-    return _drained(started, ended, handled)
+    return _drained(begun, ended, handled)
 
 
 @_role
@@ -78,12 +85,12 @@ async def _drain_pgmq_asyncpg(dsn: str, options: Options) -> Options:
     queue = PGMQueue(conn_string=dsn, init_extension=False)
     await queue.init()
     handled = 0
-    started = _begin()
+    begun = _begin()
     while messages := await queue.read("bench", vt=300, qty=options["batch"]):
         handled += len(await queue.archive_batch("bench", [message.msg_id for message in messages]))
     ended = monotonic()
     await queue.close()
-    return _drained(started, ended, handled)
+    return _drained(begun, ended, handled)
 
 
 @_role
@@ -105,9 +112,9 @@ async def _drain_pgqueuer(dsn: str, options: Options) -> Options:
         nonlocal handled, ended
         handled, ended = handled + 1, monotonic()
 
-    started = _begin()
+    begun = _begin()
     await queue.run(mode=QueueExecutionMode.drain, batch_size=options["batch"])
-    return _drained(started, ended, handled)
+    return _drained(begun, ended, handled)
 
 
 @_role
@@ -128,9 +135,9 @@ async def _drain_procrastinate(dsn: str, options: Options) -> Options:
         handled, ended = handled + 1, monotonic()
 
     async with app.open_async():
-        started = _begin()
+        begun = _begin()
         await app.run_worker_async(wait=False, concurrency=options["batch"], install_signal_handlers=False)
-    return _drained(started, ended, handled)
+    return _drained(begun, ended, handled)
 
 
 @_role
@@ -165,7 +172,7 @@ def lease_times(dsn: str, options: Options) -> list[float]:
     lease, archive = options["lease"].encode(), options["archive"].encode()
     times = []
     with psycopg.connect(dsn, autocommit=True, prepare_threshold=0) as conn:
-        end = _begin() + options["seconds"]
+        end = _begin().at + options["seconds"]
         while (before := monotonic()) < end:
             row = conn.execute(lease).fetchone()
             times.append(monotonic() - before)
@@ -185,7 +192,7 @@ def listen_pgqueue(dsn: str, options: Options) -> dict[int, float]:
     with psycopg.connect(dsn, autocommit=True) as conn:
         conn.execute("LISTEN new_message")
         run(conn, lease)
-        end = _begin() + options["seconds"]
+        end = _begin().at + options["seconds"]
         while monotonic() < end:
             while messages := run(conn, lease):
                 now = monotonic()
@@ -210,7 +217,7 @@ def work_pgqueue(dsn: str, options: Options) -> dict[int, float]:
         seen[message.body["number"]] = monotonic()
 
     worker = Worker(conninfo=dsn, consumer=Consumer(queue_name="bench", handle=handle))
-    end = _begin() + options["seconds"]
+    end = _begin().at + options["seconds"]
     threading.Timer(end - monotonic(), worker.stop).start()
     worker.run()
     return seen
@@ -223,7 +230,7 @@ def poll_pgmq(dsn: str, options: Options) -> dict[int, float]:
 
     queue = PGMQueue(conn_string=dsn, init_extension=False)
     seen: dict[int, float] = {}
-    end = _begin() + options["seconds"]
+    end = _begin().at + options["seconds"]
     while monotonic() < end:
         if messages := queue.read_with_poll("bench", vt=300, qty=100, max_poll_seconds=1):
             now = monotonic()

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
 import psycopg
 from psycopg import sql
 
@@ -90,6 +91,12 @@ class Server(Cluster):
             yield name
         finally:
             self.drop_database(name)
+
+    def cpu_seconds(self) -> float:
+        """Return what CPU its processes have used since it started, the ended ones too."""
+        postmaster = psutil.Process(int((self.data / "postmaster.pid").read_text().split()[0]))
+        # The postmaster's children_user and children_system are those of the ended ones.
+        return sum(sum(process.cpu_times()[:4]) for process in (postmaster, *postmaster.children()))
 
     def set_database(self, name: str, setting: str, value: str) -> None:
         """Set a parameter for all later sessions of a database."""
