@@ -24,6 +24,9 @@ BEGIN
        AND ((SELECT r.everything FROM messages.session_reach r)
             OR t.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
      ORDER BY t.bucket_at, t.queue_name;
+    IF NOT FOUND AND traffic_report.queue_name IS NOT NULL THEN
+        PERFORM messages.check_queue(traffic_report.queue_name, 'observe');
+    END IF;
 END $$;
 COMMENT ON FUNCTION messages.traffic_report(text, text, timestamptz, timestamptz) IS
-    'Arrivals, completions, waiting and running times by minute, hour or day, as the pipeline rollup counted them: of one queue, or of those that this login may observe.';
+    'Arrivals, completions, waiting and running times by minute, hour or day, as the pipeline rollup counted them: of one queue, or of those that this login may observe. PQ001: unknown queue, of which nothing was counted.';

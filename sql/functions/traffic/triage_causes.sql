@@ -3,8 +3,11 @@ CREATE OR REPLACE FUNCTION messages.triage_causes(
     cause      text DEFAULT NULL,
     run_id     text DEFAULT NULL
 ) RETURNS SETOF messages.triage_cause
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
     SELECT c.*
       FROM messages.triage_cause c
      WHERE (c.recorded_by, c.run_id) = (
@@ -16,7 +19,10 @@ AS $$
        AND (triage_causes.cause IS NULL OR c.cause = triage_causes.cause)
        AND ((SELECT r.everything FROM messages.session_reach r)
             OR c.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
-     ORDER BY c.unremedied DESC, c.dead DESC, c.cause
-$$;
+     ORDER BY c.unremedied DESC, c.dead DESC, c.cause;
+    IF NOT FOUND AND triage_causes.queue_name IS NOT NULL AND triage_causes.cause IS NULL THEN
+        PERFORM messages.check_queue(triage_causes.queue_name, 'observe');
+    END IF;
+END $$;
 COMMENT ON FUNCTION messages.triage_causes(text, text, text) IS
-    'The causes of death that the last triage found, or the triage with this run_id, those with the most messages without a remedy first; requeue_dead and lease_dead take their fingerprints.';
+    'The causes of death that the last triage found, or the triage with this run_id, those with the most messages without a remedy first; requeue_dead and lease_dead take their fingerprints. PQ001: unknown queue, of which no cause is recorded.';
