@@ -50,6 +50,14 @@ def check_names(
             raise error(f"{verb} has no argument {name!r}", f"It takes {', '.join(known)}.")
 
 
+def several(name: str, given: str | Sequence[str]) -> tuple[str, ...]:
+    """Return names as a tuple; a text is one name. () stands for all, another empty list is an InvalidArgument."""
+    names = (given,) if isinstance(given, str) else tuple(given or ())
+    if given != () and (not names or any(map(text, names))):
+        raise InvalidArgument(f"{name} is {given!r}", "Give names, or leave it out for all.")
+    return names
+
+
 def a_type(value: Any) -> str:
     """Return the name of the type of a value, with its article."""
     name = type(value).__name__

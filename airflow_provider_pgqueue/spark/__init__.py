@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_provider_pgqueue.spark.jobs.drain.drain import drain
-    from airflow_provider_pgqueue.spark.jobs.export.export import export
+    from airflow_provider_pgqueue.spark.jobs.export import export
     from airflow_provider_pgqueue.spark.jobs.exported import read_export
     from airflow_provider_pgqueue.spark.jobs.reconcile import reconcile
     from airflow_provider_pgqueue.spark.jobs.repair import repair
@@ -41,7 +41,7 @@ __all__ = ["drain", "export", "read_export", "reconcile", "register", "repair", 
 # Each is loaded when it is asked for: the workers of Spark import this package, and need none of them.
 _HOMES: Final = {
     "drain": "drain.drain",
-    "export": "export.export",
+    "export": "export",
     "read_export": "exported",
     "reconcile": "reconcile",
     "repair": "repair",
@@ -67,7 +67,7 @@ def register(spark: SparkSession, dsn: str | None = None) -> None:
         is resolved here, on the driver, and travels to the executors inside their tasks: it stands in no argument,
         plan, configuration or page of Spark.
     """
-    from airflow_provider_pgqueue.spark.database import Database
+    from airflow_provider_pgqueue.database import Database
     from airflow_provider_pgqueue.spark.source.data_source import check_spark, data_source
 
     check_spark(spark)

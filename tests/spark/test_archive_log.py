@@ -21,14 +21,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.errors import BeforeArchive
-from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.database import Database
 from airflow_provider_pgqueue.spark.source import log_end
 from airflow_provider_pgqueue.spark.source.archive_log import ArchiveLog
 from airflow_provider_pgqueue.spark.source.log_end import Stretch
 from airflow_provider_pgqueue.spark.source.tables import ARCHIVE
+from tests.archive import make_partition
 from tests.core.test_roles import logins
 from tests.spark.foreigners import let_foreigners_pass
-from tests.spark.test_export import make_partition
 from tests.waiting import until
 
 Connection = psycopg.Connection[Any]

@@ -23,7 +23,7 @@ from airflow_provider_pgqueue.core.migrations import code_version
 from airflow_provider_pgqueue.spark import __main__ as command_line
 from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.jobs.job import raised_in_spark
-from tests.spark.test_export import make_partition
+from tests.archive import make_partition
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -35,97 +35,25 @@ from airflow_provider_pgqueue.core.errors import (
     UnremediedMessages,
 )
 from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.spark import export
-from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.export import partition
-from airflow_provider_pgqueue.spark.jobs.export.chunk import checksum_of
-from airflow_provider_pgqueue.spark.jobs.export.export import Exporter
-from airflow_provider_pgqueue.spark.jobs.exported import (
-    File,
-    Manifest,
-    export_files,
-    read_export,
-    staging_folder,
-)
-from airflow_provider_pgqueue.spark.jobs.target import Target
+from airflow_provider_pgqueue.database import Database
+from airflow_provider_pgqueue.export import export_archive, export_files, exported_queues, partition
+from airflow_provider_pgqueue.export.chunk import checksum_of
+from airflow_provider_pgqueue.export.exporter import Exporter
+from airflow_provider_pgqueue.export.manifest import Manifest
+from airflow_provider_pgqueue.export.target import Target
+from airflow_provider_pgqueue.spark import export, read_export
+from tests.archive import change, die, exists, files, ids_in_data, make_partition, manifest_of, rows_in_archive
 from tests.test_docs import of_page
 from tests.waiting import until
-from tools.partitions import make_empty_partition
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
 Export = Callable[..., dict[str, Any]]
 
 
-def make_partition(conn: Connection, days_ago: int, rows: int = 0, *, days: int = 1) -> str:
-    """Make a closed partition with messages of two queues and all results; nobody has to decide about the dead."""
-    first = (datetime.now(UTC) - timedelta(days=days_ago)).replace(hour=0, minute=0, second=0, microsecond=0)
-    name = make_empty_partition(conn, first, first + timedelta(days=days))
-    conn.execute(
-        """
-        INSERT INTO messages.message_archive (created_at, archived_at, leased_at, priority, attempts, queue_name,
-               result, handled_by, details, reference, topic, headers, output, failure, fingerprint, message)
-        SELECT %(first)s - interval '1.5 hours', %(first)s + n * %(span)s / %(rows)s,
-               CASE WHEN n %% 3 = 0 THEN %(first)s END, n %% 7, n %% 5,
-               CASE n %% 2 WHEN 0 THEN 'orders' ELSE 'returns' END,
-               CASE n %% 10 WHEN 1 THEN 'failed' WHEN 2 THEN 'rejected' ELSE 'success' END, 'packer',
-               CASE n %% 4 WHEN 0 THEN '' WHEN 1 THEN 'é|:\n' || n WHEN 2 THEN repeat('ü', n) END, 'shop-' || n,
-               CASE WHEN n %% 2 = 0 THEN 'shop.order' END, CASE WHEN n %% 3 = 1 THEN '{"kind": "slow"}'::jsonb END,
-               CASE WHEN n %% 5 = 1 THEN 'null'::jsonb END,
-               CASE WHEN n %% 10 = 1 THEN '{"error": "ShopError"}'::jsonb END,
-               CASE WHEN n %% 10 IN (1, 2) THEN 'cause' END,
-               jsonb_build_object('order', n, 'text', repeat('x€', n %% 400))
-          FROM generate_series(0, %(rows)s - 1) n
-        """,
-        {"first": first, "rows": rows, "span": timedelta(days=days)},
-    )
-    conn.execute("DELETE FROM messages.dead_message")
-    return name
-
-
-def die(conn: Connection, partition: str) -> int:
-    """Put a dead message in the partition without a remedy; return its id."""
-    (id_,) = conn.execute(
-        "INSERT INTO messages.message_archive (created_at, archived_at, queue_name, result, message)"
-        " SELECT p.first_at, p.first_at, 'orders', 'failed', '1' FROM messages.archive_partitions() p"
-        " WHERE p.partition::text = 'messages.' || %s RETURNING id",
-        [partition],
-    ).fetchone() or (0,)
-    return int(id_)
-
-
-def change(conn: Connection, partition: str, statement: str, *parameters: Any) -> None:
-    conn.execute(statement.replace("{}", f"messages.{partition}").encode(), parameters or None)
-
-
-def rows_in_archive(conn: Connection, partition: str) -> list[tuple[Any, ...]]:
-    columns = """
-        id, created_at, archived_at, leased_at, requeued_from, priority, attempts, requeues, queue_name, result,
-        handled_by, details, reference, remedy, remedied_at, remedied_by, requeued_as, dismissed_for,
-        headers::text, message::text, topic, group_key, fingerprint, output::text, failure::text, xid,
-        (archived_at AT TIME ZONE 'UTC')::date"""
-    query = " ".join(["SELECT", columns, "FROM", f"messages.{partition}", "ORDER BY id"])
-    return conn.execute(query.encode()).fetchall()
-
-
 def rows_in_export(spark: SparkSession, target: Path) -> list[tuple[Any, ...]]:
     table = read_export(spark, str(target)).toArrow().sort_by("id")
     return [tuple(row.values()) for row in table.to_pylist()]
-
-
-def ids_in_data(target: Path) -> list[int]:
-    """Return the ids that a reader finds who looks into the folder and at no manifest."""
-    return (
-        sorted(pq.read_table(target / "data", columns=["id"])["id"].to_pylist()) if (target / "data").exists() else []
-    )
-
-
-def files(target: Path) -> list[str]:
-    return sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
-
-
-def manifest_of(target: Path, name: str) -> str:
-    return (target / "_manifests" / f"{name}.json").read_text()
 
 
 def read_back(target: Path, name: str) -> str:
@@ -138,10 +66,6 @@ def read_back(target: Path, name: str) -> str:
 def drop(conn: Connection, name: str, manifest: str) -> int:
     arguments = {"partition": name, "manifest": manifest}
     return int(run(conn, Statement("drop_archive_partition", arguments, one, {"manifest": "jsonb"})))
-
-
-def exists(conn: Connection, name: str) -> bool:
-    return conn.execute("SELECT to_regclass('messages.' || %s) IS NOT NULL", [name]).fetchone() == (True,)
 
 
 @pytest.fixture
@@ -293,7 +217,7 @@ def test_the_files_of_an_export_can_be_handed_to_another_program(
     paths = export_files(str(target))
     assert paths == export_files(f"file://{target}/")
     assert len(paths) == len(ds.dataset(target / "data").files) - 1
-    (example,) = of_page("docs/how-to/spark-pipelines.md", "py", "export files")
+    (example,) = of_page("docs/how-to/export.md", "py", "export files")
     documented: dict[str, Any] = {}
     exec(example.replace("/data/messages", str(target)), documented)
     table = documented["messages"].to_table()
@@ -349,16 +273,16 @@ def changing(
     conn: Connection, partition: str, monkeypatch: pytest.MonkeyPatch, statement: str, *, times: int
 ) -> Iterator[None]:
     """Change a partition right after its ranges were read, the first times."""
-    for_each, left = Exporter._for_each, [statement] * times
+    stage_chunks, left = Exporter._stage_chunks, [statement] * times
 
     def change_afterwards(*arguments: Any) -> Any:
-        done = for_each(*arguments)
+        done = stage_chunks(*arguments)
         if left:
             change(conn, partition, left.pop())
         return done
 
     with monkeypatch.context() as patch:
-        patch.setattr(Exporter, "_for_each", change_afterwards)
+        patch.setattr(Exporter, "_stage_chunks", change_afterwards)
         yield
 
 
@@ -406,27 +330,7 @@ def test_columns_without_a_value_are_in_the_files_and_in_the_checksum(
     assert rows_in_export(session, target) == expected
 
 
-def test_a_secret_in_the_uri_of_the_target_is_not_shown() -> None:
-    assert str(Target("s3://key:secret@bucket/messages?region=x&secret=y", None)) == "'s3://bucket/messages'"
-
-
 # Dropping -------------------------------------------------------------------------------------------------------------
-
-
-OUTSIDE = ["../kept", "data/../../kept", "/kept", "data//kept", "./kept", ""]
-
-
-@pytest.mark.parametrize("path", OUTSIDE)
-def test_a_path_that_leads_out_of_the_target_is_refused(path: str) -> None:
-    given = {"queue_name": "orders", "result": "success", "date": date(2026, 1, 1), "rows": 1, "bytes": 1}
-    with pytest.raises(ValueError, match="leads out of the target"):
-        File(chunk=0, path=path, **given)
-
-
-@pytest.mark.parametrize("partition", [".", "..", "../..", "/"])
-def test_a_partition_of_any_name_has_a_folder_of_its_own(tmp_path: Path, partition: str) -> None:
-    folder = tmp_path / staging_folder(partition)
-    assert folder.resolve().parent == tmp_path / "_staging"
 
 
 def test_a_compared_partition_is_dropped_and_the_archive_goes_on(
@@ -918,3 +822,39 @@ def test_the_attempt_of_a_task_that_lost_leaves_nothing(
     do()
     assert rows_in_export(session, target) == rows_in_archive(conn, name)
     assert not (target / "_staging" / name).exists()
+
+
+# With and without Spark -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["with Spark", "without Spark"])
+def test_an_export_with_spark_and_one_without_are_the_same_and_continue_each_other(
+    conn: Connection, session: SparkSession, dsn: str, target: Path, do: Export, first: str
+) -> None:
+    ways: list[Export] = [do, lambda **options: export_archive(dsn, target=str(target), parallelism=2, **options)]
+    one, other = ways if first == "with Spark" else reversed(ways)
+    names = [make_partition(conn, 41, 3000), make_partition(conn, 40, 100)]
+    conn.execute("ANALYZE messages.message_archive")
+    expected = rows_in_archive(conn, names[0]) + rows_in_archive(conn, names[1])
+    began, continued = one(partitions=names[:1]), other()
+    assert set(began) == set(continued)
+    assert (began["exported"], continued["skipped"], continued["exported"]) == (names[:1], names[:1], names[1:])
+    assert rows_in_export(session, target) == expected
+    assert exported_queues(str(target)) == {"orders", "returns"}
+
+    def content() -> dict[str, pa.Table]:
+        paths = (target / "data").rglob("*.parquet")
+        return {str(path.relative_to(target)).rpartition("-")[0]: pq.read_table(path) for path in paths}
+
+    by_both = content()
+    assert len(by_both) > 20
+    shutil.rmtree(target)
+    assert other()["exported"] == names
+    assert content() == by_both
+    change(conn, names[0], "UPDATE {} SET details = 'changed' WHERE id % 2 = 0")
+    expected = rows_in_archive(conn, names[0]) + rows_in_archive(conn, names[1])
+    done = one(drop=True)
+    assert (done["exported"], done["skipped"], done["dropped"]) == (names[:1], names[1:], names)
+    assert rows_in_export(session, target) == expected
+    again = other(partitions=names, drop=True)
+    assert (again["skipped"], again["dropped"], ids_in_data(target)) == (names, [], [row[0] for row in expected])

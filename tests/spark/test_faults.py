@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import Message, run, verbs
 from airflow_provider_pgqueue.spark import drain
+from tests.archive import make_partition, rows_in_archive
 from tests.spark.resident import Order, Resident
-from tests.spark.test_export import make_partition, rows_in_archive
 from tests.waiting import until
 from tools.postgres import Cluster
 from tools.standalone import Standalone
@@ -75,7 +75,7 @@ SLOW_WRITER = """
 import time
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
-from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.database import Database
 from airflow_provider_pgqueue.spark.source.data_source import data_source
 from airflow_provider_pgqueue.spark.source.writer import PartitionWriter, PublishOptions, PublishWriter
 

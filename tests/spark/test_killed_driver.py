@@ -21,10 +21,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.spark import export, repair, replay
+from tests.archive import ids_in_data, make_partition, rows_in_archive
 from tests.clones import Clones
 from tests.spark.driver import driver
 from tests.spark.foreigners import let_foreigners_pass
-from tests.spark.test_export import ids_in_data, make_partition, rows_in_archive, rows_in_export
+from tests.spark.test_export import rows_in_export
 from tests.spark.test_replay import copies
 from tests.spark.test_writer import bodies, numbers, publish
 from tests.waiting import until
@@ -43,7 +44,7 @@ main(spark, DSN, Path(FOLDER))
 import psycopg
 from pyspark.errors import StreamingQueryException
 from airflow_provider_pgqueue.spark.source.leases import ArchiveSink
-from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.database import Database
 from airflow_provider_pgqueue.spark.source.data_source import data_source
 
 def keep(batch, number):
@@ -126,9 +127,9 @@ Path(FOLDER, spark.conf.get("spark.sql.shuffle.partitions")).touch()
     # The target is copied before each change of a file: a kill then would leave just that.
     "export": """
 import os, shutil
-from airflow_provider_pgqueue.spark.database import Database
-from airflow_provider_pgqueue.spark.jobs.export import export as job
-from airflow_provider_pgqueue.spark.jobs.target import Target
+from airflow_provider_pgqueue.database import Database
+from airflow_provider_pgqueue.spark import export
+from airflow_provider_pgqueue.export.target import Target
 
 target, moments = FOLDER + "/target", []
 
@@ -145,10 +146,10 @@ def after_a_copy(act):
 for name in ("move", "remove_file", "remove_folder"):
     setattr(Target, name, after_a_copy(getattr(Target, name)))
 
-job.export(spark, target=target, dsn=DSN)
+export(spark, target=target, dsn=DSN)
 with Database(DSN).connect() as conn:
     conn.execute(f"UPDATE messages.{Path(FOLDER, 'partition').read_text()} SET details = 'changed' WHERE id % 2 = 0")
-job.export(spark, target=target, dsn=DSN)
+export(spark, target=target, dsn=DSN)
 """,
 }
 

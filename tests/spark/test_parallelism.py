@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from airflow_provider_pgqueue.export import partition
 from airflow_provider_pgqueue.spark import drain, export
-from airflow_provider_pgqueue.spark.jobs.export import partition
-from tests.spark.test_export import make_partition, rows_in_archive, rows_in_export
+from tests.archive import make_partition, rows_in_archive
+from tests.spark.test_export import rows_in_export
 
 Connection = psycopg.Connection[Any]
 WIDTHS = (1, 4, 16)

@@ -14,10 +14,11 @@ from psycopg import sql
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.database import Database, rows
 from airflow_provider_pgqueue.spark import drain, export, register, repair
-from airflow_provider_pgqueue.spark.database import Database, rows
 from airflow_provider_pgqueue.spark.source.staging import Stage
-from tests.spark.test_export import make_partition, rows_in_archive, rows_in_export
+from tests.archive import make_partition, rows_in_archive
+from tests.spark.test_export import rows_in_export
 from tests.waiting import until
 
 Connection = psycopg.Connection[Any]

@@ -6,10 +6,9 @@ import json
 import logging
 import pickle
 import re
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
@@ -22,9 +21,10 @@ from airflow_provider_pgqueue.core import errors, verbs
 from airflow_provider_pgqueue.core.argument import check, function, moment, optional, text, whole
 from airflow_provider_pgqueue.core.client import to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
+from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.database import Database
 from airflow_provider_pgqueue.spark.source.data_source import check_spark, data_source
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Summary = dict[str, Any]
-_EVERY: Final = 5.0  # seconds between two lines of the log
 _PARALLELISM: Final = 8
 _RAISED: Final = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)$", re.M)
 _number = count(1)
@@ -167,14 +166,6 @@ def check_time(since: datetime | None, until: datetime | None) -> None:
         raise InvalidArgument(f"since is {since} and until is {until}", "Give an end after the beginning.")
 
 
-def several(name: str, given: str | Sequence[str]) -> tuple[str, ...]:
-    """Return names as a tuple; a text is one name. () stands for all, another empty list is an InvalidArgument."""
-    names = (given,) if isinstance(given, str) else tuple(given or ())
-    if given != () and (not names or any(map(text, names))):
-        raise InvalidArgument(f"{name} is {given!r}", "Give names, or leave it out for all.")
-    return names
-
-
 def function_or_name(value: Any) -> str | None:
     """Judge a function; whether a name has one is found out when it is imported."""
     return None if isinstance(value, str) else function(value)
@@ -217,28 +208,6 @@ def for_each(
         if isinstance(error, Exception):
             raise error
     return found
-
-
-@contextmanager
-def watching(say: Callable[[], None]) -> Iterator[None]:
-    """Call `say` every five seconds in a thread while the block runs; its errors are logged."""
-    ended = threading.Event()
-
-    def watch() -> None:
-        while not ended.wait(_EVERY):
-            try:
-                say()
-            except Exception as error:
-                # Its text may quote data.
-                log.warning("cannot report the progress: %s", type(error).__name__)
-
-    thread = threading.Thread(target=watch, name="pgqueue-progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def raised_in_spark(error: BaseException) -> PgQueueError | None:

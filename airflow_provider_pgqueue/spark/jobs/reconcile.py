@@ -17,7 +17,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from airflow_provider_pgqueue.core.argument import check, duration, one_of, optional
+from airflow_provider_pgqueue.core.argument import check, duration, one_of, optional, several
 from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
     InvalidArgument,
@@ -26,9 +26,9 @@ from airflow_provider_pgqueue.core.errors import (
     translate,
 )
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.spark.database import Database, rows
-from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, as_line, several
-from airflow_provider_pgqueue.spark.jobs.target import shown
+from airflow_provider_pgqueue.database import Database, rows
+from airflow_provider_pgqueue.export.target import shown
+from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, as_line
 
 log = logging.getLogger(__name__)
 

@@ -10,11 +10,12 @@ from typing import Final, Literal
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import check, optional, text
+from airflow_provider_pgqueue.core.argument import check, optional, several, text
+from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
 from airflow_provider_pgqueue.core.repair.repair import repair_by
 from airflow_provider_pgqueue.core.repair.share import RepairShare
-from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, function_or_name, several, watching
+from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, function_or_name
 
 _RULES: Final = {"queue": optional(text), "cause": optional(text), "function": function_or_name}
 _DeadResult = Literal["failed", "rejected", "lock_expired", "expired"]

@@ -30,7 +30,7 @@ from airflow_provider_pgqueue.core.errors import (
 )
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.database import Database
 
 _IN_MEMORY: Final = 16 * 1024 * 1024
 _PATIENCE: Final = 60.0

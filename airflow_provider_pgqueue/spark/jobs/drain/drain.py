@@ -22,9 +22,10 @@ from airflow_provider_pgqueue.core.argument import check, duration, optional, te
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, PgQueueError
 from airflow_provider_pgqueue.core.function import check_call, load_function
 from airflow_provider_pgqueue.core.message import Row
+from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.spark.jobs.drain.task import BatchFunction, Share
-from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, function_or_name, watching
+from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, function_or_name
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from airflow_provider_pgqueue.core.outcome import Rejected, Retry, describe, out
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.renewal import Renewal
 from airflow_provider_pgqueue.core.settlement import Outcomes, archive
-from airflow_provider_pgqueue.spark.database import Database
+from airflow_provider_pgqueue.database import Database
 from airflow_provider_pgqueue.spark.jobs.drain.held import Held, TableLease, held
 from airflow_provider_pgqueue.spark.source.outcomes import outcomes_of
 

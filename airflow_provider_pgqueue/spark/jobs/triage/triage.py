@@ -14,11 +14,11 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import check, whole
+from airflow_provider_pgqueue.core.argument import check, several, whole
 from airflow_provider_pgqueue.core.cause import Period
 from airflow_provider_pgqueue.core.client import to_json
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, check_time, several
+from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, check_time
 from airflow_provider_pgqueue.spark.jobs.triage.causes import SUMS, Cause, Causes, find_causes
 from airflow_provider_pgqueue.spark.jobs.triage.report import write_report
 

@@ -1,4 +1,4 @@
-"""Where the queue is, and the sessions that the driver and the executors open to it."""
+"""Where the queue is, as a value that can be sent to other processes, and the sessions that they open to it."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def rows(conn: Any, statement: str, schema: pa.Schema, *, given: str = "") -> It
                 yield batch.cast(schema)
     except (adbc.Error, pa.ArrowException, OSError) as error:
         # Not as the cause: its text has the whole statement, with the values in its conditions.
-        raise _translated(error, given) from None
+        raise translated(error, given) from None
 
 
 @contextmanager
@@ -146,7 +146,7 @@ def reading(conn: Any, isolation: str = "READ COMMITTED") -> Iterator[Any]:
     conn.adbc_connection.set_autocommit(True)
 
 
-def _translated(error: Exception, given: str) -> PgQueueError:
+def translated(error: Exception, given: str) -> PgQueueError:
     """Return the error of the tree for one of the Arrow driver, or of Arrow in the middle of a result."""
     said = re.search(r"(ERROR|FATAL): +(.*)", str(error))
     # What a row has stands in quotes, in those of some language.

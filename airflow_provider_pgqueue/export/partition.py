@@ -16,9 +16,9 @@ from psycopg import sql
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import ZERO, run
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, ForeignPartition, UnremediedMessages
+from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.spark.jobs.exported import Chunk, Manifest, Version
-from airflow_provider_pgqueue.spark.jobs.job import watching
+from airflow_provider_pgqueue.export.manifest import Chunk, Manifest, Version
 
 log = logging.getLogger(__name__)
 

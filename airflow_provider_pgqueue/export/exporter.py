@@ -11,18 +11,16 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 from uuid import uuid4
 
 import psycopg
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import check, duration
+from airflow_provider_pgqueue.core.argument import Rule, duration
 from airflow_provider_pgqueue.core.client import ZERO, run
 from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
@@ -32,11 +30,12 @@ from airflow_provider_pgqueue.core.errors import (
     InvalidArgument,
     PgQueueError,
 )
+from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.quantity import quantity, rate
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.spark.jobs.export.chunk import checksum_of, export_chunk
-from airflow_provider_pgqueue.spark.jobs.export.partition import Partition, closed_partitions, drop_partition
-from airflow_provider_pgqueue.spark.jobs.exported import (
+from airflow_provider_pgqueue.database import Database
+from airflow_provider_pgqueue.export.chunk import checksum_of, export_chunk
+from airflow_provider_pgqueue.export.manifest import (
     File,
     Manifest,
     Version,
@@ -44,61 +43,30 @@ from airflow_provider_pgqueue.spark.jobs.exported import (
     manifest_path,
     staging_folder,
 )
-from airflow_provider_pgqueue.spark.jobs.job import (
-    Job,
-    Summary,
-    for_each,
-    raised_in_spark,
-    several,
-    watching,
-)
-from airflow_provider_pgqueue.spark.jobs.target import Target, shown
+from airflow_provider_pgqueue.export.partition import Partition, closed_partitions, drop_partition
+from airflow_provider_pgqueue.export.target import Target
 
 log = logging.getLogger(__name__)
 
 _TRIES: Final = 3
 _DROPPED: Final = "dropped"
+SAFE: Final = "Nothing was dropped that is not exported."
+NAME: Final = "pgqueue export"  # of its sessions
+RULES: Final[Mapping[str, Rule]] = {"older_than": duration(ZERO, timedelta(days=36_500))}
 Connection = psycopg.Connection[Any]
+Summary = dict[str, Any]
+_Item = TypeVar("_Item")
+_Done = TypeVar("_Done")
 
 
-def export(
-    spark: SparkSession,
-    *,
-    target: str,
-    run_id: str | None = None,
-    dsn: str | None = None,
-    parallelism: int | None = None,
-    older_than: timedelta = ZERO,
-    partitions: Sequence[str] = (),
-    drop: bool = False,
-) -> Summary:
-    """Write closed partitions of the archive as Parquet, verify them, drop them if wanted.
+class ForEach(Protocol):
+    """How work is shared out, to the threads of this process or to the tasks of Spark."""
 
-    A partition is exported as a whole: the export is valid once its manifest exists. After a crash run it again; what
-    is exported and unchanged is skipped. Before a partition is dropped, its files are read back, and PostgreSQL
-    compares the md5 of their rows with that of its own; if they differ, the partition is exported again, once. A
-    partition that cannot be dropped is listed in `kept` of the summary with the reason; nothing of it is lost. One that
-    somebody else drops before it is exported is left out, unless it was asked for by name.
+    def __call__(self, items: Sequence[_Item], work: Callable[[_Item], _Done], doing: str = "") -> list[_Done]:
+        """Return what the work returns for each item, in their order.
 
-    :param target: Path or URI (file, s3, gs, hdfs) of a folder that driver and executors reach.
-    :param older_than: Only partitions whose time ended at least this long ago.
-    :param partitions: Only these, whatever their age.
-    :param drop: Drop each partition after its export was compared with it.
-    :raises InvalidArgument: for a partition that does not exist or is not closed.
-    :raises ExportError: if the target cannot be written; ExportDiffers if a partition changes all the time.
-    """
-    if not target:
-        raise InvalidArgument("target is empty. Give a path, or a URI of file, s3, gs or hdfs.")
-    check({"older_than": older_than}, {"older_than": duration(ZERO, timedelta(days=36_500))})
-    job = replace(Job.of(spark, "export", run_id, dsn, parallelism), about=(shown(target),))
-    exporter = Exporter(job, Target.open(target))
-    names = several("partitions", partitions)
-
-    def work() -> Summary:
-        with _clear(exporter.target):
-            return exporter.all(older_than, names, drop=drop)
-
-    return job.once(work)
+        :param doing: say meanwhile how far this is; by default the exporter does.
+        """
 
 
 class PartitionGone(PgQueueError):
@@ -110,13 +78,18 @@ class PartitionGone(PgQueueError):
 
 @dataclass(frozen=True, slots=True)
 class Exporter:
-    """Exports partitions to a target, on the driver."""
+    """Exports partitions to a target; of the work in `for_each` it knows only what that returns."""
 
-    job: Job
+    database: Database
     target: Target
+    for_each: ForEach
 
     def all(self, older_than: timedelta, partitions: Sequence[str], *, drop: bool) -> Summary:
         """Do all that is to be done and return what it was: partitions, rows, bytes, files, seconds."""
+        with _clear(self.target):
+            return self._all(older_than, partitions, drop=drop)
+
+    def _all(self, older_than: timedelta, partitions: Sequence[str], *, drop: bool) -> Summary:
         started = time.monotonic()
         done: dict[str, list[Manifest]] = {"exported": [], "skipped": [], "dropped": []}
         kept: dict[str, str] = {}
@@ -147,7 +120,7 @@ class Exporter:
 
     def _names(self, older_than: timedelta, partitions: Sequence[str]) -> list[str]:
         """Return the partitions to export; those that are asked for by name, also if they were dropped already."""
-        with self.job.connect() as conn:
+        with self.database.connect(NAME) as conn:
             found = closed_partitions(conn, older_than=older_than, names=partitions)
             names = [partition.name for partition in found]
             for name in partitions:
@@ -174,7 +147,7 @@ class Exporter:
 
     def _one(self, name: str, found: Sequence[str], *, drop: bool) -> tuple[str, Manifest, str]:
         """Export a partition, and drop it if wanted; return what was done, the manifest, and what became of it."""
-        with self._alone(name) as lock, self.job.connect() as conn:
+        with self._alone(name) as lock, self.database.connect(NAME) as conn:
             for anew in (False, True):
                 what, manifest, present = self.ensure(conn, lock, name, anew=anew)
                 manifest.remove_others(self.target, found)
@@ -195,7 +168,7 @@ class Exporter:
         The lock is of a transaction that stays open and does nothing else: a pooler leaves its session to nobody else.
         It has no number and no snapshot, so that it holds back neither the vacuum nor the log.
         """
-        with self.job.connect() as conn:
+        with self.database.connect(NAME) as conn:
             for waited in count():
                 with conn.transaction():
                     if conn.execute(query("lock_export"), [name]).fetchone() == (True,):
@@ -250,8 +223,8 @@ class Exporter:
     def _drop(self, conn: Connection, manifest: Manifest) -> str:
         """Drop the partition if its export stands where it was put and has its rows; return what became of it."""
         target = self.target
-        with self.job.watching(f", reading back partition {manifest.partition}"):
-            found = self._for_each(manifest.files, lambda file: checksum_of(target, file.path))
+        doing = f"reading back partition {manifest.partition}"
+        found = self.for_each(manifest.files, lambda file: checksum_of(target, file.path), doing)
         md5s = [md5 for md5 in found if md5 is not None]
         if len(md5s) < len(found):
             raise ExportDiffers(f"the export of {manifest.partition!r} cannot be read back. See the log for its files.")
@@ -302,17 +275,17 @@ class Exporter:
         name = uuid4().hex
         folder = staging_folder(partition.name, name)
         self.target.folder.create_dir(folder, recursive=True)
-        database, target, chunks = self.job.database, self.target, partition.chunks()
+        database, target, chunks = self.database, self.target, partition.chunks()
 
         def say() -> None:
-            # What the tasks wrote is all that the driver sees before they end.
+            # What the tasks wrote is all that is seen of them before they end.
             found = target.files_in(folder)
             begun = len({info.base_name.partition("-")[0] for info in found})
             megabytes = sum(info.size for info in found) / 1e6
             log.info("partition %s: %d of %d parts in files, %.1f MB", partition.name, begun, len(chunks), megabytes)
 
         with watching(say):
-            done = self._for_each(chunks, lambda chunk: export_chunk(database, target, partition, chunk, name))
+            done = self.for_each(chunks, lambda chunk: export_chunk(database, target, partition, chunk, name))
         staged = {path: file for files, _ in done for path, file in files.items()}
         manifest = Manifest(
             partition=partition.name,
@@ -327,28 +300,16 @@ class Exporter:
         )
         return manifest, staged
 
-    def _for_each(self, items: Sequence[Any], work: Callable[[Any], Any]) -> list[Any]:
-        # To try again would not help against an error of the target.
-        return for_each(
-            self.job.spark, items, work, at_once=self.job.parallelism, is_final=lambda each: isinstance(each, OSError)
-        )
-
 
 @contextmanager
 def _clear(target: Target) -> Iterator[None]:
-    """Turn the errors of a target and of Spark into ones that name the target and quote no data."""
-    safe = "Nothing was dropped that is not exported."
+    """Turn the errors of a target and of a connection into ones that say what to do, and quote no data."""
     try:
         yield
     except OSError as error:
         raise ExportError(
-            f"target {target} cannot be used: {error.strerror or error}. {safe} "
+            f"target {target} cannot be used: {error.strerror or error}. {SAFE} "
             "Make room, grant the right to write there, or give a folder, and run it again."
-        ) from error
-    except PySparkException as error:  # its text may quote data
-        raise raised_in_spark(error) or ExportError(
-            f"a task of the export to {target} failed on its executor. {safe} "
-            "The log of the executor says why; run it again."
         ) from error
     except psycopg.OperationalError as error:
         raise ConnectionFailed(f"{type(error).__name__}: the connection broke. Run the export again.") from error

@@ -26,6 +26,8 @@ class Target:
     @classmethod
     def open(cls, uri: str) -> Self:
         """Return the folder that a path or a URI names; InvalidArgument if no file system of pyarrow is meant."""
+        if not uri:
+            raise InvalidArgument("target is empty. Give a path, or a URI of file, s3, gs or hdfs.")
         try:
             filesystem, root = FileSystem.from_uri(uri if "://" in uri else os.path.abspath(uri))
         except (OSError, pa.ArrowException) as error:

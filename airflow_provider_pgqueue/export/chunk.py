@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from hashlib import md5
 from itertools import groupby
-from typing import Final
+from typing import Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from psycopg import sql
 
-from airflow_provider_pgqueue.spark.database import Database, reading
-from airflow_provider_pgqueue.spark.jobs.export.partition import Partition
-from airflow_provider_pgqueue.spark.jobs.exported import (
+from airflow_provider_pgqueue.database import Database, reading, translated
+from airflow_provider_pgqueue.export.manifest import (
     TYPES,
     Chunk,
     File,
@@ -28,7 +27,8 @@ from airflow_provider_pgqueue.spark.jobs.exported import (
     data_path,
     staging_folder,
 )
-from airflow_provider_pgqueue.spark.jobs.target import Target
+from airflow_provider_pgqueue.export.partition import Partition
+from airflow_provider_pgqueue.export.target import Target
 
 log = logging.getLogger(__name__)
 
@@ -100,9 +100,17 @@ def _read(database: Database, partition: Partition, chunk: Chunk, take: Callable
         used = {name: kind for (name, kind), count in counts if count}
         cursor.execute(partition.select(chunk, map(_value, used, used.values())))
         schema = arrow_schema(used)
-        for batch in cursor.fetch_record_batch() if number else ():
+        for batch in _batches(cursor) if number else ():
             take(batch.cast(schema))
     return Version(number, hash_)
+
+
+def _batches(cursor: Any) -> Iterator[pa.RecordBatch]:
+    """Give the rows; ConnectionFailed if the connection breaks amid them, which Arrow says as an OSError."""
+    try:
+        yield from cursor.fetch_record_batch()
+    except OSError as error:
+        raise translated(error, "") from None
 
 
 def _value(name: str, kind: str) -> sql.Composed:
@@ -150,7 +158,7 @@ class _Split:
                 if part.writer is not None:
                     part.writer.close()
         finally:
-            # A writer that could not write the end leaves its file open, and Spark keeps this process.
+            # A writer that could not write the end leaves its file open, and this process may go on, as Spark's do.
             for part in self.parts.values():
                 if part.writer is not None and part.writer.file_handle is not None:
                     with suppress(OSError):

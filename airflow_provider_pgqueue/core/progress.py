@@ -1,0 +1,35 @@
+"""What a long piece of work says of itself in the log."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+_EVERY: Final = 5.0  # seconds between two lines of the log
+
+
+@contextmanager
+def watching(say: Callable[[], None]) -> Iterator[None]:
+    """Call `say` every five seconds in a thread while the block runs; its errors are logged."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        while not ended.wait(_EVERY):
+            try:
+                say()
+            except Exception as error:
+                # Its text may quote data.
+                log.warning("cannot report the progress: %s", type(error).__name__)
+
+    thread = threading.Thread(target=watch, name="pgqueue-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

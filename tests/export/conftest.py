@@ -1,0 +1,25 @@
+"""The target of an export, and the export by threads of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_pgqueue.export import export_archive, partition
+
+Export = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "export"
+
+
+@pytest.fixture
+def do(dsn: str, target: Path, monkeypatch: pytest.MonkeyPatch) -> Export:
+    """Export to the target as the owner of the tests: `do(drop=True)`."""
+    monkeypatch.setattr(partition, "_ROWS_IN_CHUNK", 1000)
+    return lambda **options: export_archive(dsn, **{"target": str(target), "parallelism": 3} | options)
