@@ -1,8 +1,9 @@
-"""Without the extra `spark`: its parts say how to get it, and everything else works."""
+"""Without the extras `spark` and `export`: their parts say how to get them, and everything else works."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -72,10 +73,28 @@ import airflow_provider_pgqueue.operators.spark
     assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: airflow.providers.apache.spark {INSTALL}"
 
 
+def test_the_export_says_how_to_get_what_it_needs(tmp_path: Path) -> None:
+    done = python("import airflow_provider_pgqueue.export", tmp_path)
+    missing = INSTALL.replace("[spark]", "[export]")
+    assert done.stderr.splitlines()[-1] == f"ModuleNotFoundError: adbc_driver_manager {missing}"
+    done = python(
+        "from airflow_provider_pgqueue.cli import main; sys.exit(main())", tmp_path, "export", "--target", "x"
+    )
+    assert (done.returncode, done.stdout, done.stderr.splitlines()) == (
+        1,
+        "",
+        [
+            "error: adbc_driver_manager is not installed. Install what the export needs: "
+            "pip install adbc-driver-manager adbc-driver-postgresql pyarrow"
+        ],
+    )
+
+
 def test_everything_else_is_imported_without_the_extra(tmp_path: Path) -> None:
     files = (file.relative_to(PACKAGE.parent).with_suffix("") for file in PACKAGE.rglob("*.py"))
     names = sorted(".".join(file.parts).removesuffix(".__init__") for file in files)
-    others = [name for name in names if ".spark" not in name and not name.endswith("__main__")]
+    needs = re.compile(r"\.spark|airflow_provider_pgqueue\.(export|database)|__main__$")
+    others = [name for name in names if not needs.search(name)]
     assert len(others) > 50
     code = "import importlib\nfor name in sys.argv[1:]: importlib.import_module(name)\n"
     code += "assert not extra & set(sys.modules), extra & set(sys.modules)\n"

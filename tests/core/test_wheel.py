@@ -115,13 +115,14 @@ def test_the_lean_installation_publishes_and_works_in_a_clean_environment(
     (tmp_path / "order.json").write_text("{}")
     asked = shell(
         "pgqueue metrics 2>&1 || true; pgqueue web 2>&1 || true;"
+        "pgqueue export --target export 2>&1 || true;"
         "pgqueue repair orders --function builtins:print --validator order.json 2>&1 || true"
     )
     needed = re.findall(r"pip install (.*)", asked)
     assert needed == re.findall(r"`pip install (.*)`", LEAN)
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert [[re.split("[<>=]", one)[0] for one in extras[name]] for name in ("metrics", "web")] == [
-        one.split() for one in needed[:2]
+    assert [[re.split("[<>=]", one)[0] for one in extras[name]] for name in ("metrics", "web", "export")] == [
+        one.split() for one in needed[:3]
     ]
 
 
