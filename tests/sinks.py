@@ -16,6 +16,8 @@ class Statsd:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        # A datagram that finds no room is lost, and a loaded machine lets many wait.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
         self._socket.bind(("127.0.0.1", 0))
         self.port: int = self._socket.getsockname()[1]
         self._thread = threading.Thread(target=self._listen, name="statsd")

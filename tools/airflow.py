@@ -161,11 +161,9 @@ class Stack:
         processes.send(self.component_processes(component), signal_number)
 
     def restart(self, component: str, timeout: float = 120.0) -> None:
-        """Kill one component, start it again and wait until all is healthy."""
+        """Kill one component, start it again and wait until all is healthy, as `start` does."""
         processes.end(lambda: self.component_processes(component), patience=0)
-        began_at = datetime.now(UTC)
-        self.start_component(component)
-        self.client.wait_healthy(timeout, since=began_at)
+        self.start(timeout)
 
     def _kill_silent(self) -> None:
         health = self.client.health()

@@ -14,6 +14,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 REQUEST_TIMEOUT: Final = 30.0
+WRITE_TIMEOUT: Final = 120.0  # longer, because a write that got no answer is not sent again
 COMPONENTS: Final = ("metadatabase", "scheduler", "triggerer", "dag_processor")
 FINISHED: Final = frozenset({"success", "failed"})
 
@@ -86,7 +87,7 @@ class AirflowClient:
             "health",
         )
 
-    def wait_for_dag(self, dag_id: str, timeout: float = 120.0) -> None:
+    def wait_for_dag(self, dag_id: str, timeout: float = 300.0) -> None:
         """Wait until the DAG was parsed; fails with the import errors if there are some by then."""
 
         def look() -> Any:
@@ -130,7 +131,7 @@ class AirflowClient:
         return list(self._pages(f"dags/{quote(dag_id, safe='~')}/dagRuns", "dag_runs", parameters))
 
     def wait_for_run(
-        self, dag_id: str, run_id: str, *, states: Collection[str] = FINISHED, timeout: float = 120.0
+        self, dag_id: str, run_id: str, *, states: Collection[str] = FINISHED, timeout: float = 300.0
     ) -> str:
         """Wait until the run is in one of these states, and return it."""
         state = _wait(
@@ -184,13 +185,14 @@ class AirflowClient:
                 time.sleep(0.5)
 
     def _send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        timeout = REQUEST_TIMEOUT if method == "GET" else WRITE_TIMEOUT
         try:
-            return self._request(method, path, body, self._authorization())
+            return self._request(method, path, body, self._authorization(), timeout)
         except ApiError as error:
             if error.status != 401:
                 raise
         self._token = None
-        return self._request(method, path, body, self._authorization())
+        return self._request(method, path, body, self._authorization(), timeout)
 
     def _authorization(self) -> dict[str, str]:
         if self._token is None:

@@ -17,7 +17,7 @@ from airflow_provider_pgqueue.operators import consume
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.telemetry import task_of
 from tests.airflow_layer.of_airflow import AirflowException, AirflowTaskTimeout
-from tests.waiting import until
+from tests.waiting import PATIENCE, until
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -52,14 +52,20 @@ def on_term() -> Iterator[Callable[[PgQueueConsumeOperator], None]]:
 
 
 def test_a_task_told_to_stop_inside_a_long_call_gives_the_others_back_at_once(
-    conn_id: str, queue: Queue, run: Run, conn: Connection, on_term: Callable[[Any], None]
+    conn_id: str,
+    queue: Queue,
+    run: Run,
+    conn: Connection,
+    on_term: Callable[[Any], None],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(consume, "_LAST_MOMENT", 2 * PATIENCE)
     PgQueueHook(conn_id).publish_batch(queue("orders"), list(range(6)))
 
     def handle(message: Any) -> None:
         if message.body == 2:
             os.kill(os.getpid(), signal.SIGTERM)
-            until(lambda: leased(conn) == [2], timeout=3, what="the others to be free")
+            until(lambda: leased(conn) == [2], what="the others to be free")
 
     operator = task(apply_function=handle)
     on_term(operator)
@@ -90,7 +96,7 @@ def test_what_is_in_hand_is_released_before_airflow_kills_the_task(
 
     def hang(work: Any) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
-        until(lambda: leased(conn) == [], timeout=5, what="all to be free")
+        until(lambda: leased(conn) == [], what="all to be free")
 
     operator = task(**{function: hang})
     on_term(operator)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,17 @@ import psycopg
 import pytest
 
 from tests import sinks
+from tests.e2e.evidence import evidence
 from tools import ROOT, STATE
 from tools.airflow import Stack
 from tools.postgres import Cluster, fleeting_place
 
 HERE = Path(__file__).parent
+# Seconds that a state may take to come: a loaded machine is slow, and what Airflow waits for before it tries again,
+# calls a task dead or starts a run adds up to minutes.
+PATIENCE = 300.0
 _STACK = pytest.StashKey[Stack]()
+_BEGAN_AT = pytest.StashKey[float]()
 
 
 @pytest.fixture(scope="session")
@@ -68,12 +73,17 @@ def stack(
         parallelism=8,
         environment={
             "AIRFLOW_CONN_PGQUEUE_DEFAULT": cluster.create_database("e2e_queue"),
-            # Parsed once: the files do not change, and each parsing takes the machine some seconds.
+            # Parsed once: the files do not change, and each parsing takes the machine some seconds. So no parsing
+            # may be given up.
             "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
+            "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "240",
+            "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "300",
+            # A task waits five seconds for an answer, and then asks again for what may have been done.
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
             # A scheduler looks every five minutes for tasks of one that was killed, unless told otherwise.
             "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
-            # And takes one for alive, as for triggerers, until it has been silent for half a minute.
-            "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "20",
+            # And takes one for dead that was silent for a while, also itself: a slow one would do its tasks twice.
+            "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "40",
             "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "15",
             "AIRFLOW__PGQUEUE__STATES_QUEUE": "e2e_states",
             "AIRFLOW__PGQUEUE__STATES_OF": "dag_run,task",
@@ -105,10 +115,21 @@ def stack(
         shutil.rmtree(directory, ignore_errors=True)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Let a failure say what Airflow did meanwhile."""
+    report = yield
+    item.stash.setdefault(_BEGAN_AT, call.start)
+    if report.failed and (stack := item.session.stash.get(_STACK, None)):
+        report.sections += evidence(stack, item.stash[_BEGAN_AT])
+    return report
+
+
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
     """Stop the Airflow when no test of it is left: idle, it still takes a part of the machine from the others."""
-    if nextitem is None or HERE not in nextitem.path.parents:
-        item.session.stash[_STACK].stop()
+    stack = item.session.stash.get(_STACK, None)
+    if stack and (nextitem is None or HERE not in nextitem.path.parents):
+        stack.stop()
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,9 @@ import json
 import os
 import re
 import signal
+import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -15,7 +17,9 @@ import pytest
 import yaml
 from psycopg.rows import dict_row
 
-from tests.e2e.conftest import places_of
+from airflow_provider_pgqueue.core import run, verbs
+from tests.e2e.conftest import PATIENCE, places_of
+from tests.e2e.evidence import evidence
 from tests.sinks import Statsd
 from tests.test_compose import health_check
 from tests.waiting import until
@@ -38,8 +42,8 @@ def create(conn: Connection, queue_name: str) -> None:
 
 
 def publish(conn: Connection, queue_name: str, number: int = 1) -> None:
-    for n in range(number):
-        conn.execute("SELECT messages.publish(%s, %s)", [queue_name, json.dumps({"order_id": n})])
+    """Publish messages at once, so that whoever the first one wakes finds them all."""
+    run(conn, verbs.publish_batch(queue_name, [{"order_id": n} for n in range(number)]))
 
 
 def results(conn: Connection, queue_name: str) -> dict[str, int]:
@@ -55,6 +59,18 @@ def depth(conn: Connection, queue_name: str) -> int:
     return int(row[0])
 
 
+def test_a_failed_test_says_what_failed_in_airflow(stack: Stack) -> None:
+    began_at = time.time()
+    run_id = start(stack, "e2e_nowhere")
+    assert stack.client.wait_for_run("e2e_nowhere", run_id) == "failed"
+    said = dict(evidence(stack, began_at))
+    assert re.search(rf"e2e_nowhere {run_id} failed .* wait -1 1 .* failed", said["Airflow: runs and their tasks"])
+    log = said[f"Airflow: the end of home/logs/dag_id=e2e_nowhere/run_id={run_id}/task_id=wait/attempt=1.log"]
+    assert "Airflow has no connection 'nowhere'" in log
+    assert f"Marking run <DagRun e2e_nowhere @ None: {run_id}" in said["Airflow: the end of logs/scheduler.log"]
+    assert {"api-server", "scheduler", "triggerer", "dag-processor"} <= {Path(title).stem for title in said}
+
+
 def start(stack: Stack, dag_id: str) -> str:
     stack.client.wait_for_dag(dag_id)
     return stack.client.trigger(dag_id)
@@ -67,13 +83,14 @@ def states(stack: Stack, dag_id: str, run_id: str, task_id: str) -> list[str]:
 def wait_until_deferred(stack: Stack, dag_id: str, run_id: str, task_id: str, number: int = 1) -> None:
     until(
         lambda: states(stack, dag_id, run_id, task_id).count("deferred") == number,
-        timeout=240,
+        timeout=PATIENCE,
         what=f"{number} deferred {task_id} of {dag_id}",
+        tell=lambda: f"but they are {states(stack, dag_id, run_id, task_id)}",
     )
 
 
 def wait_for_success(stack: Stack, dag_id: str, run_id: str) -> None:
-    assert stack.client.wait_for_run(dag_id, run_id, timeout=120) == "success"
+    assert stack.client.wait_for_run(dag_id, run_id) == "success"
 
 
 def test_the_setup_dag_says_who_does_the_upkeep(stack: Stack) -> None:
@@ -118,6 +135,7 @@ def test_a_sensor_whose_connection_is_missing_fails_with_an_error_that_names_it(
 
 
 def test_kill_9_of_the_triggerer_loses_nothing(stack: Stack, queue_conn: Connection) -> None:
+    create(queue_conn, "e2e_sensor")
     queue_conn.execute("SELECT messages.consume('e2e_sensor', 100)")
     run_id = start(stack, "e2e_sensor")
     wait_until_deferred(stack, "e2e_sensor", run_id, "wait")
@@ -132,7 +150,7 @@ def test_a_burst_and_then_silence_leaves_no_message_unhandled(stack: Stack, queu
     stack.client.wait_for_dag("e2e_burst")
     for _ in range(40):
         publish(queue_conn, "e2e_burst")
-    until(lambda: depth(queue_conn, "e2e_burst") == 0, timeout=120, what="an empty queue")
+    until(lambda: depth(queue_conn, "e2e_burst") == 0, timeout=PATIENCE, what="an empty queue")
     assert results(queue_conn, "e2e_burst") == {"success": 40}
 
 
@@ -160,8 +178,8 @@ def test_a_sensor_woken_at_any_moment_after_it_started_never_fails(
                     woken_after[number] = ago + delay.total_seconds()
             return len(woken_after) == 12
 
-        until(ring_those_that_started, timeout=120, what="12 started sensors")
-    state = stack.client.wait_for_run(dag_id, run_id, timeout=120)
+        until(ring_those_that_started, timeout=PATIENCE, what="12 started sensors")
+    state = stack.client.wait_for_run(dag_id, run_id)
     assert states(stack, dag_id, run_id, "wait") == ["success"] * 12
     assert state == "success"
     assert sum(0.5 < seconds < 6.5 for seconds in woken_after.values()) >= 9, woken_after
@@ -171,11 +189,15 @@ def test_all_waiting_tasks_use_one_listening_connection(stack: Stack, queue_conn
     create(queue_conn, "e2e_many")
     run_id = start(stack, "e2e_many")
     wait_until_deferred(stack, "e2e_many", run_id, "wait", 10)
-    sessions = queue_conn.execute(
-        "SELECT application_name FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        " AND backend_type = 'client backend'"
-    ).fetchall()
-    assert len(sessions) == 1, sessions
+
+    def sessions() -> list[Any]:
+        return queue_conn.execute(
+            "SELECT application_name, state, query FROM pg_stat_activity WHERE datname = current_database()"
+            " AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        ).fetchall()
+
+    # Beside it the tasks that do the upkeep and the like have one for a moment.
+    until(lambda: len(sessions()) == 1, what="a single session", tell=sessions)
     publish(queue_conn, "e2e_many")
     wait_for_success(stack, "e2e_many", run_id)
 
@@ -198,7 +220,7 @@ def test_a_sensor_that_waited_tells_its_outlets_as_one_that_found_work_does(
     wait_until_deferred(stack, "e2e_outlets", run_id, "wait")
     publish(queue_conn, "e2e_outlets")
     wait_for_success(stack, "e2e_outlets", run_id)
-    until(lambda: depth(queue_conn, "e2e_outlets") == 2, timeout=120, what="the run that the asset starts")
+    until(lambda: depth(queue_conn, "e2e_outlets") == 2, timeout=PATIENCE, what="the run that the asset starts")
 
 
 def test_results_of_tasks_and_queries_in_files_are_published(stack: Stack, queue_conn: Connection) -> None:
@@ -216,9 +238,9 @@ def test_a_task_that_is_marked_as_failed_inside_a_long_call_frees_its_messages(
     publish(queue_conn, "e2e_hang", 6)
     run_id = start(stack, "e2e_hang")
     held = "SELECT count(*) FROM messages.message WHERE queue_name = 'e2e_hang' AND lock_expires_at > now()"
-    until(lambda: queue_conn.execute(held).fetchone() == (6,), timeout=120, what="six leased messages")
+    until(lambda: queue_conn.execute(held).fetchone() == (6,), timeout=PATIENCE, what="six leased messages")
     stack.client.patch(f"dags/e2e_hang/dagRuns/{quote(run_id)}/taskInstances/consume", {"new_state": "failed"})
-    until(lambda: queue_conn.execute(held).fetchone() == (0,), timeout=60, what="free messages")
+    until(lambda: queue_conn.execute(held).fetchone() == (0,), timeout=PATIENCE, what="free messages")
     rows = queue_conn.execute("SELECT attempts FROM messages.message WHERE queue_name = 'e2e_hang' ORDER BY id")
     assert rows.fetchall() == [(1,)] + [(0,)] * 5
 
@@ -240,8 +262,7 @@ def test_a_hostile_body_reaches_no_log_no_event_and_no_xcom(
 def test_the_deferrable_example_handles_orders(stack: Stack, queue_conn: Connection) -> None:
     run_id = start(stack, "pgqueue_consume_deferrable")
     wait_until_deferred(stack, "pgqueue_consume_deferrable", run_id, "wait")
-    publish(queue_conn, "orders", 2)
-    queue_conn.execute("SELECT messages.publish('orders', '\"no order\"')")
+    run(queue_conn, verbs.publish_batch("orders", [{"order_id": 1}, {"order_id": 2}, "no order"]))
     wait_for_success(stack, "pgqueue_consume_deferrable", run_id)
     assert results(queue_conn, "orders") == {"success": 2, "rejected": 1}
 
@@ -252,19 +273,29 @@ def test_the_upkeep_example_archives_what_expired_and_reports(
     queue_conn.execute("SELECT messages.create_queue('e2e_upkeep', max_attempts => 1)")
     publish(queue_conn, "e2e_upkeep")
     queue_conn.execute("SELECT messages.lease('e2e_upkeep', 1, '1 ms', 'nobody')")
-    until(lambda: results(queue_conn, "e2e_upkeep") == {"lock_expired": 1}, timeout=120, what="the upkeep DAG")
-    until(lambda: statsd.heard("pgqueue.leased_now", queue="e2e_upkeep"), timeout=120, what="its metrics")
+    until(lambda: results(queue_conn, "e2e_upkeep") == {"lock_expired": 1}, timeout=PATIENCE, what="the upkeep DAG")
+    until(lambda: statsd.heard("pgqueue.leased_now", queue="e2e_upkeep"), timeout=PATIENCE, what="its metrics")
 
 
-def test_flights_are_published_consumed_remediated_and_requeued(stack: Stack, queue_conn: Connection) -> None:
+def test_flights_are_published_consumed_remediated_and_requeued(
+    stack: Stack, queue_conn: Connection, cluster: Cluster
+) -> None:
     """The main job, small, with one consumer killed in the middle."""
     for dag_id in ("pgqueue_consume_on_event", "pgqueue_remediate_dead", "pgqueue_requeue_dead"):
         stack.client.wait_for_dag(dag_id)
     run_id = stack.client.trigger("pgqueue_publish", {"flights": 10_000})
-    killed = until(lambda: kill_a_consumer(queue_conn), what="a consumer to kill")
+    with psycopg.connect(cluster.dsn("e2e_queue")) as held:
+        # Nobody finishes a batch until one has been killed amid it.
+        held.execute("LOCK TABLE flights.departure IN SHARE MODE")
+        until(lambda: kill_a_consumer(queue_conn), timeout=PATIENCE, what="a consumer to kill")
     wait_for_success(stack, "pgqueue_publish", run_id)
-    until(lambda: depth(queue_conn, "flights") == 0, timeout=180, what="consumed flights")
-    until(lambda: unremedied(queue_conn) == 0 and depth(queue_conn, "flights") == 0, timeout=240, what="remediation")
+    until(lambda: depth(queue_conn, "flights") == 0, timeout=PATIENCE, what="consumed flights")
+    until(
+        lambda: unremedied(queue_conn) == 0 and depth(queue_conn, "flights") == 0,
+        timeout=2 * PATIENCE,
+        what="remediation",
+        tell=lambda: [results(queue_conn, "flights"), unremedied(queue_conn), depth(queue_conn, "flights")],
+    )
     with queue_conn.cursor(row_factory=dict_row) as cursor:
         account = cursor.execute(
             """
@@ -280,10 +311,9 @@ def test_flights_are_published_consumed_remediated_and_requeued(stack: Stack, qu
     assert account["published"] == 10_000
     assert account["twice"] == account["unremedied"] == 0
     assert account["success"] == account["departures"]
-    assert killed
 
 
-def kill_a_consumer(conn: Connection) -> str | None:
+def kill_a_consumer(conn: Connection) -> bool:
     holders = conn.execute(
         "SELECT DISTINCT locked_by FROM messages.message WHERE queue_name = 'flights' AND lock_expires_at > now()"
     ).fetchall()
@@ -293,8 +323,8 @@ def kill_a_consumer(conn: Connection) -> str | None:
             # As if its half minute were over: whoever still works takes over what it held.
             ends = "UPDATE messages.message SET lock_expires_at = clock_timestamp() WHERE locked_by = %s"
             conn.execute(ends, [holder])
-            return str(holder)
-    return None
+            return True
+    return False
 
 
 def unremedied(conn: Connection) -> int:

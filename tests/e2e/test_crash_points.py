@@ -15,7 +15,8 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
-from tests.e2e.test_dispatch import account, create, dispatches
+from tests.e2e.conftest import PATIENCE
+from tests.e2e.test_dispatch import account, create, dispatches, states
 from tests.waiting import until
 from tools.airflow import Stack
 from tools.airflow_client import FINISHED
@@ -68,15 +69,15 @@ def test_no_stage_of_a_dispatch_loses_or_repeats_a_message(
         stack.client.wait_for_dag(dag_id)
     with ExitStack() as held:
         dispatchers = {queues[2]: hand_over(stack, queue_conn, queues[2])}
-        until(flag.read_text, timeout=120, what="a run that works")
-        # Quickly, because whoever asks Airflow for a run waits five seconds for the answer.
+        until(flag.read_text, timeout=PATIENCE, what="a run that works")
+        # Quickly, because whoever asks Airflow for a run waits a minute for the answer.
         unnoted, noting = held.enter_context(session(stack.metadata)), held.enter_context(session(queue_dsn))
         keep_from_starting(unnoted, run_ids[1], 1)
         dispatchers[queues[1]] = hand_over(stack, queue_conn, queues[1])
         noting.execute("SELECT FROM messages.dispatch WHERE queue_name = %s FOR UPDATE", [queues[1]])
         unnoted.rollback()
         waits = "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%start_dispatch(%' AND wait_event_type = 'Lock'"
-        until(lambda: queue_conn.execute(waits).fetchone(), timeout=60, what="a dispatcher that notes a run")
+        until(lambda: queue_conn.execute(waits).fetchone(), timeout=PATIENCE, what="a dispatcher that notes a run")
         keep_from_starting(held.enter_context(session(stack.metadata)), run_ids[0], 2)
         dispatchers[queues[0]] = hand_over(stack, queue_conn, queues[0])
         if disaster == "worker":
@@ -93,7 +94,7 @@ def test_no_stage_of_a_dispatch_loses_or_repeats_a_message(
     with psycopg.connect(queue_dsn, autocommit=True) as conn:
         until(
             finished(stack, conn, dispatchers),
-            timeout=480,
+            timeout=2 * PATIENCE,
             what="the end of three messages",
             tell=lambda: [states(stack, conn, queue) for queue in queues],
         )
@@ -113,15 +114,15 @@ def start_dispatcher(stack: Stack, queue: str) -> str:
 def hand_over(stack: Stack, conn: Connection, queue: str) -> str:
     """Start a dispatcher, and return its run when it has leased."""
     run_id = start_dispatcher(stack, queue)
-    until(lambda: dispatches(conn, queue), timeout=120, what=f"a dispatch of {queue}")
+    until(lambda: dispatches(conn, queue), timeout=PATIENCE, what=f"a dispatch of {queue}")
     return run_id
 
 
 def finished(stack: Stack, conn: Connection, dispatchers: dict[str, str]) -> Callable[[], bool]:
     """Return a look whether all is archived, which starts what ended, and dispatches again as a schedule would.
 
-    Namely what a run gave back, and what a dispatcher left that failed: whether a task whose scheduler was killed is
-    done again, is for Airflow to say.
+    Namely what a run gave back, what a dispatcher left that failed, and what a scheduler did not tell that was killed:
+    whether a task whose scheduler was killed is done again, is for Airflow to say.
     """
     next_look = time.monotonic()
 
@@ -132,7 +133,7 @@ def finished(stack: Stack, conn: Connection, dispatchers: dict[str, str]) -> Cal
             for queue, run_id in dispatchers.items():
                 *_, (_, result) = dispatches(conn, queue)
                 state = stack.client.run("e2e_dispatch", run_id)["state"]
-                if state == "failed" if result is None else state in FINISHED and result != "success":
+                if state in FINISHED and result != "success":
                     conn.execute(
                         "UPDATE messages.message SET visible_at = clock_timestamp() WHERE queue_name = %s", [queue]
                     )
@@ -141,13 +142,3 @@ def finished(stack: Stack, conn: Connection, dispatchers: dict[str, str]) -> Cal
         return all(account(conn, queue) == {"success": 1} for queue in dispatchers)
 
     return look
-
-
-def states(stack: Stack, conn: Connection, queue: str) -> object:
-    """Return what a reader of a failure wants to know of a queue."""
-    messages = conn.execute(
-        "SELECT id, attempts, visible_at, lock_expires_at, locked_by FROM messages.message WHERE queue_name = %s",
-        [queue],
-    ).fetchall()
-    runs = [run for dag_id in ("e2e_dispatch", "e2e_handle") for run in stack.client.runs(dag_id)]
-    return messages, dispatches(conn, queue), [(run["dag_run_id"], run["state"]) for run in runs if queue in str(run)]

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.dispatch import conf_of
-from tests.e2e.conftest import places_of
+from tests.e2e.conftest import PATIENCE, places_of
 from tests.waiting import until
 from tools.airflow import Stack
 from tools.postgres import Cluster
@@ -29,7 +29,7 @@ def dispatch(stack: Stack, queue_name: str, dag_id: str = "e2e_handle", expect: 
     for known in ("e2e_dispatch", dag_id):
         stack.client.wait_for_dag(known)
     run_id = stack.client.trigger("e2e_dispatch", conf={"queue": queue_name, "dag": dag_id})
-    assert stack.client.wait_for_run("e2e_dispatch", run_id, timeout=120) == expect
+    assert stack.client.wait_for_run("e2e_dispatch", run_id) == expect
     return stack.client.xcom("e2e_dispatch", run_id, "dispatch") if expect == "success" else run_id
 
 
@@ -43,9 +43,20 @@ def ended(conn: Connection, queue_name: str, *results: str) -> None:
     """Wait until the dispatches of a queue have ended in this way."""
     until(
         lambda: [result for _, result in dispatches(conn, queue_name)] == list(results),
-        timeout=120,
+        timeout=PATIENCE,
         what=f"dispatches of {queue_name} that ended {results}",
+        tell=lambda: f"but are {dispatches(conn, queue_name)}",
     )
+
+
+def states(stack: Stack, conn: Connection, queue: str) -> object:
+    """Return what a reader of a failure wants to know of a queue."""
+    messages = conn.execute(
+        "SELECT id, attempts, visible_at, lock_expires_at, locked_by FROM messages.message WHERE queue_name = %s",
+        [queue],
+    ).fetchall()
+    runs = [run for dag_id in ("e2e_dispatch", "e2e_handle") for run in stack.client.runs(dag_id)]
+    return messages, dispatches(conn, queue), [(run["dag_run_id"], run["state"]) for run in runs if queue in str(run)]
 
 
 def account(conn: Connection, queue_name: str) -> dict[str, int]:
@@ -143,9 +154,9 @@ def test_a_reconciliation_finds_what_the_listener_missed(stack: Stack, queue_con
     stack.client.wait_for_dag("e2e_handle")
     stack.client.wait_for_dag("e2e_reconcile")
     stack.client.trigger("e2e_handle", dag_run_id=one.run_id)
-    assert stack.client.wait_for_run("e2e_handle", one.run_id, timeout=120) == "failed"
+    assert stack.client.wait_for_run("e2e_handle", one.run_id) == "failed"
     run_id = stack.client.trigger("e2e_reconcile")
-    assert stack.client.wait_for_run("e2e_reconcile", run_id, timeout=120) == "success"
+    assert stack.client.wait_for_run("e2e_reconcile", run_id) == "success"
     assert stack.client.xcom("e2e_reconcile", run_id, "reconcile")["failed"] == 1
     ended(queue_conn, "e2e_missed", "failed")
 
@@ -173,10 +184,14 @@ def test_a_dag_that_does_not_exist_fails_the_dispatcher_and_costs_no_attempt(
         tasks = stack.client.task_instances("e2e_dispatch", run_id)
         return any(task["try_number"] > 1 or task["state"] in ("failed", "up_for_retry") for task in tasks)
 
-    until(tried, timeout=120, what="a try that failed")
-    said = stack.client.log("e2e_dispatch", run_id, "dispatch")
-    assert "e2e_no_such_dag" in said
-    assert "trigger_dag_id" in said
+    until(tried, timeout=PATIENCE, what="a try that failed")
+
+    def said() -> str:
+        return stack.client.log("e2e_dispatch", run_id, "dispatch")
+
+    # The state of a try that is followed by another is told before the last lines of its log are written.
+    until(lambda: "e2e_no_such_dag" in said(), what="the name of the DAG in the log", tell=said)
+    assert "trigger_dag_id" in said()
     attempts = queue_conn.execute("SELECT attempts FROM messages.message WHERE queue_name = 'e2e_nowhere'").fetchone()
     assert attempts == (0,)
 
@@ -196,13 +211,14 @@ def test_a_waiting_dispatcher_keeps_to_max_open_and_survives_kill_9(stack: Stack
         for number, component in enumerate(("scheduler", "triggerer", "api-server")):
             # One more than may be open at once.
             run(queue_conn, verbs.publish_batch("e2e_few", [{}] * 3))
-            until(lambda: run(queue_conn, verbs.open_dispatches("e2e_few")), timeout=120, what="runs under way")
+            until(lambda: run(queue_conn, verbs.open_dispatches("e2e_few")), timeout=PATIENCE, what="runs under way")
             stack.kill(component, signal.SIGKILL)
             stack.restart(component)
             until(
                 lambda number=number: finished(3 * number + 3),
-                timeout=240,
+                timeout=PATIENCE,
                 what=f"messages that were finished after {component} was killed",
+                tell=lambda: states(stack, queue_conn, "e2e_few"),
             )
     finally:
         stack.client.pause("e2e_dispatch_waiting")

@@ -10,6 +10,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.message import Dispatch
+from tests.e2e.conftest import PATIENCE
 from tests.sinks import Statsd, metrics_of, tags_of
 from tests.waiting import until
 from tools.airflow import Stack
@@ -40,7 +41,7 @@ def dispatch(stack: Stack) -> dict[str, int]:
     for dag_id in ("e2e_remedy_dispatch", "e2e_remedy"):
         stack.client.wait_for_dag(dag_id)
     run_id = stack.client.trigger("e2e_remedy_dispatch")
-    assert stack.client.wait_for_run("e2e_remedy_dispatch", run_id, timeout=120) == "success"
+    assert stack.client.wait_for_run("e2e_remedy_dispatch", run_id) == "success"
     found: dict[str, int] = stack.client.xcom("e2e_remedy_dispatch", run_id, "dispatch")
     return found
 
@@ -59,7 +60,7 @@ def test_each_cause_has_a_run_again_when_it_is_lost_or_failed_and_each_message_o
     def ended(number: int) -> list[str | None]:
         until(
             lambda: [result for _, result in runs(queue_conn, "e2e_dead") if result][number - 1 :],
-            timeout=120,
+            timeout=PATIENCE,
             what=f"{number} runs that ended",
         )
         return [result for _, result in runs(queue_conn, "e2e_dead")]
@@ -97,23 +98,24 @@ def test_the_examples_ask_a_person_before_they_requeue(
         tasks = stack.client.task_instances(found[0].dag_id, found[0].run_id)
         return any(task["task_id"] == "approve" and task["state"] in ("deferred", "awaiting_input") for task in tasks)
 
-    until(asked, timeout=180, what="a question to a person")
+    until(asked, timeout=PATIENCE, what="a question to a person")
     (one,) = found
     assert one.ids == ids
     assert run(queue_conn, verbs.dead_ids("packing")) == ids, "nothing happens before the answer"
     # A person is slower than this test. A task that resumes before the scheduler has heard of its pause is failed.
-    paused = f"task instance TaskInstanceKey(dag_id='{one.dag_id}', task_id='approve', run_id='{one.run_id}'"
+    task = f"TaskInstanceKey(dag_id='{one.dag_id}', task_id='approve', run_id='{one.run_id}'"
+    paused = f"executor event with state success for task instance {task}"
     until(lambda: paused in (stack.logs / "scheduler.log").read_text(), what="the end of the process that asked")
     path = f"dags/{one.dag_id}/dagRuns/{quote(one.run_id)}/taskInstances/approve/-1/hitlDetails"
     stack.client.patch(path, {"chosen_options": ["Approve"], "params_input": {}})
-    until(lambda: run(queue_conn, verbs.dead_ids("packing")) == [], timeout=120, what="what was approved")
+    until(lambda: run(queue_conn, verbs.dead_ids("packing")) == [], timeout=PATIENCE, what="what was approved")
     again = "SELECT requeued_from FROM messages.message WHERE queue_name = 'packing' ORDER BY 1"
     assert [id_ for (id_,) in queue_conn.execute(again).fetchall()] == ids
     taken = run(queue_conn, verbs.lease("packing", max_messages=5))
     run(queue_conn, verbs.archive(taken[0].lock_token, [message.id for message in taken]))
-    assert stack.client.wait_for_run(one.dag_id, one.run_id, timeout=120) == "success"
+    assert stack.client.wait_for_run(one.dag_id, one.run_id) == "success"
     nightly = stack.client.trigger("pgqueue_reprocess_nightly")
-    assert stack.client.wait_for_run("pgqueue_reprocess_nightly", nightly, timeout=120) == "success"
+    assert stack.client.wait_for_run("pgqueue_reprocess_nightly", nightly) == "success"
 
     def told() -> bool:
         """The watcher that rang is in the triggerer, which reports by OpenTelemetry."""

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import Consumer, Rejected, run, verbs
-from tests.e2e.conftest import places_of
+from tests.e2e.conftest import PATIENCE, places_of
 from tests.waiting import until
 from tools.airflow import Stack
 from tools.postgres import Cluster
@@ -25,12 +25,15 @@ def ask(stack: Stack, conn: Connection) -> str:
     stack.client.wait_for_dag("e2e_ask")
     run_id = stack.client.trigger("e2e_ask", conf={"secret": SECRET})
 
-    def both_wait() -> bool:
-        states = {one["task_id"]: one["state"] for one in stack.client.task_instances("e2e_ask", run_id)}
-        assert "failed" not in states.values()
-        return (states.get("ask"), states.get("hear")) == ("deferred", "deferred")
+    def states() -> dict[str, str]:
+        return {one["task_id"]: one["state"] for one in stack.client.task_instances("e2e_ask", run_id)}
 
-    until(both_wait, timeout=240, what="tasks that wait for their messages")
+    def both_wait() -> bool:
+        now = states()
+        assert "failed" not in now.values(), now
+        return (now.get("ask"), now.get("hear")) == ("deferred", "deferred")
+
+    until(both_wait, timeout=PATIENCE, what="tasks that wait for their messages", tell=states)
     return run_id
 
 
@@ -50,7 +53,7 @@ def test_a_reply_that_comes_while_the_triggerer_is_dead_is_not_lost(
     stack.kill("triggerer", signal.SIGKILL)
     Consumer(queue_name="e2e_questions", handle=lambda message: None).drain(queue_conn)
     stack.restart("triggerer")
-    assert stack.client.wait_for_run("e2e_ask", run_id, timeout=180) == "success"
+    assert stack.client.wait_for_run("e2e_ask", run_id) == "success"
     (outcome,) = stack.client.xcom("e2e_ask", run_id, "ask")["outcomes"]
     # Text for tasks; the API reads it as an object.
     heard = stack.client.xcom("e2e_ask", run_id, "hear")
@@ -63,7 +66,7 @@ def test_a_reply_that_comes_while_the_triggerer_is_dead_is_not_lost(
 def test_a_rejected_message_fails_the_task_whose_log_says_which_and_why(stack: Stack, queue_conn: Connection) -> None:
     run_id = ask(stack, queue_conn)
     Consumer(queue_name="e2e_questions", handle=lambda message: Rejected(SECRET)).drain(queue_conn)
-    assert stack.client.wait_for_run("e2e_ask", run_id, timeout=120) == "failed"
+    assert stack.client.wait_for_run("e2e_ask", run_id) == "failed"
     tasks = {one["task_id"]: one for one in stack.client.task_instances("e2e_ask", run_id)}
     assert {tasks[name]["try_number"] for name in ("ask", "hear")} == {1}
     for id_ in published(queue_conn, run_id):
@@ -74,7 +77,7 @@ def test_a_rejected_message_fails_the_task_whose_log_says_which_and_why(stack: S
 def test_the_example_gets_its_answer(stack: Stack) -> None:
     stack.client.wait_for_dag("pgqueue_request_reply")
     run_id = stack.client.trigger("pgqueue_request_reply")
-    assert stack.client.wait_for_run("pgqueue_request_reply", run_id, timeout=120) == "success"
+    assert stack.client.wait_for_run("pgqueue_request_reply", run_id) == "success"
     assert stack.client.xcom("pgqueue_request_reply", run_id, "book") == 99
 
 
@@ -82,7 +85,7 @@ def test_a_task_that_fails_calls_back_and_airflow_tells_its_states(stack: Stack,
     run(queue_conn, verbs.create_queue("e2e_states"))
     stack.client.wait_for_dag("pgqueue_notify")
     run_id = stack.client.trigger("pgqueue_notify")
-    assert stack.client.wait_for_run("pgqueue_notify", run_id, timeout=120) == "failed"
+    assert stack.client.wait_for_run("pgqueue_notify", run_id) == "failed"
     states = "SELECT topic FROM messages.message WHERE queue_name = 'e2e_states' AND reference LIKE %s"
     told = {"dag_run.running", "dag_run.failed", "task.running", "task.failed"}
     until(

@@ -11,7 +11,7 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 
-from tests.e2e.conftest import places_of
+from tests.e2e.conftest import PATIENCE, places_of
 from tests.waiting import until
 from tools.airflow import Stack
 from tools.partitions import make_empty_partition
@@ -33,7 +33,7 @@ def trigger(stack: Stack, dag_id: str, conf: dict[str, Any] | None = None) -> st
     """Start a run by hand, wait until it succeeded, and return its id."""
     stack.client.wait_for_dag(dag_id)
     run_id = stack.client.trigger(dag_id, conf)
-    assert stack.client.wait_for_run(dag_id, run_id, timeout=400) == "success"
+    assert stack.client.wait_for_run(dag_id, run_id, timeout=2 * PATIENCE) == "success"
     return run_id
 
 
@@ -42,8 +42,9 @@ def unpause(stack: Stack, dag_id: str) -> str:
     stack.client.wait_for_dag(dag_id)
     assert stack.client.runs(dag_id) == []
     stack.client.pause(dag_id, False)
-    run_id = str(until(lambda: stack.client.runs(dag_id), what=f"the scheduled run of {dag_id}")[0]["dag_run_id"])
-    assert stack.client.wait_for_run(dag_id, run_id, timeout=400) == "success"
+    runs = until(lambda: stack.client.runs(dag_id), timeout=PATIENCE, what=f"the scheduled run of {dag_id}")
+    run_id = str(runs[0]["dag_run_id"])
+    assert stack.client.wait_for_run(dag_id, run_id, timeout=2 * PATIENCE) == "success"
     return run_id
 
 
@@ -51,7 +52,7 @@ def again(stack: Stack, dag_id: str, run_id: str, *task_ids: str) -> None:
     """Clear tasks of a run that succeeded, and wait until each of them was tried once more and succeeded."""
     tries = numbers_of_tries(stack, dag_id, run_id)
     stack.client.clear(dag_id, run_id, *task_ids)
-    assert stack.client.wait_for_run(dag_id, run_id, timeout=400) == "success"
+    assert stack.client.wait_for_run(dag_id, run_id, timeout=2 * PATIENCE) == "success"
     assert numbers_of_tries(stack, dag_id, run_id) == {
         task_id: number + (task_id in task_ids) for task_id, number in tries.items()
     }

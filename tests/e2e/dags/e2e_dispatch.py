@@ -73,4 +73,4 @@ with DAG(
     )
 
 with DAG("e2e_reconcile", schedule=None) as reconcile:
-    PgQueueReconcileOperator(task_id="reconcile")
+    PgQueueReconcileOperator(task_id="reconcile", queue_name="e2e_missed")
