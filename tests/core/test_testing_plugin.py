@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from psycopg.conninfo import conninfo_to_dict
 from airflow_provider_pgqueue.core import Failed, InvalidArgument, LeaseLost, Message, RejectMessage, Retry, verbs
 from airflow_provider_pgqueue.testing.databases import uri
 from airflow_provider_pgqueue.testing.fixture import PgQueueFixture
+from airflow_provider_pgqueue.testing.ports import free_port, is_free
 from tests.test_docs import of_page
 from tools import ROOT
 from tools.postgres import Cluster
@@ -170,6 +172,14 @@ WITHOUT_PROGRAMS = """
 from airflow_provider_pgqueue.testing import binaries
 binaries.embedded = binaries.system = lambda: iter(())
 """
+
+
+def test_the_port_of_a_server_that_restarts_is_given_to_no_client_meanwhile() -> None:
+    assert all(port < 32_768 and is_free(port) for port in (free_port() for _ in range(20)))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", free_port()))
+        taken.listen()
+        assert free_port(taken.getsockname()[1]) != taken.getsockname()[1]
 
 
 def test_without_any_server_the_error_names_the_cures(run_pytest: RunPytest) -> None:
