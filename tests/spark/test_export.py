@@ -847,7 +847,7 @@ def test_an_export_with_spark_and_one_without_are_the_same_and_continue_each_oth
         return {str(path.relative_to(target)).rpartition("-")[0]: pq.read_table(path) for path in paths}
 
     by_both = content()
-    assert len(by_both) > 20
+    assert len(by_both) > 10
     shutil.rmtree(target)
     assert other()["exported"] == names
     assert content() == by_both
