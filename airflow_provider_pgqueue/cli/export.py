@@ -39,7 +39,7 @@ from airflow_provider_pgqueue.core.quantity import quantity
     type=click.IntRange(1, 64),
     default=4,
     show_default=True,
-    help="How many threads export at once, each with a connection of its own and up to 64 MB in memory.",
+    help="How many threads export at once; each has a connection and buffers up to 64 MB of rows.",
 )
 @shared_options
 @pass_settings

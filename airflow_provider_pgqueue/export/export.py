@@ -46,7 +46,7 @@ def export_archive(
 
     :param dsn: Connection string; by default `PGQUEUE_DSN`, or libpq's own variables.
     :param target: Path or URI (file, s3, gs, hdfs) of a folder.
-    :param parallelism: How many threads read from PostgreSQL and write files at once, each up to 64 MB in memory.
+    :param parallelism: How many threads read from PostgreSQL and write files at once; each buffers up to 64 MB of rows.
     :param older_than: Only partitions whose time ended at least this long ago.
     :param partitions: Only these, whatever their age.
     :param drop: Drop each partition after its export was compared with it.
