@@ -298,7 +298,8 @@ def test_a_pooler_that_closes_idle_clients_names_its_setting_in_the_log_of_a_wor
 ) -> None:
     queue("orders")
     pooled = other_pooler("client_idle_timeout = 1").dsn(dsn)
-    worker = Worker(conninfo=pooled, consumer=Consumer(queue_name="orders", handle=lambda message: None))
+    consumer = Consumer(queue_name="orders", handle=lambda message: None)
+    worker = Worker(conninfo=pooled, consumer=consumer, poll_interval=2)  # it is told when it looks again
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
