@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -14,15 +13,15 @@ from airflow_provider_pgqueue.core import migrate, run, verbs
 from airflow_provider_pgqueue.core.message import Finding
 from airflow_provider_pgqueue.testing import server_user
 from tests.waiting import until
-from tools.postgres import Cluster
+from tools.postgres import Cluster, fleeting_place
 
 Connection = psycopg.Connection[Any]
 
 
 @pytest.fixture(scope="module")
-def other(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def other(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     """Another running cluster, with a queue in database `queue`."""
-    cluster = Cluster(tmp_path_factory.mktemp("other") / "server", kind=request.config.getoption("--pg"), durable=False)
+    cluster = Cluster(fleeting_place() / "other", kind=request.config.getoption("--pg"), durable=False)
     try:
         cluster.start()
         with psycopg.connect(cluster.create_database("queue"), autocommit=True) as conn:
@@ -142,13 +141,13 @@ def test_a_logical_replica_takes_over(
         goes_on(copy, ids)
 
 
-def test_a_restore_to_a_point_in_time_delivers_again_what_ended_later(other: Cluster, tmp_path: Path) -> None:
-    then = Cluster(tmp_path / "then", kind=other.kind, durable=False)
+def test_a_restore_to_a_point_in_time_delivers_again_what_ended_later(other: Cluster) -> None:
+    then = Cluster(fleeting_place() / "then", kind=other.kind, durable=False)
     with psycopg.connect(other.dsn("queue"), autocommit=True) as conn:
         run(conn, verbs.create_queue("orders"))
         server_user.make_directory(then.directory)
         server_user.give(then.directory)
-        other._run("pg_basebackup", "-D", str(then.data), "-d", other.dsn(), "-X", "none", "-c", "fast")
+        other._run("pg_basebackup", "-D", str(then.data), "-d", other.dsn(), "-X", "none", "-c", "fast", "--no-sync")
         first, second = (run(conn, verbs.publish("orders", number)) for number in (1, 2))
         (leased,) = run(conn, verbs.lease("orders"))
         conn.execute("SELECT pg_create_restore_point('before')")

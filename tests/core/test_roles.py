@@ -20,7 +20,7 @@ from airflow_provider_pgqueue.core.installation import CRON_ROLE, check_owner, g
 from airflow_provider_pgqueue.core.migrations import scripts
 from tests.waiting import until
 from tools import ROOT
-from tools.postgres import Cluster
+from tools.postgres import Cluster, fleeting_place
 
 Connection = psycopg.Connection[Any]
 Login = Callable[..., Connection]
@@ -699,9 +699,9 @@ def test_a_limited_session_cannot_shadow_its_grants(conn: Connection, login: Log
 
 
 @pytest.fixture(scope="module")
-def bare(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def bare(cluster: Cluster) -> Iterator[Cluster]:
     """A second cluster, without any group role."""
-    second = Cluster(tmp_path_factory.mktemp("bare"), kind=cluster.kind, durable=False, cron_database="with_cron")
+    second = Cluster(fleeting_place() / "bare", kind=cluster.kind, durable=False, cron_database="with_cron")
     try:
         second.start()
         yield second
