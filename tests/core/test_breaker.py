@@ -149,7 +149,7 @@ def test_a_worker_ends_with_the_error(dsn: str, conn: Connection, queue: Queue) 
 
 
 def test_a_failure_is_logged_once_a_minute(conn: Connection, queue: Queue, caplog: pytest.LogCaptureFixture) -> None:
-    run(conn, verbs.publish_batch(queue("orders", max_attempts=1), list(range(3000))))
+    run(conn, verbs.publish_batch(queue("orders", max_attempts=1), list(range(600))))
     caplog.set_level(logging.WARNING)
 
     def handle(message: Message) -> None:
