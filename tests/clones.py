@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Self
+from pathlib import Path
+from typing import Any, Self
 
 import psycopg
 from psycopg import sql
@@ -14,7 +16,9 @@ from tools.postgres import Cluster
 
 # Whoever writes takes a number, also if the transaction is rolled back later.
 _NEXT_XID = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
-_END_SESSIONS = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = %s"
+_END_SESSIONS = "SELECT pid, pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+_PATIENCE = 10.0  # seconds
+_PAUSE = 0.001
 _numbers = itertools.count(1)
 
 
@@ -25,7 +29,7 @@ class Clones:
         self._cluster = cluster
         self._template = sql.Identifier(template)
         self._unwritten: list[str] = []
-        self._session: psycopg.Connection[tuple[str]] | None = None
+        self._session: psycopg.Connection[tuple[Any, ...]] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -43,7 +47,7 @@ class Clones:
         try:
             yield name
         finally:
-            self._connect().execute(_END_SESSIONS, [name])
+            self._end_sessions(name)
             if self._next_xid() == begun_at:
                 self._unwritten.append(name)
             else:
@@ -56,11 +60,19 @@ class Clones:
         self._connect().execute(command.format(sql.Identifier(name), self._template))
         return name
 
+    def _end_sessions(self, name: str) -> None:
+        # Most are about to end. The server waits in steps of 100 ms for that, in pg_terminate_backend() as in DROP
+        # DATABASE: longer than most tests take.
+        deadline = time.monotonic() + _PATIENCE
+        for pid, _ in self._connect().execute(_END_SESSIONS, [name]).fetchall():
+            while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+                time.sleep(_PAUSE)
+
     def _next_xid(self) -> str:
         ((number,),) = self._connect().execute(_NEXT_XID).fetchall()
-        return number
+        return str(number)
 
-    def _connect(self) -> psycopg.Connection[tuple[str]]:
+    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         # One session for all: to open some for each test would take a tenth of the time of most. A test may restart the
         # server, which ends it.
         if self._session is not None:
