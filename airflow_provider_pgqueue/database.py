@@ -58,7 +58,7 @@ class Database:
     def now(self) -> datetime:
         """Return the time of the database: its clock is the only one."""
         with self.connect() as conn:
-            ((moment,),) = conn.execute("SELECT clock_timestamp()").fetchall()
+            ((moment,),) = conn.execute("SELECT clock_timestamp()", binary=True).fetchall()
         return cast("datetime", moment)
 
     @contextmanager

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
+from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgqueue.core import connect, migrate, migrations, run, verbs
@@ -286,3 +287,17 @@ def test_no_literal_of_the_schema_has_a_backslash() -> None:
     for script in migrations.scripts():
         for number, line in enumerate(script.text.splitlines(), 1):
             assert "\\" not in re.sub(r"\bE'[^']*'", "", line), f"{script.path}:{number}: {line}"
+
+
+def test_partitions_are_made_for_their_days_whatever_style_a_session_writes_moments_in(conn: Connection) -> None:
+    def bounds() -> list[Any]:
+        return conn.execute("SELECT partition, first_at, end_at FROM messages.archive_partitions()").fetchall()
+
+    made = bounds()
+    for name, _, _ in made[1:]:
+        conn.execute(sql.SQL("DROP TABLE {}").format(sql.SQL(name)))
+    # A day that is written as the first says is read as another day, or none, as the second says.
+    conn.execute("SET DateStyle = 'German, MDY'")
+    conn.execute("SELECT messages.make_archive_partitions(), messages.set_archive_begin()")
+    conn.execute("RESET ALL")
+    assert bounds() == made

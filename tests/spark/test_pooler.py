@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,20 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.database import Database, rows
-from airflow_provider_pgqueue.spark import drain, export, register, repair
+from airflow_provider_pgqueue.spark import (
+    drain,
+    export,
+    read_export,
+    reconcile,
+    register,
+    repair,
+    replay,
+    rollup,
+    triage,
+)
 from airflow_provider_pgqueue.spark.source.staging import Stage
 from tests.archive import make_partition, rows_in_archive
+from tests.spark.functions import accept, keep
 from tests.spark.test_export import rows_in_export
 from tests.waiting import until
 
@@ -134,3 +146,74 @@ def test_a_connection_string_says_whether_statements_are_prepared(dsn: str) -> N
     with database.arrow() as session, session.cursor() as cursor:
         cursor.execute("SELECT 1")
         assert cursor.fetchone() == (1,)
+
+
+def follow(session: SparkSession, **options: str) -> int:
+    """Return how many rows a stream of everything that is there gives."""
+    stream = session.readStream.format("pgqueue").options(**options).load().select("id")
+    query = stream.writeStream.format("memory").queryName("followed").trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    return session.table("followed").count()
+
+
+SINCE = datetime.now(UTC) - timedelta(days=100)
+READS: dict[str, tuple[Callable[[SparkSession], int], int]] = {
+    "archive": (
+        lambda spark: spark.read.format("pgqueue").options(table="archive", to="2999-01-01T00:00Z").load().count(),
+        200,
+    ),
+    "queue": (lambda spark: spark.read.format("pgqueue").options(table="queue").load().count(), 10),
+    "log": (
+        lambda spark: follow(spark, table="archive", startingOffsets=SINCE.isoformat(), failOnDataLoss="false"),
+        200,
+    ),
+    "leases": (lambda spark: follow(spark, table="queue", queue="orders", streamName="packer"), 10),
+}
+JOBS: dict[str, tuple[Callable[..., Any], dict[str, Any], str, Any]] = {
+    "drain": (drain, {"queue": "orders", "function": accept}, "archived", 10),
+    "reconcile": (reconcile, {"slow_after": timedelta(days=1)}, "messages", 210),
+    "repair": (repair, {"queue": "orders", "function": keep, "dry_run": True}, "requeued", 0),
+    "replay": (replay, {"to_queue": "orders"}, "published", 200),
+    "triage": (triage, {"since": SINCE}, "dead", 40),
+}
+STYLES = {"DateStyle": "German, MDY", "IntervalStyle": "iso_8601"}
+
+
+@pytest.fixture
+def styled(conn: Connection, queue: Callable[..., str]) -> None:
+    """Two closed partitions and ten messages, in a database with styles that no driver reads."""
+    run(conn, verbs.publish_batch(queue("orders"), list(range(10))))
+    for days_ago in (40, 39):
+        make_partition(conn, days_ago, 100)
+    for name, value in STYLES.items():
+        conn.execute(f"ALTER DATABASE {conn.info.dbname} SET {name} = '{value}'".encode())
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_read_and_a_stream_give_each_row_once_in_the_styles_that_a_database_sets(
+    session: SparkSession, pooled_dsn: str, styled: None, read: str
+) -> None:
+    register(session, pooled_dsn)
+    give, number = READS[read]
+    assert give(session) == number
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_counts_alike_in_the_styles_that_a_database_sets(
+    session: SparkSession, pooled_dsn: str, styled: None, job: str
+) -> None:
+    start, given, counted, number = JOBS[job]
+    assert start(session, dsn=pooled_dsn, **given)[counted] == number
+
+
+def test_a_rollup_counts_in_the_styles_that_a_database_sets(
+    session: SparkSession, pooled_dsn: str, styled: None
+) -> None:
+    assert rollup(session, dsn=pooled_dsn)["changed"] > 0
+
+
+def test_an_export_drops_what_it_exported_in_the_styles_that_a_database_sets(
+    session: SparkSession, pooled_dsn: str, styled: None, tmp_path: Path
+) -> None:
+    done = export(session, target=str(tmp_path), dsn=pooled_dsn, drop=True)
+    assert (len(done["dropped"]), done["kept"], read_export(session, str(tmp_path)).count()) == (2, {}, 200)

@@ -64,6 +64,8 @@ class RangeReader(DataSourceReader):
                 conn.read_only = True
                 with conn.transaction():
                     self._check_where(conn)
+                    # What cuts the archive is a text: the bounds of its partitions.
+                    conn.execute("SET LOCAL DateStyle = 'ISO'")
                     return self._plan(conn)
             except (psycopg.errors.InsufficientPrivilege, PermissionDenied) as error:
                 raise PermissionDenied(
@@ -118,7 +120,7 @@ class RangeReader(DataSourceReader):
         keep a plan for the next action, which then finds what was archived since.
         """
         where = {"table": self.table.relation.as_string(conn), "from": self.begin, "to": self.end}
-        extents = [_Extent(*row) for row in conn.execute(query("extents"), where)]
+        extents = [_Extent(*row) for row in conn.execute(query("extents"), where, binary=True)]
         pages = sum(extent.pages for extent in extents)
         size = min(max(ceil(pages / (self.max_ranges * _PIECES)), _SMALLEST), _LARGEST)
         pieces = [piece for extent in _merged(extents, size) for piece in self._cut(conn, extent, size)]

@@ -1,7 +1,7 @@
 CREATE OR REPLACE FUNCTION messages.archive_checksums(partition text, first_page bigint, end_page bigint)
 RETURNS TABLE (queue_name text, result text, date date, rows bigint, md5 text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET timezone = 'UTC' SET work_mem = '64MB' SET max_parallel_workers_per_gather = 0
+SET timezone = 'UTC' SET datestyle = 'ISO' SET work_mem = '64MB' SET max_parallel_workers_per_gather = 0
 AS $$
 #variable_conflict use_column
 DECLARE

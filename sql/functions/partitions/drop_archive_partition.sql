@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.drop_archive_partition(partition text, manifest jsonb) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '500ms'
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO' SET lock_timeout = '500ms'
 AS $$
 #variable_conflict use_column
 DECLARE

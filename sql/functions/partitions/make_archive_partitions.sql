@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.make_archive_partitions() RETURNS integer
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' SET lock_timeout = '200ms'
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET timezone = 'UTC' SET datestyle = 'ISO' SET lock_timeout = '200ms'
 SET default_tablespace = '' SET default_table_access_method = 'heap'
 AS $$
 #variable_conflict use_column

@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.set_archive_begin() RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET datestyle = 'ISO'
 AS $$
 DECLARE
     begins timestamptz := (SELECT min(p.first_at) FROM messages.archive_partitions() p);
