@@ -41,7 +41,7 @@ DECLARE
         ['internal', 'find_role reads_all_bodies check_access sweep_all last_leased first_of_priorities is_mostly_dead sweep_priority sweep sweep_band first_of_band arrange_bands begin_sweep store_sweep_due create_marks renew_marks create_priority_sequences stored_moment store_moment'],
         ['internal', 'delete_expired_records drop_unused_sequences suspend_futile_autovacuum notify_queue_is_filling purge_cron_history'],
         ['internal', 'make_archive_partitions drop_and_record_partition set_archive_begin record_archive_removal'],
-        ['internal', 'closed_archive_partition lock_publish_run check_run_begun drop_or_empty_stage insert_staged published_partitions raise_other_partitions traffic_kept_since'],
+        ['internal', 'closed_archive_partition lock_publish_run begin_publish_run check_run_begun drop_or_empty_stage insert_staged published_partitions raise_other_partitions traffic_kept_since'],
         ['internal', 'health_archive_partitions health_cron_history health_cron_jobs health_dead_messages health_dead_tuples'],
         ['internal', 'health_held_snapshot health_history health_index_bloat health_limited_roles health_notify_queue health_prepared_transaction'],
         ['internal', 'health_dispatches health_replication health_schedules health_settings health_upkeep_lag health_waiting_messages health_wraparound'],

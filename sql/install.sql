@@ -217,6 +217,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/runs/run_backlog.sql
 \ir functions/runs/run_archived.sql
 \ir functions/runs/lock_publish_run.sql
+\ir functions/runs/begin_publish_run.sql
 \ir functions/runs/check_run_begun.sql
 \ir functions/runs/check_queues_exist.sql
 \ir functions/runs/replay.sql

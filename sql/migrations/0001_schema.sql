@@ -486,6 +486,7 @@ CREATE TABLE messages.pipeline_run (
     started_by  text        NOT NULL DEFAULT session_user,
     finished_at timestamptz,
     summary     jsonb,
+    queue_name  text,
     PRIMARY KEY (started_by, run_id),
     CONSTRAINT pipeline_run_finished_with_summary CHECK ((finished_at IS NULL) = (summary IS NULL))
 );
@@ -497,6 +498,7 @@ COMMENT ON COLUMN messages.pipeline_run.started_at IS 'When it first started; a 
 COMMENT ON COLUMN messages.pipeline_run.started_by IS 'The login that started it and alone can continue it.';
 COMMENT ON COLUMN messages.pipeline_run.finished_at IS 'When it was done; NULL until then.';
 COMMENT ON COLUMN messages.pipeline_run.summary IS 'What it did, as the pipeline reported it.';
+COMMENT ON COLUMN messages.pipeline_run.queue_name IS 'The queue that it publishes to; NULL if its rows name theirs, or if it is no write of Spark.';
 
 CREATE TABLE messages.publish_stage (
     number     bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

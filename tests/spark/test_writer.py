@@ -39,7 +39,12 @@ from airflow_provider_pgqueue.core.errors import MessageTooLarge, StageIncomplet
 from airflow_provider_pgqueue.database import Database
 from airflow_provider_pgqueue.spark import register
 from airflow_provider_pgqueue.spark.source.staging import Stage, StagedRows
-from airflow_provider_pgqueue.spark.source.writer import PublishOptions, PublishStreamWriter, PublishWriter
+from airflow_provider_pgqueue.spark.source.writer import (
+    PartitionWriter,
+    PublishOptions,
+    PublishStreamWriter,
+    PublishWriter,
+)
 from tests.core.test_roles import logins
 from tests.waiting import until, until_waiting
 from tools import ROOT
@@ -689,6 +694,31 @@ def test_a_dataframe_is_published_by_partitions(spark: SparkSession, conn: Conne
         publish(numbers(spark), queue="orders", commitPer="partition")
     with pytest.raises(Exception, match=r"option commitPer is 'row'\. Give one of run, partition"):
         publish(numbers(spark), queue="orders", commitPer="row")
+
+
+@pytest.mark.parametrize("commit_per", ["run", "partition"])
+def test_the_name_of_a_run_that_has_published_is_refused_for_another_queue(
+    session: SparkSession, dsn: str, conn: Connection, queue: Queue, stage: Callable[..., Stage], commit_per: str
+) -> None:
+    def begin(name: str | None) -> None:
+        schema = StructType.fromDDL(MESSAGE if name else f"{MESSAGE}, queue_name string")
+        given = {"runId": "nightly", "commitPer": commit_per} | ({"queue": name} if name else {})
+        writer = PartitionWriter if commit_per == "partition" else PublishWriter
+        writer(Database(dsn), PublishOptions.of(given, schema, overwrite=False)).abort([])
+
+    queue("orders")
+    begin(queue("bills"))
+    begin("orders")  # the run has published nothing yet
+    if commit_per == "run":
+        stage().publish([stage().put(0, rows(1))], run_id="nightly")
+    else:
+        stage().publish_partition(0, rows(1), run_id="nightly")
+    begin("orders")
+    for other, said in {"bills": "queue 'bills'", None: "the queues that its rows name"}.items():
+        cure = f"run 'nightly' has published to queue 'orders', not to {said}. Give each run a name of its own."
+        with pytest.raises(InvalidArgument, match=re.escape(cure)):
+            begin(other)
+    assert bodies(conn) == [1]
 
 
 def test_the_documented_write_by_partitions_publishes(

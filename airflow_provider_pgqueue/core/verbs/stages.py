@@ -24,8 +24,8 @@ def publish_staged(
     """Publish the staged rows of the attempts that succeeded, and return how many.
 
     `winners` is a JSON array of objects with `partition`, `attempt` and `rows`. A run or batch that was published
-    before publishes nothing, and returns its old numbers with `repeated`. Raises StageIncomplete, and publishes
-    nothing, if rows are gone.
+    before publishes nothing, and returns its old numbers with `repeated`; InvalidArgument if it was to another queue.
+    Raises StageIncomplete, and publishes nothing, if rows are gone.
     """
     return Statement("publish_staged", dict(locals()), one, {"winners": "jsonb", "dedup_window": "interval"})
 
@@ -33,7 +33,7 @@ def publish_staged(
 def begin_partitions(run_id: str, *, queue_name: str | None = None) -> Statement[dict[str, int] | None]:
     """Begin a run that publishes its partitions one by one, or continue it; return the rows of those that it has.
 
-    None if the run has finished.
+    None if the run has finished; InvalidArgument if it has published to another queue.
     """
     return Statement("begin_partitions", dict(locals()), one)
 

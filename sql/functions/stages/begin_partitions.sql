@@ -7,10 +7,10 @@ BEGIN
     IF begin_partitions.queue_name IS NOT NULL THEN
         PERFORM messages.check_queue(begin_partitions.queue_name, 'publish');
     END IF;
-    IF messages.lock_publish_run(begin_partitions.run_id) IS NOT NULL THEN
+    IF messages.begin_publish_run(begin_partitions.run_id, begin_partitions.queue_name) IS NOT NULL THEN
         RETURN NULL;
     END IF;
     RETURN messages.published_partitions(begin_partitions.run_id);
 END $$;
 COMMENT ON FUNCTION messages.begin_partitions(text, text) IS
-    'Begins or continues a run whose partitions are published one by one: returns {partition: rows} of those that are published already, or NULL if the run has finished. PQ001: unknown queue; PQ004: bad name, or another pipeline''s run.';
+    'Begins or continues a run whose partitions are published one by one: returns {partition: rows} of those that are published already, or NULL if the run has finished. PQ001: unknown queue; PQ004: bad name, another pipeline''s run, or one that has published to another queue.';

@@ -14,7 +14,8 @@ DECLARE
 BEGIN
     PERFORM messages.check_duration('dedup_window', publish_staged.dedup_window, '1 second', '366 days');
     PERFORM messages.check_name('run_id', publish_staged.run_id), messages.check_winners(publish_staged.winners);
-    done := messages.lock_publish_run(publish_staged.run_id, publish_staged.batch) || '{"repeated": true}';
+    done := CASE WHEN publish_staged.batch IS NULL THEN messages.begin_publish_run(publish_staged.run_id, publish_staged.queue_name)
+                 ELSE messages.lock_publish_run(publish_staged.run_id, publish_staged.batch) END || '{"repeated": true}';
     IF done IS NOT NULL THEN
         -- The stage of a stream may hold the next batch already: this call may come from a driver that has been replaced.
         PERFORM messages.drop_or_empty_stage(s.number) FROM messages.publish_stage s
@@ -33,4 +34,4 @@ BEGIN
     RETURN done;
 END $$;
 COMMENT ON FUNCTION messages.publish_staged(text, text, jsonb, text, interval, bigint) IS
-    'Publishes the rows of the attempts in winners ([{partition, attempt, rows}, …]) in their order, records the run, and drops the stage (empties it for a stream), all or none. Called again for the same run or batch, it publishes nothing and returns repeated. PQ012: rows are missing; other errors as in publish.';
+    'Publishes the rows of the attempts in winners ([{partition, attempt, rows}, …]) in their order, records the run, and drops the stage (empties it for a stream), all or none. Called again for the same run or batch, it publishes nothing and returns repeated. PQ004: the run has published to another queue; PQ012: rows are missing; other errors as in publish.';

@@ -9,7 +9,7 @@ BEGIN
     IF stage_publish.queue_name IS NOT NULL THEN
         PERFORM messages.check_queue(stage_publish.queue_name, 'publish');
     END IF;
-    IF messages.lock_publish_run(stage_publish.run_id) IS NOT NULL THEN
+    IF messages.begin_publish_run(stage_publish.run_id, stage_publish.queue_name) IS NOT NULL THEN
         RETURN NULL;
     END IF;
     INSERT INTO messages.publish_stage AS s (stage_id) VALUES (stage_publish.stage_id)
@@ -41,4 +41,4 @@ BEGIN
     RETURN stage;
 END $$;
 COMMENT ON FUNCTION messages.stage_publish(text, text, text) IS
-    'Creates or finds the staging table of a job and returns its name, or NULL if the run was published before. This login may INSERT rows under an attempt number of its own; publish_staged() publishes them. Dropped a day after the last call. Each login has names of its own. PQ001: unknown queue; PQ004: bad name.';
+    'Creates or finds the staging table of a job and returns its name, or NULL if the run was published before. This login may INSERT rows under an attempt number of its own; publish_staged() publishes them. Dropped a day after the last call. Each login has names of its own. PQ001: unknown queue; PQ004: bad name, or a run that has published to another queue.';
