@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -218,6 +219,22 @@ def test_an_unknown_queue_is_an_error_before_anything_is_published(
 def test_a_filter_that_is_none_is_a_clear_error(archived: Callable[..., list[int]], again: Replay, where: str) -> None:
     with pytest.raises(InvalidArgument, match=r"is not one.*Give a Spark SQL condition on id, queue_name"):
         again("bad", where=where)
+
+
+@pytest.mark.parametrize(
+    "where", ["cast(get_json_object(message, '$.shop') AS int) > 1", "to_date(reference) > '2026-01-01'"]
+)
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_filter_that_fails_for_a_row_is_named_and_the_row_is_not(
+    conn: Connection, archived: Callable[..., list[int]], again: Replay, where: str, dry_run: bool
+) -> None:
+    archived(1, '{"shop": "CONFIDENTIAL"}', reference="CONFIDENTIAL")
+    with pytest.raises(
+        InvalidArgument, match=r"the filter .* fails for a row: CAST_\w+\. Give one .*try_cast"
+    ) as error:
+        again("bad", where=where, dry_run=dry_run)
+    assert "CONFIDENTIAL" not in "".join(traceback.format_exception(error.value))
+    assert conn.execute("SELECT FROM messages.message").rowcount == 0
 
 
 def test_numbers_that_are_none_are_refused(session: SparkSession) -> None:

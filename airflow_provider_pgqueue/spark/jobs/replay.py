@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from psycopg import sql
-from pyspark.errors import AnalysisException, ParseException
+from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -33,6 +34,7 @@ _COPIED: Final = ("id", "queue_name", "priority", "reference", "topic", "group_k
 _CHOSEN_BY: Final = ("id", "queue_name", "result", "archived_at", "reference", "headers")
 _CHUNK: Final = 500  # messages in one statement at most
 _CHUNK_BYTES: Final = 8 << 20
+_BAD_DATA: Final = "22"  # SQLSTATEs of values that an expression does not take
 
 
 def replay(
@@ -71,7 +73,7 @@ def replay(
     :param rate: Messages per second, in the order of their ids; 0 for no limit.
     :param dry_run: Only count.
     :raises QueueNotFound: before anything is published, also for one of `queues` that is not in the export either.
-    :raises InvalidArgument: for a condition or a number that cannot be used.
+    :raises InvalidArgument: for a number or a condition that cannot be used, or fails for a row.
     """
     check({"rate": rate, "to_queue": to_queue}, {"rate": number(0, math.inf), "to_queue": optional(text)})
     among, *names = several("queues", queues), several("results", results), several("references", references)
@@ -134,7 +136,7 @@ def _plan(choice: _Choice, to_queue: str | None) -> Summary:
     job = choice.job
     job.require_queues(set(choice.queues) - (exported_queues(choice.export) if choice.export else set()))
     chosen = choice.rows(_CHOSEN_BY).groupBy("queue_name", "result").count()
-    with job.watching(", counting"):
+    with job.watching(", counting"), _explained(choice.where):
         counts = chosen.orderBy("queue_name", "result").collect()
     targets = {row["queue_name"] for row in counts} if to_queue is None else {to_queue}
     for target in sorted(targets):
@@ -161,6 +163,18 @@ def _filtered(rows: DataFrame, where: str | None) -> DataFrame:
     return found
 
 
+@contextmanager
+def _explained(where: str | None) -> Iterator[None]:
+    """Raise InvalidArgument for a condition that fails for a row, without what Spark says: it quotes the row."""
+    try:
+        yield
+    except PySparkException as error:
+        if where is None or not (error.getSqlState() or "").startswith(_BAD_DATA):
+            raise
+        said = f"the filter {where!r} fails for a row: {error.getCondition()}"
+        raise InvalidArgument(said, "Give one that fails for no row, such as one with try_cast().") from None
+
+
 def _copied(choice: _Choice, to_queue: str | None, rate: float) -> tuple[int, int]:
     """Publish from the executors, each group in one task and in the order of ids; at a pace from a single task."""
     database, run_id, parallelism = choice.job.database, choice.job.run_id, choice.job.parallelism
@@ -185,7 +199,7 @@ def _copied(choice: _Choice, to_queue: str | None, rate: float) -> tuple[int, in
     line = F.coalesce("group_key", F.col("id").cast("string"))
     tasks = copies.repartition(1) if rate else copies.repartition(parallelism, "queue_name", line)
     done = tasks.sortWithinPartitions("id").mapInArrow(publish, "published long, known long")
-    with choice.job.watching():
+    with choice.job.watching(), _explained(choice.where):
         published, known = done.agg(F.sum("published"), F.sum("known")).collect()[0]
     return published, known
 
