@@ -34,8 +34,18 @@ if TYPE_CHECKING:
 
 _SUMMARY_FILE: Final = "PGQUEUE_SUMMARY"
 _ABOUT: Final = "about"  # what the driver notes beside the summary
+_OWN: Final = {"run_id": "run_id", "dsn": "pgqueue_conn_id"}  # arguments of pipelines, and what they are here
 _RUN_ID: Final = "{{ dag.dag_id }}/{{ run_id }}/{{ task.task_id }}/{{ ti.map_index }}"
 _LONGEST_RUN_ID: Final = 250  # characters that messages.pipeline_run takes
+
+
+def _arguments(value: Any) -> str | None:
+    """Judge the arguments of a pipeline: neither the name of the run nor the connection is among them."""
+    if cure := json_object(value):
+        return cure
+    given = {str(name).replace("-", "_") for name in value}
+    own = [f"Leave out {name}, and give the operator {instead}." for name, instead in _OWN.items() if name in given]
+    return own[0] if own else None
 
 
 class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
@@ -65,7 +75,7 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
     ui_color = "#f5e3d0"
     rules: ClassVar[Mapping[str, Rule]] = {
         "pipeline": text,
-        "arguments": optional(json_object),
+        "arguments": optional(_arguments),
         "run_id": text,
         "pgqueue_conn_id": text,
         "send_connection": truth,

@@ -127,7 +127,10 @@ BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
         {"group_key": "{{ key }}\0"},
         {"headers": {"a\0": "{{ key }}"}},
     ],
-    PgQueueSparkOperator: [{"pipeline": None}, {"arguments": [1]}, {"send_connection": "no"}, {"run_id": ""}],
+    PgQueueSparkOperator: [
+        *({"pipeline": None}, {"arguments": [1]}, {"send_connection": "no"}, {"run_id": ""}),
+        *({"arguments": {name: "x"}} for name in ("run_id", "run-id", "dsn")),
+    ],
     PgQueueRepairOperator: [
         *({"function": value} for value in ("json:no", None)),
         *({"validator": value} for value in (5, "no_such.json", "json:no", Path("schema.json"))),
