@@ -14,7 +14,7 @@ import pyarrow as pa
 from psycopg import sql
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from airflow_provider_pgqueue.core.argument import check, duration, one_of, optional, several
@@ -195,13 +195,13 @@ def _counts(expected: DataFrame | None, messages: DataFrame, business: DataFrame
 
 
 def _kinds(found: DataFrame) -> Summary:
-    counts = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
-    place = F.row_number().over(Window.partitionBy("kind").orderBy("key"))
-    shown = found.withColumn("place", place).where(F.col("place") <= _SAMPLE).orderBy("kind", "place").collect()
+    number, sample = F.count("*").alias("number"), F.min_by("key", "key", _SAMPLE).alias("sample")
+    kinds = {row["kind"]: row for row in found.groupBy("kind").agg(number, sample).collect()}
+    counts = {kind: kinds[kind]["number"] if kind in kinds else 0 for kind in _KINDS}
     return {
         "discrepancies": sum(counts.values()),
-        "found": {kind: counts.get(kind, 0) for kind in _KINDS},
-        "sample": {kind: [row["key"] for row in shown if row["kind"] == kind] for kind in _KINDS if kind in counts},
+        "found": counts,
+        "sample": {kind: kinds[kind]["sample"] for kind in _KINDS if kind in kinds},
     }
 
 

@@ -146,14 +146,10 @@ def _percentiles(finished: DataFrame, measure: str) -> DataFrame:
 def _causes(finished: DataFrame) -> DataFrame:
     """Return the most frequent causes of death of each bucket, in one order."""
     dead = finished.where(F.col("result") != "success").groupBy(*_KEY, "result", "fingerprint")
-    order = Window.partitionBy(*_KEY).orderBy(F.desc("messages"), "result", "fingerprint")
-    top = dead.agg(F.count("*").alias("messages")).withColumn("place", F.row_number().over(order))
-    listed = F.array_sort(F.collect_list(F.struct("place", "result", "fingerprint", "messages")))
-    return (
-        top.where(F.col("place") <= _CAUSES)
-        .groupBy(*_KEY)
-        .agg(F.transform(listed, lambda cause: cause.dropFields("place")).alias("dead_causes"))
-    )
+    counted = dead.agg(F.count("*").alias("messages"))
+    cause = F.struct("result", "fingerprint", "messages")
+    most_first = F.struct((-F.col("messages")).alias("messages"), "result", "fingerprint")
+    return counted.groupBy(*_KEY).agg(F.min_by(cause, most_first, _CAUSES).alias("dead_causes"))
 
 
 def _record(job: Job, traffic: DataFrame) -> tuple[int, int]:
