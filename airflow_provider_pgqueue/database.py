@@ -20,9 +20,10 @@ from psycopg.pq import Conninfo, PGconn
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import DEFAULTS, connect, conninfo_of, parameters
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, PermissionDenied, PgQueueError
+from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.verbs import Statement
 
-_NAME: Final = "pgqueue spark"
+_NAME: Final = "pgqueue"
 _SERVICE: Final = frozenset({"service", "servicefile"})  # resolved
 _NOT_SENT: Final = _SERVICE | {"client_encoding", "fallback_application_name"}  # libpq fills it in everywhere
 _ALWAYS_SENT: Final = frozenset({"host", "hostaddr", "port", "dbname", "user"})
@@ -58,7 +59,7 @@ class Database:
     def now(self) -> datetime:
         """Return the time of the database: its clock is the only one."""
         with self.connect() as conn:
-            ((moment,),) = conn.execute("SELECT clock_timestamp()", binary=True).fetchall()
+            ((moment,),) = conn.execute(query("now"), binary=True).fetchall()
         return cast("datetime", moment)
 
     @contextmanager
