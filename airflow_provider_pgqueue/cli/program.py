@@ -36,7 +36,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "repair": ("repair", "Repair dead messages with a Python function."),
     "dismiss": ("remedy", "Dismiss dead messages: nothing more is done about them."),
     "purge": ("purge", "Delete the waiting messages of a queue."),
-    "export": ("export", "Export the archive to Parquet, and drop what was exported if wanted."),
+    "export": ("export", "Export the archive to Parquet, by partitions whose time is over."),
     "schedules": ("schedules", "List the schedules, which publish at set times; add, pause, resume or remove one."),
     "audit": ("audit", "Show what was done to the queues by hand, and by whom, newest first."),
     "upkeep": ("upkeep", "Do one round of the upkeep, which pg_cron or Airflow does every minute."),

@@ -11,13 +11,13 @@ from airflow_provider_pgqueue.core.query import sql_folder
 
 
 def package(target: Path) -> Path:
-    """Write core, spark and the SQL to a zip, without Airflow's part; return its path.
+    """Write spark, all that it stands on and the SQL to a zip, without Airflow's part; return its path.
 
     The same files make the same zip, byte for byte. An unfinished one is never seen under the name.
     """
     root = Path(__file__).parents[1]
-    folders = {"core": root / "core", "spark": root / "spark", "sql": Path(str(sql_folder()))}
-    files = {"__init__.py": root / "__init__.py"}
+    folders = {name: root / name for name in ("core", "export", "spark")} | {"sql": Path(str(sql_folder()))}
+    files = {name: root / name for name in ("__init__.py", "database.py")}
     for name, folder in folders.items():
         files |= {f"{name}/{file.relative_to(folder).as_posix()}": file for file in sorted(folder.rglob("*"))}
     unfinished = target.with_name(f".{target.name}.unfinished")

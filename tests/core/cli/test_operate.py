@@ -293,6 +293,7 @@ WALK: dict[str, list[str]] = {
     "schedules resume": ["daily"],
     "schedules remove": ["daily", "--yes"],
     "upkeep": [],
+    "export": ["--target", "/tmp/no partition of the archive is closed"],
     "bench": ["--messages", "10"],
 }
 KEEPS_RUNNING = {"tail", "worker"}
