@@ -21,8 +21,9 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
 OF_THE_DATABASE := tests/test_contract.py tests/test_seeds.py tests/core --ignore=tests/core/test_settings.py \
 	--ignore=tests/core/test_pg_cron.py \
 	--ignore=tests/core/test_testing_plugin.py --ignore=tests/core/test_wheel.py --ignore=tests/core/cli/test_docs.py
-# It waits for a minute of pg_cron, in which one of the processes does nothing; only Debian's server runs it.
-OF_PG_CRON := tests/test_seeds.py::test_s0_pg_cron_archives_notifies_and_publishes_scheduled_messages
+# What takes long alone: the walk of `make states`, copies of whole servers, an added verb, and a minute of pg_cron.
+FAST := $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli test_state_machine.py test_copies.py test_guides.py) \
+	--deselect=tests/test_seeds.py::test_s0_pg_cron_archives_notifies_and_publishes_scheduled_messages
 # On the second server also without what is about handlers and processes of ours, whatever the server; without the longer
 # two of three walks through hostile arguments, and without the arithmetic of cron expressions.
 OF_THE_SERVER = $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli/test_completion.py cli/test_generated_commands.py \
@@ -78,7 +79,7 @@ $(CLASSES): requirements.lock tools/java.py | setup
 	@$(BIN)/python -m tools.java
 
 test-fast: setup ## Run the tests of the contract and of core/, in about two minutes
-	@$(PYTEST) $(OF_THE_DATABASE) --deselect=$(OF_PG_CRON)
+	@$(PYTEST) $(FAST)
 
 test-clock: setup ## Run the tests of time at awkward moments; needs a C compiler
 	@$(BIN)/python -m tools.clock -- $(OF_TIME) -n $(WORKERS) --no-loadscope-reorder

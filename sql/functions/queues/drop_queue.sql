@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.drop_queue(queue_name text, force boolean DEFAULT false) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -9,12 +9,14 @@ BEGIN
     PERFORM messages.check_read_committed();
     WHILE clock_timestamp() < began + interval '10 s' LOOP
         BEGIN
+            -- What publishes for a schedule holds it meanwhile, and would wait below for what this session waits for.
+            PERFORM FROM messages.schedule s WHERE s.queue_name = drop_queue.queue_name COLLATE "default" ORDER BY s.schedule_name FOR UPDATE;
             -- Publishers read the queue without a lock: keep all of them out while this runs.
             PERFORM messages.lock_briefly('messages.message', 'EXCLUSIVE');
             gone := messages.delete_queue(drop_queue.queue_name, coalesce(drop_queue.force, false));
             PERFORM messages.record_audit('drop_queue', drop_queue.queue_name, jsonb_build_object('force', drop_queue.force), gone);
             RETURN gone;
-        EXCEPTION WHEN lock_not_available THEN
+        EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
             -- Somebody who waits behind this lock holds rows that go with the queue: give way, or both wait for ever.
             PERFORM pg_sleep(random() / 20);
         END;
