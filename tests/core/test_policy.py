@@ -91,9 +91,7 @@ def test_a_drop_waits_for_publishers_so_that_no_message_is_left_without_a_queue(
     run(publisher, verbs.publish(queue("orders"), 1))
     with ThreadPoolExecutor(1) as pool:
         drop = pool.submit(run, conn, verbs.drop_queue("orders"))
-        waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        while not value(watcher := connect(), waits):
-            watcher.close()
+        until_waiting(connect())
         publisher.commit()
         with pytest.raises(QueueNotEmpty):
             drop.result(timeout=20)
