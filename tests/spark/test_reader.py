@@ -36,7 +36,8 @@ Read = Callable[..., DataFrame]
 ARCHIVE = """
     INSERT INTO messages.message_archive
         (queue_name, result, created_at, archived_at, attempts, reference, headers, message)
-    SELECT (ARRAY['orders', 'mail'])[1 + n %% 2], (ARRAY['success', 'failed', 'rejected'])[1 + n %% 3],
+    SELECT (ARRAY['orders', 'mail'])[1 + n %% 2],
+           CASE WHEN n > 1000 THEN 'success' ELSE (ARRAY['success', 'failed', 'rejected'])[1 + n %% 3] END,
            now() - interval '1 hour', clock_timestamp(), n %% 5, 'order ' || n,
            jsonb_build_object('n', n), jsonb_build_object('number', n, 'text', repeat('x', 300))
       FROM generate_series(1, %s) AS n
