@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from benchmarks.bench import Bench, case
+from benchmarks.bench import Bench, Contestant, case
 from benchmarks.cases import contestants, rates
+from benchmarks.latency import latencies, percentile, publish_ours
+from benchmarks.measure import in_turns
 from benchmarks.peers.pgmq import PGMQ, RINGS, RINGS_THROTTLED
 from benchmarks.peers.pgqueue import PGQUEUE
-from benchmarks.report import Line, Row
+from benchmarks.peers.raw import RAW
+from benchmarks.report import Limit, Line, Row
+from benchmarks.server import Connection
 
 GROUP: Final = "limits"
 
@@ -43,6 +47,50 @@ def hundred_at_a_time(bench: Bench) -> list[Line]:
     return _bare_archive(bench, 100)
 
 
+@case("limit-lease-archive-100-sync", "the same, synchronous_commit on", quick=False, group=GROUP)
+def hundred_at_a_time_sync(bench: Bench) -> list[Line]:
+    measured = contestants("lease_archive_alone", PGQUEUE, batch=100, on=True)
+    return _beside_bare(bench, measured | contestants("lease_archive", PGMQ, batch=100, on=True), "100-sync")
+
+
+@case("limit-consume-100", "plain DELETE and INSERT of 100 into a table without any index", quick=False, group=GROUP)
+def consume(bench: Bench) -> list[Line]:
+    measured = contestants("consume", PGQUEUE, RAW, batch=100)
+    measured["archived"] = contestants("consume_archive", RAW, batch=100)[RAW.name]
+    samples = {name: rates(slices) for name, slices in bench.consume(measured, fastest=350_000).items()}
+    name = "consume-100"
+    return [
+        Row(f"{name}, raw DELETE and INSERT", "raw DELETE, no archive", samples["archived"], samples["raw"]),
+        Row(name, "raw DELETE and INSERT", samples["pgqueue"], samples["archived"]),
+    ]
+
+
+@case(
+    "limit-latency",
+    "from commit to deleted by plain SQL, one listener, 100 messages a second",
+    quick=False,
+    group=GROUP,
+)
+def latency(bench: Bench) -> list[Line]:
+    measured = {
+        "LISTEN, then DELETE": lambda: latencies(bench, RAW, "take_raw", _publish_raw, 10),
+        "core.Worker": lambda: latencies(bench, PGQUEUE, "work_pgqueue", publish_ours, 10),
+    }
+    return [
+        Limit(f"latency p{percent}, {name}", [percentile(times, percent) * 1000 for times in turns], "ms", None)
+        for name, turns in in_turns(measured, 3).items()
+        for percent in (50, 99)
+    ]
+
+
+def _publish_raw(conn: Connection, number: int) -> None:
+    conn.execute(
+        "WITH new AS (INSERT INTO raw (message) VALUES (jsonb_build_object('number', %s::int)) RETURNING id)"
+        " SELECT pg_notify('raw', id::text) FROM new",
+        [number],
+    )
+
+
 @case("limit-publish-1", "publish one at a time, silently and without the trigger", quick=False, group=GROUP)
 def publish(bench: Bench) -> list[Line]:
     measured = contestants("publish", PGQUEUE, PGMQ)
@@ -65,10 +113,13 @@ def publish(bench: Bench) -> list[Line]:
 
 
 def _bare_archive(bench: Bench, batch: int) -> list[Line]:
-    measured = contestants("lease_archive", PGQUEUE, PGMQ, batch=batch)
+    return _beside_bare(bench, contestants("lease_archive", PGQUEUE, PGMQ, batch=batch), str(batch))
+
+
+def _beside_bare(bench: Bench, measured: dict[str, Contestant], what: str) -> list[Line]:
     measured["bare"] = replace(measured["pgqueue"], setup=_BARE_ARCHIVE)
     samples = {name: rates(slices) for name, slices in bench.consume(measured).items()}
-    name = f"lease-archive-{batch}, bare archive"
+    name = f"lease-archive-{what}, bare archive"
     return [
         Row(name, "PGMQ read + archive", samples["bare"], samples["pgmq"]),
         Row(name, "as it is", samples["bare"], samples["pgqueue"]),

@@ -207,6 +207,22 @@ def listen_pgqueue(dsn: str, options: Options) -> dict[int, float]:
 
 
 @_role
+def take_raw(dsn: str, options: Options) -> dict[int, float]:
+    """LISTEN, then delete the row that each NOTIFY names: no lease, no attempt, no archive."""
+    import psycopg
+
+    seen: dict[int, float] = {}
+    with psycopg.connect(dsn, autocommit=True, prepare_threshold=0) as conn:
+        conn.execute("LISTEN raw")
+        end = _begin().at + options["seconds"]
+        while monotonic() < end:
+            for notify in list(conn.notifies(timeout=0.1, stop_after=1)):
+                taken = conn.execute("DELETE FROM raw WHERE id = %s RETURNING message", [notify.payload]).fetchall()
+                seen.update((body["number"], monotonic()) for (body,) in taken)
+    return seen
+
+
+@_role
 def work_pgqueue(dsn: str, options: Options) -> dict[int, float]:
     """`core.Worker`, as it ships: when each message came to its handler."""
     from airflow_provider_pgqueue.core import Consumer, Message, Worker
