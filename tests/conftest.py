@@ -34,6 +34,10 @@ os.environ["SPARK_SUBMIT_OPTS"] = java.options()
 
 TEMPLATE = "template_messages"
 CRON_DATABASE = "messages_cron"
+CATALOGS = """
+    SELECT oid::regclass::text FROM pg_class
+     WHERE relnamespace = 'pg_catalog'::regnamespace AND relkind = 'r' AND NOT relisshared
+"""
 LEFT_BEHIND = """
     SELECT 'message', id::text FROM messages.message UNION ALL
     SELECT 'archived', id::text FROM messages.message_archive UNION ALL
@@ -136,6 +140,11 @@ def template_database(cluster: Cluster) -> str:
         migrate(conn)
         if name := os.environ.get(mutants.VARIABLE):
             mutants.mutant(name).apply(conn)
+        # A sixth fewer files and bytes for each clone, and the file of the relation cache is written for all.
+        catalogs = [name for (name,) in conn.execute(CATALOGS)]
+        conn.execute(sql.SQL("VACUUM (FULL, FREEZE) {}").format(sql.SQL(", ").join(map(sql.SQL, catalogs))))
+    with psycopg.connect(cluster.dsn(TEMPLATE)) as conn:
+        conn.execute("SELECT")
     return TEMPLATE
 
 

@@ -66,8 +66,8 @@ def test_what_needs_the_whole_table_gives_way_and_then_gives_up(
         change = pool.submit(run, changer, verb)
         worked = 0
         try:
-            # A little slower than it could: eight seconds of all that a core can do show nothing more.
-            while wait([change], timeout=0.02).not_done:
+            # Far slower than it could: eight seconds of all that a core can do show nothing more.
+            while wait([change], timeout=0.1).not_done:
                 run(worker, verbs.publish("orders", 1))
                 worked += len(run(worker, verbs.consume("orders")))
         finally:
