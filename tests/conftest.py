@@ -140,7 +140,7 @@ def template_database(cluster: Cluster) -> str:
         migrate(conn)
         if name := os.environ.get(mutants.VARIABLE):
             mutants.mutant(name).apply(conn)
-        # A sixth fewer files and bytes for each clone, and the file of the relation cache is written for all.
+        # A fifth fewer bytes for each clone; and the file of the relation cache is written for all.
         catalogs = [name for (name,) in conn.execute(CATALOGS)]
         conn.execute(sql.SQL("VACUUM (FULL, FREEZE) {}").format(sql.SQL(", ").join(map(sql.SQL, catalogs))))
     with psycopg.connect(cluster.dsn(TEMPLATE)) as conn:

@@ -26,7 +26,7 @@ SETTINGS: Final[Mapping[str, str | int]] = {
 }
 
 
-# A test clones 11 MB in 360 files: a busy disk takes a second for that, memory never does.
+# A test clones 10 MB in 460 files: a busy disk takes a second for that, memory never does.
 MEMORY: Final = Path("/dev/shm")
 ENOUGH: Final = 6 << 30  # bytes
 FLEETING: Final = "pgqueue-tests-"

@@ -121,7 +121,7 @@ def test_transactions_of_several_verbs_in_any_order_do_not_deadlock(
 
     def drop() -> Counter[str]:
         conn, found = connect(), Counter[str]()
-        while not ended.is_set():
+        while not ended.wait(0.01):
             states(lambda: run(conn, verbs.create_queue("volatile")), found, "create")
             states(lambda: run(conn, verbs.publish("volatile", 1, group_key="a")), found, "publish")
             states(lambda: run(conn, verbs.drop_queue("volatile", force=True)), found, "drop")

@@ -267,11 +267,11 @@ def test_every_few_minutes_stays_every_few_minutes_when_the_clock_changes(sessio
 )
 @pytest.mark.parametrize(("cron", "a_day"), [("17 * * * *", 24), ("30 0,1,2 * * *", 3)])
 def test_a_year_asked_for_in_pieces_is_the_year_asked_for_at_once(
-    conn: Connection, zone: str, cron: str, a_day: int
+    shared: Connection, zone: str, cron: str, a_day: int
 ) -> None:
     """No tick may fall between two runs, or into both."""
     start, span = at(2026, 1, 1), timedelta(hours=7, minutes=1)
-    pieces = conn.execute(
+    pieces = shared.execute(
         """
         SELECT tick FROM generate_series(0, 1250) AS number
          CROSS JOIN LATERAL (SELECT %(start)s + number * %(span)s AS piece) AS pieces
@@ -280,7 +280,7 @@ def test_a_year_asked_for_in_pieces_is_the_year_asked_for_at_once(
         """,
         {"start": start, "span": span, "cron": cron, "zone": zone},
     ).fetchall()
-    assert [tick for (tick,) in pieces] == ticks(conn, cron, zone, start, start + 1251 * span)
+    assert [tick for (tick,) in pieces] == ticks(shared, cron, zone, start, start + 1251 * span)
     assert len(pieces) == pytest.approx(1251 * span / DAY * a_day, abs=3)
 
 

@@ -331,8 +331,9 @@ def test_an_upkeep_that_is_killed_amid_a_step_loses_and_doubles_nothing(
         until(lambda: "skipped" not in do_upkeep(again), what="the step to end")
         assert again.execute(LEFT).fetchone() == (0,)
         kept = "SELECT count(*), count(DISTINCT id), bool_and((id % 10 = 0) = {}) FROM messages.{}"
-        assert again.execute(kept.format(True, "message_archive").encode()).fetchone() == (number / 10, number / 10, True)
-        assert again.execute(kept.format(False, "message").encode()).fetchone() == (number * 0.9, number * 0.9, True)
+        dead, left = number // 10, number - number // 10
+        assert again.execute(kept.format(True, "message_archive").encode()).fetchone() == (dead, dead, True)
+        assert again.execute(kept.format(False, "message").encode()).fetchone() == (left, left, True)
         leased = run(again, verbs.lease("orders", max_messages=10_000))
         assert [message.id for message in leased] == [id_ for id_ in range(1, number) if id_ % 10]
         assert {message.attempts for message in leased} == {2}
