@@ -27,12 +27,11 @@ FAST := $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli test_state_machi
 	test_copies.py test_guides.py) \
 	--deselect=tests/test_seeds.py::test_s0_pg_cron_archives_notifies_and_publishes_scheduled_messages
 # On the second server also without what is about programs of ours, whatever the server; without the longer
-# two of three walks through hostile arguments, the arithmetic of cron expressions, and a body that takes seconds to refuse.
-OF_THE_SERVER = $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli test_argument.py test_arguments.py test_bad_outcomes.py test_breaker.py test_cause.py \
-	test_guides.py test_hanging_handler.py test_names.py test_quantity.py test_repair.py test_thread.py test_wind_up.py test_worker.py) \
+# two of three walks through hostile arguments, and without the arithmetic of cron expressions.
+OF_THE_SERVER = $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli test_argument.py test_arguments.py \
+	test_bad_outcomes.py test_breaker.py test_cause.py test_guides.py test_hanging_handler.py test_names.py test_quantity.py test_repair.py test_thread.py test_wind_up.py test_worker.py) \
 	--deselect=tests/core/test_schedules.py::test_an_expression_comes_when_croniter_says_and_at_no_minute_between \
-	--deselect=tests/core/test_schedules.py::test_a_year_asked_for_in_pieces_is_the_year_asked_for_at_once \
-	--deselect=tests/core/test_bad_arguments.py::test_a_body_whose_text_no_server_can_make_is_too_large
+	--deselect=tests/core/test_schedules.py::test_a_year_asked_for_in_pieces_is_the_year_asked_for_at_once
 # What Java knows of Spark when it starts, with which a Spark that lives for seconds needs half the CPU.
 CLASSES := .run/spark-classes.jsa
 OF_TIME := tests/test_contract.py tests/test_seeds.py tests/core/test_archive.py tests/core/test_groups.py \
