@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -13,6 +14,8 @@ from airflow_provider_pgqueue.web import Person, make_app
 from tools.screenshots.served import served
 
 Browse = Callable[..., httpx.Client]
+# Nothing here is encrypted, and a client that makes a context of its own reads all certificates for it.
+_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @pytest.fixture
@@ -23,6 +26,6 @@ def browse(dsn: str) -> Iterator[Browse]:
         def client(name: str = "ann", *, may_act: bool = False, to: str = dsn) -> httpx.Client:
             app = make_app(lambda: connect_to(to), lambda: Person(name, may_act), secret=b"a secret of the tests")
             address = stack.enter_context(served(app))
-            return stack.enter_context(httpx.Client(base_url=address, trust_env=False, timeout=60))
+            return stack.enter_context(httpx.Client(base_url=address, verify=_TLS, trust_env=False, timeout=60))
 
         yield client

@@ -188,18 +188,16 @@ def test_what_a_filter_counts_is_what_is_done(
     assert left == {id_ for place, id_ in enumerate(dead) if place not in places}
 
 
-@pytest.mark.parametrize(
-    "query", ["since=soon", "until=2020-13-01", "result=success", "reference=%00", "result=%3Cb%3E"]
-)
 def test_a_filter_that_cannot_be_read_is_refused_and_does_nothing(
-    browse: Browse, conn: Connection, dead: list[int], query: str
+    browse: Browse, conn: Connection, dead: list[int]
 ) -> None:
     client = browse(may_act=True)
-    assert client.get(f"/queues/orders/requeue?{query}").status_code == 400
-    name = query.partition("=")[0]
-    form = form_of(client, "/queues/orders/requeue") | {name: httpx.QueryParams(query)[name]}
-    assert send(client, "/queues/orders/requeue", form).status_code == 400
-    assert entries(conn) == []
+    for query in ("since=soon", "until=2020-13-01", "result=success", "reference=%00", "result=%3Cb%3E"):
+        assert client.get(f"/queues/orders/requeue?{query}").status_code == 400, query
+        name = query.partition("=")[0]
+        form = form_of(client, "/queues/orders/requeue") | {name: httpx.QueryParams(query)[name]}
+        assert send(client, "/queues/orders/requeue", form).status_code == 400, query
+        assert entries(conn) == []
 
 
 def test_many_messages_are_taken_in_short_transactions_and_none_that_dies_meanwhile(
@@ -222,28 +220,28 @@ def test_many_messages_are_taken_in_short_transactions_and_none_that_dies_meanwh
     assert {id_ for (id_,) in conn.execute("SELECT id FROM messages.dead_message")} == {one.id for one in held}
 
 
-@pytest.mark.parametrize("number", ["0", "-1", "1000001", "x", "\N{SUPERSCRIPT TWO}", "9" * 5000, "0000010000999"])
-def test_a_number_that_is_none_is_refused(browse: Browse, conn: Connection, dead: list[int], number: str) -> None:
+def test_a_number_that_is_none_is_refused(browse: Browse, conn: Connection, dead: list[int]) -> None:
     client = browse(may_act=True)
-    form = form_of(client, "/queues/orders/requeue", max_messages=number)
-    assert send(client, "/queues/orders/requeue", form).status_code == 400
-    assert entries(conn) == []
+    for number in ("0", "-1", "1000001", "x", "\N{SUPERSCRIPT TWO}", "9" * 5000, "0000010000999"):
+        form = form_of(client, "/queues/orders/requeue", max_messages=number)
+        assert send(client, "/queues/orders/requeue", form).status_code == 400, number
+        assert entries(conn) == []
 
 
 @pytest.mark.parametrize("field", ["max_attempts", "max_leased", "max_depth", "max_body_bytes"])
-@pytest.mark.parametrize("number", ["9999999999", "99999999999999999999", "-1", "\N{SUPERSCRIPT TWO}", "1e3"])
 def test_a_number_that_no_policy_has_is_refused_in_the_words_of_the_page(
-    browse: Browse, conn: Connection, dead: list[int], field: str, number: str
+    browse: Browse, conn: Connection, dead: list[int], field: str
 ) -> None:
     client = browse(may_act=True)
-    form = form_of(client, "/queues/orders/policy", max_attempts="1") | {field: number}
-    page = send(client, "/queues/orders/policy", form)
-    if (field, number) == ("max_depth", "9999999999"):
-        assert page.status_code == 200
-        return
-    assert page.status_code == 400
-    assert f"{field} is " in page.text
-    assert "It takes queue_name" not in page.text
+    for number in ("99999999999999999999", "-1", "\N{SUPERSCRIPT TWO}", "1e3", "9999999999"):
+        form = form_of(client, "/queues/orders/policy", max_attempts="1") | {field: number}
+        page = send(client, "/queues/orders/policy", form)
+        if (field, number) == ("max_depth", "9999999999"):
+            assert page.status_code == 200
+            continue
+        assert page.status_code == 400, number
+        assert f"{field} is " in page.text
+        assert "It takes queue_name" not in page.text
 
 
 @pytest.mark.parametrize("body", ['{"a":12345678901234567890.123456789}', "1E-400", "1e400", '"\\u00e9"', "[0.10]"])
@@ -263,12 +261,12 @@ def test_a_body_is_published_and_shown_with_every_digit(
     assert re.sub(r"\s", "", row[2]) in re.sub(r"\s", "", page.partition("</pre>")[0])
 
 
-@pytest.mark.parametrize("body", ["NaN", "{", "", '{"a": Infinity}', "[1,]"])
-def test_what_is_no_json_is_not_published(browse: Browse, conn: Connection, dead: list[int], body: str) -> None:
+def test_what_is_no_json_is_not_published(browse: Browse, conn: Connection, dead: list[int]) -> None:
     client = browse(may_act=True)
-    page = send(client, "/queues/orders/publish", form_of(client, "/queues/orders/publish", body=body))
-    assert page.status_code == 400
-    assert "the body is not JSON" in page.text
+    for body in ("NaN", "{", "", '{"a": Infinity}', "[1,]"):
+        page = send(client, "/queues/orders/publish", form_of(client, "/queues/orders/publish", body=body))
+        assert page.status_code == 400, body
+        assert "the body is not JSON" in page.text
 
 
 @pytest.mark.parametrize("action", ["requeue", "dismiss", "release"])
