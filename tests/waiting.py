@@ -21,18 +21,20 @@ def until(
     timeout: float = PATIENCE,
     what: str = "the condition",
     *,
+    pause: float = _PAUSE,
     process: subprocess.Popen[Any] | None = None,
     tell: Callable[[], object] = str,
 ) -> T:
     """Return the first true value of `look`; fail after `timeout` seconds, or when the process that it needs ended.
 
+    :param pause: seconds between two looks.
     :param tell: returns what the failure says beside what was waited for.
     """
     deadline = time.monotonic() + timeout
     while not (found := look()):
         assert time.monotonic() < deadline, f"waited {timeout:.0f} s for {what} {tell()}"
         assert process is None or process.poll() is None, f"{what} needs a process that ended"
-        time.sleep(_PAUSE)
+        time.sleep(pause)
     return found
 
 

@@ -9,7 +9,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -67,6 +67,7 @@ class Stack:
         self.environment = dict(environment or {})
         self.environment_of = environment_of or {}
         self.preferred_port = preferred_port
+        self._client: AirflowClient | None = None
 
     @property
     def url(self) -> str:
@@ -75,8 +76,10 @@ class Stack:
 
     @property
     def client(self) -> AirflowClient:
-        """A client of the REST API."""
-        return AirflowClient(self.url)
+        """A client of the REST API; the same one, which has logged in, until the port is another."""
+        if self._client is None or self._client.url != self.url:
+            self._client = AirflowClient(self.url)
+        return self._client
 
     def env(self) -> dict[str, str]:
         """Return the environment of all components: ours without any Airflow setting, then the stack's."""
@@ -121,7 +124,7 @@ class Stack:
 
     def processes(self) -> set[int]:
         """Return all living processes of this stack: components, their children, running tasks."""
-        return processes.with_environment("AIRFLOW_HOME", str(self.home))
+        return self._ours()
 
     def running(self) -> list[str]:
         """Return the components that run: a child that outlived its component is none."""
@@ -129,7 +132,7 @@ class Stack:
 
     def component_processes(self, component: str) -> set[int]:
         """Return the living processes of one component, also children that outlived it."""
-        return processes.in_session(self._pids(component)[0]) & self.processes()
+        return self._ours(among=processes.in_session(self._pids(component)[0]))
 
     def start_component(self, component: str) -> None:
         """Start one component unless it runs, without what is left of the one before; does not wait for its health."""
@@ -164,6 +167,9 @@ class Stack:
         """Kill one component, start it again and wait until all is healthy, as `start` does."""
         processes.end(lambda: self.component_processes(component), patience=0)
         self.start(timeout)
+
+    def _ours(self, among: Collection[int] | None = None) -> set[int]:
+        return processes.with_environment("AIRFLOW_HOME", str(self.home), among=among)
 
     def _kill_silent(self) -> None:
         health = self.client.health()

@@ -15,11 +15,11 @@ def in_session(session: int) -> set[int]:
     return {pid for pid, fields in _stats() if int(fields[3]) == session and fields[0] not in "ZX"}
 
 
-def with_environment(name: str, value: str) -> set[int]:
-    """Return the living processes that were started with this environment variable, apart from ourselves."""
+def with_environment(name: str, value: str, *, among: Collection[int] | None = None) -> set[int]:
+    """Return the living processes, or those among some, that were started with this variable, apart from ourselves."""
     wanted = f"{name}={value}".encode()
     found = set()
-    for pid, _ in _stats():
+    for pid in _all() if among is None else among:
         with suppress(OSError):
             if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 found.add(pid)
@@ -46,10 +46,14 @@ def end(find: Callable[[], set[int]], *, patience: float = 30.0) -> None:
         time.sleep(0.1)
 
 
+def _all() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
 def _stats() -> list[tuple[int, list[str]]]:
     """Return what /proc says about each process, from its state on: state, parent, group, session."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            found.append((int(path.parent.name), path.read_text().rpartition(")")[2].split()))
+    for pid in _all():
+        with suppress(OSError), open(f"/proc/{pid}/stat") as file:
+            found.append((pid, file.read().rpartition(")")[2].split()))
     return found

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests import sinks
+from tests import sinks, waiting
 from tests.e2e.evidence import evidence
 from tools import ROOT, STATE
 from tools.airflow import Stack
@@ -22,6 +24,18 @@ HERE = Path(__file__).parent
 # Seconds that a state may take to come: a loaded machine is slow, and what Airflow waits for before it tries again,
 # calls a task dead or starts a run adds up to minutes.
 PATIENCE = 300.0
+# Most looks are requests to Airflow's API, which would else do nothing but answer them while the test waits.
+until = partial(waiting.until, pause=0.2)
+# Airflow's own processes import these once; without, each task and each DAG file needs a third of a second for it.
+_IMPORTED_ONCE = """
+import airflow.providers.common.messaging.triggers.msg_queue
+import airflow_provider_pgqueue.operators.dispatch
+import airflow_provider_pgqueue.operators.repair
+import airflow_provider_pgqueue.operators.upkeep
+import airflow_provider_pgqueue.sensors.message
+"""
+# Each run of them costs as much as a test. Whoever needs one lets it run: what is due comes at once then.
+EACH_MINUTE = ("pgqueue_upkeep", "pgqueue_requeue_dead")
 _STACK = pytest.StashKey[Stack]()
 _BEGAN_AT = pytest.StashKey[float]()
 
@@ -66,6 +80,9 @@ def stack(
     dags = directory / "dags"
     shutil.copytree(ROOT / "dags_examples", dags, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(HERE / "dags", dags, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    settings = directory / "home" / "config" / "airflow_local_settings.py"
+    settings.parent.mkdir(parents=True)
+    settings.write_text(_IMPORTED_ONCE)
     stack = Stack(
         directory,
         metadata=cluster.create_database("e2e_airflow"),
@@ -109,6 +126,9 @@ def stack(
         run_id = stack.client.trigger("pgqueue_setup")
         state = stack.client.wait_for_run("pgqueue_setup", run_id)
         assert state == "success", stack.client.log("pgqueue_setup", run_id, "install")
+        for dag_id in EACH_MINUTE:
+            stack.client.wait_for_dag(dag_id)
+            stack.client.pause(dag_id)
         yield stack
     finally:
         stack.stop()
@@ -136,6 +156,16 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def running(stack: Stack) -> None:
     """Mend what the test before left broken: one red test makes no other red."""
     stack.start()
+
+
+@contextmanager
+def unpaused(stack: Stack, dag_id: str) -> Iterator[None]:
+    """Let a DAG that is paused run meanwhile."""
+    stack.client.pause(dag_id, False)
+    try:
+        yield
+    finally:
+        stack.client.pause(dag_id)
 
 
 @pytest.fixture

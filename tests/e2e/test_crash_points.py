@@ -15,9 +15,8 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
-from tests.e2e.conftest import PATIENCE
+from tests.e2e.conftest import PATIENCE, until
 from tests.e2e.test_dispatch import account, create, dispatches, states
-from tests.waiting import until
 from tools.airflow import Stack
 from tools.airflow_client import FINISHED
 from tools.postgres import Cluster

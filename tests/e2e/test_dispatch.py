@@ -11,8 +11,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.dispatch import conf_of
-from tests.e2e.conftest import PATIENCE, places_of
-from tests.waiting import until
+from tests.e2e.conftest import PATIENCE, places_of, unpaused, until
 from tools.airflow import Stack
 from tools.postgres import Cluster
 
@@ -199,7 +198,6 @@ def test_a_dag_that_does_not_exist_fails_the_dispatcher_and_costs_no_attempt(
 def test_a_waiting_dispatcher_keeps_to_max_open_and_survives_kill_9(stack: Stack, queue_conn: Connection) -> None:
     run(queue_conn, verbs.create_queue("e2e_few"))
     stack.client.wait_for_dag("e2e_dispatch_waiting")
-    stack.client.pause("e2e_dispatch_waiting", False)
     most = 0
 
     def finished(number: int) -> bool:
@@ -207,7 +205,7 @@ def test_a_waiting_dispatcher_keeps_to_max_open_and_survives_kill_9(stack: Stack
         most = max(most, len(run(queue_conn, verbs.open_dispatches("e2e_few"))))
         return account(queue_conn, "e2e_few").get("success", 0) >= number
 
-    try:
+    with unpaused(stack, "e2e_dispatch_waiting"):
         for number, component in enumerate(("scheduler", "triggerer", "api-server")):
             # One more than may be open at once.
             run(queue_conn, verbs.publish_batch("e2e_few", [{}] * 3))
@@ -220,8 +218,6 @@ def test_a_waiting_dispatcher_keeps_to_max_open_and_survives_kill_9(stack: Stack
                 what=f"messages that were finished after {component} was killed",
                 tell=lambda: states(stack, queue_conn, "e2e_few"),
             )
-    finally:
-        stack.client.pause("e2e_dispatch_waiting")
     assert most <= 2
     assert account(queue_conn, "e2e_few") == {"success": 9}
     # A task that died with its scheduler fails its run, and the message goes to another.
@@ -232,9 +228,6 @@ def test_the_example_packs_orders(stack: Stack, queue_conn: Connection) -> None:
     for dag_id in ("pgqueue_dispatch", "pgqueue_pack_order"):
         stack.client.wait_for_dag(dag_id)
     run(queue_conn, verbs.publish("packing", {"order_id": 7}))
-    stack.client.pause("pgqueue_dispatch", False)
-    try:
+    with unpaused(stack, "pgqueue_dispatch"):
         ended(queue_conn, "packing", "success")
-    finally:
-        stack.client.pause("pgqueue_dispatch")
     assert account(queue_conn, "packing") == {"success": 1}

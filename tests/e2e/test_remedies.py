@@ -10,9 +10,8 @@ import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.message import Dispatch
-from tests.e2e.conftest import PATIENCE
+from tests.e2e.conftest import PATIENCE, until
 from tests.sinks import Statsd, metrics_of, tags_of
-from tests.waiting import until
 from tools.airflow import Stack
 
 pytestmark = pytest.mark.airflow

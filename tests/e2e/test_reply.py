@@ -9,8 +9,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import Consumer, Rejected, run, verbs
-from tests.e2e.conftest import PATIENCE, places_of
-from tests.waiting import until
+from tests.e2e.conftest import PATIENCE, places_of, until
 from tools.airflow import Stack
 from tools.postgres import Cluster
 

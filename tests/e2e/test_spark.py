@@ -11,8 +11,7 @@ import psycopg
 import pyarrow.parquet as pq
 import pytest
 
-from tests.e2e.conftest import PATIENCE, places_of
-from tests.waiting import until
+from tests.e2e.conftest import PATIENCE, places_of, until
 from tools.airflow import Stack
 from tools.partitions import make_empty_partition
 from tools.postgres import Cluster
