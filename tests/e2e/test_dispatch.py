@@ -217,6 +217,7 @@ def test_a_waiting_dispatcher_keeps_to_max_open_and_survives_kill_9(stack: Stack
                 timeout=PATIENCE,
                 what=f"messages that were finished after {component} was killed",
                 tell=lambda: states(stack, queue_conn, "e2e_few"),
+                pause=0.02,
             )
     assert most <= 2
     assert account(queue_conn, "e2e_few") == {"success": 9}
