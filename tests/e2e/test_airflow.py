@@ -18,7 +18,7 @@ import yaml
 from psycopg.rows import dict_row
 
 from airflow_provider_pgqueue.core import run, verbs
-from tests.e2e.conftest import PATIENCE, places_of, unpaused, until
+from tests.e2e.conftest import PATIENCE, places_of, until
 from tests.e2e.evidence import evidence
 from tests.sinks import Statsd
 from tests.test_compose import health_check
@@ -272,9 +272,8 @@ def test_the_upkeep_example_archives_what_expired_and_reports(
     queue_conn.execute("SELECT messages.create_queue('e2e_upkeep', max_attempts => 1)")
     publish(queue_conn, "e2e_upkeep")
     queue_conn.execute("SELECT messages.lease('e2e_upkeep', 1, '1 ms', 'nobody')")
-    with unpaused(stack, "pgqueue_upkeep"):
-        until(lambda: results(queue_conn, "e2e_upkeep") == {"lock_expired": 1}, timeout=PATIENCE, what="the upkeep DAG")
-        until(lambda: statsd.heard("pgqueue.leased_now", queue="e2e_upkeep"), timeout=PATIENCE, what="its metrics")
+    until(lambda: results(queue_conn, "e2e_upkeep") == {"lock_expired": 1}, timeout=PATIENCE, what="the upkeep DAG")
+    until(lambda: statsd.heard("pgqueue.leased_now", queue="e2e_upkeep"), timeout=PATIENCE, what="its metrics")
 
 
 def test_flights_are_published_consumed_remediated_and_requeued(
@@ -290,13 +289,12 @@ def test_flights_are_published_consumed_remediated_and_requeued(
         until(lambda: kill_a_consumer(queue_conn), timeout=PATIENCE, what="a consumer to kill")
     wait_for_success(stack, "pgqueue_publish", run_id)
     until(lambda: depth(queue_conn, "flights") == 0, timeout=PATIENCE, what="consumed flights")
-    with unpaused(stack, "pgqueue_requeue_dead"):
-        until(
-            lambda: unremedied(queue_conn) == 0 and depth(queue_conn, "flights") == 0,
-            timeout=2 * PATIENCE,
-            what="remediation",
-            tell=lambda: [results(queue_conn, "flights"), unremedied(queue_conn), depth(queue_conn, "flights")],
-        )
+    until(
+        lambda: unremedied(queue_conn) == 0 and depth(queue_conn, "flights") == 0,
+        timeout=2 * PATIENCE,
+        what="remediation",
+        tell=lambda: [results(queue_conn, "flights"), unremedied(queue_conn), depth(queue_conn, "flights")],
+    )
     with queue_conn.cursor(row_factory=dict_row) as cursor:
         account = cursor.execute(
             """
