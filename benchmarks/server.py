@@ -95,8 +95,14 @@ class Server(Cluster):
     def cpu_seconds(self) -> float:
         """Return what CPU its processes have used since it started, the ended ones too."""
         postmaster = psutil.Process(int((self.data / "postmaster.pid").read_text().split()[0]))
-        # The postmaster's children_user and children_system are those of the ended ones.
-        return sum(sum(process.cpu_times()[:4]) for process in (postmaster, *postmaster.children()))
+        while True:
+            try:
+                # The postmaster's children_user and children_system are those of the ended ones.
+                return sum(sum(process.cpu_times()[:4]) for process in (postmaster, *postmaster.children()))
+            except psutil.NoSuchProcess:
+                # One ended between the two: its time is now the postmaster's. A server that is gone is an error.
+                if not postmaster.is_running():
+                    raise
 
     def set_database(self, name: str, setting: str, value: str) -> None:
         """Set a parameter for all later sessions of a database."""
