@@ -268,7 +268,7 @@ def test_an_expired_lease_is_found_without_any_upkeep(connect: Connect, queue: Q
 
 def test_an_expired_lease_is_found_while_a_busy_queue_never_runs_short(connect: Connect, queue: Queue) -> None:
     conn, other = connect(), connect()
-    run(conn, verbs.publish_batch(queue("orders"), list(range(10_000))))
+    run(conn, verbs.publish_batch(queue("orders"), list(range(20_000))))
     (lost,) = lease(conn, 1, timedelta(milliseconds=1))
     seen = set[int]()
 

@@ -111,7 +111,7 @@ ACTS = [
 def drop(conn: Connection, ended: Event) -> None:
     """Drop the queue and create it again, many times."""
     try:
-        for _ in range(6):
+        for _ in range(10):
             run(conn, verbs.drop_queue("orders", force=True))
             run(conn, verbs.create_queue("orders", max_attempts=2))
             conn.execute("SELECT pg_sleep(0.02)")  # so that there is something to drop

@@ -207,7 +207,7 @@ def test_the_depth_is_never_exceeded_however_many_publish_commit_and_roll_back(
 
     def work(seed: int) -> int:
         session, chance, refused = connect(autocommit=False), Random(seed), 0
-        for _ in range(30):
+        for _ in range(60):
             for _ in range(chance.randint(1, 3)):
                 refused += not publishes(session, chance.randint(1, limit // 3))
             if chance.random() < 0.3:

@@ -219,8 +219,8 @@ def test_an_upkeep_ends_leases_in_transactions_of_five_thousand(
     conn: Connection, queue: Queue, attempts: str, key: str
 ) -> None:
     queue("later")
-    number = all_ended(conn, queue("orders"), each=2600, attempts=attempts, priorities=(3, 0))
-    number += all_ended(conn, "later", each=2600, attempts=attempts)
+    number = all_ended(conn, queue("orders"), each=5100, attempts=attempts, priorities=(3, 0))
+    number += all_ended(conn, "later", each=5100, attempts=attempts)
     assert do_upkeep(conn)[key] == number
     assert conn.execute(LEFT).fetchone() == (0,)
     each = conn.execute(

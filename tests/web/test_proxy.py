@@ -81,7 +81,8 @@ def serving(*command: str, **environment: str) -> Iterator[dict[str, Any]]:
             process.communicate(timeout=60)
 
 
-@pytest.mark.parametrize(("prefix", "keeps_host"), [("/queues", True), ("/user/ann/proxy/8080", False)])
+@pytest.mark.parametrize("keeps_host", [True, False])
+@pytest.mark.parametrize("prefix", ["/queues", "/user/ann/proxy/8080"])
 def test_pgqueue_web_works_below_the_path_of_its_base_url(
     dsn: str, orders: None, conn: Connection, prefix: str, keeps_host: bool
 ) -> None:
