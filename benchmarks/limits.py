@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from benchmarks.backlog import beside_ten_million
 from benchmarks.bench import Bench, Contestant, case
 from benchmarks.cases import contestants, rates
 from benchmarks.latency import latencies, percentile, publish_ours
@@ -51,6 +52,12 @@ def hundred_at_a_time(bench: Bench) -> list[Line]:
 def hundred_at_a_time_sync(bench: Bench) -> list[Line]:
     measured = contestants("lease_archive_alone", PGQUEUE, batch=100, on=True)
     return _beside_bare(bench, measured | contestants("lease_archive", PGMQ, batch=100, on=True), "100-sync")
+
+
+@case("limit-waiting-10m", "the same 100 at a time with 10,000,000 waiting messages", quick=False, group=GROUP)
+def ten_million_waiting(bench: Bench) -> list[Line]:
+    samples = beside_ten_million(bench, {"bare": (PGQUEUE, _BARE_ARCHIVE), "pgmq": (PGMQ, "")})
+    return [Row("10,000,000 waiting, bare archive", "PGMQ", samples["bare rate"], samples["pgmq rate"])]
 
 
 @case("limit-consume-100", "plain DELETE and INSERT of 100 into a table without any index", quick=False, group=GROUP)
