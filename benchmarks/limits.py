@@ -7,12 +7,14 @@ from typing import Final
 
 from benchmarks.backlog import beside_ten_million
 from benchmarks.bench import Bench, Contestant, case
-from benchmarks.cases import contestants, rates
+from benchmarks.cases import contestants, rates, wal
 from benchmarks.latency import latencies, percentile, publish_ours
 from benchmarks.measure import in_turns
 from benchmarks.peers.pgmq import PGMQ, RINGS, RINGS_THROTTLED
 from benchmarks.peers.pgqueue import PGQUEUE
+from benchmarks.peers.procrastinate import PROCRASTINATE
 from benchmarks.peers.raw import RAW
+from benchmarks.peers.seed import SEED
 from benchmarks.report import Limit, Line, Row
 from benchmarks.server import Connection
 
@@ -35,17 +37,18 @@ _UNCHECKED: Final = "DROP TRIGGER new_message ON messages.message;"
 
 @case("limit-lease-archive-1", "lease and archive 1 at a time into a bare archive", quick=False, group=GROUP)
 def one_at_a_time(bench: Bench) -> list[Line]:
-    return _bare_archive(bench, 1)
+    measured = contestants("lease_archive", PGQUEUE, PGMQ, SEED, PROCRASTINATE)
+    return _beside_bare(bench, measured, "1")
 
 
 @case("limit-lease-archive-10", "lease and archive 10 at a time into a bare archive", quick=False, group=GROUP)
 def ten_at_a_time(bench: Bench) -> list[Line]:
-    return _bare_archive(bench, 10)
+    return _beside_bare(bench, contestants("lease_archive", PGQUEUE, PGMQ, batch=10), "10")
 
 
 @case("limit-lease-archive-100", "lease and archive 100 at a time into a bare archive", quick=False, group=GROUP)
 def hundred_at_a_time(bench: Bench) -> list[Line]:
-    return _bare_archive(bench, 100)
+    return _beside_bare(bench, contestants("lease_archive", PGQUEUE, PGMQ, batch=100), "100")
 
 
 @case("limit-lease-archive-100-sync", "the same, synchronous_commit on", quick=False, group=GROUP)
@@ -119,15 +122,12 @@ def publish(bench: Bench) -> list[Line]:
     ]
 
 
-def _bare_archive(bench: Bench, batch: int) -> list[Line]:
-    return _beside_bare(bench, contestants("lease_archive", PGQUEUE, PGMQ, batch=batch), str(batch))
-
-
 def _beside_bare(bench: Bench, measured: dict[str, Contestant], what: str) -> list[Line]:
     measured["bare"] = replace(measured["pgqueue"], setup=_BARE_ARCHIVE)
-    samples = {name: rates(slices) for name, slices in bench.consume(measured).items()}
-    name = f"lease-archive-{what}, bare archive"
+    samples = bench.consume(measured)
+    name, bare = f"lease-archive-{what}, bare archive", samples.pop("bare")
+    others = {"pgmq": "PGMQ read + archive", "pgqueue": "as it is"}
     return [
-        Row(name, "PGMQ read + archive", samples["bare"], samples["pgmq"]),
-        Row(name, "as it is", samples["bare"], samples["pgqueue"]),
+        *[Row(name, others.get(key, key), rates(bare), rates(slices)) for key, slices in samples.items()],
+        Row(f"{name}, WAL", "PGMQ read + archive", wal(bare), wal(samples["pgmq"]), "B/msg", at_least=False),
     ]
