@@ -8,8 +8,9 @@ from typing import Final
 from benchmarks.backlog import beside_ten_million
 from benchmarks.bench import Bench, Contestant, case
 from benchmarks.cases import contestants, rates, wal
+from benchmarks.growth.body import body
 from benchmarks.latency import latencies, percentile, publish_ours
-from benchmarks.measure import in_turns
+from benchmarks.measure import Load, in_turns
 from benchmarks.peers.pgmq import PGMQ, RINGS, RINGS_THROTTLED
 from benchmarks.peers.pgqueue import PGQUEUE
 from benchmarks.peers.procrastinate import PROCRASTINATE
@@ -61,6 +62,44 @@ def hundred_at_a_time_sync(bench: Bench) -> list[Line]:
 def ten_million_waiting(bench: Bench) -> list[Line]:
     samples = beside_ten_million(bench, {"bare": (PGQUEUE, _BARE_ARCHIVE), "pgmq": (PGMQ, "")})
     return [Row("10,000,000 waiting, bare archive", "PGMQ", samples["bare rate"], samples["pgmq rate"])]
+
+
+@case("limit-sessions", "SELECT 1, and an UPDATE of a row of its own, with 4 and 200 clients", quick=False, group=GROUP)
+def sessions(bench: Bench) -> list[Line]:
+    # Two hundred sessions take longer to begin than a short slice lasts.
+    longer = replace(bench, seconds=max(bench.seconds, 5))
+    plain = {"select": "SELECT 1", "update": "UPDATE of a row of its own"}
+    measured = {
+        f"{verb}_{clients}": Contestant(RAW, Load(RAW.script(verb), clients=clients))
+        for verb in plain
+        for clients in (4, 200)
+    }
+    samples = {name: rates(slices) for name, slices in longer.publish(measured).items()}
+    leases = contestants("lease_archive", PGQUEUE, PGMQ, clients=200)
+    return [
+        *[
+            Row(f"{name}, 200 sessions", "with 4", samples[f"{verb}_200"], samples[f"{verb}_4"])
+            for verb, name in plain.items()
+        ],
+        *_beside_bare(longer, leases, "1, 200 sessions"),
+    ]
+
+
+@case(
+    "limit-body-10",
+    "plain DELETE and INSERT of 10 bodies of 8 kB into a table without any index",
+    quick=False,
+    group=GROUP,
+)
+def large_body(bench: Bench) -> list[Line]:
+    measured = contestants("consume_archive", RAW, batch=10) | contestants("lease_archive", PGMQ, batch=10)
+    large = {key: replace(one, body=body(8000)) for key, one in measured.items()}
+    samples = bench.consume(large, fastest=30_000)
+    name, beside = "8,000 B, raw DELETE and INSERT", "PGMQ read + archive"
+    return [
+        Row(name, beside, rates(samples["raw"]), rates(samples["pgmq"])),
+        Row(f"{name}, WAL", beside, wal(samples["raw"]), wal(samples["pgmq"]), "B/msg", at_least=False),
+    ]
 
 
 @case("limit-consume-100", "plain DELETE and INSERT of 100 into a table without any index", quick=False, group=GROUP)
