@@ -118,7 +118,8 @@ def _hear(kind: str, state: str, thing: Any) -> None:
             return
         if not _states.put(_State(known, _body(kind, state, fields))):
             _say("too many states wait: some are lost")
-        elif kind == "task" and state != "running":
+        elif kind == "task" and state != "running" and "_sa_instance_state" not in fields:
+            # Told by the task's own process. The scheduler and the API server tell of a row of SQLAlchemy, and live on.
             _states.flush(_LAST_SECONDS)
     except Exception as error:
         _say(f"a state of a {kind} is lost: {type(error).__name__}: {error}")

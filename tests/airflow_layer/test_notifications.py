@@ -13,6 +13,8 @@ from typing import Any
 
 import psycopg
 import pytest
+from airflow.models.taskinstance import TaskInstance
+from sqlalchemy.orm.attributes import manager_of_class
 
 from airflow_provider_pgqueue.core import InvalidArgument, QueueNotFound
 from airflow_provider_pgqueue.notifications.pgqueue import PgQueueNotifier
@@ -116,6 +118,23 @@ def test_a_task_waits_until_its_state_is_published_because_its_process_ends(
     configured(states_queue=queue("states"), states_of="task")
     state_listener.on_task_instance_success(None, a_task())
     assert [body["state"] for body in bodies(conn)] == ["success"]
+
+
+def test_the_scheduler_and_the_api_server_never_wait_for_the_state_of_a_task(
+    conn_id: str, queue: Queue, conn: Connection, configured: Callable[..., None]
+) -> None:
+    configured(states_queue=queue("states"), states_of="task")
+    row = manager_of_class(TaskInstance).new_instance()  # as SQLAlchemy makes it of a row
+    vars(row).update(vars(a_task()))
+    with conn.transaction():
+        conn.execute("LOCK TABLE messages.message")
+        begun = time.monotonic()
+        for hear in (state_listener.on_task_instance_success, state_listener.on_task_instance_skipped):
+            hear(None, row)
+        state_listener.on_task_instance_failed(None, row, "kiwi")
+        # Those of a task would wait for as long as each of them may.
+        assert time.monotonic() - begun < state_listener._LAST_SECONDS
+    until(lambda: [body["state"] for body in bodies(conn)] == ["success", "skipped", "failed"])
 
 
 @pytest.mark.parametrize(
