@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from airflow.providers.common.compat.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.providers.common.compat.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_pgqueue.core import verbs
@@ -53,7 +53,8 @@ class DoorbellSensor(QueueTask, BaseSensorOperator):
     :param poll_interval: seconds between looks when no notification arrives.
     :param deferrable: False looks in a worker, for installations without a triggerer, every `poke_interval`, which by
         default is `poll_interval`.
-    :param start_from_trigger: False begins in a worker in any case, for example because a pool limits how many begin.
+    :param start_from_trigger: False begins in a worker in any case, for example because a pool limits how many begin;
+        so does the default where `[triggerer] queues_enabled` is set, because only a worker knows the queue of a task.
     """
 
     template_fields: Sequence[str] = ("queue_name", "pgqueue_conn_id")
@@ -73,7 +74,7 @@ class DoorbellSensor(QueueTask, BaseSensorOperator):
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         poll_interval: float = 30.0,
         deferrable: bool = True,
-        start_from_trigger: bool = True,
+        start_from_trigger: bool | None = None,
         poke_interval: timedelta | float | None = None,
         retries: int | None = 1,
         **kwargs: Any,
@@ -87,6 +88,9 @@ class DoorbellSensor(QueueTask, BaseSensorOperator):
         self.pgqueue_conn_id = pgqueue_conn_id
         self.poll_interval = poll_interval
         self.deferrable = deferrable
+        if start_from_trigger is None:
+            # The scheduler, unlike a worker, hands a task over without the name of its queue.
+            start_from_trigger = not conf.getboolean("triggerer", "queues_enabled", fallback=False)
         self.start_from_trigger = start_from_trigger
 
     def check_written(self) -> None:

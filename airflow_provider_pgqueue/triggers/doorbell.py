@@ -65,6 +65,9 @@ class DoorbellTrigger(BaseEventTrigger):
         "for_task": truth,
     }
 
+    # Airflow asks only when a task defers, which then waits in a triggerer that serves the task's own queue.
+    supports_triggerer_queue = True
+
     def __init__(
         self,
         *,

@@ -14,21 +14,27 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.sdk import DAG, Asset
+from airflow.sdk.execution_time.task_runner import _defer_task
+from structlog import get_logger
 
 from airflow_provider_pgqueue.core import ConnectionFailed, Rejected, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
+from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator
 from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
+from airflow_provider_pgqueue.task import QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 from tests.airflow_layer.of_airflow import (
+    AIRFLOW,
     AirflowException,
     AirflowSensorTimeout,
     DagSerialization,
     TaskDeferralTimeout,
     TaskDeferred,
 )
+from tests.airflow_layer.test_arguments import GOOD
 from tests.airflow_layer.test_triggers import as_task, take, within
 
 Queue = Callable[..., str]
@@ -244,6 +250,35 @@ def test_a_sensor_begins_in_the_triggerer_with_the_trigger_that_it_would_defer_t
     # No worker deferred, so there is none whose end Airflow could take for that of the task.
     assert at_start.trigger_kwargs == arguments | {"ring_after": 0.0}
     assert (at_start.next_method, at_start.timeout) == (deferred.value.method_name, deferred.value.timeout)
+
+
+def test_where_triggerers_serve_queues_a_sensor_begins_in_a_worker_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The scheduler hands it over without a queue, for which there may be no triggerer."""
+    monkeypatch.setenv("AIRFLOW__TRIGGERER__QUEUES_ENABLED", "True")
+    begins = {
+        told: PgQueueMessageSensor(task_id="wait", queue_name="orders", start_from_trigger=told).start_from_trigger
+        for told in (None, True, False)
+    }
+    assert begins == {None: False, True: True, False: False}
+
+
+@pytest.mark.skipif(AIRFLOW < (3, 2), reason="it has no queues of triggerers")
+@pytest.mark.parametrize(
+    "kind",
+    [PgQueueMessageSensor, PgQueueDeadMessageSensor, PgQueueConsumeOperator, PgQueueDispatchOperator],
+    ids=lambda kind: kind.__name__,
+)
+def test_a_task_that_defers_waits_in_a_triggerer_of_its_queue(
+    kind: type[QueueTask], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__TRIGGERER__QUEUES_ENABLED", "True")
+    task: Any = kind(task_id="wait", queue="paris", **GOOD[kind])
+    trigger = task._trigger(ring_after=0.0)
+    ti: Any = SimpleNamespace(task=task, dag_id="orders", run_id="manual__1", task_id="wait")
+    deferral, _ = _defer_task(TaskDeferred(trigger=trigger, method_name="execute_complete"), ti, get_logger())
+    assert deferral.queue == "paris"
 
 
 IN_A_WORKER = [
