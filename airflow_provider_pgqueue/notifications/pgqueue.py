@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import BaseNotifier
@@ -88,6 +89,15 @@ class PgQueueNotifier(BaseNotifier):
         }
         check(given, dict.fromkeys(later, only_texts))
         check({name: value for name, value in given.items() if name not in later}, self.rules)
+
+    # Airflow renders templates in place, and calls one notifier for all runs of a file that wait for their callbacks.
+    def __call__(self, *args: Any) -> None:
+        """Publish the message of one call; the templates stay for the next."""
+        super(PgQueueNotifier, copy(self)).__call__(*args)
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        """Publish the message of one call; the templates stay for the next."""
+        return super(PgQueueNotifier, copy(self)).__await__()
 
     def notify(self, context: Context) -> None:
         """Publish the message."""

@@ -62,6 +62,23 @@ def test_a_notifier_is_awaited_in_the_triggerer(conn_id: str, queue: Queue, conn
     assert bodies(conn) == [[1, "late"]]
 
 
+@pytest.mark.parametrize("awaited", [False, True], ids=["called", "awaited"])
+def test_a_notifier_that_serves_many_runs_renders_its_templates_for_each(
+    conn_id: str, queue: Queue, conn: Connection, context: dict[str, Any], awaited: bool
+) -> None:
+    queue("alarms")
+    notifier = PgQueueNotifier(queue_name="alarms", message={"days": ["{{ day }}"]}, topic="day.{{ day }}")
+
+    async def wait() -> None:
+        await notifier
+
+    for day in ("1", "2"):
+        notifier.context = context | {"day": day}
+        asyncio.run(wait()) if awaited else notifier(notifier.context)
+    rows = conn.execute("SELECT message, topic FROM messages.message ORDER BY id").fetchall()
+    assert rows == [({"days": ["1"]}, "day.1"), ({"days": ["2"]}, "day.2")]
+
+
 def test_a_bad_notifier_is_an_error_of_its_callback(conn_id: str, context: dict[str, Any]) -> None:
     with pytest.raises(QueueNotFound):
         PgQueueNotifier(queue_name="nowhere", message=1)(dict(context))
