@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
@@ -43,6 +43,8 @@ class AwaitsMessages(QueueTask):
     deferrable: bool
     poll_interval: float
     _ends_in_trigger = False
+    _too_late: ClassVar[type[AirflowException]] = AirflowException
+    """What a wait that ends in a worker raises."""
 
     def _outcomes(self, ids: Sequence[int], timeout: timedelta | None, **kept: Any) -> list[dict[str, Any]]:
         """Return the outcome of each message, all of which are a success, or defer until they are finished.
@@ -55,7 +57,7 @@ class AwaitsMessages(QueueTask):
         patience = min(_HERE_FIRST, _HERE_FIRST if limit is None else limit) if self.deferrable else limit
         found = self._wait_here(watch, patience)
         if found is None and not self.deferrable:
-            raise AirflowException(f"after {timeout} not all of these messages are finished: {_few(ids)}")
+            raise self._too_late(f"after {timeout} not all of these messages are finished: {_few(ids)}")
         if found is None:
             self.log.info("waiting in the triggerer for the end of messages %s", _few(ids))
             self.defer(

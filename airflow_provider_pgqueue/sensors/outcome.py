@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException, BaseSensorOperator, XComArg
+from airflow.providers.common.compat.sdk import (
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+    BaseSensorOperator,
+    XComArg,
+)
 
 from airflow_provider_pgqueue.completion import COMPLETION_RULES, AwaitsMessages
 from airflow_provider_pgqueue.core.argument import Rule, check, text
@@ -62,6 +69,7 @@ class PgQueueOutcomeSensor(AwaitsMessages, BaseSensorOperator):
 
     template_fields: Sequence[str] = ("message_id", "pgqueue_conn_id")
     ui_color = "#dce9f5"
+    _too_late = AirflowSensorTimeout
     rules: ClassVar[Mapping[str, Rule]] = {**COMPLETION_RULES, "message_id": _message_id, "pgqueue_conn_id": text}
 
     def __init__(
@@ -94,7 +102,7 @@ class PgQueueOutcomeSensor(AwaitsMessages, BaseSensorOperator):
         self._ends_in_trigger = not (self.with_output or any(hooks))
         try:
             (outcome,) = self._outcomes([_id_of(self.message_id)], timedelta(seconds=float(self.timeout)))
-        except AirflowFailException as error:
+        except (AirflowFailException, AirflowSensorTimeout, AirflowTaskTimeout) as error:
             if self.soft_fail or self.never_fail:
                 raise AirflowSkipException(str(error)) from error
             raise

@@ -16,9 +16,12 @@ import pytest
 from airflow.providers.common.compat.sdk import (
     AirflowException,
     AirflowFailException,
+    AirflowSensorTimeout,
     AirflowSkipException,
+    AirflowTaskTimeout,
     TaskDeferred,
 )
+from airflow.sdk.execution_time.timeout import TimeoutPosix
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 
 from airflow_provider_pgqueue import completion
@@ -190,6 +193,28 @@ def test_without_a_triggerer_the_task_waits_in_its_worker_until_its_timeout(
     queue("orders")
     with pytest.raises(AirflowException, match=r"not all of these messages are finished: \d+"):
         run(publish_and_wait(message=1, deferrable=False, wait_timeout=timedelta(milliseconds=300)))
+
+
+@pytest.mark.parametrize("lenient", [None, "soft_fail", "never_fail"])
+def test_without_a_triggerer_a_sensor_that_waited_too_long_times_out_as_every_sensor_does(
+    conn_id: str, queue: Queue, run: Run, lenient: str | None
+) -> None:
+    id_ = PgQueueHook(conn_id).publish(queue("orders"), 1)
+    given: dict[str, Any] = {lenient: True} if lenient else {}
+    error = AirflowSkipException if lenient else AirflowSensorTimeout
+    sensor = PgQueueOutcomeSensor(task_id="wait", message_id=id_, deferrable=False, timeout=0.1, **given)
+    with pytest.raises(error, match=f"not all of these messages are finished: {id_}"):
+        run(sensor)
+
+
+@pytest.mark.parametrize(("soft_fail", "error"), [(False, AirflowTaskTimeout), (True, AirflowSkipException)])
+def test_a_sensor_whose_execution_timeout_ends_in_a_worker_is_skipped_if_it_may_fail(
+    conn_id: str, queue: Queue, run: Run, soft_fail: bool, error: type[BaseException]
+) -> None:
+    id_ = PgQueueHook(conn_id).publish(queue("orders"), 1)
+    sensor = PgQueueOutcomeSensor(task_id="wait", message_id=id_, deferrable=False, soft_fail=soft_fail)
+    with pytest.raises(error), TimeoutPosix(seconds=0.5):
+        run(sensor)
 
 
 # The trigger and the sensor -------------------------------------------------------------------------------------------
