@@ -264,7 +264,6 @@ def test_where_triggerers_serve_queues_a_sensor_begins_in_a_worker_unless_told_o
     assert begins == {None: False, True: True, False: False}
 
 
-@pytest.mark.skipif(AIRFLOW < (3, 2), reason="it has no queues of triggerers")
 @pytest.mark.parametrize(
     "kind",
     [PgQueueMessageSensor, PgQueueDeadMessageSensor, PgQueueConsumeOperator, PgQueueDispatchOperator],
@@ -278,7 +277,8 @@ def test_a_task_that_defers_waits_in_a_triggerer_of_its_queue(
     trigger = task._trigger(ring_after=0.0)
     ti: Any = SimpleNamespace(task=task, dag_id="orders", run_id="manual__1", task_id="wait")
     deferral, _ = _defer_task(TaskDeferred(trigger=trigger, method_name="execute_complete"), ti, get_logger())
-    assert deferral.queue == "paris"
+    # Before Airflow 3.2 triggerers served no queues.
+    assert getattr(deferral, "queue", None) == ("paris" if AIRFLOW >= (3, 2) else None)
 
 
 IN_A_WORKER = [
