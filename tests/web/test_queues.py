@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -68,6 +69,25 @@ def test_ten_thousand_queues_are_shown_by_pages(browse: Browse, conn: Connection
     assert first.text.count('<tr id="queue-') == 50
     assert "Page 1 of 3" in first.text
     assert client.get("/?sort=name&q=q99&page=3").text.count('<tr id="queue-') == 11
+
+
+def test_every_number_that_is_an_estimate_says_so(browse: Browse, conn: Connection, queue: Callable[..., str]) -> None:
+    conn.execute(
+        "INSERT INTO messages.message (queue_name, message) SELECT %s, '{}' FROM generate_series(1, 30000)",
+        [queue("orders")],
+    )
+    conn.execute("SELECT messages.publish(%s, '{}')", [queue("short")])
+    conn.execute("SELECT messages.lease('orders', 10)")
+    client = browse(may_act=True)
+    page = client.get("/").text
+    for name, mark in (("orders", "~"), ("short", "")):
+        row = page.partition(f'<tr id="queue-{name}">')[2].partition("</tr>")[0]
+        cells = dict(re.findall(r'data-name="(\w+)">([^<]*)', row))
+        marked = {cell: text[: len(text) - len(text.lstrip("~"))] for cell, text in cells.items()}
+        assert marked == {"Depth": mark, "Ready": mark, "Leased": mark, "Oldest": "", "Dead": ""}
+    purge = r"<b>{}</b> has {about}[\d,]+ ready messages?, {about}[\d,]+ leased, {about}[\d,]+ delayed"
+    assert re.search(purge.format("orders", about="about "), client.get("/queues/orders/purge").text)
+    assert re.search(purge.format("short", about=""), client.get("/queues/short/purge").text)
 
 
 @pytest.mark.parametrize("query", ["page=0", "page=-1", "page=x", "page=99999999999999", "sort=x", "show=<", "q=%00"])
