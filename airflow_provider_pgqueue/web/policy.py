@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any, Final
 
@@ -22,9 +22,12 @@ _CHOICES: Final = {"notify": ("always", "gated", "off"), "on_dead_head": ("block
 
 
 def now(conn: Connection, name: str, given: Form) -> dict[str, Any]:
-    """Return the policy for the form; QueueNotFound if there is no such queue."""
+    """Return the policy for the form, and what to show in its fields; QueueNotFound if there is no such queue."""
+    policy = _texts(conn, name)
     return {
-        "policy": _texts(conn, name),
+        "policy": policy,
+        # In the other fields a form that comes back with an error would put back what was changed since it was shown.
+        "shown": policy | _written(given, policy),
         "numbers": _NUMBERS,
         "durations": _DURATIONS,
         "choices": _CHOICES,
@@ -34,23 +37,30 @@ def now(conn: Connection, name: str, given: Form) -> dict[str, Any]:
 def changes(conn: Connection, name: str, form: Form) -> dict[str, Any]:
     """Return what differs from what the form showed; an empty field removes a limit.
 
-    InvalidArgument if nothing differs, or if somebody else changed the same value since the form was shown.
+    InvalidArgument if nothing differs, or if somebody else changed the same values since the form was shown.
     """
-    arguments: dict[str, Any] = {"queue_name": name}
-    texts = _texts(conn, name)
-    for key in texts:
-        text, shown = form.get(key, "").strip(), form.get(f"was_{key}", "")
-        if key not in form or text == shown:
-            continue
-        if texts[key] not in (shown, text):
-            raise InvalidArgument(
-                f"somebody changed {key} to {texts[key] or 'no limit'} meanwhile",
-                "Nothing of this form was done. Change it again if your value is still right.",
-            )
-        arguments[key] = _value(key, text)
-    if len(arguments) == 1:
+    policy = _texts(conn, name)
+    written = _written(form, policy)
+    if not written:
         raise InvalidArgument("nothing is changed", "Change a field, or go back.")
-    return arguments
+    # All of them, and before any other error: the form that comes back knows the values of now.
+    others = [
+        f"{key} to {policy[key] or 'no limit'}"
+        for key, text in written.items()
+        if policy[key] not in (form.get(f"was_{key}", ""), text)
+    ]
+    if others:
+        raise InvalidArgument(
+            f"somebody changed {' and '.join(others)} meanwhile",
+            "Nothing of this form was done. Send it again if what you wrote is still right.",
+        )
+    return {"queue_name": name} | {key: _value(key, text) for key, text in written.items()}
+
+
+def _written(form: Form, keys: Iterable[str]) -> dict[str, str]:
+    """Return the fields in which something else was written than the form had shown."""
+    texts = {key: form[key].strip() for key in keys if key in form}
+    return {key: text for key, text in texts.items() if text != form.get(f"was_{key}", "")}
 
 
 def _texts(conn: Connection, name: str) -> dict[str, str]:

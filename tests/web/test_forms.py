@@ -6,6 +6,7 @@ import html
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import httpx
@@ -28,6 +29,14 @@ def form_of(client: httpx.Client, path: str, **written: str) -> dict[str, str]:
     form = page.text.partition('<form method="post"')[2]
     hidden = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', form)
     return {name: html.unescape(value) for name, value in hidden} | FILLED | written
+
+
+def all_fields(page: httpx.Response) -> dict[str, str]:
+    """Return what a browser sends if nothing is written into the form that changes something."""
+    form = page.text.partition('<form method="post"')[2]
+    fields = re.findall(r'name="(\w+)"[^>]* value="([^"]*)"', form)
+    fields += re.findall(r'<select id="\w+" name="(\w+)">.*?<option selected>(\w+)</option>', form)
+    return {name: html.unescape(value) for name, value in fields}
 
 
 def send(client: httpx.Client, path: str, form: dict[str, str]) -> httpx.Response:
@@ -160,6 +169,35 @@ def test_a_policy_that_somebody_else_changed_meanwhile_is_not_overwritten(
 
 
 @pytest.mark.parametrize("action", ["requeue", "dismiss"])
+def test_a_policy_form_that_comes_back_with_an_error_keeps_what_was_written_and_puts_nothing_else_back(
+    browse: Browse, conn: Connection, dead: list[int]
+) -> None:
+    client, path = browse(may_act=True), "/queues/orders/policy"
+    written = {"max_attempts": "x", "max_leased": "3", "on_dead_head": "skip"}
+    form = all_fields(client.get(path)) | written
+    run(conn, verbs.alter_queue("orders", retention=timedelta(days=30), notify="gated"))
+    page = send(client, path, form)
+    assert page.status_code == 400
+    form = all_fields(page)
+    assert {name: form[name] for name in written} == written
+    assert (form["retention"], form["notify"]) == ("30d", "gated")
+    assert "The policy is changed" in send(client, path, form | {"max_attempts": "7"}).text
+    row = conn.execute(
+        "SELECT max_attempts, max_leased, on_dead_head, retention, notify FROM messages.queue"
+        " WHERE queue_name = 'orders'"
+    ).fetchone()
+    assert row == (7, 3, "skip", timedelta(days=30), "gated")
+
+
+def test_all_that_somebody_else_changed_is_said_before_the_form_that_comes_back_can_overwrite_it(
+    browse: Browse, conn: Connection, dead: list[int]
+) -> None:
+    client, path = browse(may_act=True), "/queues/orders/policy"
+    form = all_fields(client.get(path)) | {"max_attempts": "x", "max_leased": "3", "retention": "3d"}
+    run(conn, verbs.alter_queue("orders", retention=timedelta(days=30), max_leased=9))
+    assert "somebody changed max_leased to 9 and retention to 30d meanwhile" in send(client, path, form).text
+
+
 @pytest.mark.parametrize(
     ("query", "places"),
     [
