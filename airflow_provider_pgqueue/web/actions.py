@@ -29,6 +29,7 @@ Form = Mapping[str, str]
 Connection = psycopg.Connection[Any]
 Id = Annotated[int, Path(ge=1, le=2**63 - 1)]
 _HELD: Final = "Nothing was done: it has a remedy by now, or somebody holds it."
+_PART: Final = "A part was sent twice. It was done once, and the action stopped here: what is left was counted again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,13 +220,15 @@ def said_of(request: Request) -> Said | None:
     """Return what was just done, as the address tells: only sentences of ours, and numbers."""
     given = request.query_params
     if given.get("done") == "again":
-        return Said("The form was sent twice. What it asked for was done once.")
+        return Said("The form was sent twice, and only the first time counted.")
+    if given.get("done") == "part":
+        return Said(_PART, False)
     if (action := (OF_QUEUES | OF_MESSAGES).get(given.get("done", ""))) is None:
         return None
     number, asked = _number(given.get("n", "")), _number(given.get("of", ""))
     if not number and (nothing := _nothing(request, given["done"])):
         return Said(nothing, False)
-    rest = f" {quantity(asked - number)} had a remedy by then, or somebody holds them." if asked > number else ""
+    rest = f" That is fewer than the {asked:,} asked for; count again to see what is left." if asked > number else ""
     return Said(action.done.format(n=quantity(number), id=number) + rest, not rest)
 
 
@@ -286,7 +289,8 @@ def _ask(request: Request, action: Action, name: str, given: Form, wrong: Except
         Rights.of(conn, name).check(action.verb)
         about = action.about(conn, name, given)
     status = 400 if wrong else 200
-    return page(request, "confirm.html", status, action=action, queue_name=name, given=given, about=about, wrong=wrong)
+    said = {"done": said_of(request), "wrong": wrong}
+    return page(request, "confirm.html", status, action=action, queue_name=name, given=given, about=about, **said)
 
 
 def _act(request: Request, action: Action, name: str, form: dict[str, str], path: str, done: str) -> Response:
@@ -306,15 +310,24 @@ def _act(request: Request, action: Action, name: str, form: dict[str, str], path
     finally:
         site.shared.forget()
     if rows is None:
-        return RedirectResponse(back_to(request, path, done="again"), 303)
+        return RedirectResponse(_again(request, form, path, done, many), 303)
     if many is None:
         return RedirectResponse(back_to(request, path, done=done, n=_many(action, rows)), 303)
-    left = len(rows) == many.next
+    goes_on = len(rows) == many.next and many.later
     many = dead.Progress(many.asked, many.done + len(rows))
-    if left and many.next:
+    if goes_on:
         fields = (*dead.FILTER, "reason")
         return page(request, "progress.html", action=action, queue_name=name, given=form, many=many, fields=fields)
     return RedirectResponse(back_to(request, path, done=done, n=many.done, of=many.asked), 303)
+
+
+def _again(request: Request, form: Form, path: str, done: str, many: dead.Progress | None) -> str:
+    """Return where a form leads that was sent twice: to its end, or to the form that begins again with what is left."""
+    if many is None or not many.later:
+        return back_to(request, path, done="again")
+    # Not to the next part: if the first answer arrived, too, both would continue and take more than was asked for.
+    which = {key: form[key] for key in dead.FILTER if form.get(key)}
+    return back_to(request, f"{path}/{done}", done="part", max_messages=many.later, **which)
 
 
 def _many(action: Action, rows: list[Any]) -> int:

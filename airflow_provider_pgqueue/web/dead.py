@@ -92,6 +92,11 @@ class Progress:
         """How many messages the next transaction takes; 0 at the end."""
         return max(0, min(AT_ONCE, self.asked - self.done))
 
+    @property
+    def later(self) -> int:
+        """How many messages are left to the transactions after the next."""
+        return max(0, self.asked - self.done - self.next)
+
 
 def _number(form: Form, name: str, default: str, least: int) -> int:
     written = form.get(name, "").strip() or default

@@ -138,6 +138,7 @@ def test_a_message_that_got_a_remedy_meanwhile_gets_no_second_one(
     run(conn, verbs.requeue_dead("orders", ids=[dead[0]], remedied_by="bob"))
     page = send(client, paths[action], form)
     assert "Nothing was done: it has a remedy by now" in page.text
+    assert "The form was sent twice, and only the first time counted" in send(client, paths[action], form).text
     assert run(conn, verbs.remedies([dead[0]])) == {dead[0]: ("requeued", "bob")}
 
 
@@ -168,7 +169,6 @@ def test_a_policy_that_somebody_else_changed_meanwhile_is_not_overwritten(
     assert row == (7, 5)
 
 
-@pytest.mark.parametrize("action", ["requeue", "dismiss"])
 def test_a_policy_form_that_comes_back_with_an_error_keeps_what_was_written_and_puts_nothing_else_back(
     browse: Browse, conn: Connection, dead: list[int]
 ) -> None:
@@ -198,6 +198,7 @@ def test_all_that_somebody_else_changed_is_said_before_the_form_that_comes_back_
     assert "somebody changed max_leased to 9 and retention to 30d meanwhile" in send(client, path, form).text
 
 
+@pytest.mark.parametrize("action", ["requeue", "dismiss"])
 @pytest.mark.parametrize(
     ("query", "places"),
     [
@@ -256,6 +257,35 @@ def test_many_messages_are_taken_in_short_transactions_and_none_that_dies_meanwh
     assert page.url.path == "/queues/orders"
     assert entries(conn) == [("ann", "requeue_dead", 2), ("ann", "requeue_dead", 2), ("ann", "requeue_dead", 1)]
     assert {id_ for (id_,) in conn.execute("SELECT id FROM messages.dead_message")} == {one.id for one in held}
+
+
+@pytest.mark.parametrize("action", ["requeue", "dismiss"])
+def test_a_part_that_is_sent_twice_ends_the_action_and_leads_to_what_is_left_of_it(
+    browse: Browse, conn: Connection, dead: list[int], monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    monkeypatch.setattr("airflow_provider_pgqueue.web.dead.AT_ONCE", 2)
+    client, path = browse(may_act=True), f"/queues/orders/{action}"
+    form = form_of(client, f"{path}?result=failed", max_messages="4")
+    send(client, path, form)
+    page = send(client, path, form)
+    assert page.url.path == path
+    assert '<section class="notice fresh" data-told><b>A part was sent twice.' in page.text
+    assert "<b>3 dead messages</b> that ended as failed" in page.text
+    left = all_fields(page)
+    assert (left["max_messages"], left["result"], left["until"]) == ("2", "failed", form["until"])
+    assert len(entries(conn)) == 1
+    send(client, path, left | FILLED)
+    # After the last part nothing is left to do.
+    assert "only the first time counted" in send(client, path, left | FILLED).text
+    assert [id_ for (id_,) in conn.execute("SELECT id FROM messages.dead_message")] == dead[4:]
+
+
+def test_fewer_messages_than_asked_for_are_not_said_to_have_a_remedy_that_they_have_not(
+    browse: Browse, conn: Connection, dead: list[int]
+) -> None:
+    client, path = browse(may_act=True), "/queues/orders/requeue"
+    page = send(client, path, form_of(client, path, max_messages="1000"))
+    assert "Requeued 5 messages. That is fewer than the 1,000 asked for; count again to see what is left." in page.text
 
 
 def test_a_number_that_is_none_is_refused(browse: Browse, conn: Connection, dead: list[int]) -> None:
