@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -362,6 +363,37 @@ def test_what_is_told_to_stop_settles_the_message_in_hand_and_gives_the_rest_bac
     summary = repair(note, batch_size=10).run(conn, stop=lambda: len(seen) >= 13)
     assert (summary["ids"], summary["stopped"]) == ({"requeued": ids[:13]}, "told to stop")
     assert [one.id for one in run(conn, verbs.lease_dead("orders"))] == ids[13:]
+
+
+@pytest.mark.parametrize("after", [3, 13])  # within the canary, and when it has passed
+def test_a_repair_with_a_canary_that_is_told_to_stop_says_so(
+    conn: Connection, connect: Connect, dead: Die, after: int
+) -> None:
+    ids = dead(30)
+    seen: list[int] = []
+
+    def note(message: Any) -> Any:
+        seen.append(message.id)
+        return KEEP
+
+    with handling(connect()):
+        summary = repair(note, canary=5, batch_size=10).run(conn, stop=lambda: len(seen) >= after)
+    assert (summary["ids"], summary["stopped"]) == ({"requeued": ids[:after]}, "told to stop")
+
+
+def test_a_repair_that_is_told_to_stop_while_it_waits_for_others_says_so(conn: Connection, dead: Die) -> None:
+    held, free = dead(2)
+    run(conn, verbs.lease_dead("orders", ids=[held], lease_for=MINUTE))
+    seen: list[int] = []
+    asked = itertools.count()
+
+    def note(message: Any) -> Any:
+        seen.append(message.id)
+        return KEEP
+
+    # It asks twice before it first looks for what others hold.
+    summary = repair(note).run(conn, stop=lambda: bool(seen) and next(asked) > 4)
+    assert (summary["ids"], summary["stopped"]) == ({"requeued": [free]}, "told to stop")
 
 
 def test_each_batch_is_reported(conn: Connection, dead: Die) -> None:

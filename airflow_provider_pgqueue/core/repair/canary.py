@@ -24,7 +24,7 @@ _SAYS_EVERY: Final = 10.0  # seconds
 
 
 def wait_for_canary(repair: Repair, connect: Connect, stop: Callable[[], bool]) -> dict[str, Any]:
-    """Wait until the canary is finished; return its counts, and in `stopped` why the run must end, or None."""
+    """Wait until the canary is finished; return its counts, and in `stopped` why the run must end, if it must."""
     patience = time.monotonic() + repair.canary_wait.total_seconds()
     say_at = time.monotonic()
     with connect() as conn:
@@ -39,10 +39,8 @@ def wait_for_canary(repair: Repair, connect: Connect, stop: Callable[[], bool]) 
                 log.info("canary of %s: %s requeued, %s finished, %s died again", repair.remedied_by, *found.values())
                 say_at += _SAYS_EVERY
             if stopped is not None:
-                return {
-                    "stopped": stopped or None,
-                    "canary": {"requeued": found["requeued"], "died_again": found["died_again"]},
-                }
+                counts = {"canary": {name: found[name] for name in ("requeued", "died_again")}}
+                return counts | {"stopped": stopped} if stopped else counts
             time.sleep(_LOOKS_AGAIN)
 
 

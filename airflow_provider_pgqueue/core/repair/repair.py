@@ -155,9 +155,9 @@ def repair_by(
     first = ids[: max(0, repair.canary - _done(repair, connect)["requeued"])]
     found = work(repair, first) if first else {}
     canary: Summary = {}
-    if rest := ids[len(first) :]:
+    if (rest := ids[len(first) :]) and not stop():
         canary = wait_for_canary(repair, connect, stop) if repair.canary else {}
-        found |= {} if canary.get("stopped") else work(repair, rest)
+        found |= {} if "stopped" in canary else work(repair, rest)
     return _summary(repair, ids, found, _done(repair, connect), stop) | canary
 
 

@@ -117,7 +117,9 @@ class RepairShare:
             outcomes |= self._remedied(missing)
             for batch in self._batches(sorted(missing - outcomes.keys())):
                 outcomes |= self._treat(batch)
-            if self._stop() or time.monotonic() >= patience:
+            if self._stop():
+                return outcomes
+            if time.monotonic() >= patience:
                 break
             if missing - outcomes.keys():
                 self._pause_until(time.monotonic() + _LOOKS_AGAIN)
