@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, share
 from airflow_provider_pgqueue.cli.worker import load
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.repair import Repair
-from airflow_provider_pgqueue.core.worker import stop_on_signals
+from airflow_provider_pgqueue.core.signals import stop_on_signals
 
 
 @click.command()
@@ -129,9 +128,8 @@ def repair(
         fingerprints=fingerprints or None,
         **given,
     )
-    stopping = threading.Event()
-    with connected(settings) as conn, stop_on_signals(stopping.set):
-        summary = wanted.run(conn, stop=stopping.is_set)
+    with connected(settings) as conn, stop_on_signals() as told_to_stop:
+        summary = wanted.run(conn, stop=told_to_stop)
     say = show if wanted.dry_run else show_done
     say(settings, {"run_id": wanted.run_id, **summary}, _text(wanted, summary))
     return int(summary["stopped"] is not None)

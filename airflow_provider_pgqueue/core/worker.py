@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from types import FrameType
 from typing import Any, Final
 
 import psycopg
 
 from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.bell import Bell
 from airflow_provider_pgqueue.core.breaker import Breaker
 from airflow_provider_pgqueue.core.client import run_async
 from airflow_provider_pgqueue.core.connection import connect, connect_async
@@ -29,6 +28,7 @@ from airflow_provider_pgqueue.core.outcome import end_of
 from airflow_provider_pgqueue.core.pause import pause_after
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.renewal import Renewal
+from airflow_provider_pgqueue.core.signals import stop_on_signals
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +60,9 @@ class Worker:
     counts: Counter[str] = field(init=False, default_factory=Counter)
     _lease: Lease | None = field(init=False, default=None)
     _failures: int = field(init=False, default=0)
-    _wake: threading.Event = field(init=False, default_factory=threading.Event)
-    _stopping: threading.Event = field(init=False, default_factory=threading.Event)
+    _stopping: bool = field(init=False, default=False)
+    _told_to_stop: Bell = field(init=False, default_factory=Bell)
+    _doorbell: Bell = field(init=False, default_factory=Bell)
 
     def __post_init__(self) -> None:
         check_call(self.consumer.handle, "a message")
@@ -70,8 +71,9 @@ class Worker:
 
     def stop(self) -> None:
         """Make `run` return after the current message. Safe in a signal handler and from other threads."""
-        self._stopping.set()
-        self._wake.set()
+        self._stopping = True
+        self._told_to_stop.ring()
+        self._doorbell.ring()
 
     def run(self, *, until_empty: bool = False) -> Counter[str]:
         """Handle messages until `stop`, SIGTERM or SIGINT, or with `until_empty` until the queue has none ready.
@@ -80,7 +82,7 @@ class Worker:
         """
         breaker = Breaker(self.consumer.queue_name, self.consumer.give_up_after)
         with stop_on_signals(self.stop), self._listening(until_empty):
-            while not self._stopping.is_set():
+            while not self._stopping:
                 try:
                     # Check after each reconnection, because the schema may have been upgraded meanwhile.
                     with (
@@ -95,21 +97,19 @@ class Worker:
                     self._failures += 1
                     pause = pause_after(self._failures)
                     log.warning("%s; next try in %.1f s", why_again(error), pause)
-                    self._stopping.wait(pause)
+                    self._told_to_stop.wait(pause)
             if self._lease is not None and self._lease.held:
                 self._finish_at_last(self._lease)
         return self.counts
 
     def _serve(self, conn: psycopg.Connection[Any], renewal: Renewal, until_empty: bool, breaker: Breaker) -> None:
         intake, fruitless = self.consumer.intake(conn), 0
-        while not self._stopping.is_set():
-            # Before the work: what rings meanwhile must lead to another look.
-            self._wake.clear()
+        while not self._stopping:
             before = self.counts.total()
             try:
                 self.consumer.drain(
                     conn,
-                    stop=self._stopping.is_set,
+                    stop=lambda: self._stopping,
                     breaker=breaker,
                     on_batch=self._note_success,
                     on_lease=self._note_lease,
@@ -127,8 +127,9 @@ class Worker:
             if fruitless > 1:
                 # A queue that rings a thousand times a second costs the consumers of others a hundred leases. Not after
                 # the first: that ring may have been for what the drain before it took already.
-                self._stopping.wait(_AFTER_NOTHING)
-            self._wake.wait(self.poll_interval)
+                self._told_to_stop.wait(_AFTER_NOTHING)
+            # What rang during the work leads to another look.
+            self._doorbell.wait(self.poll_interval)
 
     def _finish_lease(self, conn: psycopg.Connection[Any]) -> None:
         """Settle what was handled under a lease whose connection broke, and release what nobody had begun."""
@@ -198,7 +199,7 @@ class Worker:
     async def _listen(self) -> None:
         # What rings may be for another queue. But to ask first would cost a round trip more than to lease at once.
         listener = Listener(
-            self._connect_listener, self._look, poll_interval=self.poll_interval, on_ring=self._wake.set
+            self._connect_listener, self._look, poll_interval=self.poll_interval, on_ring=self._doorbell.ring
         )
         await listener.run()
 
@@ -211,29 +212,8 @@ class Worker:
         )
         found = await run_async(conn, ask)
         if any(queue.ready for queue in found):
-            self._wake.set()
+            self._doorbell.ring()
         return min(
             (queue.next_in for queue in found if queue.next_in is not None),
             default=None,
         )
-
-
-@contextmanager
-def stop_on_signals(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` on SIGTERM and SIGINT during the `with` block. Outside of the main thread it does nothing."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        log.info("stopping on %s", signal.Signals(number).name)
-        stop()
-
-    before: dict[signal.Signals, Any] = {
-        number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
