@@ -9,28 +9,33 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkProcess
 from multiprocessing.queues import SimpleQueue
-from typing import Any, Final
+from typing import Any, TypeAlias
 
 import click
 
 from airflow_provider_pgqueue.cli.connection import connected, conninfo
-from airflow_provider_pgqueue.cli.cure import log_to_stderr
+from airflow_provider_pgqueue.cli.cure import log_to_stderr, with_cure
 from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.output import show_done
 from airflow_provider_pgqueue.cli.program import report
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.cli.text import one_line
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.consumer import Consumer
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, PgQueueError
 from airflow_provider_pgqueue.core.function import check_call, load_function
+from airflow_provider_pgqueue.core.signals import STOPS
 from airflow_provider_pgqueue.core.worker import Worker
 
 log = logging.getLogger(__name__)
-_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+_Told: TypeAlias = SimpleQueue[Counter[str] | PgQueueError]
 
 
 @click.command()
@@ -72,7 +77,14 @@ _STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 )
 @click.option("--topic", metavar="PATTERN", help="Handle only messages whose topic matches, such as 'orders.#'.")
 @click.option("--until-empty", is_flag=True, help="End when no message is ready instead of waiting.")
-@click.option("--processes", type=click.IntRange(1), default=1, show_default=True, help="Number of worker processes.")
+@click.option(
+    "--processes",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Number of worker processes. If one dies, a warning says so, and the others continue; it is not started "
+    "again, and the exit status at the end is 1.",
+)
 @shared_options
 @pass_settings
 def worker(
@@ -112,7 +124,7 @@ def worker(
         return made.run(until_empty=until_empty)
 
     try:
-        counts, status = (serve(), 0) if processes == 1 else _serve_in(processes, serve, settings)
+        counts, status = (serve(), 0) if processes == 1 else _serve_in(processes, serve, settings, until_empty)
     except PermissionDenied:
         with connected(settings):  # it names the role that is missing
             raise
@@ -135,52 +147,90 @@ def load(path: str, gets: str, settings: Settings | None = None) -> Callable[...
         raise click.UsageError(str(error)) from error
 
 
-def _serve_in(number: int, serve: Callable[[], Counter[str]], settings: Settings) -> tuple[Counter[str], int]:
+def _serve_in(
+    number: int, serve: Callable[[], Counter[str]], settings: Settings, until_empty: bool
+) -> tuple[Counter[str], int]:
     """Serve in child processes, pass signals on to them, and add up what they did; 1 if one of them died.
 
-    Raises what the first of them raised, when all have ended.
+    One that ends before it should is logged at once, and the others continue. Raises what the first of them raised,
+    when all have ended.
+    """
+    serving = _start(number, serve, settings)
+    stopping, status = False, 0
+    counts: Counter[str] = Counter()
+    errors: list[PgQueueError] = []
+
+    def pass_on(number: int, frame: object) -> None:
+        nonlocal stopping
+        stopping = True
+        for child in list(serving):
+            if child.pid is not None:
+                with suppress(ProcessLookupError):  # it has just ended
+                    os.kill(child.pid, number)
+
+    # A terminal sends Ctrl-C to the children, too: being asked twice to stop does no harm.
+    for wanted in STOPS:
+        signal.signal(wanted, pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    while serving:
+        # A second at most: a signal right before it does not end the wait, nor does a child that left one of its own.
+        wait([child.sentinel for child in serving], timeout=1.0)
+        for child in [child for child in serving if child.exitcode is not None]:
+            told = serving.pop(child)
+            result = None if told.empty() else told.get()
+            if isinstance(result, PgQueueError):
+                errors.append(result)
+            else:
+                counts.update(result)
+            if child.exitcode:
+                status = 1
+            if not stopping and (child.exitcode or not until_empty):
+                log.warning(
+                    "worker process %s ended with %s and is not started again; still at work: %s of %s",
+                    child.pid,
+                    _end(child.exitcode or 0, errors[-1] if isinstance(result, PgQueueError) else None),
+                    len(serving),
+                    number,
+                )
+    if errors:
+        raise errors[0]
+    return counts, status
+
+
+def _start(number: int, serve: Callable[[], Counter[str]], settings: Settings) -> dict[ForkProcess, _Told]:
+    """Start child processes, and return where each puts its counts or its error. SIGTERM and SIGINT stay blocked.
+
+    One that ended this process meanwhile would leave children that nobody tells to stop. In a child they wait for the
+    worker, and do nothing after it.
     """
     context = multiprocessing.get_context("fork")  # before any thread and any connection
-    results: SimpleQueue[Counter[str] | PgQueueError] = context.SimpleQueue()
 
-    def serve_and_tell() -> None:
-        # Until the worker takes them over: it has nothing to finish yet.
-        for wanted in _STOPS:
-            signal.signal(wanted, lambda *_: sys.exit(0))
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+    def serve_and_tell(told: _Told) -> None:
+        for wanted in STOPS:
+            signal.signal(wanted, lambda *_: None)
         try:
-            results.put(serve())
+            told.put(serve())
         except PgQueueError as error:
-            results.put(error)
+            told.put(error)
+            sys.exit(1)
         except BaseException as error:
             # multiprocessing would print its text, which may quote a body.
             sys.exit(report(error, settings))
 
-    children = [context.Process(target=serve_and_tell) for _ in range(number)]
-
-    def pass_on(number: int, frame: object) -> None:
-        for child in children:
-            if child.pid is not None and child.is_alive():
-                os.kill(child.pid, number)
-
-    # Held back meanwhile: one that ended this process would leave children that nobody tells to stop.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
-    for child in children:
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    children = {}
+    for _ in range(number):
+        # Not one for all: a child that is killed while it holds the lock of one would keep the others from ending.
+        told: _Told = context.SimpleQueue()
+        child = context.Process(target=serve_and_tell, args=[told])
         child.start()
-    # A terminal sends Ctrl-C to the children, too: being asked twice to stop does no harm.
-    for wanted in _STOPS:
-        signal.signal(wanted, pass_on)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
-    for child in children:
-        child.join()
-    counts: Counter[str] = Counter()
-    errors: list[PgQueueError] = []
-    while not results.empty():
-        result = results.get()
-        if isinstance(result, PgQueueError):
-            errors.append(result)
-        else:
-            counts.update(result)
-    if errors:
-        raise errors[0]
-    return counts, int(any(child.exitcode for child in children))
+        children[child] = told
+    return children
+
+
+def _end(exitcode: int, error: PgQueueError | None) -> str:
+    """Return how a process ended: `SIGKILL`, or `exit status 1 (HandlerBroken: …)`."""
+    if exitcode < 0:
+        return next((one.name for one in signal.Signals if one == -exitcode), f"signal {-exitcode}")
+    why = "" if error is None else f" ({type(error).__name__}: {one_line(with_cure(error))})"
+    return f"exit status {exitcode}{why}"

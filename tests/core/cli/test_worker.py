@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,12 @@ import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
 from tests.core.cli.conftest import Pgqueue, Program
-from tests.waiting import until_waiting
+from tests.waiting import until, until_waiting
 
 Connection = psycopg.Connection[Any]
 
 HANDLERS = """
-import os, sys
+import os, signal, sys
 import psycopg
 from airflow_provider_pgqueue.core import Rejected
 
@@ -48,6 +49,24 @@ def own(message):
 
 def exits(message):
     sys.exit(message.body)
+
+def ends(message):
+    if os.path.exists("ended"):
+        return None
+    open("ended", "x").close()
+    if message.body == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if message.body == "exit":
+        sys.exit(3)
+    return "no outcome"
+
+def interrupted(message):
+    # Ctrl-C comes again when the worker has just ended.
+    def interrupt(frame, event, argument):
+        code = frame.f_code
+        if event == "return" and code.co_name == "run" and code.co_filename.endswith("core/worker.py"):
+            os.kill(os.getpid(), signal.SIGINT)
+    sys.setprofile(interrupt)
 
 class Packer:
     @staticmethod
@@ -155,6 +174,51 @@ def test_a_signal_amid_the_start_of_processes_reaches_those_that_were_started(
     children = (folder / "children").read_text().split()
     assert len(children) == 2
     assert not [pid for pid in children if Path(f"/proc/{pid}").exists()]
+
+
+@pytest.mark.parametrize(
+    ("body", "end"),
+    [("kill", "SIGKILL"), ("exit", "exit status 3"), ("break", r"exit status 1 \(InvalidOutcome: .+\)")],
+)
+def test_a_process_that_ends_alone_is_named_at_once_and_the_other_works_on(
+    program: Program, dsn: str, conn: Connection, folder: Path, body: str, end: str
+) -> None:
+    options = ["--queue", "default", "--processes", "2"]
+    run(conn, verbs.publish("default", body))
+    with (
+        (folder / "log").open("w") as log,
+        program("worker", "handlers:ends", *options, dsn=dsn, cwd=folder, stderr=log) as process,
+    ):
+        until(lambda: "is not started again" in (folder / "log").read_text(), process=process)
+        run(conn, verbs.publish("default", "good"))
+        until(lambda: ("good", "success", "handlers:ends") in results(conn), process=process)
+        process.terminate()
+        process.communicate(timeout=30)
+    assert process.returncode == 1
+    said = [line for line in (folder / "log").read_text().splitlines() if "worker process" in line]
+    assert len(said) == 1
+    assert re.search(rf"WARNING .*\d ended with {end} and is not started again; still at work: 1 of 2", said[0])
+
+
+def test_processes_that_end_because_the_queue_is_empty_are_no_warning(
+    program: Program, dsn: str, conn: Connection, folder: Path
+) -> None:
+    run(conn, verbs.publish_batch("default", [1, 2]))
+    options = ["--queue", "default", "--processes", "2", "--until-empty"]
+    with program("worker", "handlers:pack", *options, dsn=dsn, cwd=folder) as process:
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, "worker of queue default stopped: 2 success.\n")
+    assert "WARNING" not in err
+
+
+def test_a_second_ctrl_c_when_a_process_has_done_its_work_loses_no_count(
+    program: Program, dsn: str, conn: Connection, folder: Path
+) -> None:
+    run(conn, verbs.publish_batch("default", [1, 2]))
+    options = ["--queue", "default", "--processes", "2", "--until-empty"]
+    with program("worker", "handlers:interrupted", *options, dsn=dsn, cwd=folder) as process:
+        out, _ = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, "worker of queue default stopped: 2 success.\n")
 
 
 @pytest.mark.parametrize(
