@@ -819,6 +819,21 @@ def test_a_queue_that_nobody_consumes_is_named(conn: Connection, queue: Callable
     assert check(conn, "waiting_messages", waiting_for=AT_ONCE).finding == "no message waits"
 
 
+def test_a_message_that_waits_in_a_group_without_a_head_waits(
+    conn: Connection, connect: Callable[..., Connection], queue: Callable[..., str]
+) -> None:
+    starting = connect(autocommit=False)
+    run(starting, verbs.publish(queue("orders"), 0, group_key="a"))
+    run(conn, verbs.publish("orders", 1, group_key="a"))
+    run(conn, verbs.publish("orders", 2, group_key="a"))
+    found = check(conn, "waiting_messages", waiting_for=AT_ONCE)
+    assert (found.severity, found.cure) == ("warning", "-- start a consumer of queue orders")
+    assert "the oldest message of queue orders waits for 00:00:0" in found.finding
+    starting.commit()
+    assert len(run(conn, verbs.lease("orders"))) == 1
+    assert check(conn, "waiting_messages", waiting_for=AT_ONCE).finding == "no message waits"
+
+
 def test_a_queue_that_was_left_paused_is_named_and_resumed(conn: Connection, queue: Callable[..., str]) -> None:
     run(conn, verbs.publish(queue("orders", paused=True), 1))
     found = check(conn, "waiting_messages", waiting_for=AT_ONCE)

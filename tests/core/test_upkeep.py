@@ -162,6 +162,22 @@ def test_an_upkeep_rings_for_a_group_that_it_has_repaired(conn: Connection, queu
     assert (done["groups_repaired"], done["rung"]) == (1, 1)
 
 
+def test_an_upkeep_finds_a_message_that_was_published_while_its_group_ended(
+    conn: Connection, connect: Callable[..., Connection], queue: Queue
+) -> None:
+    ending = connect(autocommit=False)
+    run(conn, verbs.publish(queue("orders"), 1, group_key="a"))
+    (last,) = run(conn, verbs.lease("orders"))
+    run(ending, verbs.archive(last.lock_token, [last.id]))
+    run(conn, verbs.publish("orders", 2, group_key="a"))
+    ending.commit()
+    assert conn.execute("SELECT FROM messages.group_head").rowcount == 0
+    assert run(conn, verbs.ready_queues()) == []
+    done = run(conn, verbs.upkeep())
+    assert (done["groups_repaired"], done["rung"]) == (1, 1)
+    assert [one.queue_name for one in run(conn, verbs.ready_queues())] == ["orders"]
+
+
 def test_an_upkeep_lowers_the_mark_to_a_message_that_is_ready_below_it(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish(queue("orders"), 1))
     conn.execute(

@@ -45,7 +45,9 @@ BEGIN
     END LOOP;
     SELECT coalesce(sum(r.healed), 0), occupied || array_agg(r.queue_name) FILTER (WHERE r.healed > 0) INTO healed, occupied
       FROM (SELECT q.queue_name, messages.repair_stuck_groups(q.queue_name) AS healed FROM messages.queue q
-             WHERE EXISTS (SELECT FROM messages.group_head g WHERE g.queue_name = q.queue_name)) r;
+             WHERE EXISTS (SELECT FROM messages.group_head g WHERE g.queue_name = q.queue_name)
+                -- What was published while the last message of a group was being finished waits without a head.
+                OR EXISTS (SELECT FROM messages.group_without_head w WHERE w.queue_name = q.queue_name)) r;
     IF pg_notification_queue_usage() <= 0.5 THEN
         IF messages.stored_moment('messages.rings_paused_until') > clock_timestamp() + interval '1 minute' THEN    -- the clock went back
             PERFORM messages.store_moment('messages.rings_paused_until', clock_timestamp());
