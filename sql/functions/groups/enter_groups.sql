@@ -11,6 +11,8 @@ DECLARE
     fresh   record;
     started text[] := '{}';
     missed  text[] := '{}';
+    -- What such a transaction sees may have changed since it began: the head behind which a message waits may be gone.
+    is_late boolean := current_setting('transaction_isolation') NOT LIKE 'read %';
 BEGIN
     -- Publishers share these locks. Whoever finishes the last message of a group takes one alone, because what they publish
     -- cannot be seen yet.
@@ -67,11 +69,11 @@ BEGIN
         SELECT hashtextextended(m.group_key, hashtextextended(enter_groups.queue_name, 0)), enter_groups.queue_name, m.group_key, m.id FROM member m WHERE m.waits)
     SELECT array_agg(m.waits ORDER BY m.place) INTO waits FROM member m;
     -- Whose head may come to nothing, or may be gone already: the next sweep looks again.
-    IF busy <> '{}' OR missed <> '{}' THEN
+    IF busy <> '{}' OR missed <> '{}' OR is_late THEN
         INSERT INTO messages.group_without_head (queue_name, group_key)
         SELECT DISTINCT enter_groups.queue_name, g.key FROM unnest(group_keys) AS g (key)
          WHERE g.key IS NOT NULL AND g.key NOT IN (SELECT unnest(started))
-           AND (g.key IN (SELECT unnest(missed)) OR messages.group_lock_key(enter_groups.queue_name, g.key) = ANY (busy));
+           AND (is_late OR g.key IN (SELECT unnest(missed)) OR messages.group_lock_key(enter_groups.queue_name, g.key) = ANY (busy));
     END IF;
     RETURN waits;
 END $$;

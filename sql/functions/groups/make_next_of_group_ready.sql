@@ -27,8 +27,9 @@ BEGIN
                 RETURN false;
             END IF;
             -- Somebody may be publishing to the group, unseen: do not wait, but leave it to the next sweep. Once nobody is,
-            -- look again for what was committed meanwhile.
-            alone := pg_try_advisory_xact_lock(messages.group_lock_key(make_next_of_group_ready.queue_name, make_next_of_group_ready.group_key));
+            -- look again for what was committed meanwhile; a transaction that cannot see that leaves it to the next sweep, too.
+            alone := current_setting('transaction_isolation') LIKE 'read %'
+                     AND pg_try_advisory_xact_lock(messages.group_lock_key(make_next_of_group_ready.queue_name, make_next_of_group_ready.group_key));
             EXIT WHEN NOT alone;
             CONTINUE;
         END IF;

@@ -4,6 +4,7 @@ SET jit = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_ha
 AS $$
 #variable_conflict use_column
 DECLARE
+    is_late boolean := current_setting('transaction_isolation') NOT LIKE 'read %';
     missed  text[];
     orphans text[];
     started text[];
@@ -12,6 +13,10 @@ BEGIN
     WITH missed AS (
         DELETE FROM messages.group_without_head WHERE id = ANY (ARRAY(
             SELECT w.id FROM messages.group_without_head w WHERE w.queue_name = make_next_of_missed_groups_ready.queue_name COLLATE "default"
+               -- A transaction that does not see what was committed since it began cannot tell that a group has ended.
+               AND (NOT is_late OR (SELECT true FROM messages.group_follower f
+                                     WHERE f.group_hash = hashtextextended(w.group_key, hashtextextended(w.queue_name, 0))
+                                       AND f.queue_name = w.queue_name AND f.group_key = w.group_key LIMIT 1))
              ORDER BY w.id LIMIT max_groups FOR UPDATE SKIP LOCKED))
         RETURNING group_key)
     SELECT array_agg(DISTINCT m.group_key) INTO missed FROM missed m;

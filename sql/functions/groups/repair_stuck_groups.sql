@@ -12,6 +12,8 @@ BEGIN
          WHERE h.queue_name = repair_stuck_groups.queue_name COLLATE "C"
            AND NOT EXISTS (SELECT FROM messages.message m WHERE m.id = h.id)
            AND NOT (q.on_dead_head = 'block' AND EXISTS (SELECT FROM messages.dead_message d WHERE d.id = h.id))
+           -- Below, a transaction that cannot tell whether a group has ended leaves it without a head. Not one more note each time.
+           AND (h.id IS NOT NULL OR current_setting('transaction_isolation') LIKE 'read %')
            FOR UPDATE OF h SKIP LOCKED);
     -- Asked again, because a row may have got a newer head before it was locked.
     WITH freed AS (
