@@ -33,7 +33,7 @@ DECLARE
         ['admin', 'alter_history grant_queue revoke_queue queue_grants partition_archive apply_retention adopt_archive_default take_over'],
         -- What these do may change with any version.
         ['internal', 'check_publish new_message ring check_max_depth create_depth_sequences check_topic topic_regex'],
-        ['internal', 'reopen_dispatch check_lease count_leasable record_counted_leases lease_taken_over check_outcomes message_archived'],
+        ['internal', 'reopen_dispatch check_lease count_leasable record_counted_leases end_locked_batches lease_taken_over check_outcomes message_archived'],
         ['internal', 'check_dead_lease check_remedied_by group_lock_key enter_groups start_groups share_group_locks make_next_of_group_ready'],
         ['internal', 'make_next_of_missed_groups_ready repair_stuck_groups'],
         ['internal', 'check_policy check_queue check_queue_name raise_unknown_queue delete_queue sample_messages estimate_messages'],

@@ -54,6 +54,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lease/once.sql
 \ir functions/lease/lock_ready.sql
 \ir functions/lease/record_locked_batch.sql
+\ir functions/lease/end_locked_batches.sql
 \ir functions/lease/free_locked_batches.sql
 \ir functions/lease/lease_named.sql
 \ir functions/lease/end_named_leases.sql

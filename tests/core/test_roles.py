@@ -464,6 +464,18 @@ def test_a_privilege_on_a_queue_allows_its_verbs_there_and_none_elsewhere(
     assert len(allowed) >= {"publish": 2, "consume": 5, "observe": 0}[privilege]
 
 
+def test_the_upkeep_of_a_limited_login_is_that_of_all_queues(conn: Connection, login: Login, bob: Connection) -> None:
+    conn.execute("INSERT INTO messages.locked_batch SELECT gen_random_uuid(), 'bills', '{1}', 'packer'")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match=r"role 'bob' has no privilege .* queue 'bills'"):
+        bob.execute("SELECT messages.free_locked_batches('bills')")
+    conn.execute("SELECT messages.schedule('nightly', '* * * * *', 'bills', '1')")
+    conn.execute("UPDATE messages.schedule SET checked_until = now() - interval '5 min'")
+    upkeep = login("bob", "messages_upkeep")
+    upkeep.execute("SELECT messages.upkeep()")
+    assert conn.execute("SELECT FROM messages.locked_batch").rowcount == 0
+    assert upkeep.execute("SELECT messages.run_schedules()").fetchone() == (1,)
+
+
 def test_a_topic_that_reaches_another_queue_is_refused(conn: Connection, bob: Connection) -> None:
     conn.execute("SELECT messages.bind_topic('orders', 'shop.#'), messages.bind_topic('bills', 'shop.bill')")
     assert names(bob, "SELECT queue_name FROM messages.publish_topic('shop.order', '1')") == {"orders"}

@@ -63,6 +63,16 @@ def test_what_a_run_holds_and_archived_is_not_that_of_another_login_under_the_sa
         assert run(session, verbs.run_archived("nightly"))["success"] == 1
 
 
+def test_a_run_that_is_forgotten_takes_none_of_another_login_with_the_same_name_along(
+    conn: Connection, login: Login
+) -> None:
+    for name in ("mine", "theirs"):
+        begin(login(name, "messages_pipeline"), "nightly")
+    conn.execute("UPDATE messages.pipeline_run SET started_at = now() - interval '91 days' WHERE started_by = 'mine'")
+    conn.execute("SELECT messages.upkeep()")
+    assert conn.execute("SELECT started_by FROM messages.pipeline_run").fetchall() == [("theirs",)]
+
+
 def test_a_run_that_this_login_did_not_begin_cannot_be_finished(login: Login) -> None:
     mine, stranger = login("mine", "messages_pipeline"), login("stranger", "messages_pipeline")
     begin(mine, "nightly")
