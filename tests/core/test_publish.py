@@ -193,6 +193,72 @@ def test_replace_publishes_anew_when_the_first_was_leased_already(conn: Connecti
     assert lease(conn) == ["new"]
 
 
+@pytest.mark.parametrize("before", ["new", "waits", "is leased"])
+def test_a_batch_that_has_a_key_twice_replaces_as_calls_one_after_the_other_do(
+    conn: Connection, queue: Queue, before: str
+) -> None:
+    given: dict[str, list[Any]] = {"dedup_key": ["k", "b", "k", None, "k"], "reference": list("vwxyz")}
+    given |= {"topic": ["v", "w", "x", None, None], "group_key": ["g", "g", "h", None, "h"]}
+    found = []
+    for name in ("calls", "batch"):
+        queue(name)
+        if before != "new":
+            run(conn, verbs.publish(name, "before", dedup_key="k"))
+        if before == "is leased":
+            run(conn, verbs.lease(name))
+        if name == "calls":
+            singles: list[Any] = [{argument: values[n] for argument, values in given.items()} for n in range(5)]
+            policies = ["replace" if single["dedup_key"] else "skip" for single in singles]
+            ids = [run(conn, verbs.publish(name, n, on_conflict=policies[n], **singles[n])) for n in range(5)]
+        else:
+            plural: Any = {f"{argument}s": values for argument, values in given.items()}
+            ids = run(conn, verbs.publish_batch(name, range(5), on_conflict="replace", **plural))
+        rows = conn.execute(
+            "SELECT id, message, reference, topic, group_key, visible_at = 'infinity' FROM messages.message"
+            " WHERE queue_name = %s ORDER BY id",
+            [name],
+        ).fetchall()
+        places = {row[0]: place for place, row in enumerate(rows)}
+        found.append(([row[1:] for row in rows], [(places[id_], isinstance(id_, Duplicate)) for id_ in ids]))
+    assert found[0] == found[1]
+    assert 4 in [row[0] for row in found[1][0]]
+    assert not {0, 2} & {row[0] for row in found[1][0]}
+
+
+def test_a_replace_rings_for_a_message_that_it_makes_ready_sooner_and_for_no_other(
+    conn: Connection, connect: Connect, queue: Queue
+) -> None:
+    queue("orders")
+    queue("silent", notify="off")
+
+    def replace(name: str, key: str, delay: timedelta = timedelta(0), **options: Any) -> int:
+        return run(conn, verbs.publish(name, key, dedup_key=key, delay=delay, **options))
+
+    replace("orders", "head", group_key="g")
+    for name, key, options in (
+        ("orders", "sooner", {}),
+        ("orders", "later", {}),
+        ("orders", "follower", {"group_key": "g"}),
+        ("silent", "silent", {}),
+    ):
+        replace(name, key, HOUR, **options)
+    listening = connect()
+    listening.execute("LISTEN new_message")
+    rung = [replace("orders", "sooner", HOUR / 2, on_conflict="replace")]
+    rung += [replace("orders", "sooner", on_conflict="replace")]
+    replace("orders", "sooner", on_conflict="replace")
+    replace("orders", "later", 2 * HOUR, on_conflict="replace")
+    replace("orders", "follower", on_conflict="replace")
+    replace("silent", "silent", on_conflict="replace")
+    conn.execute("NOTIFY new_message, 'end'")
+    heard = []
+    for notify in listening.notifies(timeout=30):
+        if notify.payload == "end":
+            break
+        heard.append(int(notify.payload))
+    assert heard == rung
+
+
 def test_the_upkeep_forgets_keys_whose_window_ended(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish(queue("orders"), 1, dedup_key="old"))
     conn.execute("UPDATE messages.dedup SET expires_at = clock_timestamp()")

@@ -40,7 +40,10 @@ class Options(TypedDict, total=False):
 
 
 class BatchOptions(TypedDict, total=False):
-    """The options of a batch: those of `Options`; the plural ones are sequences with a value or None for each body."""
+    """The options of a batch: those of `Options`; the plural ones are sequences with a value or None for each body.
+
+    Of a dedup key that a batch has twice the first body counts, with `on_conflict="replace"` the last.
+    """
 
     priority: int
     delay: timedelta
