@@ -169,6 +169,19 @@ def test_a_failed_run_that_is_cleared_takes_back_what_waits(conn: Connection, qu
     assert results(conn) == {id_: "success"}
 
 
+def test_a_cleared_run_takes_its_messages_beyond_max_leased_and_they_count(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish(queue("orders", max_leased=1), "run"))
+    (only,) = dispatch(conn)
+    end(conn, only, "failed")
+    run(conn, verbs.publish_batch("orders", ["other", "later"], priority=1))
+    (other,) = run(conn, verbs.lease("orders"))
+    assert bodies(conn, only) == ["run"]
+    run(conn, verbs.archive(other.lock_token, [other.id]))
+    assert run(conn, verbs.lease("orders")) == []
+    assert end(conn, only, "success") == 1
+    assert [message.body for message in run(conn, verbs.lease("orders"))] == ["later"]
+
+
 @pytest.mark.parametrize("reads", [True, False], ids=["reads", "does not read"])
 def test_a_failed_run_whose_message_died_dismisses_it_when_it_is_cleared_and_succeeds(
     conn: Connection, queue: Queue, reads: bool

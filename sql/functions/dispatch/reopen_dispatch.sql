@@ -5,6 +5,8 @@ AS $$
 DECLARE
     token    uuid := gen_random_uuid();
     other    text;
+    limited  boolean;
+    leased   boolean;
     reopened messages.dispatch := dispatch;
 BEGIN
     SELECT d.run_id INTO other FROM messages.dispatch d
@@ -13,14 +15,24 @@ BEGIN
         RAISE EXCEPTION 'run % has the messages of run % now', quote_literal(other), quote_literal(dispatch.run_id)
             USING ERRCODE = 'PQ017', HINT = 'Leave the work to that run: it is their next attempt.';
     END IF;
+    -- Its messages are due to it, even in a queue with a max_leased that others have reached. But they count for those.
+    PERFORM messages.count_leasable(q.queue_name, q.max_leased) FROM messages.queue q
+      WHERE q.queue_name = dispatch.queue_name COLLATE "default" AND q.max_leased IS NOT NULL;
+    limited := FOUND;
     UPDATE messages.message m
        SET lock_token = token, lock_expires_at = clock_timestamp() + dispatch.lease_for, leased_at = clock_timestamp(),
            locked_by = dispatch.dispatched_by, attempts = least(m.attempts + 1, 32767)
      WHERE m.id = ANY (dispatch.ids) AND m.lock_expires_at IS NULL;
+    leased := FOUND;
+    IF leased AND limited THEN
+        INSERT INTO messages.counted_lease (queue_name, id, lock_token)
+        SELECT m.queue_name, m.id, m.lock_token FROM messages.message m WHERE m.id = ANY (dispatch.ids) AND m.lock_token = token
+        ON CONFLICT (queue_name, id) DO UPDATE SET lock_token = excluded.lock_token;
+    END IF;
     IF dispatch.fingerprint IS NOT NULL THEN
         UPDATE messages.dead_message d SET dispatch_id = dispatch.dispatch_id WHERE d.id = ANY (dispatch.ids) AND d.dispatch_id IS NULL;
     END IF;
-    IF FOUND OR EXISTS (SELECT FROM messages.dead_message d WHERE d.id = ANY (dispatch.ids)) THEN
+    IF leased OR EXISTS (SELECT FROM messages.dead_message d WHERE d.id = ANY (dispatch.ids)) THEN
         UPDATE messages.dispatch d SET lock_token = token, ended_at = NULL, result = NULL, details = NULL, seen_at = clock_timestamp(),
                started_at = coalesce(d.started_at, clock_timestamp())
          WHERE d.dispatch_id = dispatch.dispatch_id RETURNING * INTO reopened;
@@ -28,4 +40,4 @@ BEGIN
     RETURN reopened;
 END $$;
 COMMENT ON FUNCTION messages.reopen_dispatch(messages.dispatch) IS
-    'Opens the dispatch of a run that was cleared again, if its messages wait for another attempt or are dead, and returns it. PQ017: another run has them.';
+    'Opens the dispatch of a run that was cleared again, if its messages wait for another attempt or are dead, and returns it. Leases them whatever the max_leased of the queue. PQ017: another run has them.';
