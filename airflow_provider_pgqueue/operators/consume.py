@@ -130,7 +130,8 @@ class PgQueueConsumeOperator(WaitingTask):
         "on_error": optional(error_rules),
         "fail_on_failed": optional(share_or_number),
     }
-    _stopping: threading.Event | None = None
+    # Not an Event, whose lock a second signal inside its `set` would wait for.
+    _stopping: bool = False
     _lease: Lease | None = None
 
     def __init__(
@@ -180,8 +181,8 @@ class PgQueueConsumeOperator(WaitingTask):
         return self._consume(context, fruitless)
 
     def _consume(self, context: Context, fruitless: int) -> dict[str, int]:
+        self._stopping = False
         # Not in __init__: Airflow copies operators, and an Event cannot be copied.
-        self._stopping = threading.Event()
         self._finished = threading.Event()
         self._hook = PgQueueHook(self.pgqueue_conn_id)
         consumer = self._consumer(name_of(context))
@@ -192,14 +193,14 @@ class PgQueueConsumeOperator(WaitingTask):
                 counts = consumer.drain(
                     conn,
                     max_messages=self.max_messages,
-                    stop=self._stopping.is_set,
+                    stop=lambda: self._stopping,
                     on_lease=self._hold,
                     on_batch=self._telemetry.note_batch,
                     breaker=breaker,
                 )
         finally:
             self._finished.set()
-        if self._stopping.is_set():
+        if self._stopping:
             raise AirflowException(f"stopped while consuming queue {self.queue_name}, after {dict(counts)}")
         if not counts and self.wait_for_messages:
             self._wait(fruitless)
@@ -240,9 +241,9 @@ class PgQueueConsumeOperator(WaitingTask):
 
     def on_kill(self) -> None:
         """Finish the current message and release the others, even while the function is inside a long call."""
-        if self._stopping is None or self._stopping.is_set():
+        if self._stopping:
             return
-        self._stopping.set()
+        self._stopping = True
         if self._lease is not None:
             # Beside the function, which continues when this returns.
             threading.Thread(target=self._give_back, args=(self._lease,), name="pgqueue-stop", daemon=True).start()
