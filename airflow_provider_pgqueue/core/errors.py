@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final
 
 import psycopg
 
@@ -59,10 +59,18 @@ class PgQueueError(Exception):
         self.problem = problem
         self.cure = cure
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # For pickle and copy, which would give the text to a class that takes something else, such as LeaseLost.
+        return _again, (type(self), self.args), self.__dict__
+
     def at(self, place: str) -> None:
         """Put first where it happened, for whoever uses several databases or queues."""
         self.problem = f"{place}: {self.problem}"
         self.args = (f"{place}: {self}",)
+
+
+def _again(kind: type[PgQueueError], texts: tuple[str, ...]) -> PgQueueError:
+    return kind.__new__(kind, *texts)
 
 
 class QueueError(PgQueueError):
