@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 # Settling each message at once would cost a commit for each; settling only at the end of a batch would let a killed
 # consumer of slow messages repeat them all.
 _SETTLE_EVERY: Final = 1.0  # seconds
+_IDLE: Final = TransactionStatus.IDLE
 _OPEN: Final = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 Handler = Callable[[Message], Outcome | None]
@@ -96,30 +97,43 @@ class Batch:
 
     def _release_rest(self) -> None:
         """Give back what has no outcome: as no attempt, unless the handler got it."""
-        if not self._began_all:
-            if unstarted := self.lease.release_unstarted():
-                self.counts["released"] += unstarted
-        elif astray := self.lease.release_astray("its handler returned, but it has no outcome: was its id changed?"):
-            # Without an attempt they would be the first of the next lease, again and again.
-            self.counts["retried"] += astray
-            log.warning("%s of queue %s got no outcome", quantity(astray), self.consumer.queue_name)
+        lease = self.lease
+        if not (held := lease.number_held):
+            return
+        try:
+            if self._began_all:
+                # Without an attempt they would be the first of the next lease, again and again.
+                released = lease.release_astray("its handler returned, but it has no outcome: was its id changed?")
+            else:
+                released = lease.release_unstarted()
+        except LeaseLost as error:
+            _warn_of_lost(error)
+            self.counts["lost"] += len(error.ids)
+            released = held - len(error.ids)
+        if released:
+            self.counts["retried" if self._began_all else "released"] += released
+            if self._began_all:
+                log.warning("%s of queue %s got no outcome", quantity(released), self.consumer.queue_name)
 
     def _wind_up(self, error: BaseException) -> None:
         """Settle what was handled before an error; give the rest back, with an attempt if the handler had begun it."""
         if isinstance(error, HandlerBroken):
-            self._gathered = {message: _uncounted(outcome) for message, outcome in self._gathered.items()}
+            for message, outcome in self._gathered.items():
+                self._gather(message, _uncounted(outcome))
         try:
-            # What was handled has had its effect: it must not be delivered again because of what came after it.
+            # What was handled has had its effect: it must not be delivered again because of what came after it, nor
+            # because a first call failed, for example after lock_timeout.
             self._settle()
-            if isinstance(error, InvalidOutcome | HandlerBroken) or not isinstance(error, Exception):
-                # The loop ends for a reason that is not in these messages.
-                self.lease.release_unstarted()
         except (PgQueueError, psycopg.Error) as failed:
             # The error matters more: a SystemExit would end as one of a lost connection, which a worker survives.
             log.warning("could not settle what was handled before %s (%s)", type(error).__name__, type(failed).__name__)
+            held = set(self.lease.held)
+            self._count({message: outcome for message, outcome in self._gathered.items() if message not in held})
         finally:
-            # What is still held. Nobody began the others, so they must not pay for it.
-            self.lease.release_after(error, begun=self.lease.in_hand | self.lease.handled.keys())
+            # What is still held without an outcome. Nobody began the others, so they must not pay for it, and none must
+            # if the reason is not in these messages.
+            blameless = isinstance(error, InvalidOutcome | HandlerBroken) or not isinstance(error, Exception)
+            self.lease.release_after(error, begun=() if blameless else self.lease.in_hand)
 
     def _handle_all(self, stop: Callable[[], bool]) -> None:
         messages = self._without_unreadable()
@@ -146,7 +160,7 @@ class Batch:
             if stop():
                 lease.in_hand = set()
                 return
-            if message.id in lease.lost:
+            if lease.lost and message.id in lease.lost:
                 continue
             try:
                 returned = self._call(handle if caller is None else partial(caller.call, handle), message)
@@ -161,7 +175,8 @@ class Batch:
             except BaseException as error:
                 # The handler ends the process, or ran out of its time: an attempt of this message, or the next process
                 # would end on it too.
-                self._note(message, self._outcome(message, error))
+                self._gather(message, self._outcome(message, error))
+                self._note_gathered([message])
                 raise
             else:
                 self._note(message, PLAIN if returned is None else self._checked(message, returned))
@@ -198,7 +213,8 @@ class Batch:
         except BaseException as error:
             failure = describe(error)
             for message in messages:
-                self._note(message, self._outcome(message, error, failure))
+                self._gather(message, self._outcome(message, error, failure))
+            self._note_gathered(messages)
             if not isinstance(error, Exception):
                 raise
         if invalid is not None:
@@ -209,7 +225,8 @@ class Batch:
         if outcomes is not None:
             for message in messages:
                 outcome = outcomes.get(message.id)
-                self._note(message, PLAIN if outcome is None else self._checked(message, outcome))
+                self._gather(message, PLAIN if outcome is None else self._checked(message, outcome))
+            self._note_gathered(messages)
 
     def _call(self, function: Callable[[Any], Any], given: Any) -> Any:
         """Return what the handler returns, outside of a transaction of its own; TransactionLeftOpen if it left one."""
@@ -229,10 +246,15 @@ class Batch:
         return returned
 
     def _end_transaction(self) -> bool:
-        conn = self._conn
-        if conn is None or _is_idle(conn):
+        conn, lease = self._conn, self.lease
+        # As _is_idle, without a call for each message.
+        if conn is None or (conn.pgconn.transaction_status == _IDLE and conn.autocommit and not lease.in_doubt):
             return False
-        return self.lease.end_transaction()
+        left_open = lease.end_transaction()
+        if lease.in_doubt:
+            # Before anything is settled or begun: what a rollback of the handler has cost.
+            lease.renew()
+        return left_open
 
     def _checked(self, message: Message, returned: Any) -> Outcome:
         """Return the outcome. If the handler returned something else, put the message behind the others, and raise."""
@@ -266,6 +288,14 @@ class Batch:
             self._settle()
             self._due = time.monotonic() + _SETTLE_EVERY
 
+    def _note_gathered(self, messages: list[Message]) -> None:
+        """Count the outcomes of one call after all are gathered, because the breaker may end the loop at any of them.
+
+        They are settled with the end of the batch.
+        """
+        for message in messages:
+            self.breaker.note(message.id, self._gathered[message])
+
     def _gather(self, message: Message, outcome: Outcome) -> None:
         self._gathered[message] = outcome
         # For whoever settles it beside a handler that hangs.
@@ -274,18 +304,15 @@ class Batch:
     def _exchange(self, intake: Intake, room: int) -> list[Message] | None:
         """Settle all that is left and lease the next messages in one call; None if that cannot be done in one."""
         outcomes = {message.id: outcome for message, outcome in self._gathered.items()}
-        settled = self._take()
         following = self.lease.exchange(outcomes, intake, room)
-        if following is None:
-            self._gathered = settled
-        else:
-            self._count(settled)
+        if following is not None:
+            self._count(self._take())
             if lost := self.lease.lost & outcomes.keys():
                 _warn_of_lost(LeaseLost(lost))
         return following
 
     def _settle(self) -> None:
-        settled, lease = self._take(), self.lease
+        settled, lease = self._gathered, self.lease
         if not settled:
             return
         try:
@@ -293,7 +320,8 @@ class Batch:
         except LeaseLost as error:
             # Another consumer has those messages now, and the others are settled: nothing that should end the loop.
             _warn_of_lost(error)
-        self._count(settled)
+        # Not before: after an error it is tried again.
+        self._count(self._take())
         for message in settled if lease.unkept else ():
             if message.id in lease.unkept:
                 self.breaker.note_unkept(message.id)
@@ -328,4 +356,4 @@ def _uncounted(outcome: Outcome) -> Outcome:
 
 
 def _is_idle(conn: psycopg.Connection[Any]) -> bool:
-    return conn.pgconn.transaction_status == TransactionStatus.IDLE and conn.autocommit
+    return conn.pgconn.transaction_status == _IDLE and conn.autocommit

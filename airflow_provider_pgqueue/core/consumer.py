@@ -56,7 +56,8 @@ class Consumer:
     only after the back-off, behind the others.
 
     A handler may use the connection of the consumer. A transaction that it leaves open there is rolled back, also after
-    an exception; if the handler returned, its message fails with TransactionLeftOpen, as if that had been raised.
+    an exception; if the handler returned, its message fails with TransactionLeftOpen, as if that had been raised. Its
+    transactions should be shorter than the lease: a rollback undoes the renewals that came meanwhile.
 
     Leases are renewed while the handler runs. `lease_for` and `handler_timeout` are by default those of the queue's
     policy. With a `topic` pattern or `headers` only matching messages are leased; the others stay in the queue.

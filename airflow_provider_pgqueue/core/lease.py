@@ -9,7 +9,7 @@ from contextlib import nullcontext, suppress
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, Final, Self, overload
 from uuid import UUID
 
 import psycopg
@@ -33,6 +33,8 @@ from airflow_provider_pgqueue.core.verbs import Statement
 
 log = logging.getLogger(__name__)
 
+_OPEN: Final = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+
 
 class Lease(Sequence[Message]):
     """The messages of one `lease` call, in the order in which to handle them.
@@ -43,7 +45,8 @@ class Lease(Sequence[Message]):
 
     `lost` has the ids whose lease a renewal or a call found lost: stop working on them. `unkept` has the ids whose
     outcome could not be kept, so that they were archived as failed. The holder may note in `in_hand` the ids that it is
-    handling, and in `handled` the outcomes that it has not settled yet: `give_back` needs both.
+    handling, and in `handled` the outcomes that it has not settled yet: `give_back` needs both. `in_doubt` says
+    that the last renewal may be undone, because a transaction of somebody else was open on the connection.
 
     :param conn: an autocommit connection that nothing else blocks; the lease uses it until the block ends.
     :param lease_for: how long the lease lasts after each renewal, which comes every third of this; by default as long
@@ -68,6 +71,7 @@ class Lease(Sequence[Message]):
         self.unkept: set[int] = set()
         self.in_hand: set[int] = set()
         self.handled: dict[int, Outcome] = {}
+        self.in_doubt = False
         self._calling = threading.Lock()
         self._renewal: Renewal | None = None
 
@@ -92,6 +96,11 @@ class Lease(Sequence[Message]):
         """The messages that are neither settled nor known to be lost."""
         return [message for message in self.messages if message.id in self._held]
 
+    @property
+    def number_held(self) -> int:
+        """How many messages are neither settled nor known to be lost."""
+        return len(self._held)
+
     def __enter__(self) -> Self:
         # In a transaction of the caller a renewal would take effect at its commit only: too late for a long handler.
         if self._held and self._conn.autocommit:
@@ -115,14 +124,17 @@ class Lease(Sequence[Message]):
     def release_after(self, error: BaseException, *, begun: Collection[int] | None = None) -> None:
         """Release what is still held because its holder raised, as an attempt; if that fails, only log a warning.
 
-        With `begun` it is an attempt of these ids alone.
+        With `begun` it is an attempt of these ids alone, and those with an outcome in `handled` stay held: they are
+        settled by `give_back`, or delivered again when the lease ends.
         """
         kind = type(error).__name__
         try:
+            handled: set[int] = set()
             if begun is not None:
-                self._end(_uncounted, besides=begun)
+                handled.update(self.handled)
+                self._end(_uncounted, besides=handled.union(begun))
             text, failure = f"{kind}: {text_of(error)}"[:4000], describe(error)
-            self._end(lambda token, ids: verbs.release(token, ids, details=text, failure=failure))
+            self._end(lambda token, ids: verbs.release(token, ids, details=text, failure=failure), besides=handled)
         except (PgQueueError, psycopg.Error) as failed:
             # The error of the caller matters more, and a broken connection is the usual reason for both.
             log.warning(
@@ -149,7 +161,10 @@ class Lease(Sequence[Message]):
                 statement = verbs.extend(
                     self._require_token(), held, lease_for=self._length() if lease_for is None else lease_for
                 )
+                # A rollback would undo it; a statement that runs now may be part of a transaction, too.
+                self.in_doubt = self._conn.pgconn.transaction_status in (*_OPEN, TransactionStatus.ACTIVE)
                 self._run(self._conn, statement, ())
+                self.in_doubt |= self._conn.pgconn.transaction_status in _OPEN
 
     def let_expire(self, messages: Collection[Message]) -> None:
         """Stop renewing the lease of messages; when it ends, the attempt counts."""
@@ -240,7 +255,7 @@ class Lease(Sequence[Message]):
         conn = self._conn
         # Not during a renewal, which behind a pooler has a transaction of its own.
         with self._calling:
-            open_ = conn.pgconn.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+            open_ = conn.pgconn.transaction_status in _OPEN
             if not open_ and (conn.autocommit or conn.closed):
                 return False
             # On a broken connection whoever uses it next finds out.
@@ -341,7 +356,12 @@ class Lease(Sequence[Message]):
             self.unkept.add(id_)
             # The text of other errors may quote a body.
             reason = str(error) if isinstance(error, PgQueueError) else type(error).__name__
-            self._settle(conn, {id_: Failed(f"its {kind} cannot be kept: {reason}")}, lost)
+            try:
+                self._settle(conn, {id_: Failed(f"its {kind} cannot be kept: {reason}")}, lost)
+            except BaseException:
+                # Whoever tries again begins with the outcome that cannot be kept.
+                self.unkept.discard(id_)
+                raise
 
     def _end(self, statement: Callable[[UUID, Collection[int]], Statement[Any]], besides: Collection[int] = ()) -> int:
         """Make a call for all that is held when it is made: another thread may have given some back until then."""

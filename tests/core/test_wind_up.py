@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -13,9 +14,11 @@ import pytest
 from airflow_provider_pgqueue.core import (
     ConnectionFailed,
     Consumer,
+    HandlerBroken,
     InvalidArgument,
     Lease,
     Message,
+    Retry,
     Success,
     Worker,
     batch,
@@ -38,10 +41,12 @@ def left(conn: Connection) -> list[tuple[Any, int, bool]]:
     return conn.execute("SELECT message, attempts, lock_token IS NOT NULL FROM messages.message ORDER BY id").fetchall()
 
 
+@pytest.mark.parametrize("settle_every", [0.0, 60.0])
 def test_a_handler_that_ends_the_process_ends_it_also_if_the_connection_breaks(
-    conn: Connection, connect: Connect, queue: Queue
+    conn: Connection, connect: Connect, queue: Queue, monkeypatch: pytest.MonkeyPatch, settle_every: float
 ) -> None:
     own = connect()
+    monkeypatch.setattr(batch, "_SETTLE_EVERY", settle_every)
     run(conn, verbs.publish_batch(queue("orders"), [1, 2]))
 
     def handle(message: Message) -> None:
@@ -309,3 +314,149 @@ def test_what_a_stopped_worker_could_not_give_back_is_left_to_its_lease_and_not_
     assert worker.run(until_empty=True) == {}
     assert "could not settle or release 2 messages (ConnectionFailed): delivered again" in caplog.text
     assert left(conn) == [(0, 1, True), (1, 1, True)]
+
+
+def test_a_batch_whose_connection_breaks_is_settled_whole_over_the_next(
+    dsn: str, conn: Connection, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(5))))
+    monkeypatch.setattr(batch, "_SETTLE_EVERY", 0.0)
+    seen: list[int] = []
+
+    def handle(messages: list[Message]) -> None:
+        seen.extend(message.body for message in messages)
+        end = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'pgqueue worker'"
+        assert conn.execute(end).fetchall() == [(True,)]
+
+    worker = Worker(conninfo=dsn, consumer=Consumer(queue_name="orders", handle_batch=handle))
+    assert worker.run(until_empty=True) == {"success": 5}
+    assert seen == [0, 1, 2, 3, 4]
+    assert left(conn) == []
+
+
+def test_a_batch_that_breaks_the_handler_keeps_its_successes(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(30))))
+
+    def handle(messages: list[Message]) -> Any:
+        return [Retry(failure={"error": "Odd", "message": "so"}) if message.body < 20 else None for message in messages]
+
+    counts: Counter[str] = Counter()
+    with pytest.raises(HandlerBroken):
+        Consumer(queue_name="orders", handle_batch=handle).drain(conn, counts=counts)
+    assert results(conn) == dict.fromkeys(range(20, 30), "success")
+    assert left(conn) == [(body, 0, False) for body in range(20)]
+    assert counts == {"success": 10, "retried": 20}
+
+
+def refuse(conn: Connection, what: str, times: int) -> None:
+    """Let a lock_timeout end the next statements that change something, as in INSERT ON messages.message_archive."""
+    conn.execute("CREATE SEQUENCE refusals")
+    conn.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN"
+        f" IF nextval('public.refusals') <= {times} THEN"
+        " RAISE EXCEPTION 'canceling statement due to lock timeout' USING ERRCODE = '55P03'; END IF;"
+        " RETURN NEW; END $$".encode()
+    )
+    conn.execute(f"CREATE TRIGGER refuse BEFORE {what} FOR EACH ROW EXECUTE FUNCTION refuse()".encode())
+
+
+TO_ARCHIVE = "INSERT ON messages.message_archive"
+
+
+def test_what_was_handled_is_settled_by_another_call_if_the_first_exceeds_its_time(
+    conn: Connection, connect: Connect, queue: Queue
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(4))))
+    # That of the exchange, and that which settles when it is refused.
+    refuse(connect(), TO_ARCHIVE, times=2)
+    counts: Counter[str] = Counter()
+    with pytest.raises(ConnectionFailed, match="lock timeout"):
+        Consumer(queue_name="orders", handle=lambda message: None, batch_size=2).drain(conn, counts=counts)
+    assert results(conn) == {0: "success", 1: "success"}
+    assert left(conn) == [(2, 0, False), (3, 0, False)]
+    assert counts == {"success": 2}
+
+
+def test_what_was_handled_and_cannot_be_settled_is_not_released(
+    conn: Connection, connect: Connect, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(4))))
+    refuse(connect(), TO_ARCHIVE, times=99)
+    seen: list[int] = []
+    counts: Counter[str] = Counter()
+    consumer = Consumer(queue_name="orders", handle=lambda message: seen.append(message.body))
+    with pytest.raises(ConnectionFailed, match="lock timeout"):
+        consumer.drain(conn, counts=counts, stop=lambda: len(seen) == 2)
+    assert left(conn) == [(0, 1, True), (1, 1, True), (2, 0, False), (3, 0, False)]
+    assert counts == {}
+    assert "could not settle what was handled before ConnectionFailed (ConnectionFailed)" in caplog.text
+
+
+def test_a_worker_settles_over_its_next_connection_what_it_could_not(dsn: str, conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(4))))
+    refuse(conn, TO_ARCHIVE, times=3)
+    seen: list[int] = []
+    consumer = Consumer(queue_name="orders", handle=lambda message: seen.append(message.body))
+    assert Worker(conninfo=dsn, consumer=consumer).run(until_empty=True) == {"success": 4}
+    assert seen == [0, 1, 2, 3]
+    assert results(conn) == dict.fromkeys(range(4), "success")
+
+
+def test_what_was_settled_before_another_call_failed_is_counted_once(dsn: str, conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), [0, 1]))
+
+    def handle(message: Message) -> Any:
+        if message.body == 0:
+            return None
+        refuse(conn, "UPDATE ON messages.message", times=2)
+        return Retry(timedelta(hours=1))
+
+    worker = Worker(conninfo=dsn, consumer=Consumer(queue_name="orders", handle=handle))
+    assert worker.run(until_empty=True) == {"success": 1, "retried": 1}
+    assert results(conn) == {0: "success"}
+    assert left(conn) == [(1, 1, False)]
+
+
+def test_an_outcome_that_cannot_be_kept_fails_its_message_by_another_call_too(
+    conn: Connection, connect: Connect, queue: Queue
+) -> None:
+    run(conn, verbs.publish(queue("orders"), 0))
+    refuse(connect(), TO_ARCHIVE, times=1)
+    with pytest.raises(ConnectionFailed, match="lock timeout"):
+        Consumer(queue_name="orders", handle=lambda message: Success(output="y" * 70_000)).drain(conn)
+    assert results(conn) == {0: "failed"}
+
+
+def test_what_a_stopping_consumer_lost_before_it_began_it_is_counted_and_no_error(
+    conn: Connection, connect: Connect, queue: Queue, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = connect()
+    ids = run(conn, verbs.publish_batch(queue("orders"), list(range(4))))
+    seen: list[int] = []
+
+    def handle(message: Message) -> None:
+        seen.append(message.body)
+        assert run(conn, verbs.release_messages("orders", ids[1:3])) == ids[1:3]
+
+    counts = Consumer(queue_name="orders", handle=handle).drain(own, stop=lambda: bool(seen))
+    assert counts == {"success": 1, "lost": 2, "released": 1}
+    assert f"the lease of 2 messages ended: {ids[1]}, {ids[2]}; they are delivered again" in caplog.text
+    assert left(conn) == [(1, 1, False), (2, 1, False), (3, 0, False)]
+
+
+def test_a_message_whose_renewal_a_handler_rolled_back_is_known_to_be_lost_before_it_begins(
+    conn: Connection, connect: Connect, queue: Queue
+) -> None:
+    own = connect()
+    run(conn, verbs.publish_batch(queue("orders"), list(range(3))))
+    seen: list[int] = []
+
+    def handle(message: Message) -> None:
+        seen.append(message.body)
+        with own.transaction():
+            until_past(conn, message.lock_expires_at)
+            raise psycopg.Rollback
+
+    consumer = Consumer(queue_name="orders", handle=handle, lease_for=timedelta(seconds=1))
+    assert consumer.drain(own, max_messages=3) == {"lost": 1}
+    assert seen == [0]
