@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -13,14 +14,19 @@ from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
 import psycopg
+from psycopg import generators
 from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.pq.abc import PGresult
 from psycopg.rows import dict_row
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, LeaseLost, translate
 from airflow_provider_pgqueue.core.message import Duplicate, Row
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 ZERO: Final = timedelta(0)
+_PATIENCE: Final = 5.0  # seconds for the server to take a cancel, as the driver grants after Ctrl-C
 
 
 def _as_text(value: Any) -> str:
@@ -113,7 +119,43 @@ def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
             rows = cursor.execute(_text(conn, statement), statement.given).fetchall()
     except psycopg.Error as error:
         raise _translated(error, statement) from error
+    except BaseException:
+        end_statement(conn)
+        raise
     return statement.decode(rows)
+
+
+def end_statement(conn: psycopg.Connection[Any]) -> list[PGresult]:
+    """Cancel the statement that an exception left running; return its results, in case it had finished already.
+
+    The driver does so after KeyboardInterrupt and SystemExit, but not after what another signal raises, such as
+    AirflowTaskTimeout: no call over the connection would succeed any more, and nobody would read what this one did.
+    """
+    if not _is_running(conn):
+        return []
+    results: list[PGresult] = []
+    # Whoever waits for it finds the statement of another thread ended, and has nothing to cancel.
+    with conn.lock:
+        try:
+            if _is_running(conn):
+                conn.cancel_safe(timeout=_PATIENCE)
+                results = conn.wait(generators.execute(conn.pgconn))
+        except psycopg.Error as error:
+            log.warning("could not cancel a statement (%s): closing the connection", type(error).__name__)
+        finally:
+            if _is_running(conn):
+                conn.close()
+    if conn.isolation_level is not None and conn.autocommit and not is_alone(conn):
+        # That of `_own_transaction`; inside one of the caller the driver refuses.
+        with suppress(psycopg.Error):
+            conn.rollback()
+            return []
+    return results
+
+
+def _is_running(conn: psycopg.Connection[Any]) -> bool:
+    pgconn = conn.pgconn
+    return pgconn.transaction_status == TransactionStatus.ACTIVE and pgconn.pipeline_status == PipelineStatus.OFF
 
 
 async def run_async(conn: psycopg.AsyncConnection[Any], statement: Statement[T]) -> T:

@@ -18,12 +18,11 @@ from airflow_provider_pgqueue.core.argument import check, error_rules
 from airflow_provider_pgqueue.core.batch import Batch, BatchHandler, Handler
 from airflow_provider_pgqueue.core.breaker import Breaker
 from airflow_provider_pgqueue.core.caller import Caller
-from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
+from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.intake import Intake
 from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import ErrorRules
-from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.renewal import Renewal
 
 log = logging.getLogger(__name__)
@@ -131,6 +130,8 @@ class Consumer:
         said = time.monotonic()
         own = closing(Renewal()) if renewal is None else renewal.borrowed()
         with own as renewal, ExitStack() as stack:
+            # After an exception what nobody had begun goes back without an attempt.
+            stack.callback(intake.give_back)
             messages: list[Message] | None = None
             caller: Caller | None = None
             while True:
@@ -146,28 +147,21 @@ class Consumer:
                 batch = Batch(
                     consumer=self, lease=lease, caller=caller if limit else None, breaker=breaker, counts=counts
                 )
+                intake.held = messages[0].lock_token
                 messages = batch.work(intake, room=int(min(self.batch_size, left)), stop=stop)
-                try:
-                    on_batch(counts)
-                    said = self._say(counts, said)
-                except BaseException:
-                    _give_back(conn, messages)
-                    raise
+                on_batch(counts)
+                said = self._say(counts, said)
 
     def _hold(
         self, messages: list[Message], intake: Intake, renewal: Renewal, on_lease: Callable[[Lease], None]
     ) -> tuple[Lease, timedelta | None]:
         """Return the lease of messages that nobody has begun, and how long the handler may take for each."""
-        try:
-            # Not before there is a message: most looks of a worker find none.
-            policy = intake.policy
-            lease = Lease(intake.conn, messages, lease_for=policy.lease_for, handled_by=self.handled_by)
-            on_lease(lease)
-            if intake.conn.autocommit:  # as in Lease.__enter__
-                renewal.hold(lease, policy.lease_for)
-        except BaseException:
-            _give_back(intake.conn, messages)
-            raise
+        # Not before there is a message: most looks of a worker find none.
+        policy = intake.policy
+        lease = Lease(intake.conn, messages, lease_for=policy.lease_for, handled_by=self.handled_by)
+        on_lease(lease)
+        if intake.conn.autocommit:  # as in Lease.__enter__
+            renewal.hold(lease, policy.lease_for)
         return lease, policy.handler_timeout
 
     def _say(self, counts: Counter[str], said: float) -> float:
@@ -189,13 +183,3 @@ class Consumer:
             topic=self.topic,
             headers=self.headers,
         )
-
-
-def _give_back(conn: psycopg.Connection[Any], messages: list[Message] | None) -> None:
-    """After an error release messages, none of which was begun, without counting an attempt."""
-    if messages:
-        try:
-            Lease(conn, messages).release(messages, count_attempt=False)
-        except (PgQueueError, psycopg.Error) as failed:
-            # The error before matters more.
-            log.warning("could not release %s (%s)", quantity(len(messages)), type(failed).__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, make_dataclass
@@ -12,20 +13,27 @@ from uuid import UUID
 
 import psycopg
 from psycopg.pq import Format
+from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
 from psycopg.types.json import JsonbBinaryLoader
 
-from airflow_provider_pgqueue.core.client import is_alone, to_json
+from airflow_provider_pgqueue.core.client import end_statement, is_alone, run, to_json
 from airflow_provider_pgqueue.core.connection import JSONB, read_json
-from airflow_provider_pgqueue.core.errors import translate
+from airflow_provider_pgqueue.core.errors import PgQueueError, translate
 from airflow_provider_pgqueue.core.message import LeasePolicy, Message
 from airflow_provider_pgqueue.core.outcome import PLAIN, Failed, Rejected, Success, is_plain
+from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.core.verbs.lease import outcomes_as_json
+from airflow_provider_pgqueue.core.verbs.lease import outcomes_as_json, release
+
+log = logging.getLogger(__name__)
 
 _POLICY_LASTS: Final = 10.0  # seconds until a changed policy of the queue is noticed
 _AT_ONCE: Final = 1_000_000  # characters of JSON that are read together: a second copy in memory
+_TOKEN: Final = [field.name for field in fields(Message)].index("lock_token")
 _VERSION: Final = b"\1"  # that the driver expects before the text of a jsonb in binary
+
+_Cursor = psycopg.RawCursor[tuple[Any, ...]]
 
 
 class Intake:
@@ -54,6 +62,9 @@ class Intake:
         self._chosen = (topic, None if headers is None else to_json(headers))
         self._read_json = _json_reader(conn)
         self._cursor = psycopg.RawCursor(conn, row_factory=tuple_row)
+        self._late: list[PGresult] = []
+        self.held: UUID | None = None
+        """The token of the messages that somebody got to know last, and gives back after an exception."""
         self._policy: LeasePolicy | None = None
         self._policy_ends = 0.0
 
@@ -62,7 +73,9 @@ class Intake:
         """The policy of the queue, at most ten seconds old, with what this consumer says otherwise."""
         now = time.monotonic()
         if self._policy is None or now >= self._policy_ends:
-            ((lease_for, handler_timeout, counts_leases),) = self._fetch("lease_policy", [self._queue_name])
+            # Not with the cursor that has what was leased last.
+            cursor = psycopg.RawCursor(self.conn, row_factory=tuple_row)
+            ((lease_for, handler_timeout, counts_leases),) = self._fetch("lease_policy", [self._queue_name], cursor)
             self._policy, self._policy_ends = (
                 LeasePolicy(
                     lease_for=self._lease_for or lease_for,
@@ -111,23 +124,47 @@ class Intake:
         found = [row[:-1] for row in rows if row[0] is not None]
         return lost, _messages(found, self._read_json)
 
+    def give_back(self) -> None:
+        """After an exception, release messages that were leased and that nobody holds yet, without an attempt.
+
+        It may have come from a signal at any moment, such as while their rows were read.
+        """
+        late, self._late = self._late, []
+        for result in (*late, self._cursor.pgresult):
+            if result is None or not result.ntuples or (token := result.get_value(0, _TOKEN)) is None:
+                continue
+            if (lock_token := UUID(bytes=token)) == self.held:
+                continue
+            self.held = lock_token
+            ids = [int.from_bytes(result.get_value(row, 0) or b"") for row in range(result.ntuples)]
+            try:
+                run(self.conn, release(lock_token, ids, count_attempt=False))
+            except (PgQueueError, psycopg.Error) as failed:
+                # The error before matters more.
+                log.warning("could not release %s (%s)", quantity(len(ids)), type(failed).__name__)
+
     def _wanted(self, max_messages: int) -> list[Any]:
         return [self._queue_name, max_messages, self._lease_for, self._handled_by, *self._chosen]
 
-    def _fetch(self, name: str, arguments: list[Any]) -> list[tuple[Any, ...]]:
-        conn = self.conn
+    def _fetch(self, name: str, arguments: list[Any], cursor: _Cursor | None = None) -> list[tuple[Any, ...]]:
+        conn, cursor = self.conn, cursor or self._cursor
         try:
             # As client._own_transaction, at the price of no call where there is no such pooler.
             if conn.isolation_level is not None and is_alone(conn):
                 with conn.transaction():
-                    return self._rows(name, arguments)
-            return self._rows(name, arguments)
+                    return _rows(cursor, name, arguments)
+            return _rows(cursor, name, arguments)
         except psycopg.Error as error:
             raise translate(error) from error
+        except BaseException:
+            late = end_statement(conn)
+            self._late = late if cursor is self._cursor else []
+            raise
 
-    def _rows(self, name: str, arguments: list[Any]) -> list[tuple[Any, ...]]:
-        # Binary, because the texts of moments and durations depend on settings.
-        return self._cursor.execute(query(name), arguments, binary=True).fetchall()
+
+def _rows(cursor: _Cursor, name: str, arguments: list[Any]) -> list[tuple[Any, ...]]:
+    # Binary, because the texts of moments and durations depend on settings.
+    return cursor.execute(query(name), arguments, binary=True).fetchall()
 
 
 def _array(ids: Sequence[int]) -> str:

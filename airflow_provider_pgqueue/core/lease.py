@@ -16,7 +16,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.client import run, savepoint
+from airflow_provider_pgqueue.core.client import end_statement, run, savepoint
 from airflow_provider_pgqueue.core.errors import (
     InvalidArgument,
     InvalidMessage,
@@ -255,6 +255,7 @@ class Lease(Sequence[Message]):
         conn = self._conn
         # Not during a renewal, which behind a pooler has a transaction of its own.
         with self._calling:
+            end_statement(conn)
             open_ = conn.pgconn.transaction_status in _OPEN
             if not open_ and (conn.autocommit or conn.closed):
                 return False
