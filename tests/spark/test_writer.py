@@ -721,6 +721,72 @@ def test_the_name_of_a_run_that_has_published_is_refused_for_another_queue(
     assert bodies(conn) == [1]
 
 
+def writer(dsn: str, commit_per: str) -> PublishWriter | PartitionWriter:
+    """Return what Spark opens on the driver for the run `nightly`."""
+    given = PublishOptions.of(
+        {"queue": "orders", "runId": "nightly", "commitPer": commit_per}, StructType.fromDDL(MESSAGE), overwrite=False
+    )
+    return (PartitionWriter if commit_per == "partition" else PublishWriter)(Database(dsn), given)
+
+
+def test_a_run_that_has_published_some_partitions_is_refused_as_one_transaction(
+    session: SparkSession, dsn: str, conn: Connection, stage: Callable[..., Stage], queue: Queue
+) -> None:
+    queue("orders")
+    whole = stage("before the driver died")
+    assert whole.open("nightly")
+    staged = [whole.put(0, rows(1, 2)), whole.put(1, rows(3))]
+    done = stage(slots=2).publish_partition(0, rows(1, 2), run_id="nightly")
+    cure = "'nightly' publishes its partitions one by one; published so far: 1. Run it again with commitPer partition"
+    with pytest.raises(InvalidArgument, match=re.escape(cure)):
+        writer(dsn, "run")
+    with pytest.raises(InvalidArgument, match=re.escape(cure)):  # the first driver lives after all
+        whole.publish(staged, run_id="nightly")
+    assert bodies(conn) == [1, 2]
+    again = writer(dsn, "partition")
+    rest = stage(slots=2).publish_partition(1, rows(3), run_id="nightly")
+    again.commit([done, rest])
+    assert whole.publish(staged, run_id="nightly")["repeated"]
+    assert sorted(bodies(conn)) == [1, 2, 3]
+
+
+def test_a_run_as_one_transaction_waits_for_a_partition_that_is_being_published_and_is_refused(
+    conn: Connection,
+    connect: Callable[..., Connection],
+    stage: Callable[..., Stage],
+    nightly: Callable[..., StagedRows],
+) -> None:
+    whole = stage("whole")
+    staged = whole.put(0, rows(1))
+    late = connect(autocommit=False)
+    late.execute("SELECT messages.stage_publish('late')")
+    late.execute(
+        "SELECT messages.publish_partition('late', 'nightly', %s)", ['{"partition": 0, "attempt": 1, "rows": 0}']
+    )
+    with ThreadPoolExecutor() as pool:
+        published = pool.submit(whole.publish, [staged], run_id="nightly")
+        until_waiting(conn, "wait_event_type = 'Lock'")
+        late.commit()
+        with pytest.raises(InvalidArgument, match="one by one"):
+            published.result()
+    assert bodies(conn) == []
+
+
+def test_a_run_that_was_published_as_one_transaction_publishes_no_partition(
+    session: SparkSession, dsn: str, conn: Connection, stage: Callable[..., Stage], queue: Queue
+) -> None:
+    queue("orders")
+    late = writer(dsn, "partition")  # it begins first
+    whole = stage("whole")
+    whole.publish([whole.put(0, rows(1)), whole.put(1, rows(2))], run_id="nightly")
+    done = [stage(slots=2).publish_partition(number, rows(number + 1), run_id="nightly") for number in (0, 1)]
+    late.commit(done)
+    assert bodies(conn) == [1, 2]
+    again = writer(dsn, "partition")
+    assert isinstance(again, PartitionWriter)
+    assert again._published is None
+
+
 def test_the_documented_write_by_partitions_publishes(
     spark: SparkSession, conn: Connection, queue: Queue, tmp_path: Path
 ) -> None:

@@ -24,8 +24,8 @@ def publish_staged(
     """Publish the staged rows of the attempts that succeeded, and return how many.
 
     `winners` is a JSON array of objects with `partition`, `attempt` and `rows`. A run or batch that was published
-    before publishes nothing, and returns its old numbers with `repeated`; InvalidArgument if it was to another queue.
-    Raises StageIncomplete, and publishes nothing, if rows are gone.
+    before publishes nothing, and returns its old numbers with `repeated`. Raises InvalidArgument if that was to another
+    queue, or if the run publishes its partitions one by one; StageIncomplete if rows are gone: nothing is published.
     """
     return Statement("publish_staged", dict(locals()), one, {"winners": "jsonb", "dedup_window": "interval"})
 

@@ -88,7 +88,7 @@ class Stage:
         """Make the stage unless it exists; return False if the run was published before.
 
         Raises QueueNotFound, PermissionDenied, or InvalidArgument if another pipeline has a run of this name, or the
-        run has published to another queue.
+        run has published to another queue or some of its partitions by themselves.
         """
         opened = verbs.stage_publish(self.stage_id, queue_name=self.queue_name, run_id=run_id)
         return self.database.run(opened) is not None

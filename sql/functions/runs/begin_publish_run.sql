@@ -1,10 +1,11 @@
-CREATE OR REPLACE FUNCTION messages.begin_publish_run(run_id text, queue_name text) RETURNS jsonb
+CREATE OR REPLACE FUNCTION messages.begin_publish_run(run_id text, queue_name text, by_partition boolean DEFAULT false) RETURNS jsonb
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 DECLARE
     done jsonb := messages.lock_publish_run(begin_publish_run.run_id);
     was  text;
+    many bigint;
 BEGIN
     IF begin_publish_run.run_id IS NULL THEN
         RETURN NULL;
@@ -21,7 +22,14 @@ BEGIN
                         coalesce('queue ' || quote_literal(begin_publish_run.queue_name), 'the queues that its rows name')
             USING ERRCODE = 'PQ004', HINT = 'Give each run a name of its own.';
     END IF;
+    -- Its partitions are in the way until it has finished. Then nothing is published again, whichever way it is run.
+    SELECT count(*) INTO many FROM messages.published_partition p
+     WHERE p.started_by = session_user AND p.run_id = begin_publish_run.run_id;
+    IF many > 0 AND NOT begin_publish_run.by_partition THEN
+        RAISE EXCEPTION 'run % publishes its partitions one by one; published so far: %', quote_literal(begin_publish_run.run_id), many
+            USING ERRCODE = 'PQ004', HINT = 'Run it again with commitPer partition, as before, or give a run of other rows another name.';
+    END IF;
     RETURN done;
 END $$;
-COMMENT ON FUNCTION messages.begin_publish_run(text, text) IS
-    'Locks a run that publishes to a queue, or to those that its rows name, as lock_publish_run() does; returns what it published before, else NULL. PQ004: it has published to another queue, or the name is that of another pipeline''s run.';
+COMMENT ON FUNCTION messages.begin_publish_run(text, text, boolean) IS
+    'Locks a run that publishes to a queue, or to those that its rows name, as lock_publish_run() does; returns what it published before, else NULL. PQ004: it has published to another queue, or partitions one by one and is not by_partition, or the name is that of another pipeline''s run.';

@@ -7,7 +7,7 @@ BEGIN
     IF begin_partitions.queue_name IS NOT NULL THEN
         PERFORM messages.check_queue(begin_partitions.queue_name, 'publish');
     END IF;
-    IF messages.begin_publish_run(begin_partitions.run_id, begin_partitions.queue_name) IS NOT NULL THEN
+    IF messages.begin_publish_run(begin_partitions.run_id, begin_partitions.queue_name, by_partition => true) IS NOT NULL THEN
         RETURN NULL;
     END IF;
     RETURN messages.published_partitions(begin_partitions.run_id);
