@@ -230,7 +230,7 @@ CREATE TABLE messages.archive_policy (
     partition_by    text        NOT NULL CHECK (partition_by IN ('day', 'month')),
     begins_at       timestamptz NOT NULL,
     retention_applied_at     timestamptz,
-    gone_before_xid bigint      NOT NULL DEFAULT 0
+    removals        bigint      NOT NULL DEFAULT 0
 );
 INSERT INTO messages.archive_policy (partition_by, begins_at) VALUES ('month', date_trunc('month', now(), 'UTC'));
 DO $$ BEGIN
@@ -242,7 +242,20 @@ COMMENT ON COLUMN messages.archive_policy.only_row IS 'Always true: there is one
 COMMENT ON COLUMN messages.archive_policy.partition_by IS 'The size of the partitions that are made from now on.';
 COMMENT ON COLUMN messages.archive_policy.begins_at IS 'Older messages are no longer kept.';
 COMMENT ON COLUMN messages.archive_policy.retention_applied_at IS 'When retention last removed everything that was due.';
-COMMENT ON COLUMN messages.archive_policy.gone_before_xid IS 'The place in the log behind the last message that was removed: a reader that had passed it missed nothing. 0: none was.';
+COMMENT ON COLUMN messages.archive_policy.removals IS 'How many removals of messages have been recorded.';
+
+CREATE TABLE messages.archive_removal (
+    queue_name  text        NOT NULL,
+    number      bigint      NOT NULL,
+    before_xid  bigint      NOT NULL,
+    archived_at timestamptz NOT NULL,
+    PRIMARY KEY (queue_name, number)
+);
+COMMENT ON TABLE messages.archive_removal IS 'What was removed from the archive as a log, without what a later removal of the queue reaches as far as.';
+COMMENT ON COLUMN messages.archive_removal.queue_name IS 'The queue of the messages.';
+COMMENT ON COLUMN messages.archive_removal.number IS 'Counts the removals, in the order of their commits.';
+COMMENT ON COLUMN messages.archive_removal.before_xid IS 'The place in the log behind the last of them: a reader that had passed it missed nothing.';
+COMMENT ON COLUMN messages.archive_removal.archived_at IS 'When the newest of them was archived.';
 
 CREATE TABLE messages.dead_message (
     id              bigint      PRIMARY KEY,

@@ -86,7 +86,7 @@ SELECT message ->> 'n' FROM messages.lease_named('$q', '$q', 3) ORDER BY 1;
 -- purge_queue
 SELECT messages.purge_queue('$q') >= 0;
 -- archive_log_end
-SELECT horizon > 0, gone_before_xid FROM messages.archive_log_end();
+SELECT horizon > 0, removals, gone_before_xid FROM messages.archive_log_end();
 -- archive_partitions
 SELECT count(*), extract(epoch FROM min(end_at - first_at)) > 86399, max(to_char(first_at AT TIME ZONE 'UTC', 'DD HH24')) FROM messages.archive_partitions();
 -- partition_archive

@@ -302,7 +302,7 @@ def test_a_checkpoint_that_is_ahead_of_the_database_is_refused(log: Log) -> None
 def test_a_server_that_is_behind_the_batch_gives_no_rows_rather_than_some(log: Log) -> None:
     reader = log(startingOffsets="latest")
     start = reader.initialOffset()
-    (part,) = [InputPartition(([Stretch(1, start["xid"] + 1000)], reader._watch.end().moment))]
+    part = InputPartition(([Stretch(1, start["xid"] + 1000)], 0))
     with pytest.raises(InvalidArgument, match="replica"):
         list(reader.read(part))
 
@@ -339,24 +339,30 @@ def archive_days_ago(conn: Connection, days: int, *, length: int = 1, messages: 
     return [id_ for (id_,) in conn.execute(query.encode(), [messages, name])]
 
 
-def retain(conn: Connection, days: int) -> tuple[int, int]:
+def retain(conn: Connection, days: int, *, at_most: int = 50_000) -> tuple[int, int]:
     """Apply the retention of so many days; the partitions and the messages that it removed."""
     conn.execute("UPDATE messages.queue SET retention = make_interval(days => %s)", [days])
-    row = conn.execute("SELECT partitions_dropped, messages_deleted FROM messages.apply_retention()").fetchone()
+    query = "SELECT partitions_dropped, messages_deleted FROM messages.apply_retention(%s)"
+    row = conn.execute(query, [at_most]).fetchone()
     assert row is not None
     return row
 
 
-def as_of(end: Json, days_ago: int) -> Json:
-    """Return what a query noted that read the log to there so many days ago, and rested since."""
-    return end | {"at": (datetime.now(UTC) - timedelta(days=days_ago)).isoformat()}
+def drop(conn: Connection, place: int) -> None:
+    """Drop a partition as an export does, for example the oldest, place 0."""
+    conn.execute(
+        "SELECT messages.drop_and_record_partition("
+        " (SELECT p.partition::regclass FROM messages.archive_partitions() p ORDER BY first_at OFFSET %s LIMIT 1))",
+        [place],
+    )
+    conn.execute("SELECT messages.set_archive_begin()")
 
 
 def test_messages_that_retention_removed_unread_are_an_error(
     log: Log, archive: Callable[..., list[int]], conn: Connection
 ) -> None:
     archive_days_ago(conn, 45)
-    end = as_of(end_of(log()), 45)
+    end = end_of(log())
     archive_days_ago(conn, 44)
     assert retain(conn, 40)[0] == 2
     last = archive(1)
@@ -373,7 +379,7 @@ def test_a_query_that_had_read_all_that_retention_removed_goes_on_after_any_time
     mine = archive_days_ago(conn, 45) + archive_days_ago(conn, 44)
     reader = log()
     assert given(reader) == mine
-    end = as_of(end_of(log()), 44)
+    end = end_of(log())
     assert retain(conn, 40)[0] == 2
     assert given(log(), end) == []
     new = archive(2)
@@ -381,29 +387,127 @@ def test_a_query_that_had_read_all_that_retention_removed_goes_on_after_any_time
     assert given(log()) == new
 
 
-def test_a_message_that_retention_deleted_unread_before_its_partition_is_an_error_then(
+def test_a_message_that_retention_deleted_unread_is_an_error_before_its_partition_goes_unless_of_another_queue(
     log: Log, archive: Callable[..., list[int]], conn: Connection
 ) -> None:
     archive_days_ago(conn, 60, length=10)
-    end = as_of(end_of(log()), 60)
+    end = end_of(log())
     archive_days_ago(conn, 60)
     assert retain(conn, 55) == (0, 2)
-    assert given(log(), end) == []
+    for options in ({}, {"queue": "mail,orders"}):
+        with pytest.raises(BeforeArchive):
+            log(**options).latestOffset(end, ReadAllAvailable())
+    assert given(log(queue="mail"), end) == []
+    assert given(log(queue="mail")) == []
+
+
+def test_a_partition_that_goes_while_an_older_one_is_kept_is_an_error_for_who_had_not_read_it(
+    log: Log, archive: Callable[..., list[int]], conn: Connection
+) -> None:
+    kept = archive_days_ago(conn, 45)
+    start = log().initialOffset()
+    first, fresh = end_of(log()), log().initialOffset()
+    archive_days_ago(conn, 44)
+    both = end_of(log())
+    last = archive_days_ago(conn, 43)
+    reader = log()
+    batch = reader.latestOffset(start, ReadAllAvailable())
+    parts = reader.partitions(start, batch)
+    drop(conn, 1)
+    for unread in (start, first, fresh):
+        with pytest.raises(BeforeArchive, match="set failOnDataLoss to false"):
+            log().latestOffset(unread, ReadAllAvailable())
+        with pytest.raises(BeforeArchive):
+            log().partitions(unread, batch | {"since": unread["xid"]})
+    with pytest.raises(BeforeArchive):
+        [list(reader.read(part)) for part in parts]
+    assert given(log(), both) == last
+    assert given(log()) == kept + last
+    assert given(log(failOnDataLoss="false"), start) == kept + last
+
+
+def test_a_query_that_begins_after_a_loss_reads_what_is_older_and_notices_a_second_loss(
+    log: Log, archive: Callable[..., list[int]], conn: Connection
+) -> None:
+    kept = archive_days_ago(conn, 45) + archive_days_ago(conn, 44)
+    archive_days_ago(conn, 43)
+    drop(conn, 2)
+    last = archive(1)
+    reader = log(maxMessagesPerTrigger="1")
+    start = reader.initialOffset()
+    found = batches(reader, start)
+    end, ids_ = next(found)
+    drop(conn, 0)  # it had read this one
+    assert ids_ + [id_ for _, some in found for id_ in some] == kept + last
+    drop(conn, 0)
+    for unread in (start, end):
+        with pytest.raises(BeforeArchive):
+            log().latestOffset(unread, ReadAllAvailable())
+    assert given(log()) == last
+
+
+def test_a_batch_of_which_nothing_is_left_is_an_error(
+    log: Log, archive: Callable[..., list[int]], conn: Connection
+) -> None:
+    archive_days_ago(conn, 45)
+    reader = log()
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    drop(conn, 0)
+    for one in (reader, log()):  # the second as after a crash: Spark asks for the first start again
+        with pytest.raises(BeforeArchive):
+            one.partitions(one.initialOffset(), end)
+
+
+def test_messages_that_were_held_back_when_the_query_paused_and_are_gone_now_are_an_error(
+    log: Log, archive: Callable[..., list[int]], conn: Connection, connect: Connect
+) -> None:
+    early = archive(1)
+    slow = connect(autocommit=False)
+    slow.execute("SELECT pg_current_xact_id()")
+    archive_days_ago(conn, 45)
+    reader = log()
+    assert given(reader) == early
+    end = end_of(log())
+    slow.commit()
     assert retain(conn, 40)[0] == 1
     with pytest.raises(BeforeArchive):
         log().latestOffset(end, ReadAllAvailable())
+
+
+def test_a_start_before_something_that_was_removed_is_refused(
+    log: Log, archive: Callable[..., list[int]], conn: Connection
+) -> None:
+    old = archive_days_ago(conn, 45)
+    archive_days_ago(conn, 43)
+    new = archive_days_ago(conn, 41)
+    drop(conn, 1)
+    before, after = ((datetime.now(UTC) - timedelta(days=days)).isoformat() for days in (44, 42))
+    with pytest.raises(BeforeArchive, match=r"has been removed, and startingOffsets is .* Start later, or at earliest"):
+        log(startingOffsets=before).initialOffset()
+    assert given(log(startingOffsets=before, failOnDataLoss="false")) == new
+    assert given(log(startingOffsets=before, queue="mail")) == []
+    assert given(log(startingOffsets=after)) == new
+    assert given(log()) == old + new
+
+
+def test_a_checkpoint_without_the_number_of_removals_can_be_continued(
+    log: Log, archive: Callable[..., list[int]], conn: Connection
+) -> None:
+    archive_days_ago(conn, 45)
+    end = end_of(log())
+    assert end.pop("removals") == 0
+    drop(conn, 0)
+    new = archive(1)
+    assert given(log(), end | {"at": "2026-01-31T00:00:00+00:00"}) == new
 
 
 def test_a_partition_that_was_exported_and_dropped_unread_is_an_error(
     log: Log, archive: Callable[..., list[int]], conn: Connection
 ) -> None:
     archive_days_ago(conn, 45)
-    read, unread = as_of(end_of(log()), 45), as_of(log().initialOffset(), 45)
-    conn.execute(
-        "SELECT messages.drop_and_record_partition("
-        " (SELECT p.partition::regclass FROM messages.archive_partitions() p LIMIT 1))"
-    )
-    conn.execute("SELECT messages.set_archive_begin()")
+    read, unread = end_of(log()), log().initialOffset()
+    drop(conn, 0)
     assert given(log(), read) == []
     with pytest.raises(BeforeArchive):
         log().latestOffset(unread, ReadAllAvailable())
@@ -421,6 +525,23 @@ def test_retention_in_the_middle_of_a_batch_is_an_error(
         [list(reader.read(part)) for part in parts]
     patient = log(failOnDataLoss="false")
     assert sum(batch.num_rows for part in parts for batch in patient.read(part)) == 0
+
+
+def test_a_message_that_retention_deletes_after_it_was_read_is_no_error_for_the_rest_of_its_part(
+    log: Log, archive: Callable[..., list[int]], conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_end, "_STRETCH", 1)
+    for _ in range(2):
+        archive_days_ago(conn, 60, length=10)
+    reader = log(numPartitions="1")
+    start = reader.initialOffset()
+    (part,) = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    rest = reader.read(part)
+    assert [next(rest).num_rows for _ in range(2)] == [1, 1]
+    assert retain(conn, 55, at_most=1) == (0, 1)
+    assert list(rest) == []
+    with pytest.raises(BeforeArchive):
+        list(reader.read(part))
 
 
 def test_an_idle_stream_looks_less_often_where_a_look_takes_long(

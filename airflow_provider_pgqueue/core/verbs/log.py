@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from airflow_provider_pgqueue.core.client import Statement, only_row
 from airflow_provider_pgqueue.core.message import Row
 
 
-def archive_log_end() -> Statement[Row]:
-    """Return where the log begins and ends now, and which transaction holds the end back."""
-    return Statement("archive_log_end", {}, only_row)
+def archive_log_end(*, after_removal: int = 0, queue_names: Sequence[str] | None = None) -> Statement[Row]:
+    """Return where the log ends now, which transaction holds it back, and what is gone of these queues, or of all.
+
+    Only removals after the one of the number `after_removal` count.
+    """
+    return Statement("archive_log_end", dict(locals()), only_row, {"queue_names": "text[]"})
 
 
 def split_archive_log(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
+from psycopg import sql
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
@@ -39,7 +39,8 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         given.check_names(options, _OPTIONS, "A stream of the archive")
         self._database = database
         self._session = Session(database, _NAME)
-        self._watch = LogWatch(self._session)
+        self._queues = given.queues(options)
+        self._watch = LogWatch(self._session, self._queues)
         self._plan = LogPlan(self._session)
         self._schema = ARCHIVE.arrow_schema(schema)
         self._starting = options.get("startingOffsets", "earliest")
@@ -50,7 +51,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._conditions = conditions(options)
         self._initial: Offset | None = None
         self._target: LogEnd | None = None
-        self._told: datetime | None = None
+        self._told = 0
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where a new query starts: `startingOffsets` is earliest, latest, or a moment.
@@ -58,7 +59,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Spark asks again and again until the first batch is done: a reader keeps to its answer.
         """
         if self._initial is None:
-            self._initial = self._start(self._watch.end())
+            self._initial = self._start(self._watch.end(after_removal=0))
         return self._initial.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -72,15 +73,13 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next batch, or `start` if there is nothing new."""
         here, asked = Offset.from_json(start), self._session.seconds
-        now = self._watch.end()
-        self._check(here, now)
+        now = self._check(here)
         end = self._target or now
         step = self._plan.next_step(here.xid, end, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         if step is None:
             self._watch.found_nothing(self._session.seconds - asked)
             return start
-        at = end.moment if step.end == end.horizon else max(here.at, step.at or here.at)
-        return Offset(system=end.system, xid=step.end, at=at, since=here.xid).to_json()
+        return Offset(system=end.system, xid=step.end, removals=here.removals, since=here.xid).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any]:
         """Return where the log ends, for the progress of the query."""
@@ -98,18 +97,18 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if here.xid == there.xid:
             return []
         if there.since is not None:
-            here = replace(here, xid=there.since)
-        self._check(here, self._watch.end())
-        read_at = self._plan.seen_until(here.xid, here.at)
+            here = replace(here, xid=there.since, removals=there.removals)
         parts = self._plan.parts(here.xid, there.xid, self._parts)
-        return [InputPartition((stretches, read_at)) for stretches in parts]
+        # Afterwards: if all of the batch is gone, there is no part that would find out.
+        self._check(here, now=True)
+        return [InputPartition((stretches, here.removals)) for stretches in parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Give the rows of one part, by a short statement for each stretch of it; it can be repeated."""
-        stretches, read_at = partition.value
+        stretches, removals = partition.value
         with self._database.arrow(_NAME) as conn:
             # Another server than the driver's, if several are in the connection string, may not have it yet.
-            horizon, _, _ = _end(conn)
+            horizon, _ = self._end(conn, removals)
             if horizon < stretches[-1].end:
                 raise InvalidArgument(
                     f"the batch goes to transaction {stretches[-1].end}, and this server knows those before {horizon}: "
@@ -117,10 +116,16 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
             for stretch in stretches:
                 yield from rows(conn, self._query(stretch.start, stretch.end), self._schema)
-            if self._fail_on_data_loss:
-                _, begins_at, gone_before_xid = _end(conn)
-                if stretches[0].start < gone_before_xid and read_at < begins_at:
-                    raise _loss(read_at, begins_at)
+                if self._fail_on_data_loss:
+                    _, gone_before_xid = self._end(conn, removals)
+                    if stretch.start < gone_before_xid:
+                        raise _loss(stretch.start, gone_before_xid)
+
+    def _end(self, conn: Any, removals: int) -> Any:
+        asked = sql.SQL(query("log_end").decode()).format(sql.Literal(removals), sql.Literal(self._queues or None))
+        with reading(conn) as cursor:
+            cursor.execute(asked.as_string())
+            return cursor.fetchone()
 
     def _query(self, start: int, end: int) -> str:
         within = [compare("xid", ">=", start), compare("xid", "<", end), *self._conditions]
@@ -130,38 +135,36 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._starting == "latest":
             return end.offset()
         if self._starting == "earliest":
-            return Offset(system=end.system, xid=0, at=end.begins_at)
+            return Offset(system=end.system, xid=0, removals=end.removals)
         moment = given.moment("startingOffsets", self._starting, others="earliest, latest, or ")
-        if moment < end.begins_at and self._fail_on_data_loss:
-            raise BeforeArchive(
-                f"the archive begins at {end.begins_at}, after startingOffsets {self._starting}. "
-                "Start later, or at earliest."
-            )
         with self._database.connect(_NAME) as conn:
             # The first transaction that archived then or later, or may yet.
             ((xid,),) = conn.execute(query("first_xid_since"), [moment]).fetchall()
+        gone_until = self._watch.end(now=True).gone_until
+        if self._fail_on_data_loss and gone_until is not None and moment <= gone_until:
+            raise BeforeArchive(
+                f"what was archived at {gone_until} has been removed, and startingOffsets is {self._starting}. "
+                "Start later, or at earliest with what is left."
+            )
         xid = end.horizon if xid is None else min(xid, end.horizon)
-        return Offset(system=end.system, xid=xid, at=max(moment, end.begins_at))
+        return Offset(system=end.system, xid=xid, removals=end.removals)
 
-    def _check(self, here: Offset, end: LogEnd) -> None:
+    def _check(self, here: Offset, *, now: bool = False) -> LogEnd:
+        """Return the end of the log; an error if a query cannot continue from here, or messages are gone unread."""
+        end = self._watch.end(after_removal=here.removals, now=now)
         end.check(here, former_system=self._former_system)
-        read_at = self._plan.seen_until(here.xid, here.at)
-        if end.lost(here.xid, read_at):
+        if here.xid < end.gone_before_xid:
             if self._fail_on_data_loss:
-                raise _loss(read_at, end.begins_at)
-            if self._told != end.begins_at:
-                self._told = end.begins_at
-                log.warning("%s", _loss(read_at, end.begins_at))
+                raise _loss(here.xid, end.gone_before_xid)
+            if self._told != end.gone_before_xid:
+                self._told = end.gone_before_xid
+                log.warning("%s", _loss(here.xid, end.gone_before_xid))
+        return end
 
 
-def _end(conn: Any) -> Any:
-    with reading(conn) as cursor:
-        cursor.execute(query("log_end").decode())
-        return cursor.fetchone()
-
-
-def _loss(read_at: datetime, begins_at: datetime) -> BeforeArchive:
+def _loss(here: int, gone_before_xid: int) -> BeforeArchive:
     return BeforeArchive(
-        f"the query had read what was archived until {read_at}, and retention has removed what is older than "
-        f"{begins_at}: what was archived between is lost to it. To continue with the rest, set failOnDataLoss to false."
+        f"the query had read what transactions before {here} archived, and since it began, retention or a drop removed "
+        f"messages of transactions up to {gone_before_xid - 1}: those between are lost to it. To continue with the "
+        "rest, set failOnDataLoss to false."
     )

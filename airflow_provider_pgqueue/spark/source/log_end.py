@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Self
@@ -27,43 +27,40 @@ _STRETCH: Final = 10_000  # messages of one SELECT: its snapshot lasts as long a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """What a checkpoint holds: a place, the database that it belongs to, and the time up to which the query had read.
+    """What a checkpoint holds: a place, the database that it belongs to, and what was gone when the query began.
 
-    `since` is where the batch begins: Spark stores the start of every batch but the first, and asks for that one again.
+    :param removals: the number of the last removal before that. What a later one took behind the place is lost.
+    :param since: where the batch begins. Spark stores the start of every batch but the first, and asks for that again.
     """
 
     system: str
     xid: int
-    at: datetime
+    removals: int = 0
     since: int | None = None
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
-        return cls(**value | {"at": datetime.fromisoformat(value["at"])})
+        return cls(**{name: value[name] for name in ("system", "xid", "removals", "since") if name in value})
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"at": self.at.isoformat()}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnd:
-    """Where the log ends now: the row of `messages.archive_log_end()`."""
+    """Where the log ends now, and what is gone of it: the row of `messages.archive_log_end()`."""
 
     system: str
     horizon: int
-    moment: datetime
-    begins_at: datetime
+    removals: int
     gone_before_xid: int
+    gone_until: datetime | None
     holder_pid: int | None
     holder_application: str | None
     holder_age: timedelta | None
 
     def offset(self) -> Offset:
-        return Offset(system=self.system, xid=self.horizon, at=self.moment)
-
-    def lost(self, here: int, read_at: datetime) -> bool:
-        """Return whether messages are gone that a query at a place had not read, nor known to be gone when it began."""
-        return here < self.gone_before_xid and read_at < self.begins_at
+        return Offset(system=self.system, xid=self.horizon, removals=self.removals)
 
     def check(self, start: Offset, *, former_system: str | None = None) -> None:
         """Raise InvalidArgument unless an offset is of this log and not behind its end."""
@@ -87,14 +84,18 @@ class LogWatch:
     Ten times a second at most, and less often where it takes long: what is archived is seen up to five seconds later.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, queue_names: Sequence[str] = ()) -> None:
         self._session = session
+        self._queue_names = queue_names or None
+        self._after_removal = 0
         self._rest = min(_LOOK_EVERY, _LONGEST_REST)
         self._end: LogEnd | None = None
         self._looked = self._moved = self._warned = 0.0
 
-    def end(self, *, now: bool = False) -> LogEnd:
-        """Return where the log ended a moment ago, or `now`."""
+    def end(self, *, after_removal: int | None = None, now: bool = False) -> LogEnd:
+        """Return where the log ended a moment ago, or `now`, and what is gone since a removal, by default the same."""
+        if after_removal not in (None, self._after_removal):
+            self._after_removal, now = after_removal, True
         if self._end is None or now or time.monotonic() - self._looked >= self._rest:
             self._end = self._look(self._end)
         return self._end
@@ -105,7 +106,8 @@ class LogWatch:
             self._rest = min(_LONGEST_REST, max(_LOOK_EVERY, _WORTH * seconds))
 
     def _look(self, before: LogEnd | None) -> LogEnd:
-        end = LogEnd(**self._session.ask(verbs.archive_log_end()))
+        asked = verbs.archive_log_end(after_removal=self._after_removal, queue_names=self._queue_names)
+        end = LogEnd(**self._session.ask(asked))
         self._looked = time.monotonic()
         if before is None or before.horizon != end.horizon:
             self._moved = self._looked
@@ -123,21 +125,20 @@ class LogWatch:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The transactions from `start` to before `end`, with so many messages, the newest of them archived at `at`."""
+    """The transactions from `start` to before `end`, with so many messages."""
 
     start: int
     end: int
     messages: int = 0
-    at: datetime | None = None
 
 
 class LogPlan:
-    """The next steps from each place, and the time up to which there is known to be nothing."""
+    """The next steps from each place, and up to where there is known to be nothing."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._next: dict[int, Stretch] = {}
-        self._empty: tuple[int, LogEnd] | None = None
+        self._empty: tuple[int, int] | None = None
 
     def next_step(self, here: int, end: LogEnd, max_messages: int | None) -> Stretch | None:
         """Return the step that begins at a place; None if there is nothing before the end of the log.
@@ -164,10 +165,6 @@ class LogPlan:
             seen += step.messages
         return list(parts.values())
 
-    def seen_until(self, here: int, at: datetime) -> datetime:
-        """Return until when a query that is at a place since `at` has seen everything: also that there was nothing."""
-        return max(at, self._empty[1].moment) if self._empty and self._empty[0] == here else at
-
     def forget(self, done: int) -> None:
         """Forget the steps before a place."""
         self._next = {place: step for place, step in self._next.items() if place >= done}
@@ -175,14 +172,14 @@ class LogPlan:
     def _make(self, here: int, end: LogEnd, max_messages: int | None) -> None:
         start, place = here, here
         if self._empty and self._empty[0] == here:
-            start = max(here, self._empty[1].horizon)
+            start = max(here, self._empty[1])
         if start >= end.horizon:
             return
         for step in self._ask(start, end.horizon, max_messages):
             self._next[place] = step
             place = step.end
         if place == here:
-            self._empty = (here, end)
+            self._empty = (here, end.horizon)
 
     def _steps(self, start: int, end: int, max_messages: int | None = None) -> Iterator[Stretch]:
         """Cut a stretch, however long it is."""
@@ -193,6 +190,4 @@ class LogPlan:
     def _ask(self, start: int, end: int, max_messages: int | None) -> list[Stretch]:
         rows = self._session.ask(verbs.split_archive_log(start, end, max_messages=max_messages))
         starts = [start, *(row["xid"] for row in rows)]
-        return [
-            Stretch(at, row["xid"], row["messages"], row["archived_at"]) for at, row in zip(starts, rows, strict=False)
-        ]
+        return [Stretch(at, row["xid"], row["messages"]) for at, row in zip(starts, rows, strict=False)]

@@ -1,6 +1,6 @@
 CREATE OR REPLACE FUNCTION messages.split_archive_log(
     from_xid bigint, before_xid bigint, max_messages integer DEFAULT NULL, max_steps integer DEFAULT 1000
-) RETURNS TABLE (xid bigint, messages bigint, archived_at timestamptz)
+) RETURNS TABLE (xid bigint, messages bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off
 AS $$
@@ -21,7 +21,7 @@ BEGIN
         until := least(before_xid, place + width);
         width := width * 4;
         FOR one IN
-            SELECT a.xid, count(*) AS messages, max(a.archived_at) AS archived_at FROM messages.message_archive a
+            SELECT a.xid, count(*) AS messages FROM messages.message_archive a
              WHERE a.xid >= place AND a.xid < until
              GROUP BY a.xid ORDER BY a.xid
         LOOP
@@ -35,7 +35,6 @@ BEGIN
                 END IF;
             END IF;
             messages := messages + one.messages;
-            archived_at := greatest(archived_at, one.archived_at);
             width := 20000;
         END LOOP;
         place := until;

@@ -52,10 +52,10 @@ BEGIN
                      WHERE a.queue_name = $1 AND a.archived_at < $2
                        AND NOT EXISTS (SELECT FROM messages.dead_message d WHERE d.id = a.id AND d.archived_at = a.archived_at)
                      LIMIT $3))
-                RETURNING old.xid)
-            SELECT count(*) AS number, max(g.xid) AS last_xid FROM gone g
+                RETURNING old.xid, old.archived_at)
+            SELECT count(*) AS number, max(g.xid) AS last_xid, max(g.archived_at) AS archived_at FROM gone g
             $delete$, old.partition) INTO gone USING old.queue_name, old.before, max_messages - messages_deleted;
-        PERFORM messages.record_archive_removal(gone.last_xid);
+        PERFORM messages.record_archive_removal(old.queue_name, gone.last_xid, gone.archived_at);
         messages_deleted := messages_deleted + gone.number;
     END LOOP;
     UPDATE messages.archive_policy SET retention_applied_at = moment WHERE messages_deleted < max_messages;

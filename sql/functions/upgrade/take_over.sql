@@ -43,7 +43,6 @@ BEGIN
         UPDATE messages.message_archive a SET xid = floor(a.xid::numeric * (horizon - 1) / newest);
         GET DIAGNOSTICS renamed = ROW_COUNT;
     END IF;
-    UPDATE messages.archive_policy SET gone_before_xid = least(gone_before_xid, horizon);
     PERFORM messages.begin_history();
     PERFORM messages.make_archive_partitions();
     DELETE FROM messages.release_object o WHERE o.kind = 'cluster';
