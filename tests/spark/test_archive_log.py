@@ -426,6 +426,19 @@ def test_a_partition_that_goes_while_an_older_one_is_kept_is_an_error_for_who_ha
     assert given(log(failOnDataLoss="false"), start) == kept + last
 
 
+def test_a_partition_that_goes_is_lost_to_queries_of_the_queues_that_it_had(
+    log: Log, archive: Callable[..., list[int]], conn: Connection
+) -> None:
+    make_partition(conn, 45, rows=4)
+    start = log().initialOffset()
+    drop(conn, 0)
+    for queue_name in ("orders", "returns"):
+        with pytest.raises(BeforeArchive):
+            log(queue=queue_name).latestOffset(start, ReadAllAvailable())
+    assert given(log(queue="mail"), start) == []
+    assert conn.execute("SELECT number FROM messages.archive_removal ORDER BY 1").fetchall() == [(1,), (2,)]
+
+
 def test_a_query_that_begins_after_a_loss_reads_what_is_older_and_notices_a_second_loss(
     log: Log, archive: Callable[..., list[int]], conn: Connection
 ) -> None:
