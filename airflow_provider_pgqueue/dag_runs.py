@@ -6,8 +6,9 @@ message that Airflow sends after that exception: docs/decisions/0023-dispatches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
+from urllib.parse import quote
 
 from airflow_provider_pgqueue.core.errors import PgQueueError
 
@@ -15,6 +16,8 @@ RUNNING: Final = ("running", "queued")
 _STATES: Final = (*RUNNING, "success", "failed")
 _LOOKS: Final = 5
 _REFUSALS: Final = (400, 403, 404, 422)
+# Characters of ids in one question, which is a URL: httpx takes 65,536, and many a proxy 8,192 for the whole line.
+_LONGEST: Final = 5_000
 
 
 class RunRefused(PgQueueError):
@@ -64,7 +67,32 @@ def is_paused(dag_id: str) -> bool:
 
 
 def states_of(dag_id: str, run_ids: Sequence[str]) -> dict[str, str]:
-    """Return the states of those of the runs that exist, with a few questions if most are in the same state."""
+    """Return the states of those of the runs that exist, with a few questions for about a hundred in the same state."""
+    return {run_id: state for some in _short(run_ids) for run_id, state in _states_of(dag_id, some).items()}
+
+
+def failed_tasks(dag_id: str, run_id: str) -> list[str]:
+    """Return the ids of the tasks of a run that failed."""
+    states = _sdk().get_task_states(dag_id=dag_id, run_ids=[run_id]).get(run_id, {})
+    return sorted(task_id for task_id, state in states.items() if state == "failed")
+
+
+def _short(run_ids: Sequence[str]) -> Iterator[list[str]]:
+    """Yield the ids in lists that each fit into one question."""
+    some: list[str] = []
+    room = _LONGEST
+    for run_id in run_ids:
+        length = len("&run_ids=") + len(quote(run_id, safe=""))
+        if some and length > room:
+            yield some
+            some, room = [], _LONGEST
+        some.append(run_id)
+        room -= length
+    if some:
+        yield some
+
+
+def _states_of(dag_id: str, run_ids: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for _ in range(_LOOKS):
         for state in _STATES:
@@ -76,12 +104,6 @@ def states_of(dag_id: str, run_ids: Sequence[str]) -> dict[str, str]:
         # One changed its state between two questions; it exists, so it must not count as gone.
     exist = [run_id for run_id in run_ids if run_id not in found and _count(dag_id, [run_id], None)]
     return found | dict.fromkeys(exist, "running")
-
-
-def failed_tasks(dag_id: str, run_id: str) -> list[str]:
-    """Return the ids of the tasks of a run that failed."""
-    states = _sdk().get_task_states(dag_id=dag_id, run_ids=[run_id]).get(run_id, {})
-    return sorted(task_id for task_id, state in states.items() if state == "failed")
 
 
 def _status_of(error: Any) -> int | None:

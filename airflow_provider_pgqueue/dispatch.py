@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 _CONF: Final = "pgqueue"
 """The key of a run's `conf` under which its messages are named."""
+_LOOK_EVERY: Final = 20.0
+"""Seconds after which whoever starts runs looks at those that it has started; the shortest lease is a minute."""
 
 
 def get_messages(context: Context, *, ids: Iterable[int] | None = None) -> list[Message]:
@@ -69,40 +72,83 @@ def hand_over(
     """Reconcile, start the runs that an earlier dispatcher recorded and did not start, and those of `opening`.
 
     `opening` is run until it opens no more. Returns how many were started, and how many earlier ones ended how. A
-    paused DAG gets none.
+    paused DAG gets none. If Airflow makes no run of the DAG, the dispatches without one end, and RunRefused is raised.
     """
     with PgQueueHook(pgqueue_conn_id).connect() as conn:
         done, unstarted = reconcile(conn, queue_name, dag_id)
-        if dag_runs.is_paused(dag_id):
-            log.warning("DAG %s is paused: it gets no messages of queue %s", dag_id, queue_name)
-            return done
-        while unstarted or (unstarted := run(conn, opening)):
-            done["started"] += _start(conn, unstarted, pgqueue_conn_id, conf)
-            unstarted = []
+        try:
+            if dag_runs.is_paused(dag_id):
+                log.warning("DAG %s is paused: it gets no messages of queue %s", dag_id, queue_name)
+                return done
+            unstarted = _renew(conn, unstarted, done)
+            look_at = monotonic() + _LOOK_EVERY
+            while unstarted or (unstarted := run(conn, opening)):
+                _start(conn, unstarted[0], pgqueue_conn_id, conf)
+                done["started"] += 1
+                del unstarted[0]
+                if monotonic() >= look_at:
+                    # The runs that were started first, and what is to be started, must keep their messages.
+                    ended, left = reconcile(conn, queue_name, dag_id)
+                    done += ended
+                    unstarted = _renew(conn, left, done)
+                    look_at = monotonic() + _LOOK_EVERY
+        except dag_runs.RunRefused as error:
+            for one in unstarted:
+                _end(conn, one, "refused", str(error))
+            raise
         note_dispatches(queue_name, dag_id, run(conn, verbs.open_dispatches(queue_name, dag_id)))
     log.info("queue %s for DAG %s: %s", queue_name, dag_id, dict(done))
     return done
 
 
 def _start(
-    conn: psycopg.Connection[Any],
-    dispatches: Sequence[Dispatch],
-    pgqueue_conn_id: str,
-    conf: Mapping[str, Any] | None = None,
-) -> int:
-    """Start the runs of recorded dispatches, note each, and return how many.
+    conn: psycopg.Connection[Any], one: Dispatch, pgqueue_conn_id: str, conf: Mapping[str, Any] | None = None
+) -> None:
+    """Start the run of a recorded dispatch, and note that. Raises RunRefused if Airflow makes none."""
+    dag_runs.start_run(one.dag_id, one.run_id, conf_of(one, pgqueue_conn_id, conf))
+    run(conn, verbs.start_dispatch(one.dispatch_id))
 
-    Raises RunRefused if Airflow makes none, after it ended the dispatches whose runs were not started.
+
+def _renew(conn: psycopg.Connection[Any], unstarted: Sequence[Dispatch], done: Counter[str]) -> list[Dispatch]:
+    """Renew the leases of dispatches without a run, and return those that hold a message; the others end as lost."""
+    if not unstarted:
+        return []
+    renewed = run(conn, verbs.extend_dispatches([one.dispatch_id for one in unstarted]))
+    held = set(renewed)
+    lost = [one for one in unstarted if one.dispatch_id not in held]
+    _lose(conn, lost)
+    done += Counter(lost=len(lost))
+    return [one for one in unstarted if one.dispatch_id in held]
+
+
+def end_abandoned(conn: psycopg.Connection[Any], unstarted: Sequence[Dispatch]) -> tuple[Counter[str], list[Dispatch]]:
+    """End the dispatches that no dispatcher will start: as refused if their DAG is gone, as lost after their lease.
+
+    Returns how many ended in which way, and the others. Airflow 3.1 tells nothing of DAGs: there they all end as lost.
     """
-    for place, one in enumerate(dispatches):
-        try:
-            dag_runs.start_run(one.dag_id, one.run_id, conf_of(one, pgqueue_conn_id, conf))
-        except dag_runs.RunRefused as error:
-            for refused in dispatches[place:]:
-                run(conn, verbs.end_dispatch(refused.dag_id, refused.run_id, "refused", details=str(error)))
-            raise
-        run(conn, verbs.start_dispatch(one.dispatch_id))
-    return len(dispatches)
+    gone = {dag_id: why for dag_id in {one.dag_id for one in unstarted} if (why := _why_gone(dag_id))}
+    refused = [one for one in unstarted if one.dag_id in gone]
+    for one in refused:
+        _end(conn, one, "refused", gone[one.dag_id])
+    left = [one for one in unstarted if one.dag_id not in gone]
+    overdue = run(conn, verbs.overdue_dispatches([one.dispatch_id for one in left]))
+    over = set(overdue)
+    lost = [one for one in left if one.dispatch_id in over]
+    _lose(conn, lost)
+    return +Counter(refused=len(refused), lost=len(lost)), [one for one in left if one.dispatch_id not in over]
+
+
+def _why_gone(dag_id: str) -> str | None:
+    try:
+        dag_runs.is_paused(dag_id)
+    except dag_runs.RunRefused as error:
+        return str(error)
+    return None
+
+
+def _lose(conn: psycopg.Connection[Any], dispatches: Sequence[Dispatch]) -> None:
+    for one in dispatches:
+        _end(conn, one, "lost", f"run {one.run_id} of DAG {one.dag_id} was not started while it had its messages")
 
 
 def reconcile(
@@ -120,9 +166,12 @@ def reconcile(
     for target, dispatches in groupby(sorted(found, key=lambda one: one.dag_id), key=lambda one: one.dag_id):
         known = list(dispatches)
         states = dag_runs.states_of(target, [one.run_id for one in known])
-        alive = [one.dispatch_id for one in known if states.get(one.run_id) in dag_runs.RUNNING]
+        alive = [one for one in known if states.get(one.run_id) in dag_runs.RUNNING]
         if alive:
-            run(conn, verbs.extend_dispatches(alive))
+            run(conn, verbs.extend_dispatches([one.dispatch_id for one in alive]))
+        for one in alive:
+            if one.started_at is None:
+                run(conn, verbs.start_dispatch(one.dispatch_id))
         for one in known:
             state = states.get(one.run_id)
             if state == "success":

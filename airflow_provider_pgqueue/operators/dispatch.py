@@ -17,7 +17,7 @@ from airflow_provider_pgqueue.core.argument import (
     text,
     whole,
 )
-from airflow_provider_pgqueue.dispatch import hand_over, reconcile
+from airflow_provider_pgqueue.dispatch import end_abandoned, hand_over, reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.starter import RunStarter
 from airflow_provider_pgqueue.operators.waiting import WaitingTask
@@ -144,9 +144,11 @@ class PgQueueReconcileOperator(QueueTask):
 
     Dispatchers do this too; schedule it, for example every ten minutes, where runs take longer than the time between
     two dispatchers, or where no dispatcher waits. Runs that were recorded and never started are started by the next
-    dispatcher.
+    dispatcher. It ends those that have none any more, because `trigger_dag_id` was changed: as `refused` if Airflow
+    does not know their DAG, and as `lost` when their lease is over.
 
-    The result has numbers of dispatches: how many ended as `success`, `failed` or `lost`, and how many are `unstarted`.
+    The result has numbers of dispatches: how many ended as `success`, `failed`, `lost` or `refused`, and how many are
+    `unstarted`.
 
     :param queue_name: only those of this queue.
     :param trigger_dag_id: only those of this DAG.
@@ -179,6 +181,8 @@ class PgQueueReconcileOperator(QueueTask):
         """Reconcile once."""
         with PgQueueHook(self.pgqueue_conn_id).connect() as conn:
             ended, unstarted = reconcile(conn, self.queue_name, self.trigger_dag_id)
+            abandoned, unstarted = end_abandoned(conn, unstarted)
+            ended += abandoned
         found = dict(ended) | ({"unstarted": len(unstarted)} if unstarted else {})
         self.log.info("dispatches that ended: %s", found)
         return found

@@ -80,6 +80,7 @@ VERBS = {
     "open_dispatches": ("SELECT messages.open_dispatches('orders')", "consumer admin"),
     "start_dispatch": ("SELECT messages.start_dispatch(1)", "consumer admin"),
     "extend_dispatches": ("SELECT messages.extend_dispatches('{1}')", "consumer admin"),
+    "overdue_dispatches": ("SELECT messages.overdue_dispatches('{1}')", "consumer admin"),
     "end_dispatch": ("SELECT messages.end_dispatch('pack', 'run', 'success')", "consumer admin"),
     "dispatched_messages": ("SELECT messages.dispatched_messages('pack', 'run')", "consumer admin"),
     "lease_dead": ("SELECT messages.lease_dead('orders')", "consumer admin"),
@@ -415,9 +416,12 @@ def test_a_team_sees_and_ends_only_its_own_dispatches(conn: Connection, bob: Con
         run(conn, verbs.dispatch_messages(queue_name, "pack"))
     for query in ("messages.open_dispatches()", "messages.open_dispatches('orders')", "messages.dispatch_overview"):
         assert names(bob, f"SELECT queue_name FROM {query}") == {"orders"}  # noqa: S608 the texts above
+    conn.execute("UPDATE messages.dispatch SET opened_at = opened_at - interval '7 hours'")
     for one in run(conn, verbs.open_dispatches("bills")):
         # As if there were none: the name of another queue is not for him.
         assert run(bob, verbs.start_dispatch(one.dispatch_id)) is False
+        assert run(conn, verbs.overdue_dispatches([one.dispatch_id])) == [one.dispatch_id]
+        assert run(bob, verbs.overdue_dispatches([one.dispatch_id])) == []
         assert run(bob, verbs.extend_dispatches([one.dispatch_id])) == []
         assert run(bob, verbs.end_dispatch(one.dag_id, one.run_id, "success")) is None
         with pytest.raises(DispatchNotFound, match="no messages were dispatched to run"):

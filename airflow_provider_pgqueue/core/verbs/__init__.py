@@ -40,6 +40,7 @@ from airflow_provider_pgqueue.core.verbs.dispatch import (
     end_dispatch,
     extend_dispatches,
     open_dispatches,
+    overdue_dispatches,
     start_dispatch,
 )
 from airflow_provider_pgqueue.core.verbs.health import (
@@ -210,6 +211,7 @@ __all__ = [
     "metrics",
     "once",
     "open_dispatches",
+    "overdue_dispatches",
     "partition_archive",
     "pause_queue",
     "pause_schedule",

@@ -65,8 +65,17 @@ def start_dispatch(dispatch_id: int) -> Statement[bool]:
 
 
 def extend_dispatches(dispatch_ids: Collection[int]) -> Statement[list[int]]:
-    """Record that the runs are queued or running, renew their leases, and return the dispatches that still hold any."""
+    """Renew the leases of runs that are under way or about to be started, and return the dispatches that hold any.
+
+    It does not record that the runs exist, as `start_dispatch` does. Dead messages have no lease: a dispatch holds them
+    until it ends, or until they get a remedy.
+    """
     return Statement("extend_dispatches", {"dispatch_ids": list(dispatch_ids)}, ids_of, {"dispatch_ids": "bigint[]"})
+
+
+def overdue_dispatches(dispatch_ids: Collection[int]) -> Statement[list[int]]:
+    """Return those of these open dispatches that nobody has renewed for as long as their lease lasts."""
+    return Statement("overdue_dispatches", {"dispatch_ids": list(dispatch_ids)}, ids_of, {"dispatch_ids": "bigint[]"})
 
 
 def end_dispatch(

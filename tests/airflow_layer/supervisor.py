@@ -1,0 +1,48 @@
+"""What answers a task's questions about DAG runs, with the client of Airflow and without an api-server."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+from airflow.sdk.api.client import Client
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time.comms import DRCount, ErrorResponse, GetDRCount, TriggerDagRun
+
+
+class Supervisor:
+    """Runs and DAGs as Airflow knows them. Questions are real requests of Airflow's client, as long as they are."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, str] = {}
+        self.no_dags: set[str] = set()
+        self.started: list[str] = []
+        self.on_start: Callable[[str], None] = lambda run_id: None
+        self.lines: list[int] = []
+        self.asked: Counter[str] = Counter()
+        self._client = Client(base_url="http://airflow", token="", transport=httpx.MockTransport(self._count))
+
+    def send(self, msg: Any) -> Any:
+        """Answer a message of a task as the supervisor does."""
+        self.asked[type(msg).__name__] += 1
+        if isinstance(msg, GetDRCount):
+            number = self._client.dag_runs.get_count(msg.dag_id, run_ids=msg.run_ids, states=msg.states)
+            return DRCount(count=number.count)
+        if msg.dag_id in self.no_dags:
+            raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": 404}))
+        if isinstance(msg, TriggerDagRun):
+            self.on_start(msg.run_id)
+            self.started.append(msg.run_id)
+            self.runs[msg.run_id] = "queued"
+            return None
+        from airflow.sdk.execution_time.comms import DagResult
+
+        return DagResult.model_construct(dag_id=msg.dag_id, is_paused=False)
+
+    def _count(self, request: httpx.Request) -> httpx.Response:
+        self.lines.append(len(request.url.raw_path))
+        asked = request.url.params
+        states = asked.get_list("states") or ["queued", "running", "success", "failed"]
+        return httpx.Response(200, json=sum(self.runs.get(one) in states for one in asked.get_list("run_ids")))

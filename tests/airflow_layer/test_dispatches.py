@@ -1,0 +1,208 @@
+"""Dispatches whose dispatcher died, and dispatchers with very many, where Airflow's supervisor answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue import dag_runs, dispatch
+from airflow_provider_pgqueue.core import run as run_verb
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.message import Dispatch
+from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator, PgQueueReconcileOperator
+from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDeadOperator
+from tests.airflow_layer.supervisor import Supervisor
+from tests.waiting import until_leases_expire
+
+Connection = psycopg.Connection[Any]
+Queue = Callable[..., str]
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def supervisor(monkeypatch: pytest.MonkeyPatch) -> Supervisor:
+    from airflow.sdk.execution_time import task_runner
+
+    supervisor = Supervisor()
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", supervisor, raising=False)
+    return supervisor
+
+
+def open_one(conn: Connection, queue_name: str = "orders", dag_id: str = "pack", **options: Any) -> Dispatch:
+    """Open a dispatch, as a dispatcher does that dies before it starts the run."""
+    run_verb(conn, verbs.publish(queue_name, 1))
+    (one,) = run_verb(conn, verbs.dispatch_messages(queue_name, dag_id, **options))
+    return one
+
+
+def open_dead(conn: Connection, dag_id: str = "mend") -> Dispatch:
+    """Open a dispatch of a dead message."""
+    run_verb(conn, verbs.publish("orders", 1))
+    (message,) = run_verb(conn, verbs.lease("orders"))
+    run_verb(conn, verbs.archive(message.lock_token, [message.id], result="rejected", details="invalid"))
+    (one,) = run_verb(conn, verbs.dispatch_dead("orders", dag_id, retry_after=timedelta(0)))
+    return one
+
+
+def ended(conn: Connection) -> list[str | None]:
+    return [result for (result,) in conn.execute("SELECT result FROM messages.dispatch ORDER BY dispatch_id")]
+
+
+def dispatcher(**options: Any) -> PgQueueDispatchOperator:
+    return PgQueueDispatchOperator(
+        task_id="dispatch", queue_name="orders", trigger_dag_id="pack", **{"wait_for_messages": False, **options}
+    )
+
+
+def reconciler(**options: Any) -> PgQueueReconcileOperator:
+    return PgQueueReconcileOperator(task_id="reconcile", **options)
+
+
+@pytest.mark.parametrize("state", ["running", "failed", None])
+def test_the_states_of_ten_thousand_runs_are_asked_in_lines_that_a_proxy_takes(
+    supervisor: Supervisor, state: str | None
+) -> None:
+    run_ids = [f"pgqueue__orders_of_the_shop__{n}__1" for n in range(10_000)]
+    if state:
+        supervisor.runs = dict.fromkeys(run_ids, state)
+    assert dag_runs.states_of("pack", run_ids) == supervisor.runs
+    assert max(supervisor.lines) < 8_000
+    assert len(supervisor.lines) < 600
+
+
+def test_the_states_of_a_hundred_runs_under_way_are_two_questions_at_most(supervisor: Supervisor) -> None:
+    supervisor.runs = {f"pgqueue__orders__{n}__1": "running" for n in range(100)}
+    assert dag_runs.states_of("pack", list(supervisor.runs)) == supervisor.runs
+    assert len(supervisor.lines) <= 2
+
+
+@pytest.mark.airflow_since("3.2")
+def test_a_dispatcher_of_a_dag_that_is_gone_ends_what_was_not_started(
+    conn_id: str, conn: Connection, queue: Queue, run: Run, supervisor: Supervisor
+) -> None:
+    queue("orders")
+    open_one(conn)
+    supervisor.no_dags.add("pack")
+    with pytest.raises(dag_runs.RunRefused, match="there is no DAG 'pack'"):
+        run(dispatcher())
+    assert ended(conn) == ["refused"]
+    (message,) = run_verb(conn, verbs.lease("orders"))
+    assert message.attempts == 1
+
+
+@pytest.mark.airflow_since("3.2")
+def test_dead_messages_of_a_dag_that_is_gone_get_a_run_of_another(
+    conn_id: str, conn: Connection, queue: Queue, run: Run, supervisor: Supervisor
+) -> None:
+    queue("orders")
+    one = open_dead(conn)
+    supervisor.no_dags.add("mend")
+    options: dict[str, Any] = {"task_id": "dispatch", "queue_name": "orders"}
+    with pytest.raises(dag_runs.RunRefused):
+        run(PgQueueDispatchDeadOperator(**options, trigger_dag_id="mend"))
+    assert ended(conn) == ["refused"]
+    assert run(PgQueueDispatchDeadOperator(**options, trigger_dag_id="repair")) == {"started": 1}
+    (again,) = run_verb(conn, verbs.open_dispatches("orders"))
+    assert again.ids == one.ids
+
+
+@pytest.mark.airflow_since("3.2")
+def test_a_reconciliation_ends_what_was_not_started_for_a_dag_that_is_gone(
+    conn_id: str, conn: Connection, queue: Queue, run: Run, supervisor: Supervisor
+) -> None:
+    queue("orders")
+    open_one(conn, dag_id="gone")
+    open_dead(conn, dag_id="gone")
+    open_one(conn)
+    supervisor.no_dags.add("gone")
+    assert run(reconciler()) == {"refused": 2, "unstarted": 1}
+    assert ended(conn) == ["refused", "refused", None]
+
+
+def test_a_reconciliation_cures_what_health_says_of_runs_that_nobody_starts(
+    conn_id: str, conn: Connection, queue: Queue, run: Run, supervisor: Supervisor
+) -> None:
+    def health() -> str:
+        return next(one.severity for one in run_verb(conn, verbs.health()) if one.check_name == "dispatches")
+
+    queue("orders")
+    open_one(conn, dag_id="renamed")
+    open_dead(conn, dag_id="renamed")
+    assert run(reconciler()) == {"unstarted": 2}
+    conn.execute("UPDATE messages.dispatch SET opened_at = clock_timestamp() - interval '7 hours'")
+    assert health() == "critical"
+    assert run(reconciler()) == {"lost": 2}
+    assert health() == "ok"
+    assert run_verb(conn, verbs.dispatch_dead("orders", "mend"))
+
+
+def test_a_run_that_was_not_started_while_it_had_its_message_is_not_started_later(
+    conn_id: str, conn: Connection, queue: Queue, run: Run, supervisor: Supervisor
+) -> None:
+    queue("orders")
+    late = open_one(conn, lease_for=timedelta(milliseconds=1))
+    until_leases_expire(conn)
+    assert run(dispatcher()) == {"lost": 1, "started": 1}
+    assert supervisor.started == [f"pgqueue__orders__{late.ids[0]}__2"]
+    assert ended(conn) == ["lost", None]
+
+
+def test_a_run_that_is_started_later_has_its_whole_lease(
+    conn_id: str, conn: Connection, queue: Queue, run: Run, supervisor: Supervisor
+) -> None:
+    queue("orders")
+    one = open_one(conn)
+    conn.execute("UPDATE messages.message SET lock_expires_at = clock_timestamp() + interval '1 minute'")
+    assert run(dispatcher()) == {"started": 1}
+    assert supervisor.started == [one.run_id]
+    left = conn.execute("SELECT lock_expires_at - clock_timestamp() > '5 hours' FROM messages.message").fetchone()
+    assert left == (True,)
+
+
+def test_dead_messages_whose_dispatcher_died_long_ago_are_handed_over(
+    conn_id: str, conn: Connection, queue: Queue, run: Run, supervisor: Supervisor
+) -> None:
+    queue("orders")
+    one = open_dead(conn)
+    conn.execute("UPDATE messages.dispatch SET opened_at = clock_timestamp() - interval '7 hours'")
+    again = PgQueueDispatchDeadOperator(task_id="dispatch", queue_name="orders", trigger_dag_id="mend")
+    assert run(again) == {"started": 1}
+    assert supervisor.started == [one.run_id]
+
+
+def test_a_dispatcher_with_a_long_backlog_renews_the_leases_of_what_it_started_and_of_what_it_starts_next(
+    conn_id: str, conn: Connection, queue: Queue, run: Run, supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "_LOOK_EVERY", 0.0)
+    run_verb(conn, verbs.publish_batch(queue("orders"), [1, 2, 3]))
+
+    def near_the_end(run_id: str) -> None:
+        assert shortest() > timedelta(minutes=30)
+        conn.execute("UPDATE messages.message SET lock_expires_at = clock_timestamp() + interval '1 minute'")
+
+    def shortest() -> timedelta:
+        row = conn.execute("SELECT min(lock_expires_at) - clock_timestamp() FROM messages.message").fetchone()
+        assert row is not None
+        left: timedelta = row[0]
+        return left
+
+    supervisor.on_start = near_the_end
+    assert run(dispatcher(lease_for=timedelta(hours=1))) == {"started": 3}
+    assert shortest() > timedelta(minutes=30)
+
+
+def test_a_run_that_exists_is_noted_as_started_by_a_reconciliation(
+    conn_id: str, conn: Connection, queue: Queue, run: Run, supervisor: Supervisor
+) -> None:
+    queue("orders")
+    one = open_one(conn)
+    supervisor.runs[one.run_id] = "running"
+    assert run(reconciler()) == {}
+    (noted,) = run_verb(conn, verbs.open_dispatches("orders"))
+    assert noted.started_at is not None
+    del supervisor.runs[one.run_id]
+    assert run(reconciler()) == {"lost": 1}
