@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 CHANNELS: Final = ("new_message", "dead_message")
 AsyncConnection = psycopg.AsyncConnection[Any]
+_PATIENCE: Final = 10.0  # seconds that LISTEN may take
 _TRAILING_LOOK = 0.25  # seconds: in notify mode `gated` the last publisher of a burst may not have rung
 _AFTER_RING = 0.02  # seconds until the look, where the one who was rung for looks at once
 _PERMANENT = (
@@ -49,7 +50,7 @@ class Listener:
     :param connect: opens an autocommit connection, or gives up by itself: only it knows how many hosts it has to try.
     :param look: queries the database; returns how soon something will become ready, None if that is unknown.
     :param poll_interval: seconds between looks when nothing rings, each shortened at random by up to a tenth.
-    :param deadline: seconds that one look may take.
+    :param deadline: seconds that one look may take; None if it has deadlines of its own, and raises after them.
     :param min_gap: least seconds between two looks; all rings in between lead to one look.
     :param on_ring: called at once for each NOTIFY, by a consumer that then looks for work itself. `look` follows a
         little later, once for all rings meanwhile, so that the two do not compete.
@@ -63,7 +64,7 @@ class Listener:
         look: Callable[[AsyncConnection], Awaitable[timedelta | None]],
         *,
         poll_interval: float = 30.0,
-        deadline: float = 10.0,
+        deadline: float | None = 10.0,
         min_gap: float = 0.0,
         on_ring: Callable[[], None] | None = None,
         channels: Sequence[str] = CHANNELS,
@@ -114,7 +115,7 @@ class Listener:
 
     async def _listen(self, conn: AsyncConnection) -> bool:
         """LISTEN before the first look; return whether notifications can arrive at all."""
-        async with asyncio.timeout(self._deadline):
+        async with asyncio.timeout(_PATIENCE):
             row = await (await conn.execute(query("backend_pid"))).fetchone()
             # A pooler in transaction mode makes up the process id that it gives to a client.
             if row is None or row[0] != conn.info.backend_pid:

@@ -12,13 +12,15 @@ import logging
 import math
 import re
 from collections import defaultdict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Hashable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run_async
@@ -32,13 +34,16 @@ from airflow_provider_pgqueue.core.errors import (
 )
 from airflow_provider_pgqueue.core.listener import CHANNELS, Listener
 from airflow_provider_pgqueue.core.message import ClosedQueue
+from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.thread import in_thread
+from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.telemetry import note_doorbell
 from airflow_provider_pgqueue.triggers.watch import Doorbell, Watch
 
 if TYPE_CHECKING:
     from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 _REFUSED: Final = re.compile(r"authentication failed|no password supplied|pg_hba\.conf|FATAL: .* does not exist")
 _WRONG_TYPE: Final = ("42883", "42846", "42804")  # undefined function, cannot coerce, datatype mismatch
@@ -46,7 +51,11 @@ _FINISHED: Final = "message_finished"
 _PATIENCE: Final = 2.0  # seconds that a lost connection waits for its arguments before it uses those of before
 _LONGEST: Final = 10.0  # seconds that the first connection waits for them before the log says so
 _MIN_GAP: Final = 0.2  # seconds between two looks
+_DEADLINE: Final = 10.0  # seconds that the answer to one question may take
+_RAREST: Final = 300.0  # seconds between two tries of a question that takes longer
 _LINGER: Final = 5.0  # seconds that the connection stays after the last has left, against churn
+_IF_SLOW: Final = "The server is slow, or statement_timeout of this login too short: messages.health() may say why."
+_IF_FILTERED: Final = "Few messages match: publish those that it waits for to a queue of their own."
 _UNKNOWN_AGAIN: Final = 2.0  # seconds until a queue that does not exist is looked for again
 _DOUBT_AGAIN: Final = 60.0  # seconds until somebody asks whether a queue is still there, and not paused
 
@@ -84,6 +93,7 @@ class _Waiting:
         self._doorbell: Doorbell | None = None
         self._warning: str | None = None
         self._error: BaseException | None = None
+        self._is_slow = False
         self._rung = asyncio.Event()
 
     async def next(self) -> Doorbell:
@@ -118,7 +128,20 @@ class _Waiting:
         self._was_open = closed is None or closed.paused
         self._doubt_at = now + _DOUBT_AGAIN if self._was_open else -math.inf
 
+    def see_slow(self, took: float, pause: float) -> None:
+        """Say once that the look was cancelled, until one succeeds: with the kind of filter, and no value of it."""
+        if not self._is_slow:
+            queue = f"queue {self.watch.queue_name!r}" if self.watch.queue_name else "messages"
+            filters = f" by {' and '.join(self.watch.filters)}" if self.watch.filters else ""
+            self._warning = (
+                f"{queue}: a look{filters} was cancelled after {took:.1f} s; the next is in {pause:.0f} s, and those "
+                f"after it come more rarely. {_IF_FILTERED if filters else _IF_SLOW}"
+            )
+            self._rung.set()
+        self._is_slow = True
+
     def hear(self, rows: list[Any], now: float) -> None:
+        self._is_slow = False
         if doorbell := self.watch.hear(rows, now):
             self._doorbell = doorbell
             self._rung.set()
@@ -128,14 +151,32 @@ class _Waiting:
         self._rung.set()
 
 
+@dataclass(slots=True)
+class _Pace:
+    """When a question is asked again: one that took long leaves as much time to the others, one that failed more."""
+
+    failures: int = 0
+    at: float = -math.inf
+
+    def note(self, took: float, now: float) -> float:
+        """Return the pause after a question that took so long."""
+        pause = min(took * 2.0 ** min(self.failures, 10), _RAREST)
+        # Looks are so far apart in any case.
+        self.at = now + pause if pause > _MIN_GAP else -math.inf
+        return pause
+
+
 class _Hub:
     def __init__(self, conn_id: str) -> None:
         self._conn_id = conn_id
         self._waiting: set[_Waiting] = set()
+        self._paces: dict[Hashable, _Pace] = {}
+        self._apart: set[Hashable] = set()
         self._listener = Listener(
             self._connect,
             self._look,
             min_gap=_MIN_GAP,
+            deadline=None,
             channels=(*CHANNELS, _FINISHED),
             name=f"Airflow connection {conn_id!r}",
         )
@@ -234,16 +275,52 @@ class _Hub:
 
     async def _look(self, conn: psycopg.AsyncConnection[Any]) -> timedelta | None:
         """Run one query for each kind of question, however many ask it, and return how soon to look again."""
-        asking: defaultdict[Any, list[_Waiting]] = defaultdict(list)
+        self._apart &= {waiting.question for waiting in self._waiting}
+        asking: defaultdict[Hashable, list[_Waiting]] = defaultdict(list)
         for waiting in self._waiting:
-            asking[waiting.question].append(waiting)
-        wishes = [wish for asked in asking.values() for wish in await self._ask(conn, asked)]
+            alone = waiting.watch.queue_name if waiting.question in self._apart else None
+            asking[waiting.question, alone].append(waiting)
+        self._paces = {question: self._paces.get(question) or _Pace() for question in asking}
+        # A filter reads each message that it leaves out: nobody else has to wait for it.
+        order = sorted(asking, key=lambda one: (bool(asking[one][0].watch.filters), self._paces[one].failures))
+        now = asyncio.get_running_loop().time()
+        due = [one for one in order if self._paces[one].at <= now]
+        if asking and not due:
+            # Whether the connection lives has to be known all the same.
+            async with asyncio.timeout(_DEADLINE):
+                await conn.execute(query("backend_pid"))
+        wishes = [timedelta(seconds=pace.at - now) for pace in self._paces.values() if pace.at > now]
+        wishes += [wish for one in due for wish in await self._ask_in_turn(conn, asking[one], self._paces[one])]
         return min(wishes, default=None)
+
+    async def _ask_in_turn(
+        self, conn: psycopg.AsyncConnection[Any], asked: list[_Waiting], pace: _Pace
+    ) -> list[timedelta]:
+        """Ask one question and return how soon to look again. A question that is too slow is said, and is no error."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            wishes = await self._ask(conn, asked)
+        except (TimeoutError, ConnectionFailed) as error:
+            if not _took_too_long(conn, error):
+                raise
+            if asked[0].watch.filters and len({waiting.watch.queue_name for waiting in asked}) > 1:
+                # One large queue is enough for that.
+                self._apart.add(asked[0].question)
+                return [timedelta(0)]
+            pace.failures += 1
+            pause = pace.note(clock() - began, clock())
+            for waiting in asked:
+                waiting.see_slow(clock() - began, pause)
+            return [timedelta(seconds=pause)]
+        pace.failures = 0
+        pace.note(clock() - began, clock())
+        return wishes
 
     async def _ask(self, conn: psycopg.AsyncConnection[Any], asked: list[_Waiting]) -> list[timedelta]:
         """Tell those who ask the same what was found, and return how soon each wishes the next look."""
         try:
-            rows = await run_async(conn, asked[0].watch.ask([waiting.watch for waiting in asked]))
+            rows = await _in_time(conn, asked[0].watch.ask([waiting.watch for waiting in asked]))
             unknown = await self._any_unknown(conn, asked)
         except Exception as error:
             if not _is_about_arguments(error):
@@ -274,7 +351,7 @@ class _Hub:
         if not doubted:
             return False
         ask = verbs.closed_queues({waiting.watch.queue_name for waiting in doubted})
-        closed = {one.queue_name: one for one in await run_async(conn, ask)}
+        closed = {one.queue_name: one for one in await _in_time(conn, ask)}
         for waiting in doubted:
             waiting.see_queue(closed.get(waiting.watch.queue_name), now)
         return any(not one.paused for one in closed.values())
@@ -283,6 +360,18 @@ class _Hub:
         """End the waiting of one, and leave the others alone."""
         self._waiting.discard(waiting)
         waiting.fail(error)
+
+
+async def _in_time(conn: psycopg.AsyncConnection[Any], question: Statement[T]) -> T:
+    """Return the answer to one question. After its time the driver cancels it, and closes a connection that is dead."""
+    async with asyncio.timeout(_DEADLINE):
+        return await run_async(conn, question)
+
+
+def _took_too_long(conn: psycopg.AsyncConnection[Any], error: Exception) -> bool:
+    """Return whether a question was cancelled for its time, ours or statement_timeout, on a sound connection."""
+    cancelled = isinstance(error, TimeoutError) or isinstance(error.__cause__, psycopg.errors.QueryCanceled)
+    return cancelled and conn.pgconn.transaction_status == TransactionStatus.IDLE
 
 
 def _is_about_arguments(error: Exception) -> bool:

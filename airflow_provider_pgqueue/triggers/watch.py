@@ -49,6 +49,11 @@ class Watch(ABC):
         return type(self)
 
     @property
+    def filters(self) -> list[str]:
+        """The names of the arguments that leave messages out; each message that they leave out is read."""
+        return []
+
+    @property
     def keys(self) -> Collection[Hashable]:
         """What it waits for: the keys of its rows."""
         return (self.queue_name,)
@@ -112,6 +117,10 @@ class MessageWatch(Watch):
     @property
     def question(self) -> Hashable:
         return type(self), self.topic, json.dumps(self.headers, sort_keys=True)
+
+    @property
+    def filters(self) -> list[str]:
+        return [name for name in ("topic", "headers") if getattr(self, name) is not None]
 
     @classmethod
     def ask(cls, watches: Collection[Self]) -> Statement[list[ReadyQueue]]:

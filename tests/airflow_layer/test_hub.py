@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import re
+import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine
@@ -192,6 +194,133 @@ def test_after_a_lost_connection_everybody_looks_again(
         await asyncio.gather(*waiting)
 
     within(30, lose_it())
+
+
+SLOW_FILTER = """
+    CREATE SEQUENCE public.asked;
+    GRANT USAGE ON SEQUENCE public.asked TO PUBLIC;
+    CREATE OR REPLACE FUNCTION messages.topic_regex(pattern text) RETURNS text LANGUAGE plpgsql AS $$
+    BEGIN
+        PERFORM nextval('public.asked');
+        PERFORM pg_sleep(CASE WHEN pattern = 'rare.#' THEN 60 ELSE 0 END);
+        RETURN '.';
+    END $$
+"""
+"""As if almost no message matched `rare.#`, in a queue of millions. The sequence counts the questions with a topic."""
+
+
+@pytest.mark.parametrize("by", ["our deadline", "statement_timeout"])
+def test_a_filter_that_is_slow_costs_the_others_neither_their_look_nor_the_session(
+    dsn: str,
+    airflow_connection: Callable[..., str],
+    queue: Callable[..., str],
+    conn: Connection,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    by: str,
+) -> None:
+    if by == "our deadline":
+        monkeypatch.setattr(hub, "_DEADLINE", 1.0)
+    options = {"options": "-c statement_timeout=1000"} if by == "statement_timeout" else {}
+    conn_id = airflow_connection(dsn, extra=options)
+    conn.execute(SLOW_FILTER.encode())
+    for name in ("orders", "mail", "parcels"):
+        queue(name)
+
+    def cancelled() -> int:
+        return caplog.text.count("by topic was cancelled after")
+
+    async def wait() -> list[Doorbell]:
+        slow = asyncio.create_task(first(conn_id, "orders", topic="rare.#", poll_interval=0.2))
+        await async_until(cancelled)
+        ((pid, _),) = listeners(conn)
+        same = asyncio.create_task(first(conn_id, "mail", topic="rare.#", poll_interval=0.2))
+        other = asyncio.create_task(first(conn_id, "mail", topic="often.#", poll_interval=0.2))
+        plain = asyncio.create_task(first(conn_id, "parcels", poll_interval=0.2))
+        for name in ("mail", "parcels"):
+            run(conn, verbs.publish(name, 1, topic="often.x"))
+        found = [await other, await plain]
+        assert not slow.done()
+        await async_until(lambda: cancelled() >= 2)
+        run(conn, verbs.publish("orders", 1, topic="rare.x"))
+        conn.execute("CREATE OR REPLACE FUNCTION messages.topic_regex(pattern text) RETURNS text RETURN '.'")
+        found += [await slow, await same]
+        assert [pid for pid, _ in listeners(conn)] == [pid]
+        return found
+
+    assert [doorbell["queue_name"] for doorbell in within(60, wait())] == ["mail", "parcels", "orders", "mail"]
+    assert "next try in" not in caplog.text
+    assert "rare.#" not in caplog.text
+
+
+def test_a_question_that_is_too_slow_is_asked_ever_more_rarely_and_said_once(
+    conn_id: str,
+    queue: Callable[..., str],
+    conn: Connection,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hub, "_DEADLINE", 0.5)
+    conn.execute(SLOW_FILTER.encode())
+    queue("orders")
+
+    def asked() -> int:
+        row = conn.execute("SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM public.asked").fetchone()
+        return row[0] if row else 0
+
+    async def wait() -> float:
+        waiting = asyncio.create_task(first(conn_id, topic="rare.#", poll_interval=0.05))
+        began = time.monotonic()
+        await async_until(lambda: asked() == 3)
+        waiting.cancel()
+        assert caplog.text.count("queue 'orders': a look by topic was cancelled after") == 1
+        return time.monotonic() - began
+
+    # After looks of half a second pauses of 1 and 2 s.
+    assert within(60, wait()) > 3
+
+
+def test_whether_the_session_lives_is_asked_while_the_only_question_pauses(
+    conn_id: str, queue: Callable[..., str], conn: Connection, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(hub, "_DEADLINE", 5.0)
+    conn.execute(SLOW_FILTER.encode())
+    queue("orders")
+
+    def asked() -> bool:
+        return bool(conn.execute(f"{LISTENERS} AND state = 'idle' AND query LIKE '%pg_backend_pid%'").rowcount)
+
+    async def wait() -> None:
+        waiting = asyncio.create_task(first(conn_id, topic="rare.#"))
+        await async_until(lambda: "cancelled after" in caplog.text)
+        run(conn, verbs.publish("orders", 1))
+        await async_until(asked)
+        waiting.cancel()
+
+    within(30, wait())
+
+
+def test_a_session_that_falls_silent_is_replaced(
+    conn_id: str, queue: Callable[..., str], conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub, "_DEADLINE", 1.0)
+    monkeypatch.setattr(hub, "_DOUBT_AGAIN", 0.0)
+    queue("orders")
+
+    async def freeze() -> Doorbell:
+        waiting = asyncio.create_task(first(conn_id, poll_interval=0.2))
+        await async_until(lambda: has_looked(conn))
+        ((frozen, _),) = listeners(conn)
+        os.kill(frozen, signal.SIGSTOP)
+        try:
+            await async_until(lambda: has_looked(conn, since=frozen))
+        finally:
+            os.kill(frozen, signal.SIGCONT)
+        run(conn, verbs.publish("orders", 1))
+        return await waiting
+
+    assert within(60, freeze())["ready"] == 1
 
 
 def test_a_lost_connection_is_opened_again_while_airflow_cannot_say_what_it_is(
