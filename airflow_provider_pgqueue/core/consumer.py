@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from math import inf
 from typing import Any, Final
 
@@ -130,8 +131,7 @@ class Consumer:
         said = time.monotonic()
         own = closing(Renewal()) if renewal is None else renewal.borrowed()
         with own as renewal, ExitStack() as stack:
-            # After an exception what nobody had begun goes back without an attempt.
-            stack.callback(intake.give_back)
+            stack.push(partial(_after, intake))
             messages: list[Message] | None = None
             caller: Caller | None = None
             while True:
@@ -183,3 +183,9 @@ class Consumer:
             topic=self.topic,
             headers=self.headers,
         )
+
+
+def _after(intake: Intake, kind: type[BaseException] | None, *_: object) -> None:
+    """After an exception give back, without an attempt, what was leased and nobody holds yet."""
+    if kind is not None:
+        intake.give_back()
