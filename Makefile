@@ -29,8 +29,9 @@ FAST := $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli test_state_machi
 # On the second server also without what is about programs of ours, whatever the server; without the longer
 # two of three walks through hostile arguments, and without the arithmetic of cron expressions.
 OF_THE_SERVER = $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli test_argument.py test_arguments.py \
-	test_bad_outcomes.py test_breaker.py test_cause.py test_guides.py test_hanging_handler.py test_names.py test_quantity.py \
-	test_repair.py test_signals.py test_thread.py test_wind_up.py test_worker.py) \
+	test_bad_outcomes.py test_breaker.py test_cause.py test_errors.py test_guides.py test_hanging_handler.py \
+	test_interrupted.py test_names.py test_quantity.py test_repair.py test_signals.py test_thread.py test_wind_up.py \
+	test_worker.py) \
 	--deselect=tests/core/test_schedules.py::test_an_expression_comes_when_croniter_says_and_at_no_minute_between \
 	--deselect=tests/core/test_schedules.py::test_a_year_asked_for_in_pieces_is_the_year_asked_for_at_once
 # What Java knows of Spark when it starts, with which a Spark that lives for seconds needs half the CPU.
