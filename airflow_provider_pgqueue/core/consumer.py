@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from math import inf
 from typing import Any, Final
 
@@ -130,27 +129,32 @@ class Consumer:
         left = inf if max_messages is None else max_messages
         said = time.monotonic()
         own = closing(Renewal()) if renewal is None else renewal.borrowed()
-        with own as renewal, ExitStack() as stack:
-            stack.push(partial(_after, intake))
-            messages: list[Message] | None = None
-            caller: Caller | None = None
-            while True:
-                if messages is None and left > 0 and not stop():
-                    messages = intake.lease(int(min(self.batch_size, left)))
-                if not messages:
-                    return counts
-                left -= len(messages)
-                lease, limit = self._hold(messages, intake, renewal, on_lease)
-                if limit is not None:
-                    caller = caller or stack.enter_context(Caller(limit))
-                    caller.limit = limit
-                batch = Batch(
-                    consumer=self, lease=lease, caller=caller if limit else None, breaker=breaker, counts=counts
-                )
-                intake.held = messages[0].lock_token
-                messages = batch.work(intake, room=int(min(self.batch_size, left)), stop=stop)
-                on_batch(counts)
-                said = self._say(counts, said)
+        with own as renewal:
+            try:
+                with ExitStack() as stack:
+                    messages: list[Message] | None = None
+                    caller: Caller | None = None
+                    while True:
+                        if messages is None and left > 0 and not stop():
+                            messages = intake.lease(int(min(self.batch_size, left)))
+                        if not messages:
+                            return counts
+                        left -= len(messages)
+                        lease, limit = self._hold(messages, intake, renewal, on_lease)
+                        if limit is not None:
+                            caller = caller or stack.enter_context(Caller(limit))
+                            caller.limit = limit
+                        batch = Batch(
+                            consumer=self, lease=lease, caller=caller if limit else None, breaker=breaker, counts=counts
+                        )
+                        intake.held = messages[0].lock_token
+                        messages = batch.work(intake, room=int(min(self.batch_size, left)), stop=stop)
+                        on_batch(counts)
+                        said = self._say(counts, said)
+            except BaseException:
+                # Without an attempt: what was leased and nobody holds yet.
+                intake.give_back()
+                raise
 
     def _hold(
         self, messages: list[Message], intake: Intake, renewal: Renewal, on_lease: Callable[[Lease], None]
@@ -183,9 +187,3 @@ class Consumer:
             topic=self.topic,
             headers=self.headers,
         )
-
-
-def _after(intake: Intake, kind: type[BaseException] | None, *_: object) -> None:
-    """After an exception give back, without an attempt, what was leased and nobody holds yet."""
-    if kind is not None:
-        intake.give_back()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -194,7 +193,7 @@ class PgQueueConsumeOperator(WaitingTask):
                 counts = consumer.drain(
                     conn,
                     max_messages=self.max_messages,
-                    stop=partial(getattr, self, "_stopping"),
+                    stop=lambda: self._stopping,
                     on_lease=self._hold,
                     on_batch=self._telemetry.note_batch,
                     breaker=breaker,
