@@ -7,7 +7,6 @@ DECLARE
         ['publisher', 'publish publish_batch publish_deduplicated publish_topic route_topic'],
         ['publisher', 'stage_publish publish_staged drop_stage begin_partitions publish_partition finish_partitions'],
         ['consumer', 'lease lease_policy extend release release_held_by consume once lease_named end_named_leases archive'],
-        ['consumer', 'archive_rows lock_ready record_locked_batch free_locked_batches'],
         ['consumer', 'dispatch_messages dispatch_dead open_dispatches start_dispatch extend_dispatches overdue_dispatches end_dispatch dispatched_messages'],
         ['consumer', 'lease_dead extend_dead release_dead requeue dismiss requeue_dead dismiss_dead dead_ids'],
         ['consumer', 'remedies count_remedies requeued_results'],
@@ -19,7 +18,7 @@ DECLARE
         ['observer', 'metrics'],
         ['publisher consumer', 'audited'],
         ['observer upkeep', 'health'],
-        ['upkeep', 'upkeep sweep_queues run_schedules install_cron uninstall_cron'],
+        ['upkeep', 'upkeep look_at_next run_schedules install_cron uninstall_cron'],
         -- messages_pipeline is a member of messages_reader.
         ['observer reader', 'archive_partitions'],
         ['reader', 'archive_log_end split_archive_log'],
@@ -32,21 +31,21 @@ DECLARE
         ['admin', 'schedule unschedule pause_schedule resume_schedule cron_matches'],
         ['admin', 'alter_history grant_queue revoke_queue queue_grants partition_archive apply_retention adopt_archive_default take_over'],
         -- What these do may change with any version.
-        ['internal', 'check_publish new_message ring check_max_depth create_depth_sequences check_topic topic_regex'],
-        ['internal', 'reopen_dispatch check_lease count_leasable record_counted_leases end_locked_batches lease_taken_over check_outcomes message_archived'],
-        ['internal', 'check_dead_lease check_remedied_by group_lock_key enter_groups start_groups share_group_locks make_next_of_group_ready'],
-        ['internal', 'make_next_of_missed_groups_ready repair_stuck_groups'],
+        ['internal', 'check_publish admit check_max_depth ring_for ring rings_are_paused pause_rings check_topic topic_regex'],
+        ['internal', 'reopen_dispatch check_lease check_outcomes lease_again leases_left after_archive'],
+        ['internal', 'look enter_at_mark make_lane mend_lanes create_mark stored_time store_time drop_unused_sequences'],
+        ['internal', 'end_due archive_ended mend_timers message_published message_changed message_archived check_times'],
+        ['internal', 'check_dead_lease check_remedied_by group_heads next_of_groups free_group_heads'],
         ['internal', 'check_policy check_queue check_queue_name raise_unknown_queue delete_queue sample_messages estimate_messages'],
         ['internal', 'run_schedules_at check_schedule raise_unknown_schedule next_cron_tick cron_ticks parse_cron parse_cron_field'],
-        ['internal', 'find_role reads_all_bodies check_access sweep_all last_leased first_of_priorities is_mostly_dead sweep_priority sweep sweep_band first_of_band arrange_bands begin_sweep store_sweep_due create_marks renew_marks create_priority_sequences stored_moment store_moment'],
-        ['internal', 'delete_expired_records drop_unused_sequences suspend_futile_autovacuum notify_queue_is_filling purge_cron_history'],
+        ['internal', 'find_role reads_all_bodies check_access delete_expired_records purge_cron_history'],
         ['internal', 'make_archive_partitions drop_and_record_partition set_archive_begin record_archive_removal'],
         ['internal', 'closed_archive_partition lock_publish_run begin_publish_run check_run_begun drop_or_empty_stage insert_staged published_partitions raise_other_partitions traffic_kept_since'],
         ['internal', 'health_archive_partitions health_cron_history health_cron_jobs health_dead_messages health_dead_tuples'],
         ['internal', 'health_held_snapshot health_history health_index_bloat health_limited_roles health_notify_queue health_prepared_transaction'],
         ['internal', 'health_dispatches health_replication health_schedules health_settings health_upkeep_lag health_waiting_messages health_wraparound'],
         ['internal', 'cron_database cron_cure prepare_cron_role show_cron_jobs_to_owner check_batch check_duration check_key check_number check_read_committed'],
-        ['internal', 'check_name check_winners check_given check_no_dedup check_headers check_reference json_bytes check_body lock_briefly raise_in_use raise_deadlock'],
+        ['internal', 'check_name check_winners check_given check_no_dedup check_headers check_reference check_result json_bytes check_body lock_briefly raise_in_use raise_deadlock'],
         ['internal', 'begin_history note_history history_counts history_steps history_begins roll_up_history roll_up_bucket'],
         ['internal', 'delete_old_history duration_quantile record_audit record_remedy'],
         ['internal', 'lock_all_or_none supersede release_catalog release_differences health_drift health_copy']];
@@ -119,4 +118,5 @@ END $$;
 REVOKE ALL ON ALL TABLES IN SCHEMA messages FROM PUBLIC;
 REVOKE ALL ON ALL SEQUENCES IN SCHEMA messages FROM PUBLIC;
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA messages FROM PUBLIC;
-REVOKE ALL ON TYPE messages.leased_message, messages.leased_dead_message, messages.open_dispatch, messages.queue_status FROM PUBLIC;
+REVOKE ALL ON TYPE messages.leased_message, messages.leased_dead_message, messages.open_dispatch, messages.queue_status,
+    messages.ended_message FROM PUBLIC;

@@ -5,6 +5,7 @@ BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 \ir session.sql
 DO $$ BEGIN PERFORM pg_advisory_xact_lock(hashtextextended('messages.migrate', 0)); END $$;
 \ir bootstrap.sql
+\ir pre_release.sql
 \ir roles.sql
 
 -- What is missing or changed since the last installation
@@ -25,12 +26,14 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/publish/publish.sql
 \ir functions/publish/publish_batch.sql
 \ir functions/publish/publish_deduplicated.sql
+\ir functions/publish/admit.sql
 \ir functions/publish/check_publish.sql
-\ir functions/publish/new_message.sql
-\ir functions/publish/ring.sql
 \ir functions/publish/check_max_depth.sql
 \ir functions/publish/check_body.sql
-\ir functions/publish/create_depth_sequences.sql
+\ir functions/publish/ring_for.sql
+\ir functions/publish/ring.sql
+\ir functions/publish/rings_are_paused.sql
+\ir functions/publish/pause_rings.sql
 
 -- Publish by topic
 \ir functions/topics/publish_topic.sql
@@ -41,28 +44,42 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/topics/topic_regex.sql
 
 -- Lease, renew, finish, give back
-\ir functions/lease/first_of_band.sql
 \ir functions/lease/lease.sql
 \ir functions/lease/extend.sql
 \ir functions/lease/archive.sql
-\ir functions/lease/archive_rows.sql
 \ir functions/lease/release.sql
 \ir functions/lease/release_held_by.sql
 \ir functions/lease/release_messages.sql
 \ir functions/lease/workers.sql
 \ir functions/lease/consume.sql
 \ir functions/lease/once.sql
-\ir functions/lease/lock_ready.sql
-\ir functions/lease/record_locked_batch.sql
-\ir functions/lease/end_locked_batches.sql
-\ir functions/lease/free_locked_batches.sql
 \ir functions/lease/lease_named.sql
 \ir functions/lease/end_named_leases.sql
 \ir functions/lease/check_lease.sql
 \ir functions/lease/check_outcomes.sql
-\ir functions/lease/count_leasable.sql
-\ir functions/lease/record_counted_leases.sql
-\ir functions/lease/lease_taken_over.sql
+\ir functions/lease/lease_again.sql
+\ir functions/lease/leases_left.sql
+
+-- Lanes and their marks: where a lease looks, and what makes it look elsewhere
+\ir functions/lanes/look.sql
+\ir functions/lanes/enter_at_mark.sql
+\ir functions/lanes/make_lane.sql
+\ir functions/lanes/mend_lanes.sql
+\ir functions/lanes/create_mark.sql
+\ir functions/lanes/stored_time.sql
+\ir functions/lanes/store_time.sql
+\ir functions/lanes/drop_unused_sequences.sql
+
+-- Timers: what ends by itself
+\ir functions/timers/end_due.sql
+\ir functions/timers/archive_ended.sql
+\ir functions/timers/mend_timers.sql
+
+-- The doors: what the triggers of messages.message and messages.message_archive do for plain SQL
+\ir functions/doors/message_published.sql
+\ir functions/doors/message_changed.sql
+\ir functions/doors/message_archived.sql
+\ir functions/doors/check_times.sql
 
 -- Hand over to DAG runs
 \ir functions/dispatch/dispatch_messages.sql
@@ -76,7 +93,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/dispatch/reopen_dispatch.sql
 
 -- Archive
-\ir functions/archive/message_archived.sql
+\ir functions/archive/after_archive.sql
 \ir functions/archive/fingerprint.sql
 \ir functions/archive/search_messages.sql
 
@@ -99,18 +116,13 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/dead/check_dead_lease.sql
 
 -- Groups: one message at a time, in order
-\ir functions/groups/group_lock_key.sql
-\ir functions/groups/enter_groups.sql
-\ir functions/groups/start_groups.sql
-\ir functions/groups/share_group_locks.sql
-\ir functions/groups/make_next_of_group_ready.sql
-\ir functions/groups/make_next_of_missed_groups_ready.sql
-\ir functions/groups/repair_stuck_groups.sql
+\ir functions/groups/group_heads.sql
+\ir functions/groups/next_of_groups.sql
+\ir functions/groups/free_group_heads.sql
 
 -- Queues and their policy
 \ir functions/queues/create_queue.sql
 \ir functions/queues/alter_queue.sql
-\ir functions/queues/renew_marks.sql
 \ir functions/queues/pause_queue.sql
 \ir functions/queues/resume_queue.sql
 \ir functions/queues/purge_queue.sql
@@ -153,27 +165,10 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/roles/session_is_limited.sql
 \ir functions/roles/check_access.sql
 
--- Upkeep: sweeps, low-water marks, records kept for a limited time
+-- Upkeep: what is due, records kept for a limited time
 \ir functions/upkeep/upkeep.sql
-\ir functions/upkeep/sweep_queues.sql
-\ir functions/upkeep/sweep_all.sql
-\ir functions/upkeep/last_leased.sql
-\ir functions/upkeep/first_of_priorities.sql
-\ir functions/upkeep/is_mostly_dead.sql
-\ir functions/upkeep/sweep_priority.sql
-\ir functions/upkeep/sweep_band.sql
-\ir functions/upkeep/arrange_bands.sql
-\ir functions/upkeep/store_sweep_due.sql
-\ir functions/upkeep/begin_sweep.sql
-\ir functions/upkeep/create_marks.sql
-\ir functions/upkeep/sweep.sql
-\ir functions/upkeep/create_priority_sequences.sql
-\ir functions/upkeep/stored_moment.sql
-\ir functions/upkeep/store_moment.sql
+\ir functions/upkeep/look_at_next.sql
 \ir functions/upkeep/delete_expired_records.sql
-\ir functions/upkeep/drop_unused_sequences.sql
-\ir functions/upkeep/suspend_futile_autovacuum.sql
-\ir functions/upkeep/notify_queue_is_filling.sql
 \ir functions/upkeep/purge_cron_history.sql
 
 -- The archive's partitions and their retention
@@ -289,6 +284,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/checks/raise_in_use.sql
 \ir functions/checks/raise_deadlock.sql
 \ir functions/checks/check_reference.sql
+\ir functions/checks/check_result.sql
 \ir functions/checks/check_number.sql
 
 -- Versions of the schema
@@ -307,14 +303,13 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir cron/cron_database.sql
 
 -- Triggers
-\ir triggers/lease_taken_over.sql
+\ir triggers/message_published.sql
+\ir triggers/message_changed.sql
 \ir triggers/message_archived.sql
-\ir triggers/new_message.sql
 
 -- Views, and the function that returns rows of one
 \ir views/session_reach.sql
 \ir views/queue_overview.sql
-\ir views/occupied_priority.sql
 \ir views/message_overview.sql
 \ir views/dispatch_overview.sql
 \ir views/archive_overview.sql

@@ -411,7 +411,7 @@ def test_consume_has_its_effect_exactly_once_in_the_callers_transaction(connect:
 
 def test_messages_come_by_priority_then_oldest_first(connect: Connect, queue: Queue) -> None:
     conn, other = connect(), connect()
-    for body, priority in (("a", 0), ("b", 5), ("c", 0), ("d", -1), ("e", 5)):
+    for body, priority in (("a", 4), ("b", 5), ("c", 4), ("d", 0), ("e", 5)):
         run(conn, verbs.publish(queue("orders"), body, priority=priority))
     assert [message.body for message in lease(conn, 2) + lease(other, 5)] == ["b", "e", "a", "c", "d"]
 
@@ -442,10 +442,7 @@ def test_eight_upkeeps_at_once_archive_each_message_once(connect: Connect, queue
     until_leases_expire(conn)
     sessions = [connect() for _ in range(8)]
     # Half of them without the lock that lets one upkeep in at a time: what it does must be safe by itself.
-    calls = [
-        "SELECT messages.upkeep()" if number % 2 else "SELECT messages.sweep_all('orders', 0::smallint, 1)"
-        for number in range(8)
-    ]
+    calls = ["SELECT messages.upkeep()" if number % 2 else "SELECT messages.end_due('orders')" for number in range(8)]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda pair: pair[0].execute(pair[1]), zip(sessions, calls, strict=True)))
     run(conn, verbs.upkeep())

@@ -19,7 +19,7 @@ def make_empty_partition(conn: psycopg.Connection[Any], first_at: datetime, end_
     table = sql.Identifier("messages", name)
     conn.execute(_NO_BEGIN)
     conn.execute(
-        sql.SQL("CREATE TABLE {} PARTITION OF messages.message_archive FOR VALUES FROM ({}) TO ({})").format(
+        sql.SQL("CREATE TABLE {} PARTITION OF messages.archive_rows FOR VALUES FROM ({}) TO ({})").format(
             table, first_at, end_at
         )
     )

@@ -111,6 +111,10 @@ def _examine(settings: Settings) -> Iterator[Finding]:
         except PgQueueError as error:
             yield _refused(conn, "schema", "critical", error)
             return
+        if conn.execute(query("install/is_pre_release")).fetchone() == (True,):
+            cure = "drain or dump it, pgqueue uninstall, pgqueue install"
+            yield Finding("schema", "critical", "a pre-release schema", cure)
+            return
         yield Finding("schema", "ok", f"version {code_version()}, as this package needs")
         yield _privileges(conn)
         yield from _upkeep(conn)

@@ -51,8 +51,8 @@ class _LineOptions:
 @click.option("--message", help="Publish this JSON body instead of a file.")
 @click.option(
     "--priority",
-    type=click.IntRange(-100, 100),
-    default=0,
+    type=click.IntRange(0, 9),
+    default=4,
     show_default=True,
     help="Messages of a higher priority are leased first.",
 )

@@ -37,7 +37,7 @@ def schedules(settings: Settings, context: click.Context) -> None:
 @click.argument("queue")
 @click.option("--message", required=True, help="The body, as JSON.")
 @click.option("--time-zone", default="UTC", show_default=True, help="The time zone of the expression.")
-@click.option("--priority", type=int, default=0, show_default=True, help="Higher is leased first.")
+@click.option("--priority", type=click.IntRange(0, 9), default=4, show_default=True, help="Higher is leased first.")
 @click.option("--headers", type=json_object, metavar="JSON", help="Headers, as a JSON object.")
 @click.option("--paused/--not-paused", default=None, help="Stop or resume publishing. Default: leave it as it is.")
 @shared_options

@@ -20,10 +20,10 @@ def upkeep(settings: Settings) -> None:
     archive. Running it at the same time as another upkeep does no harm.
 
     The counts: freed, expired leases that it ended; archived, messages that had expired or were out of attempts; rung,
-    messages for which it notified consumers again; groups_repaired, groups in which no message was ready and it made
-    the next one ready; partitions_made and partitions_dropped, of the archive; archive_deleted, archived messages whose
-    retention had ended; cron_history_purged, old rows of its jobs in the history of pg_cron; history_rows, what it
-    noted for the history. While another upkeep runs there is only skipped, with the reason.
+    messages for which it notified consumers again; partitions_made and partitions_dropped, of the archive;
+    archive_deleted, archived messages whose retention had ended; cron_history_purged, old rows of its jobs in the
+    history of pg_cron; history_rows, what it noted for the history. While another upkeep runs there is only skipped,
+    with the reason.
     """
     with connected(settings) as conn:
         counts = do_upkeep(conn)

@@ -293,11 +293,13 @@ def ids_or_duplicates(rows: list[Row]) -> list[int]:
     return [Duplicate(row["id"]) if row["duplicate"] else row["id"] for row in rows]
 
 
-def unless_lost(ids: Collection[int]) -> Callable[[list[Row]], list[int]]:
-    """Return a decoder of ids that raises LeaseLost if some of `ids` did not come back."""
+def unless_lost(
+    ids: Collection[int], found: Callable[[list[Row]], list[int] | None] = ids_of
+) -> Callable[[list[Row]], list[int]]:
+    """Return a decoder of ids that raises LeaseLost if some of `ids` did not come back; `found` reads the rows."""
 
     def decode(rows: list[Row]) -> list[int]:
-        done = ids_of(rows)
+        done = found(rows) or []
         if lost := set(ids) - set(done):
             raise LeaseLost(lost)
         return done

@@ -1,7 +1,7 @@
 """Waits for work on one connection: LISTEN, look, wait, without relying on any NOTIFY to arrive.
 
-Work is found in the tables, not in the notification: after each connect, after each NOTIFY, when a delayed message
-becomes ready, and every poll interval in any case.
+Work is found in the tables, not in the notification: after each connect, after each NOTIFY, when a delay or a lease
+ends, and every poll interval in any case.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class DeadMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyQueue:
-    """A queue with messages to lease now (`ready`, counted up to a bound) or later (`next_in`).
+    """A queue with messages to lease now (`ready`, counted up to a bound) or when a delay or lease ends (`next_in`).
 
     `topics` are up to twenty different ones of those that were counted.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import psycopg
@@ -13,16 +14,16 @@ from airflow_provider_pgqueue.core.client import run
 def do_upkeep(conn: psycopg.Connection[Any]) -> dict[str, Any]:
     """Do one round of the upkeep, as `verbs.upkeep()` does, and return its counts.
 
-    On an autocommit connection expired leases are ended 5,000 at a time, each time in a transaction of its own: what a
+    On an autocommit connection each queue has transactions of its own, which end 5,000 leases at most: what a
     transaction has freed, consumers can lease only after its commit, and until then they have to pass over it.
     """
-    freed = archived = 0
-    place: dict[str, Any] = {}
-    while True:
-        place = run(conn, verbs.sweep_queues(**place))
-        freed += place.pop("freed")
-        archived += place.pop("archived")
-        if place["queue_name"] is None:
-            break
+    counts: Counter[str] = Counter()
+    queue_name: str | None = ""
+    while queue_name is not None:
+        looked = run(conn, verbs.look_at_next(queue_name))
+        queue_name = looked.pop("queue_name")
+        counts.update(looked)
+    # It rings once more for what still waits, so only the last count says for how many.
+    del counts["rung"]
     done = run(conn, verbs.upkeep())
-    return done | {"freed": freed + done.get("freed", 0), "archived": archived + done.get("archived", 0)}
+    return done | {name: number + done.get(name, 0) for name, number in counts.items()}

@@ -43,7 +43,7 @@ class PgQueueNotifier(BaseNotifier):
     :param headers: an object kept beside the body.
     :param reference: a text to find the message by; by default DAG, run, task and map index of a task.
     :param topic: words with dots between them, by which consumers can choose messages.
-    :param priority: from -100 to 100; higher is leased first.
+    :param priority: from 0 to 9; higher is leased first.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
 
@@ -54,7 +54,7 @@ class PgQueueNotifier(BaseNotifier):
         "headers": optional(json_object),
         "reference": optional(text),
         "topic": optional(text),
-        "priority": whole(-100, 100),
+        "priority": whole(0, 9),
         "pgqueue_conn_id": text,
     }
 
@@ -66,7 +66,7 @@ class PgQueueNotifier(BaseNotifier):
         headers: Mapping[str, Any] | None = None,
         reference: str | None = None,
         topic: str | None = None,
-        priority: int = 0,
+        priority: int = 4,
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         **kwargs: Any,
     ) -> None:

@@ -78,7 +78,7 @@ class PgQueuePublishOperator(AwaitsMessages):
     :param batch_size: messages per round trip.
     :param one_transaction: False commits each batch, so that consumers can begin before the end; a retry continues with
         the first batch that was not published, so the messages must come in the same order again.
-    :param priority: from -100 to 100; higher is leased first.
+    :param priority: from 0 to 9; higher is leased first.
     :param delay: make the messages ready only after this time.
     :param visible_at: make the messages ready only from this moment on, which has a time zone.
     :param expires_in: archive the messages as `expired` if nobody handled them by then.
@@ -125,7 +125,7 @@ class PgQueuePublishOperator(AwaitsMessages):
         "sql_conn_id": optional(text),
         "batch_size": whole(1, 100_000),
         "one_transaction": truth,
-        "priority": whole(-100, 100),
+        "priority": whole(0, 9),
         "delay": duration(timedelta(0), timedelta(days=366)),
         "visible_at": optional(moment),
         "expires_in": optional(duration(timedelta(0), timedelta(days=3660))),
@@ -159,7 +159,7 @@ class PgQueuePublishOperator(AwaitsMessages):
         sql_conn_id: str | None = None,
         batch_size: int = 1000,
         one_transaction: bool = True,
-        priority: int = 0,
+        priority: int = 4,
         delay: timedelta = timedelta(0),
         visible_at: datetime | None = None,
         expires_in: timedelta | None = None,

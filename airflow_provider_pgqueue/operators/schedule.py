@@ -35,7 +35,7 @@ class PgQueueScheduleOperator(QueueTask):
     :param message: the body of each message; the texts in it are templates, rendered when this task runs, not at the
         ticks. What they render to is not stored by Airflow, nor shown under Rendered Template.
     :param time_zone: the time zone that `cron` is read in, such as Europe/Berlin.
-    :param priority: from -100 to 100; higher is leased first.
+    :param priority: from 0 to 9; higher is leased first.
     :param headers: an object kept beside each body; `schedule` and `tick` are added.
     :param paused: True pauses it, False resumes it; None leaves it as it is.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
@@ -57,7 +57,7 @@ class PgQueueScheduleOperator(QueueTask):
         "cron": text,
         "queue_name": queue_name,
         "time_zone": text,
-        "priority": whole(-100, 100),
+        "priority": whole(0, 9),
         "headers": optional(json_object),
         "message": json_value,
         "paused": optional(truth),
@@ -73,7 +73,7 @@ class PgQueueScheduleOperator(QueueTask):
         queue_name: str,
         message: Any,
         time_zone: str = "UTC",
-        priority: int = 0,
+        priority: int = 4,
         headers: Mapping[str, Any] | None = None,
         paused: bool | None = None,
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,

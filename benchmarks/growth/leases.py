@@ -53,11 +53,11 @@ def _wait_until(moment: datetime) -> None:
 def expired(bench: Bench) -> list[Line]:
     sizes = [10_000, 30_000] if bench.quick else [25_000, 100_000, 400_000, 800_000]
     rounds = 1 if bench.quick else 3
-    found: dict[int, list[Swept]] = {size: [] for size in sizes}
+    found: dict[int, list[Ended]] = {size: [] for size in sizes}
     with prepared(bench, "expired", PGQUEUE) as (database, conn):
         for size in sizes:
             for _ in range(rounds):
-                found[size].append(_sweep(bench, database, conn, size))
+                found[size].append(_end(bench, database, conn, size))
     each = {size: [one.microseconds for one in all_] for size, all_ in found.items()}
     longest = {size: [one.longest for one in all_] for size, all_ in found.items()}
     bench.curves.append(
@@ -74,7 +74,7 @@ def expired(bench: Bench) -> list[Line]:
     ]
 
 
-class Swept:
+class Ended:
     """What an upkeep did with leases that had expired, and what consumers saw meanwhile."""
 
     def __init__(self, messages: int, seconds: float, left: int, waits: list[tuple[float, int]]) -> None:
@@ -84,7 +84,7 @@ class Swept:
         self.empty = sum(not found for _, found in waits) / max(1, len(waits))
 
 
-def _sweep(bench: Bench, database: str, conn: Connection, messages: int) -> Swept:
+def _end(bench: Bench, database: str, conn: Connection, messages: int) -> Ended:
     PGQUEUE.refill(conn, messages)
     until = datetime.now(UTC) + timedelta(seconds=3 + messages / 15_000)
     _lease_until(conn, PGQUEUE, messages, until)
@@ -95,7 +95,7 @@ def _sweep(bench: Bench, database: str, conn: Connection, messages: int) -> Swep
         do_upkeep(conn)
         seconds = monotonic() - started
         left = scalar(conn, _EXPIRED)
-    return Swept(messages, seconds, left, waits)
+    return Ended(messages, seconds, left, waits)
 
 
 @contextmanager

@@ -17,11 +17,10 @@ def _install(conn: Connection) -> None:
 PGQUEUE: Final = Peer(
     name="pgqueue",
     install=_install,
-    empty="TRUNCATE messages.message, messages.message_archive,"
-    " messages.group_head, messages.group_follower, messages.group_without_head",
+    empty="TRUNCATE messages.message, messages.message_archive, messages.timer",
     add="INSERT INTO messages.message (queue_name, message)"
     " SELECT 'bench', %(body)s::jsonb FROM generate_series(1, %(count)s)",
-    tables=["messages.message"],
+    tables=["messages.message", "messages.timer"],
     count="SELECT count(*) FROM messages.message",
     delayed="INSERT INTO messages.message (queue_name, message, visible_at)"
     " SELECT 'bench', %(body)s::jsonb, clock_timestamp() + interval '1 hour' FROM generate_series(1, %(count)s)",

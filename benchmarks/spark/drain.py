@@ -22,7 +22,7 @@ _ARCHIVED: Final = "SELECT count(*) FROM messages.message_archive"
 
 
 def drain_beside_objects(place: Place, messages: int, rounds: int) -> list[Line]:
-    """Work a queue off in one task: leasing, in transactions, and as a Consumer does; no Spark in between."""
+    """Work a queue off in one task, and as a Consumer does; no Spark in between."""
     functions: dict[str, tuple[Callable[[pa.Table], Any], Callable[[list[Message]], Any]]] = {
         "nothing": (lambda table: None, lambda found: None),
         "an output": (_judge, lambda found: [_outcome(message) for message in found]),
@@ -32,18 +32,15 @@ def drain_beside_objects(place: Place, messages: int, rounds: int) -> list[Line]
         for what, (of_table, of_objects) in functions.items():
             samples = place.in_turns(
                 {
-                    "leases": _contestant(dsn, messages, partial(_drain, dsn, of_table, transactional=False)),
-                    "transactions": _contestant(dsn, messages, partial(_drain, dsn, of_table, transactional=True)),
+                    "table": _contestant(dsn, messages, partial(_drain, dsn, of_table)),
                     "objects": _contestant(dsn, messages, partial(_consume, dsn, of_objects)),
                 },
                 rounds,
                 messages,
             )
-            for mode in ("leases", "transactions"):
-                name = f"drain {messages:,} with {mode}, {what}"
-                for unit, seconds in (("msg/s", "seconds"), ("msg/CPU s", "cpu_seconds")):
-                    ours, theirs = ([messages / getattr(one, seconds) for one in samples[n]] for n in (mode, "objects"))
-                    lines.append(Row(name, "Consumer, handle_batch", ours, theirs, unit))
+            for unit, seconds in (("msg/s", "seconds"), ("msg/CPU s", "cpu_seconds")):
+                ours, theirs = ([messages / getattr(one, seconds) for one in samples[n]] for n in ("table", "objects"))
+                lines.append(Row(f"drain {messages:,}, {what}", "Consumer, handle_batch", ours, theirs, unit))
     return lines
 
 
@@ -59,7 +56,7 @@ def _contestant(dsn: str, messages: int, work: Callable[[], Any]) -> Contestant:
     return Contestant(prepare, work, done)
 
 
-def _drain(dsn: str, function: Callable[[pa.Table], Any], *, transactional: bool) -> None:
+def _drain(dsn: str, function: Callable[[pa.Table], Any]) -> None:
     Share(
         database=Database(dsn),
         queue="bench",
@@ -70,7 +67,6 @@ def _drain(dsn: str, function: Callable[[pa.Table], Any], *, transactional: bool
         topic=None,
         max_messages=None,
         give_up_after=20,
-        transactional=transactional,
         holder="spark bench ",
         stop_key=1,
     ).run(0)

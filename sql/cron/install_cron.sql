@@ -4,8 +4,8 @@ AS $$
 DECLARE
     home   text := current_database();
     -- One statement, or pg_cron would run it in a single transaction.
-    upkeep CONSTANT text := 'DO $upkeep$ DECLARE s record; BEGIN s := messages.sweep_queues(); WHILE s.queue_name IS NOT NULL LOOP COMMIT; '
-        's := messages.sweep_queues(s.queue_name, s.priority, s.above, s.below, s.lowest); END LOOP; COMMIT; PERFORM messages.upkeep(); END $upkeep$';
+    upkeep CONSTANT text := 'DO $upkeep$ DECLARE next text := ''''; BEGIN WHILE next IS NOT NULL LOOP '
+        'next := (messages.look_at_next(next)).queue_name; COMMIT; END LOOP; PERFORM messages.upkeep(); END $upkeep$';
 BEGIN
     IF to_regnamespace('cron') IS NULL THEN
         BEGIN

@@ -1,8 +1,7 @@
--- PostgreSQL parses each CHECK and each WHEN of a trigger anew in every statement. On messages and archive they took a
--- quarter of a lease and its archiving, so the functions guard what only they write.
--- docs/decisions/0005-hot-statements.md
+-- Two doors: plain SQL names messages.message and messages.message_archive, whose statement triggers check it. The functions
+-- write the tables behind them, message_rows and archive_rows, and meet no trigger. docs/explanation/how-the-queue-works.md
 
--- An interval is judged by the moment that it leads to: see check_duration().
+-- An interval is judged by the time that it leads to: see check_duration().
 CREATE TABLE messages.queue (
     queue_name       text        PRIMARY KEY CHECK (queue_name ~ '^[a-z][a-z0-9_]{0,47}$'),
     max_attempts     smallint    NOT NULL DEFAULT 5 CHECK (max_attempts BETWEEN 1 AND 1000),
@@ -16,17 +15,10 @@ CREATE TABLE messages.queue (
     max_body_bytes   integer     NOT NULL DEFAULT 1048576 CHECK (max_body_bytes BETWEEN 1 AND 268435455),
     max_leased       integer     CHECK (max_leased >= 1),
     max_depth        bigint      CHECK (max_depth >= 1),
-    depth_number     regclass,
-    depth_last       regclass,
-    depth_recount_at regclass,
-    shared_low_water regclass,
-    shared_sweep_due regclass,
+    look_due         regclass,
     handler_timeout  interval    CHECK (handler_timeout > '0'),
     paused           boolean     NOT NULL DEFAULT false,
-    created_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
-    CONSTRAINT queue_max_depth_needs_its_sequences
-        CHECK (max_depth IS NULL OR num_nulls(depth_number, depth_last, depth_recount_at) = 0),
-    CONSTRAINT queue_shares_both_marks CHECK ((shared_low_water IS NULL) = (shared_sweep_due IS NULL))
+    created_at       timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 COMMENT ON TABLE messages.queue IS 'A named stream of messages and its policy.';
 COMMENT ON COLUMN messages.queue.queue_name IS 'A lower-case letter, then letters, digits and underscores; at most 48 characters.';
@@ -40,46 +32,37 @@ COMMENT ON COLUMN messages.queue.notify IS 'always: every publish rings; gated: 
 COMMENT ON COLUMN messages.queue.on_dead_head IS 'What a dead message does to its group: block it until the message has a remedy, or skip to the next.';
 COMMENT ON COLUMN messages.queue.max_body_bytes IS 'Largest body that can be published, as the size of its jsonb value.';
 COMMENT ON COLUMN messages.queue.max_leased IS 'Largest number of messages that are leased at once; NULL for any.';
-COMMENT ON COLUMN messages.queue.max_depth IS 'Largest number of unfinished messages, those of open transactions among them; NULL for any.';
-COMMENT ON COLUMN messages.queue.depth_number IS 'Sequence: a number for each message that asks for room.';
-COMMENT ON COLUMN messages.queue.depth_last IS 'Sequence: the last number for which there is room, until the depth is counted again.';
-COMMENT ON COLUMN messages.queue.depth_recount_at IS 'Sequence: the moment from which a full queue may be counted again.';
-COMMENT ON COLUMN messages.queue.shared_low_water IS 'Sequence: the low_water that priorities without a backlog share; NULL until there are many.';
-COMMENT ON COLUMN messages.queue.shared_sweep_due IS 'Sequence: the sweep_due that they share.';
+COMMENT ON COLUMN messages.queue.max_depth IS 'About the largest number of unfinished messages: what is published within a second may pass it; NULL for any.';
+COMMENT ON COLUMN messages.queue.look_due IS 'Sequence: the time from which somebody may look again at all of the queue.';
 COMMENT ON COLUMN messages.queue.handler_timeout IS 'How long a handler may take for a message before its consumer no longer renews the lease; NULL for ever.';
 COMMENT ON COLUMN messages.queue.paused IS 'While true nothing can be leased; publishing continues.';
 COMMENT ON COLUMN messages.queue.created_at IS 'When the queue was created.';
-CREATE SEQUENCE messages.depth_sequence_number AS integer;
-COMMENT ON SEQUENCE messages.depth_sequence_number IS 'Numbers the sequences of the queues with a max_depth.';
 
--- A sequence is the one thing in PostgreSQL that is updated in place: no dead versions, no row lock, no snapshot. So both
--- marks of a priority are sequences, which hold microseconds since 1970. docs/decisions/0002-low-water-in-sequences.md
--- Many priorities without a backlog are a band, which shares its marks: docs/decisions/0020-priorities-in-bands.md
-CREATE TABLE messages.queue_priority (
-    queue_name    text        NOT NULL REFERENCES messages.queue ON DELETE CASCADE,
-    priority      smallint    NOT NULL,
-    low_water     regclass    NOT NULL,
-    sweep_due     regclass    NOT NULL,
-    own_low_water regclass    NOT NULL,
-    own_sweep_due regclass    NOT NULL,
-    band          smallint[],
-    follows       boolean     NOT NULL DEFAULT false,
-    alone_since   timestamptz,
-    PRIMARY KEY (queue_name, priority),
-    CONSTRAINT queue_priority_follows_or_leads CHECK (NOT follows OR band IS NULL)
-);
-COMMENT ON TABLE messages.queue_priority IS 'The priorities that each queue has seen, and where a lease starts to look in each.';
-COMMENT ON COLUMN messages.queue_priority.queue_name IS 'The queue.';
-COMMENT ON COLUMN messages.queue_priority.priority IS 'The priority.';
-COMMENT ON COLUMN messages.queue_priority.low_water IS 'Sequence: a lease looks from this visible_at on. A hint, never the truth: a sweep looks below it.';
-COMMENT ON COLUMN messages.queue_priority.sweep_due IS 'Sequence: the moment from which a lease may pay for the next sweep.';
-COMMENT ON COLUMN messages.queue_priority.own_low_water IS 'Sequence: its low_water while it is in no band.';
-COMMENT ON COLUMN messages.queue_priority.own_sweep_due IS 'Sequence: its sweep_due while it is in no band.';
-COMMENT ON COLUMN messages.queue_priority.band IS 'The priorities that are leased through this row and share its marks, highest first; NULL: only this one.';
-COMMENT ON COLUMN messages.queue_priority.follows IS 'Whether it is in the band of a higher priority.';
-COMMENT ON COLUMN messages.queue_priority.alone_since IS 'When it last left a band because it had a backlog.';
-CREATE SEQUENCE messages.priority_sequence_number AS integer;
-COMMENT ON SEQUENCE messages.priority_sequence_number IS 'Numbers the sequences of the priorities.';
+CREATE TABLE messages.depth (
+    queue_name text        PRIMARY KEY REFERENCES messages.queue ON DELETE CASCADE,
+    messages   bigint      NOT NULL DEFAULT 0,
+    counted_at timestamptz NOT NULL DEFAULT '-infinity'
+) WITH (fillfactor = 50);
+COMMENT ON TABLE messages.depth IS 'The queues with a max_depth, as a publisher last counted them.';
+COMMENT ON COLUMN messages.depth.queue_name IS 'The queue.';
+COMMENT ON COLUMN messages.depth.messages IS 'How many unfinished messages it had.';
+COMMENT ON COLUMN messages.depth.counted_at IS 'When that was.';
+
+-- A sequence is the one thing in PostgreSQL that is updated in place: no dead versions, no row lock, no snapshot. A mark is
+-- one that holds a time, in microseconds since 1970.
+CREATE SEQUENCE messages.mark_number;
+COMMENT ON SEQUENCE messages.mark_number IS 'Numbers the sequences of lanes and queues.';
+
+CREATE TABLE messages.lane (
+    queue_name text     NOT NULL REFERENCES messages.queue ON DELETE CASCADE,
+    priority   smallint NOT NULL CHECK (priority BETWEEN 0 AND 9),
+    mark       regclass,
+    PRIMARY KEY (queue_name, priority)
+) WITH (fillfactor = 50);
+COMMENT ON TABLE messages.lane IS 'Ten lanes for each queue, one for each priority.';
+COMMENT ON COLUMN messages.lane.queue_name IS 'The queue.';
+COMMENT ON COLUMN messages.lane.priority IS 'The priority, 0 to 9; higher is leased first.';
+COMMENT ON COLUMN messages.lane.mark IS 'Sequence: a lease looks from this visible_at on. A hint, never the truth. NULL until the priority is first used.';
 
 CREATE TABLE messages.unused_sequence (
     sequence regclass    PRIMARY KEY,
@@ -89,19 +72,14 @@ COMMENT ON TABLE messages.unused_sequence IS 'Sequences of queues that were drop
 COMMENT ON COLUMN messages.unused_sequence.sequence IS 'The sequence.';
 COMMENT ON COLUMN messages.unused_sequence.since IS 'When its queue was dropped.';
 
-CREATE SEQUENCE messages.rings_paused_until AS bigint;
+CREATE SEQUENCE messages.rings_paused_until MAXVALUE 100000000000000000;
 COMMENT ON SEQUENCE messages.rings_paused_until IS 'Microseconds since 1970: until then nobody rings, because the notification queue of the server is half full.';
 
-CREATE SEQUENCE messages.admission AS bigint;
-COMMENT ON SEQUENCE messages.admission IS 'A secret number, which only the owner can read: publish() shows it to the trigger that would check its row again.';
-DO $$ BEGIN
-    PERFORM setval('messages.admission', ('x' || left(uuid, 8) || right(uuid, 7))::bit(60)::bigint + 1) FROM CAST(gen_random_uuid() AS text) AS uuid;
-END $$;
+CREATE SEQUENCE messages.message_id_seq;
+COMMENT ON SEQUENCE messages.message_id_seq IS 'Numbers the messages.';
 
--- The lease columns are in no index and the pages keep room (fillfactor 50), so that a lease is a HOT update.
--- Autovacuum: stock cost limits, because an eager vacuum rereads the whole heap for nothing while a snapshot is held.
 CREATE TABLE messages.message (
-    id              bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id              bigint      NOT NULL DEFAULT nextval('messages.message_id_seq'),
     created_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     visible_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     lock_expires_at timestamptz,
@@ -109,7 +87,7 @@ CREATE TABLE messages.message (
     expires_at      timestamptz,
     lock_token      uuid,
     requeued_from   bigint,
-    priority        smallint    NOT NULL DEFAULT 0,
+    priority        smallint    NOT NULL DEFAULT 4,
     attempts        smallint    NOT NULL DEFAULT 0,
     requeues        smallint    NOT NULL DEFAULT 0,
     queue_name      text        NOT NULL DEFAULT 'default',
@@ -121,9 +99,11 @@ CREATE TABLE messages.message (
     topic           text,
     group_key       text,
     last_error      text,
-    -- What plain SQL may write: one moment with which nobody can reckon stopped the upkeep of all queues.
-    CONSTRAINT message_moments CHECK (visible_at >= '0001-01-01 00:00+00' AND created_at BETWEEN '0001-01-01 00:00+00' AND '9999-12-31 00:00+00')
-) WITH (
+    PRIMARY KEY (id)
+) PARTITION BY LIST (id);
+-- The lease columns are in no index and the pages keep room (fillfactor 50), so that a lease is a HOT update.
+-- Autovacuum: stock cost limits, because an eager vacuum rereads the whole heap for nothing while a snapshot is held.
+CREATE TABLE messages.message_rows PARTITION OF messages.message DEFAULT WITH (
     fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.1,
     autovacuum_vacuum_threshold = 10000,
@@ -132,18 +112,21 @@ CREATE TABLE messages.message (
     autovacuum_analyze_threshold = 50000,
     vacuum_truncate = off
 );
-CREATE INDEX message_order_idx ON messages.message (queue_name, priority DESC, visible_at);
-CREATE INDEX message_reference_idx ON messages.message (reference text_pattern_ops) WHERE reference IS NOT NULL;
-COMMENT ON TABLE messages.message IS 'Messages that are not finished: waiting, delayed or leased.';
+CREATE INDEX message_order_idx ON messages.message_rows (queue_name, priority DESC, visible_at);
+CREATE INDEX message_reference_idx ON messages.message_rows (reference text_pattern_ops) WHERE reference IS NOT NULL;
+-- What waits behind others of its group has a visible_at of infinity and lies at the end of the group.
+CREATE INDEX message_group_idx ON messages.message_rows (queue_name, group_key, visible_at, requeues DESC, id) WHERE group_key IS NOT NULL;
+COMMENT ON TABLE messages.message_rows IS 'The rows of messages.message. The functions name this table and meet no trigger.';
+COMMENT ON TABLE messages.message IS 'Messages that are not finished: waiting, delayed or leased. What plain SQL writes here is checked.';
 COMMENT ON COLUMN messages.message.id IS 'The id for ever: the archive keeps it.';
 COMMENT ON COLUMN messages.message.created_at IS 'When it was published.';
-COMMENT ON COLUMN messages.message.visible_at IS 'Not leased before this moment. A lease does not change it; a delayed release does.';
+COMMENT ON COLUMN messages.message.visible_at IS 'Not leased before this time. A lease does not change it. infinity: it waits behind others of its group.';
 COMMENT ON COLUMN messages.message.lock_expires_at IS 'End of the lease; NULL while nobody holds one.';
 COMMENT ON COLUMN messages.message.leased_at IS 'When the last lease began.';
 COMMENT ON COLUMN messages.message.expires_at IS 'If it is not finished by then, it is archived as expired.';
 COMMENT ON COLUMN messages.message.lock_token IS 'The fence: archive, extend and release need it. NULL under a lease taken by plain SQL.';
 COMMENT ON COLUMN messages.message.requeued_from IS 'The archived message that this one repeats.';
-COMMENT ON COLUMN messages.message.priority IS 'Higher first.';
+COMMENT ON COLUMN messages.message.priority IS '0 to 9; higher is leased first.';
 COMMENT ON COLUMN messages.message.attempts IS 'Deliveries that count towards max_attempts of the queue.';
 COMMENT ON COLUMN messages.message.requeues IS 'How many times this work was requeued from the archive.';
 COMMENT ON COLUMN messages.message.queue_name IS 'The queue that it waits in.';
@@ -151,10 +134,28 @@ COMMENT ON COLUMN messages.message.locked_by IS 'Who holds the lease, as the con
 COMMENT ON COLUMN messages.message.reference IS 'The publisher''s own key.';
 COMMENT ON COLUMN messages.message.headers IS 'Metadata beside the body.';
 COMMENT ON COLUMN messages.message.message IS 'The body. Untrusted.';
-COMMENT ON COLUMN messages.message.due_at IS 'The visible_at that was asked for, while the message waits behind others of its group.';
+COMMENT ON COLUMN messages.message.due_at IS 'Its place in the order, which it takes again at the end of a delay, or when it no longer waits behind others of its group.';
 COMMENT ON COLUMN messages.message.topic IS 'Words with dots between them; a consumer may lease by pattern.';
 COMMENT ON COLUMN messages.message.group_key IS 'Messages of a group are leased one at a time, in the order in which they were published.';
 COMMENT ON COLUMN messages.message.last_error IS 'Why it was last given back: the class and text of the error, at most 500 characters. NULL if no attempt failed so far.';
+
+CREATE TABLE messages.timer (
+    queue_name text        NOT NULL,
+    at         timestamptz NOT NULL,
+    lock_token uuid,
+    ids        bigint[]    NOT NULL
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.1,
+    autovacuum_vacuum_threshold = 10000,
+    autovacuum_vacuum_insert_threshold = -1,
+    vacuum_truncate = off
+);
+CREATE INDEX timer_at_idx ON messages.timer (queue_name, at);
+COMMENT ON TABLE messages.timer IS 'When somebody has to look at messages again: one row for each call of lease, for messages that were released with a delay, and for those that expire.';
+COMMENT ON COLUMN messages.timer.queue_name IS 'The queue.';
+COMMENT ON COLUMN messages.timer.at IS 'The time: the end of the lease or delay, or the expires_at of the messages.';
+COMMENT ON COLUMN messages.timer.lock_token IS 'The lease that ends then; NULL for a lease taken by plain SQL, a delay, or an expires_at.';
+COMMENT ON COLUMN messages.timer.ids IS 'The messages.';
 
 -- The archive is also a log: ids and times are drawn before the commit, so only the transaction tells what a reader has
 -- seen. docs/decisions/0008-the-archive-as-a-log.md
@@ -164,12 +165,11 @@ CREATE TABLE messages.message_archive (
     archived_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     leased_at     timestamptz,
     requeued_from bigint,
-    priority      smallint    NOT NULL DEFAULT 0,
+    priority      smallint    NOT NULL DEFAULT 4,
     attempts      smallint    NOT NULL DEFAULT 0,
     requeues      smallint    NOT NULL DEFAULT 0,
     queue_name    text        NOT NULL DEFAULT 'default',
-    result        text        NOT NULL
-        CONSTRAINT archive_result CHECK (result IN ('success', 'failed', 'rejected', 'lock_expired', 'expired')),
+    result        text        NOT NULL,
     handled_by    text,
     details       text,
     reference     text,
@@ -185,19 +185,20 @@ CREATE TABLE messages.message_archive (
     fingerprint   text,
     output        jsonb,
     failure       jsonb,
-    xid           bigint      NOT NULL DEFAULT pg_current_xact_id()::text::bigint,
-    CONSTRAINT archive_moments CHECK (created_at BETWEEN '0001-01-01 00:00+00' AND '9999-12-31 00:00+00' AND archived_at <= '9999-12-31 00:00+00'
-                                      AND coalesce(leased_at, created_at) BETWEEN '0001-01-01 00:00+00' AND '9999-12-31 00:00+00')
+    xid           bigint      NOT NULL DEFAULT pg_current_xact_id()::text::bigint
 ) PARTITION BY RANGE (archived_at);
-CREATE TABLE messages.message_archive_default PARTITION OF messages.message_archive DEFAULT;
-CREATE INDEX message_archive_id_idx ON messages.message_archive (id);
-CREATE INDEX message_archive_archived_at_idx ON messages.message_archive USING brin (archived_at);
-CREATE INDEX message_archive_reference_idx ON messages.message_archive (reference text_pattern_ops) WHERE reference IS NOT NULL;
-CREATE INDEX message_archive_dead_idx ON messages.message_archive (fingerprint, archived_at) WHERE fingerprint IS NOT NULL;
-CREATE INDEX message_archive_xid_idx ON messages.message_archive USING brin (xid) WITH (autosummarize = on);
+CREATE TABLE messages.archive_rows PARTITION OF messages.message_archive
+    FOR VALUES FROM (MINVALUE) TO (MAXVALUE) PARTITION BY RANGE (archived_at);
+CREATE TABLE messages.message_archive_default PARTITION OF messages.archive_rows DEFAULT;
+CREATE INDEX message_archive_id_idx ON messages.archive_rows (id);
+CREATE INDEX message_archive_archived_at_idx ON messages.archive_rows USING brin (archived_at);
+CREATE INDEX message_archive_reference_idx ON messages.archive_rows (reference text_pattern_ops) WHERE reference IS NOT NULL;
+CREATE INDEX message_archive_dead_idx ON messages.archive_rows (fingerprint, archived_at) WHERE fingerprint IS NOT NULL;
+CREATE INDEX message_archive_xid_idx ON messages.archive_rows USING brin (xid) WITH (autosummarize = on);
 -- A pipeline that was killed and starts again counts through it what it had done. Few rows have a remedy.
-CREATE INDEX message_archive_remedied_by_idx ON messages.message_archive (remedied_by, remedied_at) WHERE remedied_by IS NOT NULL;
-COMMENT ON TABLE messages.message_archive IS 'Finished messages, each with exactly one result; partitioned by archived_at.';
+CREATE INDEX message_archive_remedied_by_idx ON messages.archive_rows (remedied_by, remedied_at) WHERE remedied_by IS NOT NULL;
+COMMENT ON TABLE messages.message_archive IS 'Finished messages, each with exactly one result. What plain SQL inserts here is checked.';
+COMMENT ON TABLE messages.archive_rows IS 'The rows of messages.message_archive, partitioned by archived_at. The functions name this table and meet no trigger.';
 COMMENT ON COLUMN messages.message_archive.id IS 'Id of the message; a new one only after a plain INSERT that gives none.';
 COMMENT ON COLUMN messages.message_archive.created_at IS 'When it was published.';
 COMMENT ON COLUMN messages.message_archive.archived_at IS 'When it was finished.';
@@ -267,10 +268,12 @@ CREATE TABLE messages.dead_message (
     locked_by       text,
     fingerprint     text,
     requeues        smallint    NOT NULL DEFAULT 0,
-    dispatch_id     bigint
+    dispatch_id     bigint,
+    group_key       text
 );
 CREATE INDEX dead_message_oldest_idx ON messages.dead_message (queue_name, archived_at);
 CREATE INDEX dead_message_cause_idx ON messages.dead_message (queue_name, fingerprint, id);
+CREATE INDEX dead_message_group_idx ON messages.dead_message (queue_name, group_key) WHERE group_key IS NOT NULL;
 COMMENT ON TABLE messages.dead_message IS 'Dead messages without a remedy: the list of what has to be requeued or dismissed.';
 COMMENT ON COLUMN messages.dead_message.id IS 'Id of the archived message.';
 COMMENT ON COLUMN messages.dead_message.archived_at IS 'When it died; names its archive partition.';
@@ -281,54 +284,8 @@ COMMENT ON COLUMN messages.dead_message.result IS 'How it died.';
 COMMENT ON COLUMN messages.dead_message.locked_by IS 'Who holds the lease.';
 COMMENT ON COLUMN messages.dead_message.fingerprint IS 'The cause, as in the archive.';
 COMMENT ON COLUMN messages.dead_message.requeues IS 'How many times this work had been requeued, as in the archive.';
+COMMENT ON COLUMN messages.dead_message.group_key IS 'Its group, which waits for the remedy if on_dead_head of the queue is block.';
 COMMENT ON COLUMN messages.dead_message.dispatch_id IS 'The run that remedies it, or that succeeded and left it dead; NULL if there was none, or it failed or was lost.';
-
--- Beside the messages, so that those without a group pay nothing for it. docs/decisions/0006-groups-beside-the-messages.md
-CREATE TABLE messages.group_head (
-    queue_name text   COLLATE "C" NOT NULL,
-    group_key  text   COLLATE "C" NOT NULL,
-    id         bigint,
-    PRIMARY KEY (queue_name, group_key)
-) WITH (fillfactor = 70);
-COMMENT ON TABLE messages.group_head IS 'The groups with messages that are not finished, or with a dead head that blocks.';
-COMMENT ON COLUMN messages.group_head.queue_name IS 'The queue.';
-COMMENT ON COLUMN messages.group_head.group_key IS 'The group.';
-COMMENT ON COLUMN messages.group_head.id IS 'Its first message, which alone can be leased; NULL if it was finished and the next sweep looks for another.';
-
-CREATE TABLE messages.group_follower (
-    group_hash bigint NOT NULL,
-    id         bigint NOT NULL,
-    queue_name text   NOT NULL,
-    group_key  text   NOT NULL,
-    PRIMARY KEY (group_hash, id)
-);
-COMMENT ON TABLE messages.group_follower IS 'The messages that wait behind the head of their group: the smallest id is next.';
-COMMENT ON COLUMN messages.group_follower.group_hash IS 'Stands for queue and group in the key, because numbers are compared faster. Several groups may share one.';
-COMMENT ON COLUMN messages.group_follower.queue_name IS 'The queue.';
-COMMENT ON COLUMN messages.group_follower.group_key IS 'The group.';
-COMMENT ON COLUMN messages.group_follower.id IS 'The message.';
-
-CREATE TABLE messages.group_without_head (
-    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
-    queue_name text NOT NULL,
-    group_key  text NOT NULL
-);
-CREATE INDEX group_without_head_queue_name_idx ON messages.group_without_head (queue_name, id);
-COMMENT ON TABLE messages.group_without_head IS 'Groups whose head was finished while somebody published to them: the next sweep makes the next message ready.';
-COMMENT ON COLUMN messages.group_without_head.id IS 'Numbers the notes. A group may have several: a unique key would make those who note it wait for each other.';
-COMMENT ON COLUMN messages.group_without_head.queue_name IS 'The queue.';
-COMMENT ON COLUMN messages.group_without_head.group_key IS 'The group.';
-
-CREATE TABLE messages.counted_lease (
-    id         bigint NOT NULL,
-    lock_token uuid,
-    queue_name text   NOT NULL,
-    PRIMARY KEY (queue_name, id)
-);
-COMMENT ON TABLE messages.counted_lease IS 'Leases of the queues with a max_leased; the next lease removes those that ended.';
-COMMENT ON COLUMN messages.counted_lease.id IS 'The message.';
-COMMENT ON COLUMN messages.counted_lease.lock_token IS 'The lease; NULL for one that plain SQL took.';
-COMMENT ON COLUMN messages.counted_lease.queue_name IS 'The queue.';
 
 CREATE TABLE messages.named_lease (
     lease_name text        NOT NULL,
@@ -390,20 +347,6 @@ COMMENT ON COLUMN messages.dispatch.ended_at IS 'When the messages were finished
 COMMENT ON COLUMN messages.dispatch.result IS 'success, failed, lost (the run was deleted), refused (the run was never made).';
 COMMENT ON COLUMN messages.dispatch.details IS 'Why it ended so.';
 
-CREATE TABLE messages.locked_batch (
-    lock_token uuid        NOT NULL PRIMARY KEY,
-    queue_name text        NOT NULL,
-    ids        bigint[]    NOT NULL,
-    locked_by  text        NOT NULL,
-    locked_at  timestamptz NOT NULL DEFAULT clock_timestamp()
-);
-COMMENT ON TABLE messages.locked_batch IS 'Messages that sessions have locked without a lease and work on. The record of a session that died is an attempt of each of them.';
-COMMENT ON COLUMN messages.locked_batch.lock_token IS 'Names the batch. While its transaction lasts it holds an advisory lock of this name.';
-COMMENT ON COLUMN messages.locked_batch.queue_name IS 'The queue.';
-COMMENT ON COLUMN messages.locked_batch.ids IS 'The messages.';
-COMMENT ON COLUMN messages.locked_batch.locked_by IS 'Who works on them.';
-COMMENT ON COLUMN messages.locked_batch.locked_at IS 'Since when.';
-
 CREATE TABLE messages.dedup (
     queue_name text        NOT NULL,
     dedup_key  text        NOT NULL,
@@ -460,7 +403,7 @@ CREATE TABLE messages.schedule (
     time_zone     text        NOT NULL DEFAULT 'UTC',
     queue_name    text        NOT NULL,
     message       jsonb       NOT NULL,
-    priority      smallint    NOT NULL DEFAULT 0 CHECK (priority BETWEEN -100 AND 100),
+    priority      smallint    NOT NULL DEFAULT 4 CHECK (priority BETWEEN 0 AND 9),
     headers       jsonb       CHECK (jsonb_typeof(headers) = 'object'),
     paused        boolean     NOT NULL DEFAULT false,
     created_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -849,6 +792,12 @@ COMMENT ON COLUMN messages.audit.arguments IS 'What the verb was given, without 
 COMMENT ON COLUMN messages.audit.affected IS 'How many messages or grants it changed; NULL if the verb does not count.';
 COMMENT ON COLUMN messages.audit.xid IS 'The transaction.';
 COMMENT ON COLUMN messages.audit.request IS 'What audited() was asked by, so that a form that is sent twice is done once; NULL: it was not given.';
+
+-- What after_archive() has to know of a message that ended.
+CREATE TYPE messages.ended_message AS (
+    id bigint, archived_at timestamptz, queue_name text, result text, fingerprint text, requeues smallint, group_key text, awaited boolean
+);
+COMMENT ON TYPE messages.ended_message IS 'A message that was just archived, without its body.';
 
 -- What the verbs return. A new column breaks the workers of the version before: docs/decisions/0007-upgrade-side-by-side.md
 CREATE TYPE messages.leased_message AS (

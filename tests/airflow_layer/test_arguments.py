@@ -115,7 +115,7 @@ BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
         {"message": None, "messages": "text"},
         {"message": None, "messages": sdk.task(lambda: [1])},
         {"batch_size": 0},
-        {"priority": 101},
+        {"priority": 10},
         {"delay": 5},
         *({"visible_at": "now"}, {"dedup_window": timedelta(0)}, {"on_conflict": "weep"}),
         {"headers": [1]},

@@ -161,6 +161,24 @@ def test_a_message_that_becomes_ready_later_rings_then(conn_id: str, queue: Call
     assert 0.5 < time.monotonic() - started < 10
 
 
+def test_a_message_rings_as_soon_as_the_lease_of_another_ends(
+    conn_id: str, queue: Callable[..., str], conn: Connection
+) -> None:
+    queue("orders")
+
+    async def wait() -> timedelta:
+        waiting = asyncio.create_task(first(conn_id))
+        await async_until(lambda: has_looked(conn))
+        with conn.transaction():
+            run(conn, verbs.publish("orders", 1))
+            (message,) = run(conn, verbs.lease("orders", lease_for=timedelta(seconds=2)))
+        await waiting
+        (late,) = conn.execute("SELECT clock_timestamp() - %s", [message.lock_expires_at]).fetchone() or ()
+        return late
+
+    assert timedelta(0) <= within(20, wait()) < timedelta(seconds=1)
+
+
 def test_dead_messages_and_messages_are_looked_for_on_the_same_session(
     conn_id: str, queue: Callable[..., str], conn: Connection
 ) -> None:

@@ -234,7 +234,7 @@ def test_the_connection_of_a_query_is_named_by_its_argument(conn_id: str, queue:
 @pytest.mark.parametrize(
     "bad",
     [
-        *({"queue_name": "Orders"}, {"queue_name": None}, {"priority": 500}, {"topic": 5}, {"message": print}),
+        *({"queue_name": "Orders"}, {"queue_name": None}, {"priority": 10}, {"topic": 5}, {"message": print}),
         *({"headers": [1]}, {"reference": ""}, {"pgqueue_conn_id": None}, {"topic": "{{ x }}\0"}),
     ],
     ids=str,

@@ -33,9 +33,9 @@ def test_the_operator_declares_a_schedule_once_and_changes_it_then(
     queue("orders")
     assert run(operator()) == {"schedule_name": "nightly", "new": True}
     assert run(operator()) == {"schedule_name": "nightly", "new": False}
-    run(operator(message=["changed"], time_zone="Europe/Berlin", priority=4, headers={"h": 1}, paused=True))
+    run(operator(message=["changed"], time_zone="Europe/Berlin", priority=7, headers={"h": 1}, paused=True))
     row = conn.execute("SELECT message, time_zone, priority, headers, paused FROM messages.schedule").fetchall()
-    assert row == [(["changed"], "Europe/Berlin", 4, {"h": 1}, True)]
+    assert row == [(["changed"], "Europe/Berlin", 7, {"h": 1}, True)]
 
 
 def test_the_operator_does_not_log_the_body(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any
 
@@ -28,7 +28,7 @@ def age(conn: Connection, days: int, *queues: str, result: str = "success") -> N
     )
     conn.execute(
         f"DO $$ DECLARE day date := (now() AT TIME ZONE 'UTC')::date - {days}; BEGIN"
-        " EXECUTE format('CREATE TABLE IF NOT EXISTS messages.message_archive_%s PARTITION OF messages.message_archive"
+        " EXECUTE format('CREATE TABLE IF NOT EXISTS messages.message_archive_%s PARTITION OF messages.archive_rows"
         " FOR VALUES FROM (%L) TO (%L)', to_char(day, 'YYYYMMDD'), day || ' 00:00 UTC', (day + 1) || ' 00:00 UTC');"
         " EXECUTE format('ALTER TABLE messages.message_archive_%s OWNER TO messages_owner', to_char(day, 'YYYYMMDD'));"
         " END $$"
@@ -134,27 +134,3 @@ def test_retention_does_not_wait_for_somebody_who_reads_the_partition(connect: C
     assert run(conn, verbs.upkeep())["partitions_dropped"] == 0
     reader.rollback()
     assert conn.execute("SELECT partitions_dropped FROM messages.apply_retention()").fetchone() == (1,)
-
-
-def test_autovacuum_rests_while_a_snapshot_makes_it_futile_and_not_longer(connect: Connect) -> None:
-    conn, holder = connect(), connect(autocommit=False)
-
-    def rests() -> Any:
-        return conn.execute("SELECT messages.suspend_futile_autovacuum('0', -1)").fetchone()
-
-    def resting() -> set[str]:
-        rows = conn.execute("SELECT relname FROM pg_class WHERE 'autovacuum_enabled=false' = ANY (reloptions)")
-        return {name for (name,) in rows}
-
-    current = f"message_archive_{datetime.now(UTC):%Y%m}"
-    assert rests() == (False,)
-    holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-    holder.execute("SELECT count(*) FROM messages.message")
-    assert rests() == (True,)
-    assert resting() == {"message", current}
-    assert conn.execute("SELECT messages.suspend_futile_autovacuum()").fetchone() == (False,)  # held too briefly
-    assert rests() == (True,)
-    conn.execute("ALTER TABLE messages.message_archive_default SET (autovacuum_enabled = false)")  # of a month before
-    holder.rollback()
-    assert rests() == (False,)
-    assert resting() == set()

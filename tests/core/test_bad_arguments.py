@@ -59,7 +59,7 @@ MOMENTS = [
     "2050-01-01 00:00+00",
     None,
 ]
-INTEGERS = [0, 1, -1, 5, 100, 101, -100, -101, 32767, 32768, -32769, 2**31 - 1, -(2**31), None]
+INTEGERS = [0, 1, -1, 5, 9, 10, 100, 32767, 32768, -32769, 2**31 - 1, -(2**31), None]
 BIGINTS = [*INTEGERS, 2**63 - 1, -(2**63), 2**62, 10**15]
 NOISE = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=100_000))
 TEXTS = [
@@ -181,7 +181,7 @@ PUBLISHING = [
 DURABLE = "SELECT queue_name, max_attempts, max_body_bytes, max_depth, paused FROM messages.queue ORDER BY 1"
 STRAY = """
 SELECT id, queue_name, priority, visible_at, due_at, expires_at FROM messages.message
- WHERE priority NOT BETWEEN -100 AND 100 OR created_at > clock_timestamp()
+ WHERE priority NOT BETWEEN 0 AND 9 OR created_at > clock_timestamp()
     OR coalesce(due_at, visible_at) < clock_timestamp() - interval '1 hour'
     OR coalesce(due_at, visible_at) > clock_timestamp() + interval '3661 days'
     OR expires_at > clock_timestamp() + interval '3661 days' OR expires_at < created_at
@@ -213,7 +213,7 @@ def call(conn: Connection, function: str, arguments: dict[str, tuple[str, Any]])
 
 
 def leases_from_every_priority(conn: Connection) -> bool:
-    """Whether consumers can go on: a lease, a sweep and the upkeep reach all priorities of all queues."""
+    """Whether consumers can go on: a lease and the upkeep reach all priorities of all queues."""
     for name in ("orders", "narrow"):
         run(conn, verbs.lease(name, max_messages=10_000))
         run(conn, verbs.consume(name, max_messages=10_000))
@@ -377,26 +377,26 @@ def test_no_row_says_a_moment_that_nobody_can_reckon_with(conn: Connection, queu
     """Such a row stopped the upkeep and the status of all queues."""
     queue("orders")
     run(conn, verbs.publish("orders", 1))
-    with pytest.raises(psycopg.errors.CheckViolation, match="message_moments"):
+    with pytest.raises(psycopg.errors.CheckViolation, match="a time is"):
         conn.execute(
             "INSERT INTO messages.message (queue_name, message, visible_at) VALUES ('orders', '1', %s)", [moment]
         )
     for column in ("visible_at", "created_at"):
-        with pytest.raises(psycopg.errors.CheckViolation, match="message_moments"):
+        with pytest.raises(psycopg.errors.CheckViolation, match="a time is"):
             conn.execute(sql.SQL("UPDATE messages.message SET {} = %s").format(sql.Identifier(column)), [moment])
     insert = """INSERT INTO messages.message_archive (queue_name, result, message, created_at, leased_at)
                 VALUES ('orders', 'success', '1', %s, %s)"""
     for created_at, leased_at in ((moment, None), ("now", moment), ("infinity", "now"), ("now", "infinity")):
-        with pytest.raises(psycopg.errors.CheckViolation, match="archive_moments"):
+        with pytest.raises(psycopg.errors.CheckViolation, match="a time is"):
             conn.execute(insert, [created_at, leased_at])
 
 
-@pytest.mark.parametrize("take", ["lease", "consume", "sweep"])
+@pytest.mark.parametrize("take", ["lease", "consume", "upkeep"])
 def test_a_row_with_as_many_attempts_as_there_can_be_stops_nothing(conn: Connection, queue: Queue, take: str) -> None:
     queue("orders", max_attempts=1000)
     run(conn, verbs.publish_batch("orders", [1, 2]))
     conn.execute("UPDATE messages.message SET attempts = 32767 WHERE message = '1'")
-    if take == "sweep":
+    if take == "upkeep":
         conn.execute("UPDATE messages.message SET lock_expires_at = now() - interval '1 s' WHERE message = '1'")
         assert run(conn, verbs.upkeep())["archived"] == 1
     else:
@@ -404,21 +404,23 @@ def test_a_row_with_as_many_attempts_as_there_can_be_stops_nothing(conn: Connect
         assert conn.execute(taken).fetchone() == (2,)
 
 
-def test_a_row_from_before_1970_stops_no_lease(conn: Connection, queue: Queue) -> None:
+def test_a_row_that_is_ready_since_1970_is_leased_and_an_older_one_is_refused(conn: Connection, queue: Queue) -> None:
     queue("orders")
     insert = "INSERT INTO messages.message (queue_name, message, visible_at) VALUES ('orders', '1', %s)"
-    for moment in ("0001-01-01 00:00+00", "1582-10-15 00:00+00", "1969-12-31 00:00+00", "epoch"):
-        conn.execute(insert, [moment])
+    for moment in ("0001-01-01 00:00+00", "1969-12-31 00:00+00"):
+        with pytest.raises(psycopg.errors.CheckViolation, match="a visible_at since 1970"):
+            conn.execute(insert, [moment])
+    conn.execute(insert, ["epoch"])
     run(conn, verbs.publish("orders", 2))
-    conn.execute(insert, ["0001-01-01 00:00+00"])
+    conn.execute(insert, ["epoch"])
     bodies: list[Any] = []
 
     def all_leased() -> bool:
         bodies.extend(message.body for message in run(conn, verbs.lease("orders")))
-        return len(bodies) == 6
+        return len(bodies) == 3
 
     until(all_leased)
-    assert sorted(bodies) == [1, 1, 1, 1, 1, 2]
+    assert sorted(bodies) == [1, 1, 2]
 
 
 @pytest.mark.parametrize("first", ["24 hours", "1 day"])
@@ -542,12 +544,8 @@ def test_a_queue_that_was_full_takes_messages_again_after_a_rollback(
     many = "SELECT count(*) FROM messages.publish_batch('orders', (SELECT jsonb_agg(n) FROM generate_series(1, %s) n))"
     one.execute(many.encode(), [20_000])
     one.rollback()
-    assert state_of(other, many, 100) is None
-    one.execute(many.encode(), [10_000])
-    assert state_of(one, many, 10_000) == "PQ007"
-    one.rollback()
-    assert state_of(other, many, 19_900) is None
-    assert state_of(other, many, 1) == "PQ007"
+    assert state_of(other, many, 20_000) is None
+    until(lambda: state_of(other, many, 1) == "PQ007")  # the count may be a second old
 
 
 def test_a_statement_that_is_too_large_does_not_fill_the_queue(conn: Connection, queue: Queue) -> None:

@@ -134,8 +134,8 @@ def test_an_absurd_duration_of_a_lease_is_refused(shared: Connection, seconds: f
         {"delay": timedelta(days=4000)},
         {"expires_in": timedelta(0)},
         {"expires_in": timedelta(seconds=-5)},
-        {"priority": 101},
-        {"priority": -101},
+        {"priority": 10},
+        {"priority": -1},
     ],
     ids=str,
 )

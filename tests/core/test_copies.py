@@ -110,17 +110,21 @@ def test_a_logical_replica_takes_over(
     tables = conn.execute(
         "SELECT string_agg(format('messages.%I', relname), ', ') FROM pg_class"
         " WHERE relnamespace = 'messages'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition"
-        " AND relname NOT IN ('queue_priority', 'unused_sequence', 'release_object')"
+        " AND relname NOT IN ('lane', 'queue', 'unused_sequence', 'release_object')"
+    ).fetchone()
+    columns = conn.execute(
+        "SELECT string_agg(attname, ', ') FROM pg_attribute WHERE attrelid = 'messages.queue'::regclass"
+        " AND attnum > 0 AND NOT attisdropped AND attname <> 'look_due'"
     ).fetchone()
     assert tables
-    conn.execute(f"CREATE PUBLICATION pgqueue FOR TABLE {tables[0]} WITH (publish_via_partition_root = true)".encode())
-    found = copied(conn)
-    assert found.finding == "publication pgqueue has table message_archive, which has no replica identity"
-    for (part,) in conn.execute(
-        "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'messages.message_archive'::regclass"
-    ).fetchall():
-        conn.execute(f"ALTER TABLE {part} REPLICA IDENTITY FULL".encode())
-    conn.execute("ALTER TABLE messages.message_archive REPLICA IDENTITY FULL")
+    assert columns
+    published = f"{tables[0]}, messages.queue ({columns[0]})"
+    conn.execute(f"CREATE PUBLICATION pgqueue FOR TABLE {published} WITH (publish_via_partition_root = true)".encode())
+    for table in ("message_archive", "timer"):
+        found = copied(conn)
+        assert found.finding.startswith(f"publication pgqueue has table {table}, which has no replica identity")
+        assert found.cure
+        conn.execute(found.cure.encode())
     assert copied(conn).severity == "ok"
     with psycopg.connect(empty_dsn, autocommit=True) as copy:
         copy.execute(f"CREATE SUBSCRIPTION pgqueue CONNECTION '{dsn}' PUBLICATION pgqueue".encode())

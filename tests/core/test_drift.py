@@ -23,10 +23,9 @@ DAMAGES = [
     {
         "DROP INDEX messages.message_order_idx": "index message_order_idx is missing",
         "DROP INDEX messages.message_archive_id_idx": "index message_archive_id_idx is missing",
-        "DROP TRIGGER new_message ON messages.message": "trigger message.new_message is missing",
-        "ALTER TABLE messages.queue_priority DISABLE TRIGGER ALL": (
-            "constraint queue_priority.queue_priority_queue_name_fkey is changed"
-        ),
+        "DROP TRIGGER message_published ON messages.message": "trigger message.message_published is missing",
+        "ALTER TABLE messages.lane DISABLE TRIGGER ALL": "constraint lane.lane_queue_name_fkey is changed",
+        "ALTER TABLE messages.message DROP CONSTRAINT message_pkey": "constraint message.message_pkey is missing",
         "ALTER TABLE messages.queue DROP CONSTRAINT queue_notify_check": (
             "constraint queue.queue_notify_check is missing"
         ),
@@ -40,13 +39,14 @@ DAMAGES = [
         "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'messages.message_order_idx'::regclass": (
             "index message_order_idx is changed"
         ),
-        "ALTER TABLE messages.message DISABLE TRIGGER new_message": "trigger message.new_message is changed",
+        "ALTER TABLE messages.message DISABLE TRIGGER message_changed": "trigger message.message_changed is changed",
         "ALTER TABLE messages.message_archive DISABLE TRIGGER message_archived": (
             "trigger message_archive.message_archived is changed"
         ),
         "ALTER TABLE messages.message ALTER message DROP NOT NULL": "column message.message is changed",
-        "ALTER TABLE messages.message RESET (fillfactor), SET (autovacuum_vacuum_threshold = 1)": (
-            "options message is changed"
+        "ALTER TABLE messages.message_rows ALTER visible_at DROP DEFAULT": "column message_rows.visible_at is changed",
+        "ALTER TABLE messages.message_rows RESET (fillfactor), SET (autovacuum_vacuum_threshold = 1)": (
+            "options message_rows is changed"
         ),
         "CREATE OR REPLACE FUNCTION messages.upkeep() RETURNS jsonb LANGUAGE sql AS 'SELECT NULL::jsonb'": (
             "function messages.upkeep() is changed"
@@ -57,6 +57,10 @@ DAMAGES = [
         "ALTER VIEW messages.message_overview RESET (security_barrier)": "view message_overview is changed",
     },
     {"ALTER FUNCTION messages.upkeep() SECURITY INVOKER": "function messages.upkeep() is changed"},
+    {
+        "ALTER TABLE messages.message DETACH PARTITION messages.message_rows": "table message_rows is changed",
+        "ALTER TABLE messages.message_archive DETACH PARTITION messages.archive_rows": "table archive_rows is changed",
+    },
     {
         "ALTER FUNCTION messages.upkeep() OWNER TO postgres": "owner messages.upkeep() is changed",
         "GRANT EXECUTE ON FUNCTION messages.upkeep TO PUBLIC": "grant EXECUTE on messages.upkeep() to PUBLIC is added",
@@ -69,9 +73,15 @@ def named(conn: Connection) -> set[str]:
     return {line for (line,) in rows.fetchall()}
 
 
-@pytest.mark.parametrize("damages", DAMAGES, ids=["missing", "changed", "altered", "granted"])
+def catalog(conn: Connection) -> dict[tuple[str, str], str]:
+    rows = conn.execute("SELECT kind, name, definition FROM messages.release_catalog()").fetchall()
+    return {(kind, name): definition for kind, name, definition in rows}
+
+
+@pytest.mark.parametrize("damages", DAMAGES, ids=["missing", "changed", "altered", "detached", "granted"])
 def test_what_is_missing_or_changed_is_named_and_made_again(conn: Connection, damages: dict[str, str]) -> None:
     assert drift(conn).severity == "ok"
+    installed = catalog(conn)
     before: set[str] = set()
     for damage, finding in damages.items():
         conn.execute(damage.encode())
@@ -85,6 +95,7 @@ def test_what_is_missing_or_changed_is_named_and_made_again(conn: Connection, da
     migrate(conn)
     healed = drift(conn)
     assert (healed.severity, healed.cure) == ("ok", None), healed.finding
+    assert catalog(conn) == installed
     assert run(conn, verbs.create_queue("orders"))
     assert run(conn, verbs.publish("orders", 1))
 
@@ -96,7 +107,6 @@ def test_what_comes_and_goes_by_itself_is_no_drift(conn: Connection) -> None:
     run(conn, verbs.partition_archive("day"))
     conn.execute("SELECT messages.supersede('messages.latest_migration()')")
     migrate(conn)
-    conn.execute("ALTER TABLE messages.message SET (autovacuum_enabled = off)")
     conn.execute("CREATE ROLE drift_shop; GRANT EXECUTE ON FUNCTION messages.publish TO drift_shop")
     try:
         conn.execute("SELECT messages.grant_queue('orders', 'drift_shop', 'consume')")

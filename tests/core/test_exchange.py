@@ -55,11 +55,11 @@ def test_one_transaction_archives_a_batch_and_leases_the_next(conn: Connection, 
         " RETURN NULL; END $$"
     )
     conn.execute(
-        "CREATE TRIGGER leased AFTER UPDATE ON messages.message REFERENCING NEW TABLE AS touched"
+        "CREATE TRIGGER leased AFTER UPDATE ON messages.message_rows REFERENCING NEW TABLE AS touched"
         " FOR EACH STATEMENT EXECUTE FUNCTION note()"
     )
     conn.execute(
-        "CREATE TRIGGER archived AFTER DELETE ON messages.message REFERENCING OLD TABLE AS touched"
+        "CREATE TRIGGER archived AFTER DELETE ON messages.message_rows REFERENCING OLD TABLE AS touched"
         " FOR EACH STATEMENT EXECUTE FUNCTION note()"
     )
     run(conn, verbs.publish_batch(queue("orders"), list(range(5))))

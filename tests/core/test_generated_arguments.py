@@ -29,11 +29,11 @@ WORDS = [
     "Mars/Olympus", "Z" * 1_000_000, "success", "failed", "skip", "replace", "month", "publish", "job", "infinity",
     "NaN", "postgres", "messages_admin", "1", "stream/1/2",
 ]  # fmt: skip
-NUMBERS = [0, 1, -1, 2, 7, 100, 101, -101, 1000, 10_000, 10_001, 32_767, 2**31 - 1, -(2**31)]
+NUMBERS = [0, 1, -1, 2, 7, 9, 10, 100, 1000, 10_000, 10_001, 32_767, 2**31 - 1, -(2**31)]
 VALUES: dict[str, list[Any]] = {
     "text": WORDS,
     "integer": NUMBERS,
-    "smallint": [0, 1, -1, 100, 32_767, -32_768],
+    "smallint": [0, 9, -1, 10, 32_767, -32_768],
     "bigint": [*NUMBERS, 2**63 - 1, -(2**63), 10**12],
     "boolean": [True, False],
     "uuid": [str(UUID(int=0)), str(uuid4())],

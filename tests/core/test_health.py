@@ -108,7 +108,7 @@ def test_health_reads_a_bounded_number_of_messages_whatever_waits(
         run(fresh, verbs.health())
         row = fresh.execute(
             "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::integer FROM pg_stat_xact_user_tables"
-            " WHERE relname ~ '^message(_archive.*)?$'"
+            " WHERE relname ~ '^(message|archive|timer)'"
         ).fetchone()
     assert row is not None
     assert row[0] < 100
@@ -541,7 +541,7 @@ def test_a_standby_that_holds_back_vacuum_is_named(wide: Connection, wide_dsn: s
 @pytest.fixture
 def many_dead(conn: Connection) -> Connection:
     """A session to a database whose table of messages has 30,000 dead row versions and no autovacuum."""
-    conn.execute("ALTER TABLE messages.message SET (autovacuum_enabled = off)")
+    conn.execute("ALTER TABLE messages.message_rows SET (autovacuum_enabled = off)")
     conn.execute("SELECT messages.publish_batch('default', (SELECT jsonb_agg(n) FROM generate_series(1, 30000) n))")
     conn.execute("DELETE FROM messages.message")
     conn.execute("SELECT pg_stat_force_next_flush()")
@@ -579,7 +579,7 @@ def test_dead_versions_stay_until_the_session_that_holds_the_snapshot_is_ended(
 
 
 def test_an_index_far_larger_than_its_messages_is_named_and_reindex_cures(many_dead: Connection) -> None:
-    many_dead.execute("VACUUM (ANALYZE) messages.message")
+    many_dead.execute("VACUUM (ANALYZE) messages.message_rows")
     assert check(many_dead, "index_bloat").severity == "ok"
     severity, finding, found_cure = internal(many_dead, "health_index_bloat", smallest=500000)
     assert severity == "warning"
@@ -760,8 +760,12 @@ def test_a_table_close_to_the_wraparound_is_named_and_freezing_cures(conn: Conne
         ),
         ("ALTER SYSTEM SET autovacuum = off", "autovacuum is off (configuration file): nobody removes"),
         (
-            "ALTER TABLE messages.message SET (autovacuum_enabled = off)",
-            "autovacuum is off for messages.message: nobody removes",
+            "ALTER TABLE messages.message_rows SET (autovacuum_enabled = off)",
+            "autovacuum is off for messages.message_rows: nobody removes",
+        ),
+        (
+            "ALTER TABLE messages.timer SET (autovacuum_enabled = off)",
+            "autovacuum is off for messages.timer: nobody removes",
         ),
     ],
 )
@@ -781,6 +785,18 @@ def _after_reload(conn: Connection, *, severity: str) -> Finding:
     conn.execute("SELECT pg_reload_conf()")
     until(lambda: check(conn, "settings").severity == severity, what=f"the severity {severity}")
     return check(conn, "settings")
+
+
+@pytest.mark.parametrize("via_root", [True, False])
+def test_published_tables_whose_rows_cannot_be_told_apart_are_named_and_cured(conn: Connection, via_root: bool) -> None:
+    tables = "messages.message, messages.message_archive, messages.timer"
+    options = f"publish_via_partition_root = {via_root}"
+    conn.execute(f"CREATE PUBLICATION copied FOR TABLE {tables} WITH ({options})".encode())
+    while (found := check(conn, "copy")).severity != "ok":
+        assert re.match(r"publication copied has table (message_archive|timer)\w*, which has no replica", found.finding)
+        cure(conn, found.cure)
+    lacking = "SELECT FROM pg_class WHERE relname ~ '^message_archive_[0-9d]' AND relkind = 'r' AND relreplident <> 'f'"
+    assert conn.execute(lacking.encode()).rowcount == 0
 
 
 # Messages that wait ---------------------------------------------------------------------------------------------------
@@ -819,17 +835,9 @@ def test_a_queue_that_nobody_consumes_is_named(conn: Connection, queue: Callable
     assert check(conn, "waiting_messages", waiting_for=AT_ONCE).finding == "no message waits"
 
 
-def test_a_message_that_waits_in_a_group_without_a_head_waits(
-    conn: Connection, connect: Callable[..., Connection], queue: Callable[..., str]
-) -> None:
-    starting = connect(autocommit=False)
-    run(starting, verbs.publish(queue("orders"), 0, group_key="a"))
-    run(conn, verbs.publish("orders", 1, group_key="a"))
-    run(conn, verbs.publish("orders", 2, group_key="a"))
-    found = check(conn, "waiting_messages", waiting_for=AT_ONCE)
-    assert (found.severity, found.cure) == ("warning", "-- start a consumer of queue orders")
-    assert "the oldest message of queue orders waits for 00:00:0" in found.finding
-    starting.commit()
+def test_messages_behind_a_leased_one_of_their_group_do_not_wait(conn: Connection, queue: Callable[..., str]) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), [0, 1, 2], group_keys=["a"] * 3))
+    assert check(conn, "waiting_messages", waiting_for=AT_ONCE).severity == "warning"
     assert len(run(conn, verbs.lease("orders"))) == 1
     assert check(conn, "waiting_messages", waiting_for=AT_ONCE).finding == "no message waits"
 

@@ -9,14 +9,13 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
-from tests.core.test_groups import bodies, drained, finish, lease, publish, sweep
+from airflow_provider_pgqueue.core.errors import ConnectionFailed
+from tests.core.test_groups import drained, finish, lease, publish
+from tests.core.test_marks import bodies, look_again
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
 Queue = Callable[..., str]
-Late = Callable[[], Connection]
-
-NOTES = "SELECT xmin FROM messages.group_without_head"
 
 
 @pytest.fixture(params=["repeatable read", "serializable"])
@@ -27,7 +26,7 @@ def stricter(request: pytest.FixtureRequest, connect: Connect) -> Connection:
     return conn
 
 
-def look(conn: Connection) -> None:
+def begin(conn: Connection) -> None:
     """Begin a transaction, which sees from now on what there is now."""
     conn.execute("BEGIN")
     conn.execute("SELECT count(*) FROM messages.queue")
@@ -39,7 +38,7 @@ def test_a_message_that_is_published_behind_a_head_which_is_gone_is_found(
     queue("orders")
     publish(conn, "a1")
     (head,) = lease(conn)
-    look(stricter)
+    begin(stricter)
     finish(conn, head)
     publish(stricter, "a2")
     run(stricter, verbs.publish("orders", "a3", group_key="a"))
@@ -48,20 +47,36 @@ def test_a_message_that_is_published_behind_a_head_which_is_gone_is_found(
     assert drained(conn) == {"a": ["a2", "a3"], "b": ["b1", "b2"]}
 
 
-def test_a_message_that_who_finishes_the_head_does_not_see_is_found(
-    conn: Connection, stricter: Connection, queue: Queue
+def test_a_message_that_was_put_behind_unseen_by_who_finishes_the_head_is_found(
+    conn: Connection, connect: Connect, stricter: Connection, queue: Queue
 ) -> None:
     queue("orders")
     publish(conn, "a1")
     (head,) = lease(conn)
-    look(stricter)
+    begin(stricter)
     publish(conn, "a2")
+    assert lease(connect()) == []
     finish(stricter, head)
     stricter.execute("COMMIT")
     assert drained(conn) == {"a": ["a2"]}
 
 
-def test_a_message_that_a_sweep_does_not_see_is_found_by_the_next(
+@pytest.mark.parametrize("ends", ["COMMIT", "ROLLBACK"])
+def test_a_message_that_is_put_behind_a_head_which_is_gone_is_found(
+    conn: Connection, stricter: Connection, queue: Queue, ends: str
+) -> None:
+    queue("orders")
+    publish(conn, "a1")
+    (head,) = lease(conn)
+    publish(conn, "a2")
+    begin(stricter)
+    finish(conn, head)
+    assert lease(stricter) == []  # still sees a1 leased
+    stricter.execute(ends.encode())
+    assert drained(conn) == {"a": ["a2"]}
+
+
+def test_a_message_that_a_look_does_not_see_is_found_by_the_next(
     conn: Connection, connect: Connect, stricter: Connection, queue: Queue
 ) -> None:
     publisher = connect(autocommit=False)
@@ -70,12 +85,31 @@ def test_a_message_that_a_sweep_does_not_see_is_found_by_the_next(
     (head,) = lease(conn)
     publish(publisher, "a2")
     finish(conn, head)
-    look(stricter)
+    begin(stricter)
     publisher.commit()
-    sweep(conn)
+    look_again(conn)
     assert lease(stricter) == []
     stricter.execute("COMMIT")
     assert drained(conn) == {"a": ["a2"]}
+
+
+def test_a_message_behind_one_that_is_leased_unseen_is_not_leased_beside_it(
+    conn: Connection, connect: Connect, stricter: Connection, queue: Queue
+) -> None:
+    publisher = connect(autocommit=False)
+    queue("orders")
+    publish(publisher, "a1")
+    publish(conn, "a2")
+    begin(stricter)
+    publisher.commit()
+    (head,) = lease(conn)
+    assert head.body == "a1"
+    with pytest.raises(ConnectionFailed, match="Repeat the transaction"):
+        lease(stricter)
+    stricter.execute("ROLLBACK")
+    assert lease(stricter) == []
+    finish(conn, head)
+    assert drained(stricter) == {"a": ["a2"]}
 
 
 def test_a_session_of_a_stricter_level_works_with_groups_by_itself(
@@ -86,7 +120,6 @@ def test_a_session_of_a_stricter_level_works_with_groups_by_itself(
     for names in (("a1", "a2"), ("a3",), ("a4", "b1")):
         publish(stricter, *names)
         for _ in range(3):
-            sweep(conn)
             for message in lease(stricter):
                 seen.append(message.body)
                 finish(stricter, message)
@@ -95,28 +128,11 @@ def test_a_session_of_a_stricter_level_works_with_groups_by_itself(
     assert drained(conn) == {}
 
 
-def test_late_sweeps_write_nothing_for_groups_that_seem_to_have_ended(
-    conn: Connection, stricter: Connection, queue: Queue
-) -> None:
-    queue("orders")
-    publish(conn, "a1")
-    finish(stricter, lease(stricter)[0])
-    noted = conn.execute(NOTES).fetchall()
-    assert len(noted) == 1
-    for _ in range(2):
-        sweep(conn)
-        assert lease(stricter) == []
-        stricter.execute("SELECT messages.upkeep()")
-    assert conn.execute(NOTES).fetchall() == noted
-    conn.execute("SELECT messages.upkeep()")
-    assert conn.execute(NOTES).fetchall() == []
-
-
 def test_what_was_published_into_a_queue_that_was_dropped_meanwhile_is_there_in_a_new_one(
     conn: Connection, stricter: Connection, queue: Queue
 ) -> None:
     queue("orders")
-    look(stricter)
+    begin(stricter)
     run(conn, verbs.drop_queue("orders"))
     run(stricter, verbs.publish("orders", "late"))
     stricter.execute("COMMIT")

@@ -136,3 +136,15 @@ def test_transactions_of_several_verbs_in_any_order_do_not_deadlock(
         found += dropped.result()
     assert {state: number for state, number in found.items() if not state.startswith(("done", "PQ"))} == {}
     assert found["done"] > 150
+
+
+@pytest.mark.parametrize("verb", [verbs.lease, verbs.consume])
+def test_a_transaction_that_holds_a_group_keeps_nobody_from_what_lies_behind_its_messages(
+    connect: Connect, queue: Queue, verb: Callable[..., Any]
+) -> None:
+    conn, holder = connect(), connect(autocommit=False)
+    run(conn, verbs.publish(queue("orders"), "head", group_key="a"))
+    assert len(run(holder, verbs.lease("orders"))) == 1
+    run(conn, verbs.publish_batch("orders", range(10), group_keys=["a"] * 10))
+    run(conn, verbs.publish("orders", "free"))
+    assert [message.body for message in run(conn, verb("orders", max_messages=4))] == ["free"]

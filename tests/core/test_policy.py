@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from random import Random
-from threading import Event
+from threading import Barrier, Event
 from typing import Any
 
 import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import Duplicate, InvalidArgument, QueueFull, QueueNotFound, QueuePaused, run, verbs
-from airflow_provider_pgqueue.core.errors import InUse, QueueNotEmpty
+from airflow_provider_pgqueue.core.errors import InUse, LeaseLost, QueueNotEmpty
 from tests.waiting import until_leases_expire, until_waiting
 
 Connection = psycopg.Connection[Any]
@@ -71,14 +72,15 @@ def test_a_paused_queue_takes_messages_and_leases_none_until_it_is_resumed(conn:
 
 def test_a_queue_with_messages_is_dropped_only_by_force(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish_batch(queue("orders", max_depth=10), [1, 2, 3], group_keys=["a", "a", None]))
-    run(conn, verbs.publish("orders", 4, priority=7, dedup_key="once"))
+    run(conn, verbs.publish("orders", 4, priority=7, dedup_key="once", expires_in=timedelta(hours=1)))
     with pytest.raises(QueueNotEmpty, match="force => true"):
         run(conn, verbs.drop_queue("orders"))
     assert run(conn, verbs.drop_queue("orders", force=True)) == 4
     with pytest.raises(QueueNotFound):
         run(conn, verbs.drop_queue("orders"))
-    for table in ("message", "group_head", "group_follower", "dedup"):
+    for table in ("message", "timer", "dedup", "depth"):
         assert value(conn, f"SELECT count(*) FROM messages.{table}") == 0, table  # noqa: S608
+    assert value(conn, "SELECT count(*) FROM messages.lane WHERE queue_name = 'orders'") == 0
     conn.execute("UPDATE messages.unused_sequence SET since = since - interval '61 minutes'")
     conn.execute("SELECT messages.delete_expired_records()")
     sequences = "SELECT count(*) FROM pg_sequences WHERE schemaname = 'messages' AND sequencename ~ '(_[0-9]+)$'"
@@ -119,123 +121,65 @@ def test_a_purge_deletes_what_nobody_holds_and_frees_its_dedup_keys(conn: Connec
     assert [isinstance(id_, Duplicate) for id_ in again] == [True, False, False]
 
 
+def a_second_later(conn: Connection) -> None:
+    """Let the next publish count what is in the queues."""
+    conn.execute("UPDATE messages.depth SET counted_at = counted_at - interval '1 s'")
+
+
 def test_a_full_queue_refuses_a_publish_and_takes_the_next_when_there_is_room(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish_batch(queue("orders", max_depth=10), range(8)))
+    a_second_later(conn)
     with pytest.raises(QueueFull, match="queue 'orders' is full: its max_depth is 10"):
         run(conn, verbs.publish_batch("orders", range(3)))
-    conn.execute("SELECT messages.store_moment(depth_recount_at, 'epoch') FROM messages.queue WHERE max_depth > 0")
     run(conn, verbs.publish_batch("orders", range(2)))
+    a_second_later(conn)
+    with pytest.raises(QueueFull):
+        run(conn, verbs.publish("orders", 1))
+    run(conn, verbs.consume("orders"))
+    run(conn, verbs.publish("orders", 1))  # at once: a queue that seems full is counted again
+    a_second_later(conn)
     with pytest.raises(QueueFull):
         run(conn, verbs.publish("orders", 1))
     assert value(conn, "SELECT count(*) FROM messages.message") == 10
 
 
-def test_a_queue_that_was_full_when_the_clock_went_back_takes_messages_again(conn: Connection, queue: Queue) -> None:
+def test_a_depth_that_was_counted_before_the_clock_went_back_is_counted_again(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish_batch(queue("orders", max_depth=3), range(3)))
+    conn.execute("UPDATE messages.depth SET messages = 0, counted_at = now() + interval '1 hour'")
     with pytest.raises(QueueFull):
         run(conn, verbs.publish("orders", 4))
-    conn.execute(
-        "SELECT messages.store_moment(depth_recount_at, now() + interval '1 hour') FROM messages.queue"
-        " WHERE max_depth > 0"
-    )
-    run(conn, verbs.consume("orders"))
-    run(conn, verbs.publish("orders", 4))
 
 
 def test_a_full_queue_refuses_plain_sql_too_and_lets_publishers_in_after_consumers(
     conn: Connection, queue: Queue
 ) -> None:
     queue("orders", max_depth=5)
-    conn.execute("INSERT INTO messages.message (queue_name, message) SELECT 'orders', '1' FROM generate_series(1, 5)")
+    plain = (
+        "INSERT INTO messages.message (queue_name, priority, message)"
+        " SELECT 'orders', n, '1' FROM generate_series(1, %s) n"
+    )
+    conn.execute(plain, [3])
+    conn.execute(plain, [2])
+    a_second_later(conn)
     with pytest.raises(psycopg.Error) as refused:
-        conn.execute("INSERT INTO messages.message (queue_name, message) VALUES ('orders', '1')")
+        conn.execute(plain, [1])
     assert refused.value.sqlstate == "PQ007"
-    with conn.transaction():
-        run(conn, verbs.consume("orders", max_messages=3))
-    conn.execute("SELECT messages.store_moment(depth_recount_at, 'epoch') FROM messages.queue WHERE max_depth > 0")
+    run(conn, verbs.consume("orders", max_messages=3))
     assert len(run(conn, verbs.publish_batch("orders", [1, 2, 3]))) == 3
 
 
-def publishes(conn: Connection, number: int) -> bool:
-    """Publish so many in one call, and return whether there was room; the transaction goes on."""
-    conn.execute("SELECT")  # begins the transaction, so that the block below is a part of it
-    try:
-        with conn.transaction():
-            run(conn, verbs.publish_batch("orders", range(number)))
-    except QueueFull:
-        return False
-    return True
-
-
-def test_what_another_transaction_published_counts_before_its_commit(connect: Connect, queue: Queue) -> None:
-    first, second, third = connect(autocommit=False), connect(autocommit=False), connect()
-    queue("orders", max_depth=10)
-    assert publishes(first, 3)
-    assert publishes(second, 3)
-    assert publishes(first, 3)
-    assert not publishes(third, 2)
-    assert publishes(third, 1)
-    assert not publishes(second, 1)
-    first.rollback()
-    assert publishes(second, 5)  # at once: the room of a rollback is free
-    assert publishes(third, 1)
-    assert not publishes(third, 1)
-    second.commit()
-    assert value(third, "SELECT count(*) FROM messages.message") == 10
-
-
-def test_a_rounded_guess_of_what_is_open_leaves_seven_eighths_of_the_room(connect: Connect, queue: Queue) -> None:
-    first, second = connect(autocommit=False), connect()
-    queue("orders", max_depth=10_000)
-    for _ in range(999):
-        run(first, verbs.publish("orders", 1))
-    assert value(first, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2") < 70
-    assert publishes(first, 3_000)
-    assert publishes(second, 10_000 - 3_999 * 9 // 8)
-    assert not publishes(second, 3_999)
-    first.commit()
-    assert publishes(second, 3_999 * 9 // 8 - 3_999)
-    assert not publishes(second, 1)
-
-
-@pytest.mark.parametrize("limit", [7, 60, 1000])
-def test_the_depth_is_never_exceeded_however_many_publish_commit_and_roll_back(
-    connect: Connect, queue: Queue, limit: int
+def test_what_others_publish_within_a_second_or_have_not_committed_may_pass_the_limit(
+    connect: Connect, queue: Queue
 ) -> None:
-    conn, ended = connect(), Event()
-    queue("orders", max_depth=limit)
-
-    def work(seed: int) -> int:
-        session, chance, refused = connect(autocommit=False), Random(seed), 0
-        for _ in range(60):
-            for _ in range(chance.randint(1, 3)):
-                refused += not publishes(session, chance.randint(1, limit // 3))
-            if chance.random() < 0.3:
-                session.rollback()
-            else:
-                session.commit()
-            if chance.random() < 0.3:
-                run(session, verbs.consume("orders", max_messages=chance.randint(1, limit)))
-                session.commit()
-        return refused
-
-    def watch() -> int:
-        session, deepest = connect(), 0
-        while not ended.wait(0.01):
-            deepest = max(deepest, value(session, "SELECT count(*) FROM messages.message"))
-        return deepest
-
-    with ThreadPoolExecutor(6) as pool:
-        deepest = pool.submit(watch)
-        try:
-            refused = sum(pool.map(work, range(5)))
-        finally:
-            ended.set()
-        assert refused > 0
-        assert 0 < deepest.result() <= limit
-    run(conn, verbs.purge_queue("orders"))
-    conn.execute("SELECT messages.store_moment(depth_recount_at, 'epoch') FROM messages.queue WHERE max_depth > 0")
-    assert publishes(conn, limit)
+    first, second = connect(autocommit=False), connect(options="-c lock_timeout=3s")
+    queue("orders", max_depth=10)
+    run(first, verbs.publish_batch("orders", range(6)))
+    run(second, verbs.publish_batch("orders", range(6)))  # waits for nobody
+    first.commit()
+    a_second_later(second)
+    with pytest.raises(QueueFull):
+        run(second, verbs.publish("orders", 1))
+    assert value(second, "SELECT count(*) FROM messages.message") == 12
 
 
 def test_no_more_are_leased_at_once_than_the_queue_allows_however_many_ask(connect: Connect, queue: Queue) -> None:
@@ -256,14 +200,17 @@ def test_an_expired_lease_no_longer_counts(conn: Connection, queue: Queue) -> No
     run(conn, verbs.publish_batch(queue("orders", max_leased=1), [1, 2]))
     run(conn, verbs.lease("orders", lease_for=timedelta(milliseconds=1)))
     until_leases_expire(conn)
-    conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority")
+    conn.execute("SELECT setval(look_due, 1) FROM messages.queue")
     assert len(run(conn, verbs.lease("orders"))) == 1
 
 
 def test_a_lease_under_a_limit_reads_no_more_than_it_takes(connect: Connect, queue: Queue) -> None:
     conn = connect()
     run(conn, verbs.publish_batch(queue("orders", max_leased=20), range(10000)))
-    read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relname = 'message'"
+    read = (
+        "SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_xact_user_tables"
+        " WHERE relname IN ('message_rows', 'timer')"
+    )
     for expected in (20, 0):
         with conn.transaction():
             assert len(run(conn, verbs.lease("orders", max_messages=100))) == expected
@@ -279,55 +226,87 @@ def test_leases_that_exist_when_the_limit_is_set_count(conn: Connection, queue: 
     assert len(run(conn, verbs.lease("orders", max_messages=9))) == 1
 
 
-def test_a_lease_that_is_not_committed_when_the_limit_is_set_counts(connect: Connect, queue: Queue) -> None:
-    conn, holder, publisher = connect(), connect(autocommit=False), connect(options="-c lock_timeout=3s")
-    run(conn, verbs.publish_batch(queue("orders"), range(9)))
-    assert len(run(holder, verbs.lease("orders", max_messages=3))) == 3
-    with ThreadPoolExecutor(1) as pool:
-        change = pool.submit(run, connect(), verbs.alter_queue("orders", max_leased=4))
-        until_waiting(conn)
-        run(publisher, verbs.publish("orders", 9))  # waits for nobody
-        holder.commit()
-        change.result(timeout=20)
-    assert len(run(conn, verbs.lease("orders", max_messages=9))) == 1
-
-
-@pytest.mark.parametrize("priorities", [(0,), (0, 1, 2, 3, 4, 5, 6)], ids=["one", "band"])
-def test_a_lease_that_began_before_the_limit_was_committed_obeys_it(
-    connect: Connect, queue: Queue, priorities: tuple[int, ...]
+def test_a_limit_is_set_without_waiting_for_who_leases_and_counts_them_from_their_commit(
+    connect: Connect, queue: Queue
 ) -> None:
-    conn, governor = connect(), connect(autocommit=False)
-    queue("orders")
-    for priority in priorities:
-        run(conn, verbs.publish_batch("orders", range(9), priority=priority))
-    run(conn, verbs.consume("orders", max_messages=1))  # sets a mark
-    while len(priorities) > 1 and not value(conn, "SELECT count(*) FROM messages.queue_priority WHERE follows"):
-        run(conn, verbs.consume("orders", max_messages=100))
-        conn.execute("SELECT messages.store_moment(sweep_due, 'epoch') FROM messages.queue_priority")
-    run(conn, verbs.publish_batch("orders", range(9)))
-    sessions = [connect() for _ in range(3)]
-    run(governor, verbs.alter_queue("orders", max_leased=2))
-    with ThreadPoolExecutor(3) as pool:
-        # With a duration of its own a lease goes the long way.
-        leases = [
-            pool.submit(run, session, verbs.lease("orders", max_messages=2, lease_for=lease_for))
-            for session, lease_for in zip(sessions, [None, timedelta(minutes=1), None], strict=True)
-        ]
-        until_waiting(conn, sessions=3)  # they have read the queue, which has no limit for them
-        governor.commit()
-        assert sum(len(lease.result(timeout=20)) for lease in leases) == 2
-    assert value(conn, "SELECT count(*) FROM messages.message WHERE lock_token IS NOT NULL") == 2
+    conn, holder = connect(options="-c lock_timeout=3s"), connect(autocommit=False)
+    run(conn, verbs.publish_batch(queue("orders"), range(20)))
+    assert len(run(holder, verbs.lease("orders", max_messages=3))) == 3
+    run(conn, verbs.alter_queue("orders", max_leased=4))
+    assert len(run(conn, verbs.lease("orders"))) == 1
+    holder.commit()
+    assert run(conn, verbs.lease("orders")) == []
 
 
-def test_a_limit_is_not_set_while_a_transaction_that_leased_stays_open(connect: Connect, queue: Queue) -> None:
-    conn, holder, other = connect(), connect(autocommit=False), connect(options="-c lock_timeout=3s")
-    run(conn, verbs.publish_batch(queue("orders"), range(9)))
-    run(conn, verbs.publish(queue("others"), 1))
-    run(holder, verbs.lease("orders", max_messages=3))
-    run(other, verbs.alter_queue("others", max_leased=4))  # nobody leased from it
-    with pytest.raises(InUse, match="queue 'orders' is in use"):
-        run(conn, verbs.alter_queue("orders", max_leased=4))
-    assert len(run(other, verbs.lease("orders", max_messages=9))) == 6
+def test_a_lease_that_stays_uncommitted_holds_up_others_for_a_second_and_then_they_are_told(
+    connect: Connect, queue: Queue
+) -> None:
+    conn, holder = connect(), connect(autocommit=False)
+    run(conn, verbs.publish_batch(queue("orders", max_leased=7), range(20)))
+    assert len(run(holder, verbs.lease("orders", max_messages=3))) == 3
+    conn.execute("SET statement_timeout = '20 s'")
+    with pytest.raises(InUse, match=r"queue 'orders' is in use\. Nothing was changed"):
+        run(conn, verbs.lease("orders"))
+    run(conn, verbs.publish("orders", 1))
+    assert len(run(conn, verbs.consume("orders"))) == 1
+    holder.rollback()
+    assert len(run(conn, verbs.lease("orders", max_messages=9))) == 7
+
+
+def test_transactions_that_lease_from_two_limited_queues_in_different_order_end(connect: Connect, queue: Queue) -> None:
+    conn, barrier = connect(), Barrier(2)
+    names = [queue("orders", max_leased=5), queue("others", max_leased=5)]
+    for name in names:
+        run(conn, verbs.publish_batch(name, range(9)))
+
+    def work(order: list[str]) -> bool:
+        session = connect(autocommit=False, options="-c statement_timeout=20s")
+        run(session, verbs.lease(order[0]))
+        barrier.wait(20)
+        try:
+            run(session, verbs.lease(order[1]))
+            session.commit()
+        except InUse:
+            session.rollback()
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        assert not all(pool.map(work, [names, names[::-1]]))
+
+
+def test_the_limit_holds_at_every_moment_while_leases_begin_and_end_in_every_way(
+    connect: Connect, queue: Queue
+) -> None:
+    conn, ended = connect(), Event()
+    run(conn, verbs.publish_batch(queue("orders", max_leased=7, max_attempts=1000), range(500)))
+
+    def work(seed: int) -> int:
+        session, chance, taken = connect(), Random(seed), 0
+        for _ in range(60):
+            lease_for = timedelta(milliseconds=chance.choice([5, 60_000]))
+            leases = run(session, verbs.lease("orders", max_messages=chance.randint(1, 4), lease_for=lease_for))
+            taken += len(leases)
+            for lease in leases:
+                with suppress(LeaseLost):
+                    end = verbs.archive if chance.random() < 0.5 else verbs.release
+                    run(session, end(lease.lock_token, [lease.id]))
+        return taken
+
+    def watch() -> int:
+        session, most = connect(), 0
+        while not ended.wait(0.002):
+            leased = "SELECT count(*) FROM messages.message WHERE lock_expires_at > statement_timestamp()"
+            most = max(most, value(session, leased))
+        return most
+
+    with ThreadPoolExecutor(6) as pool:
+        most = pool.submit(watch)
+        try:
+            assert all(pool.map(work, range(5)))
+        finally:
+            ended.set()
+        assert 0 < most.result() <= 7
 
 
 PLAIN_LEASE = """

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import statistics
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -15,7 +13,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import Duplicate, InvalidArgument, QueueNotFound, run, verbs
 from airflow_provider_pgqueue.core.errors import InUse, Unroutable
-from tests.waiting import until_waiting
+from tests.waiting import until_a_message_expires, until_waiting
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]
@@ -135,25 +133,17 @@ def test_batches_with_the_same_keys_in_another_order_do_not_deadlock(connect: Co
         assert sum(pool.map(publish, range(4))) == 200
 
 
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        ({"dedup_key": ("a", "b")}, "dedup_key '[ab]'"),
-        ({"priority": (7, 8)}, "priority [78], which is new in queue 'orders',"),
-    ],
-)
 def test_of_two_transactions_that_wait_for_each_other_one_is_told_to_repeat_and_the_other_goes_on(
-    conn: Connection, connect: Connect, queue: Queue, given: dict[str, tuple[Any, Any]], named: str
+    conn: Connection, connect: Connect, queue: Queue
 ) -> None:
     queue("orders")
     one, two = (connect(autocommit=False, options="-c deadlock_timeout=50ms") for _ in range(2))
-    ((argument, (first, second)),) = given.items()
-    run(one, verbs.publish("orders", "one", **{argument: first}))
-    run(two, verbs.publish("orders", "two", **{argument: second}))
+    run(one, verbs.publish("orders", "one", dedup_key="a"))
+    run(two, verbs.publish("orders", "two", dedup_key="b"))
 
-    def publish(session: Connection, value: Any) -> str:
+    def publish(session: Connection, key: str) -> str:
         try:
-            run(session, verbs.publish("orders", 3, **{argument: value}))
+            run(session, verbs.publish("orders", 3, dedup_key=key))
         except InUse as error:
             session.rollback()
             return str(error)
@@ -161,12 +151,12 @@ def test_of_two_transactions_that_wait_for_each_other_one_is_told_to_repeat_and_
         return "published"
 
     with ThreadPoolExecutor(2) as pool:
-        waiting = pool.submit(publish, one, second)
+        waiting = pool.submit(publish, one, "b")
         until_waiting(conn)
-        said = [publish(two, first), waiting.result()]
+        said = [publish(two, "a"), waiting.result()]
     refused, done = sorted(said, key="published".__eq__)
     assert done == "published"
-    assert re.fullmatch(rf"{named} is held by a transaction that waits for this one. Repeat the .*", refused)
+    assert re.fullmatch(r"dedup_key '[ab]' is held by a transaction that waits for this one. Repeat the .*", refused)
     assert len(lease(conn)) == 2
 
 
@@ -182,6 +172,17 @@ def test_replace_puts_the_new_body_in_the_place_of_one_that_waits(conn: Connecti
     first = run(conn, verbs.publish(queue("orders"), "old", dedup_key="k", delay=HOUR))
     assert run(conn, verbs.publish("orders", "new", dedup_key="k", on_conflict="replace")) == first
     assert lease(conn) == ["new"]
+
+
+def test_replace_gives_the_new_body_its_own_time_to_expire(conn: Connection, queue: Queue) -> None:
+    old = run(conn, verbs.publish(queue("orders"), "old", dedup_key="k", delay=HOUR))
+    run(
+        conn, verbs.publish("orders", "new", dedup_key="k", on_conflict="replace", expires_in=timedelta(milliseconds=1))
+    )
+    until_a_message_expires(conn)
+    run(conn, verbs.upkeep())
+    archived = conn.execute("SELECT id, message, result FROM messages.message_archive").fetchall()
+    assert archived == [(old, "new", "expired")]
 
 
 def test_replace_publishes_anew_when_the_first_was_leased_already(conn: Connection, queue: Queue) -> None:
@@ -234,21 +235,14 @@ def test_a_replace_rings_for_a_message_that_it_makes_ready_sooner_and_for_no_oth
     def replace(name: str, key: str, delay: timedelta = timedelta(0), **options: Any) -> int:
         return run(conn, verbs.publish(name, key, dedup_key=key, delay=delay, **options))
 
-    replace("orders", "head", group_key="g")
-    for name, key, options in (
-        ("orders", "sooner", {}),
-        ("orders", "later", {}),
-        ("orders", "follower", {"group_key": "g"}),
-        ("silent", "silent", {}),
-    ):
-        replace(name, key, HOUR, **options)
+    for name, key in (("orders", "sooner"), ("orders", "later"), ("silent", "silent")):
+        replace(name, key, HOUR)
     listening = connect()
     listening.execute("LISTEN new_message")
     rung = [replace("orders", "sooner", HOUR / 2, on_conflict="replace")]
     rung += [replace("orders", "sooner", on_conflict="replace")]
     replace("orders", "sooner", on_conflict="replace")
     replace("orders", "later", 2 * HOUR, on_conflict="replace")
-    replace("orders", "follower", on_conflict="replace")
     replace("silent", "silent", on_conflict="replace")
     conn.execute("NOTIFY new_message, 'end'")
     heard = []
@@ -382,22 +376,3 @@ def test_a_batch_returns_its_ids_in_order_and_rings_once(connect: Connect, queue
         if notification.payload == "the end":
             break
     assert heard == [str(ids[0]), "the end"]
-
-
-def test_a_statement_into_many_priorities_costs_as_much_as_one_into_a_single_one(
-    conn: Connection, queue: Queue
-) -> None:
-    queue("orders")
-    insert = (
-        "INSERT INTO messages.message (queue_name, message, priority)"
-        " SELECT 'orders', '1', n %% %s - 100 FROM generate_series(0, 19999) n"
-    )
-    taken: dict[int, list[float]] = {1: [], 201: []}
-    for _ in range(4):
-        for priorities, seconds in taken.items():
-            began = time.monotonic()
-            conn.execute(insert, [priorities])
-            seconds.append(time.monotonic() - began)
-    # The first of each made the priorities.
-    single, many = (statistics.median(seconds[1:]) for seconds in taken.values())
-    assert many < 3 * single

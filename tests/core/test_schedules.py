@@ -502,21 +502,19 @@ def test_a_schedule_without_its_queue_says_so_once_and_stops_no_other(
     assert (mended.last_error, mended.last_tick) == (None, noon)
 
 
-def test_a_queue_that_another_session_holds_up_holds_up_no_other_schedule(
+def test_a_publisher_with_an_open_transaction_holds_up_no_schedule(
     connect: Connect, conn: Connection, nightly: str, noon: datetime, queue: Queue
 ) -> None:
-    run(conn, verbs.schedule("a_blocked", "0 12 * * *", queue("busy"), 1, priority=9))
+    run(conn, verbs.schedule("a_new_priority", "0 12 * * *", queue("busy"), 1, priority=9))
     settle(conn, noon - MINUTE)
     publisher = connect()
     with publisher.transaction():
-        # The first message of a priority, not committed: who publishes with the same priority waits for it.
         run(publisher, verbs.publish("busy", "first", priority=9))
-        assert run_at(conn, noon) == 1
-    assert run_at(conn, noon) == 1
+        assert run_at(conn, noon) == 2
     assert published(conn) == [
         None,
+        {"schedule": "a_new_priority", "tick": text(noon)},
         {"schedule": nightly, "tick": text(noon)},
-        {"schedule": "a_blocked", "tick": text(noon)},
     ]
 
 
@@ -572,7 +570,7 @@ def test_a_bad_time_zone_is_refused(shared: Connection, zone: str) -> None:
         run(shared, verbs.schedule("s", "* * * * *", "orders", 1, time_zone=zone))
 
 
-@pytest.mark.parametrize("priority", [-101, 101, 40000])
+@pytest.mark.parametrize("priority", [-1, 10, 40000])
 def test_a_bad_priority_is_refused(shared: Connection, priority: int) -> None:
     with pytest.raises(InvalidArgument, match=rf"priority is {priority}\. Give"):
         run(shared, verbs.schedule("s", "* * * * *", "orders", 1, priority=priority))
@@ -627,13 +625,17 @@ def test_install_cron_gives_the_schedules_to_pg_cron(cron_dsn: str) -> None:
         jobs = dict(conn.execute("SELECT jobname, command FROM cron.job WHERE schedule = '* * * * *'").fetchall())
         assert set(jobs) == {"messages:upkeep", "messages:schedules"}
         conn.execute("SELECT cron.alter_job(jobid, active => false) FROM cron.job")
-        conn.execute("SELECT messages.publish_batch('default', (SELECT jsonb_agg(n) FROM generate_series(1, 6000) n))")
-        conn.execute("UPDATE messages.message SET lock_expires_at = now() - interval '1 s'")
+        conn.execute("SELECT messages.publish_batch('default', (SELECT jsonb_agg(n) FROM generate_series(1, 9000) n))")
+        for lease in range(9):
+            conn.execute(
+                "UPDATE messages.message SET lock_expires_at = now() - interval '1 s' WHERE id %% 9 = %s", [lease]
+            )
         assert conn.execute(jobs["messages:upkeep"].encode()).rowcount == -1
         (leased, steps) = conn.execute(
             "SELECT count(lock_expires_at), count(DISTINCT xmin::text) FROM messages.message"
         ).fetchone() or (0, 0)
-        assert (leased, steps) == (0, 2)
+        assert leased == 0
+        assert steps > 1
         conn.execute("DELETE FROM messages.message")
         run(conn, verbs.schedule("s", "* * * * *", "default", 1))
         settle(conn, datetime.now(UTC) - DAY)

@@ -35,7 +35,8 @@ def test_psql_installs_the_same_schema_as_the_setup_dag(cluster: Cluster, dsn: s
     with psycopg.connect(empty_dsn, autocommit=True) as conn:
         check_version(conn)
         assert migrations.migrate(conn) == []
-    psql(cluster, empty_dsn, "install.sql")
+        psql(cluster, empty_dsn, "install.sql")
+        assert conn.execute("SELECT * FROM messages.release_differences()").fetchall() == []
     assert dump(cluster, empty_dsn) == dump(cluster, dsn)
 
 
@@ -67,7 +68,7 @@ def test_six_at_once_migrate_one_after_the_other(empty_dsn: str) -> None:
 
 def test_a_migration_that_fails_leaves_nothing(empty_dsn: str) -> None:
     with psycopg.connect(empty_dsn, autocommit=True) as conn:
-        conn.execute("CREATE SCHEMA messages; CREATE TABLE messages.queue_priority (wrong text)")
+        conn.execute("CREATE SCHEMA messages; CREATE TABLE messages.lane (wrong text)")
         with pytest.raises(psycopg.errors.DuplicateTable):
             migrations.migrate(conn)
         assert conn.execute("SELECT to_regclass('messages.queue')").fetchone() == (None,)

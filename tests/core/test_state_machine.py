@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import os
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -53,7 +55,7 @@ class Item:
     id: int
     queue: str
     body: Any
-    priority: int = 0
+    priority: int = 4
     group: str | None = None
     topic: str | None = None
     headers: dict[str, Any] | None = None
@@ -63,8 +65,9 @@ class Item:
     can_expire: bool = False
     expired: bool = False
     token: UUID | None = None
-    lease: str | None = None  # held; over, until a sweep finds it; None
-    in_line: bool = True  # leased in the order of publishing, because nothing moved it
+    lease: str | None = None  # held; over, until somebody looks; None
+    in_line: bool = True  # its place is that of its publishing
+    returned: bool = False  # it was leased before
     result: str | None = None
     dead_token: UUID | None = None
 
@@ -78,8 +81,14 @@ class Item:
         return self.attempts + (self.lease is not None and self.token is None)
 
     @property
-    def ends_with_sweep(self) -> bool:
+    def ends(self) -> bool:
+        """Whether a look archives it, and does not let it come back."""
         return self.expired or (self.lease is not None and self.lost_attempts >= self.max_attempts)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the next look changes it."""
+        return self.lease == "over" or (self.lease is None and self.expired)
 
 
 class Verbs(RuleBasedStateMachine):
@@ -91,7 +100,7 @@ class Verbs(RuleBasedStateMachine):
         super().__init__()
         self.live: dict[int, Item] = {}
         self.archive: dict[int, Item] = {}
-        self.groups: dict[tuple[str, str], list[int]] = {}
+        self.damaged: set[str] = set()  # queues whose marks point anywhere
         self.dedup: dict[tuple[str, str], int] = {}
         self.tokens: list[UUID] = [uuid4()]
         self.number = 0
@@ -110,44 +119,49 @@ class Verbs(RuleBasedStateMachine):
 
     # What the model knows ---------------------------------------------------------------------------------------------
 
-    def waits_in_group(self, item: Item) -> bool:
-        return item.group is not None and self.groups[item.queue, item.group][0] != item.id
-
-    def is_ready(self, item: Item) -> bool:
-        return item.lease is None and not (item.delayed or item.expired or self.waits_in_group(item))
-
-    def is_swept(self, item: Item) -> bool:
-        """Whether the next sweep changes it."""
-        if item.lease is None:
-            return item.expired and not item.delayed and not self.waits_in_group(item)
-        return item.lease == "over"
-
     def of(self, queue: str) -> list[Item]:
         return [item for item in self.live.values() if item.queue == queue]
 
+    def is_ready(self, item: Item) -> bool:
+        if item.lease is not None or item.delayed or item.expired:
+            return False
+        return item.group is None or (self.is_head(item) and not self.is_blocked(item))
+
+    def is_head(self, item: Item) -> bool:
+        """Whether it is the first of its group, and none of the group is leased: requeued ones go before the others."""
+        group = [other for other in self.of(item.queue) if other.group == item.group]
+        first = min(group, key=lambda other: (-other.requeues, other.id))
+        return first is item and not any(other.lease == "held" for other in group)
+
+    def is_blocked(self, item: Item) -> bool:
+        blocks = QUEUES[item.queue].get("on_dead_head") != "skip"
+        return blocks and any((dead.queue, dead.group) == (item.queue, item.group) for dead in self.dead())
+
     def add(self, item: Item) -> None:
         self.live[item.id] = item
-        if item.group is not None:
-            item.in_line = False
-            self.groups.setdefault((item.queue, item.group), []).append(item.id)
 
     def finish(self, item: Item, result: str) -> None:
         del self.live[item.id]
         item.result, item.lease = result, None
         self.archive[item.id] = item
-        if result == "success" or QUEUES[item.queue].get("on_dead_head") == "skip":
-            self.leave_group(item)
 
-    def leave_group(self, item: Item) -> None:
-        if item.group is not None and item.id in self.groups[item.queue, item.group]:
-            self.groups[item.queue, item.group].remove(item.id)
+    def come_back(self, item: Item) -> None:
+        item.lease, item.token, item.returned = None, None, True
+        item.in_line = item.in_line and item.queue not in self.damaged
 
-    def sweep(self, item: Item) -> None:
-        ends, item.attempts = item.ends_with_sweep, item.lost_attempts
+    def end(self, item: Item) -> None:
+        ends, item.attempts = item.ends, item.lost_attempts
         if ends:
             self.finish(item, "expired" if item.lease is None else "lock_expired")
         else:
-            item.lease, item.token = None, None
+            self.come_back(item)
+
+    def look(self, queue: str) -> None:
+        """Do what a look does, which also mends the marks."""
+        for item in self.of(queue):
+            if item.is_due:
+                self.end(item)
+        self.damaged.discard(queue)
 
     def held(self, token: UUID, ids: Iterable[int]) -> list[Item]:
         known = (self.live.get(id_) for id_ in ids)
@@ -161,15 +175,15 @@ class Verbs(RuleBasedStateMachine):
         return {"n": self.number}
 
     def time_passes(self) -> None:
-        """Let a sweep and a count be due, as they are after a while."""
-        self.conn.execute("SELECT setval(sweep_due, 1) FROM messages.queue_priority")
-        self.conn.execute("SELECT setval(depth_recount_at, 1) FROM messages.queue WHERE depth_recount_at IS NOT NULL")
+        """Let a look and a count be due, as they are after a while."""
+        self.conn.execute("SELECT setval(look_due, 1) FROM messages.queue")
+        self.conn.execute("UPDATE messages.depth SET counted_at = '-infinity'")
 
     # Publishing -------------------------------------------------------------------------------------------------------
 
     @rule(
         queue=st.sampled_from(sorted(QUEUES)),
-        priority=st.sampled_from([0, 0, 0, 5, -5, 3, 2, 1, -1]),  # more than 4: they become a band
+        priority=st.sampled_from([4, 4, 4, 9, 5, 0]),
         group=st.sampled_from([None, None, "g", "h"]),
         delayed=st.sampled_from([False, False, True]),
         expires=st.booleans(),
@@ -290,88 +304,104 @@ class Verbs(RuleBasedStateMachine):
         pick=st.integers(0, 1000),
         number=st.sampled_from([1, 2, 3, 100]),
         wanted=st.sampled_from(["any", "any", "any", "topic", "headers"]),
-        swept_before=st.booleans(),
+        looks=st.booleans(),
     )
-    def lease(self, pick: int, number: int, wanted: str, swept_before: bool) -> None:
-        queue = list(self.live.values())[pick % len(self.live)].queue
-        self.lease_from(queue, number, wanted, swept_before)
+    def lease(self, pick: int, number: int, wanted: str, looks: bool) -> None:
+        self.lease_from(list(self.live.values())[pick % len(self.live)].queue, number, wanted, looks)
 
-    def lease_from(self, queue: str, number: int, wanted: str = "any", swept_before: bool = False) -> None:
+    def lease_from(self, queue: str, number: int, wanted: str = "any", looks: bool = True) -> None:
         filters, matches = FILTERS[wanted]
-        if swept_before:
-            self.upkeep()
-        self.time_passes()
+        ready = self.prepare(queue, matches, looks)
         call = verbs.lease(queue, max_messages=number, lease_for=HOUR, locked_by="model", **filters)
-        leased = sum(item.lease == "held" for item in self.of(queue))
-        limit = min(number, QUEUES[queue].get("max_leased", 10**9) - leased)
         messages = run(self.conn, call)
-        taken = self.taken(queue, [message.id for message in messages], limit, matches)
+        self.reconcile()
         (token,) = {message.lock_token for message in messages} or {None}
         assert token not in self.tokens
-        for message, item in zip(messages, taken, strict=True):
+        limit = min(number, QUEUES[queue].get("max_leased", 10**9) - sum(i.lease == "held" for i in self.of(queue)))
+        taken = []
+        for message in messages:
+            item = self.live[message.id]
+            assert self.is_ready(item), "a message that was not ready was leased"
+            assert matches(item)
             assert (message.body, message.priority) == (item.body, item.priority)
             item.attempts, item.lease, item.token = item.attempts + 1, "held", token
             assert (message.attempts, message.requeues) == (item.attempts, item.requeues)
             assert (message.topic, message.group_key, message.headers) == (item.topic, item.group, item.headers)
+            taken.append(item)
+        self.check_taken(queue, taken, limit, matches, ready)
         if token:
             self.tokens.append(token)
 
     @precondition(lambda self: self.live)
-    @rule(queue=st.sampled_from(sorted(QUEUES)), number=st.sampled_from([1, 100]))
-    def consume(self, queue: str, number: int) -> None:
-        self.consume_from(queue, number)
+    @rule(queue=st.sampled_from(sorted(QUEUES)), number=st.sampled_from([1, 100]), looks=st.booleans())
+    def consume(self, queue: str, number: int, looks: bool) -> None:
+        self.consume_from(queue, number, looks)
 
-    def consume_from(self, queue: str, number: int) -> None:
-        self.time_passes()
-        call = verbs.consume(queue, max_messages=number)
-        ids = [message.id for message in run(self.conn, call)]
-        for item in self.taken(queue, ids, number, lambda item: True, finishes=True):
-            self.check_head(item)
+    def consume_from(self, queue: str, number: int, looks: bool = True) -> None:
+        ready = self.prepare(queue, FILTERS["any"][1], looks)
+        ids = [message.id for message in run(self.conn, verbs.consume(queue, max_messages=number))]
+        self.reconcile()
+        taken = [self.live[id_] for id_ in ids]
+        for item in taken:
+            assert self.is_ready(item), "a message that was not ready was consumed"
             item.attempts += 1
             self.finish(item, "success")
+        self.check_taken(queue, taken, number, FILTERS["any"][1], ready)
 
-    def taken(
-        self, queue: str, ids: list[int], limit: int, matches: Callable[[Item], bool], *, finishes: bool = False
-    ) -> list[Item]:
-        """Check what a lease took against what was ready, and return it as items."""
-        assert len(ids) == len(set(ids))
-        ready = [item for item in self.of(queue) if self.is_ready(item)]
-        ready_ids = {item.id for item in ready if matches(item)}
-        # A sweep that the lease pays for frees these, and what waits behind those that it ends.
-        loose = [item for item in self.of(queue) if self.is_swept(item)]
-        freed = {item.id for item in loose if not item.ends_with_sweep and matches(item)}
-        ending = [item for item in loose if item.ends_with_sweep] + (self.of(queue) if finishes else [])
-        groups = {item.group for item in ending if item.group}
-        behind = {item.id for item in self.of(queue) if item.group in groups and matches(item)}
-        assert set(ids) <= ready_ids | freed | behind, "a message that was not ready was leased"
-        assert min(limit, len(ready_ids | freed)) <= len(ids) <= max(limit, 0)
-        self.reconcile(leased=set(ids))
-        taken = [self.live[id_] for id_ in ids]
-        if not freed and not behind:
-            self.check_order(taken, [item for item in ready if item.id in ready_ids])
-        if not finishes:
-            for item in taken:
-                self.check_head(item)
-        return taken
+    def prepare(self, queue: str, matches: Callable[[Item], bool], looks: bool) -> list[Item]:
+        """Let the next call look at the queue, or not, and return what is ready in an order that is known."""
+        if not looks:
+            self.conn.execute("SELECT setval(look_due, %s) FROM messages.queue", [int((time.time() + 10) * 10**6)])
+            return []
+        self.time_passes()
+        self.look(queue)
+        return [item for item in self.of(queue) if self.is_ready(item) and matches(item) and item.group is None]
 
-    def check_head(self, item: Item) -> None:
-        first = self.groups[item.queue, item.group][0] if item.group else item.id
-        assert first == item.id, "a message was leased before the head of its group"
+    def check_taken(
+        self, queue: str, taken: Sequence[Item], limit: int, matches: Callable[[Item], bool], ready: Sequence[Item]
+    ) -> None:
+        assert len(taken) <= max(limit, 0)
+        # A call tries ten times at most, and takes one message of a group at a time.
+        tries = max(Counter(item.group for item in taken if item.group).values(), default=0)
+        if len(taken) < limit and queue not in self.damaged and tries < 9:
+            left = [item for item in self.of(queue) if self.is_ready(item) and matches(item)]
+            assert not left, "a message that was ready was left"
+        mine = [item for item in taken if item in ready]
+        assert [item.priority for item in mine] == sorted((item.priority for item in mine), reverse=True)
+        for item in ready:
+            after = mine[mine.index(item) + 1 :] if item in mine else mine
+            before = mine[: mine.index(item)] if item in mine else mine
+            assert item in mine or all(item.priority <= other.priority for other in after), (
+                "a lower priority came first"
+            )
+            for other in before:
+                if other.priority == item.priority and other.in_line and item.in_line and not other.returned:
+                    assert other.id < item.id, f"{other} came before {item}"
 
-    def check_order(self, taken: Sequence[Item], ready: Sequence[Item]) -> None:
-        for priority in {item.priority for item in ready}:
-            in_line = sorted(item.id for item in ready if item.priority == priority and item.in_line)
-            mine = [item.id for item in taken if item.priority == priority and item.in_line]
-            assert mine == in_line[: len(mine)], "an older message was left out"
-            left = [item for item in ready if item.priority == priority and item not in taken]
-            assert not left or all(item.priority >= priority for item in taken), "a lower priority was leased before"
-        assert [item.priority for item in taken] == sorted((item.priority for item in taken), reverse=True)
-
-    @precondition(lambda self: any(self.is_ready(item) for item in self.live.values()))
+    @precondition(lambda self: self.visible())
     @rule(pick=st.integers(0, 1000))
     def lock_by_plain_sql(self, pick: int) -> None:
-        ready = [item for item in self.live.values() if self.is_ready(item)]
-        self.lock_raw(ready[pick % len(ready)])
+        """Also what would have to wait behind others of its group: plain SQL knows no groups."""
+        visible = self.visible()
+        self.lock_raw(visible[pick % len(visible)])
+
+    def visible(self) -> list[Item]:
+        behind = self.behind()
+        items = [item for item in self.live.values() if item.id not in behind]
+        return [item for item in items if item.lease is None and not (item.delayed or item.expired)]
+
+    def behind(self) -> set[int]:
+        """Return what waits behind others of its group."""
+        rows = self.conn.execute("SELECT id FROM messages.message WHERE visible_at = 'infinity'").fetchall()
+        return {id_ for (id_,) in rows}
+
+    @rule(place=st.sampled_from(["beginning", "now", "tomorrow"]))
+    def marks_are_lost(self, place: str) -> None:
+        seconds = {"beginning": 1, "now": time.time(), "tomorrow": time.time() + 86400}[place]
+        self.conn.execute("SELECT setval(mark, %s) FROM messages.lane WHERE mark IS NOT NULL", [int(seconds * 10**6)])
+        self.damaged |= QUEUES.keys()
+        for item in self.live.values():  # what comes back at such a mark has lost its place
+            item.in_line = False
 
     @precondition(lambda self: any(item.lease == "over" for item in self.live.values()))
     @rule(pick=st.integers(0, 1000))
@@ -443,16 +473,15 @@ class Verbs(RuleBasedStateMachine):
                 self.finish(item, "failed")
                 continue
             item.attempts -= not count_attempt
-            item.lease, item.token = None, None
+            self.come_back(item)
             item.delayed = delayed or back_off
-            item.in_line = item.in_line and not item.delayed
 
     @precondition(lambda self: any(item.token for item in self.live.values()))
-    @rule(token=TOKENS, some=SOME)
-    def extend(self, token: int, some: list[int]) -> None:
+    @rule(token=TOKENS, some=SOME, hours=st.sampled_from([0.5, 2]))
+    def extend(self, token: int, some: list[int], hours: float) -> None:
         lock_token, ids = self.some(token, some)
         mine = self.held(lock_token, dict.fromkeys(ids))
-        self.settle(verbs.extend(lock_token, ids, lease_for=2 * HOUR), ids, mine)
+        self.settle(verbs.extend(lock_token, ids, lease_for=hours * HOUR), ids, mine)
 
     # Time -------------------------------------------------------------------------------------------------------------
 
@@ -461,9 +490,16 @@ class Verbs(RuleBasedStateMachine):
     def a_lease_ends(self, pick: int, then: str) -> None:
         held = [item for item in self.live.values() if item.lease == "held"]
         item = held[pick % len(held)]
-        self.conn.execute(
-            "UPDATE messages.message SET lock_expires_at = clock_timestamp() - interval '1 s' WHERE id = %s", [item.id]
+        moved = self.conn.execute(
+            "UPDATE messages.timer t SET at = clock_timestamp() FROM messages.message_rows m"
+            " WHERE m.id = %s AND m.id = ANY (t.ids) AND t.lock_token IS NOT DISTINCT FROM m.lock_token"
+            " AND t.at <= m.lock_expires_at + interval '1 s' AND t.at IS DISTINCT FROM m.expires_at",
+            [item.id],
         )
+        self.conn.execute(
+            "UPDATE messages.message_rows SET lock_expires_at = clock_timestamp() WHERE id = %s", [item.id]
+        )
+        assert moved.rowcount, f"nobody would notice the end of the lease of {item}"
         item.lease = "over"
         if then == "lease":
             self.lease_from(item.queue, 100)
@@ -475,28 +511,55 @@ class Verbs(RuleBasedStateMachine):
     def a_delay_ends(self, pick: int) -> None:
         delayed = [item for item in self.live.values() if item.delayed]
         item = delayed[pick % len(delayed)]
-        self.conn.execute(
-            "UPDATE messages.message SET due_at = CASE WHEN due_at IS NOT NULL THEN clock_timestamp() END,"
-            " visible_at = CASE WHEN due_at IS NULL THEN clock_timestamp() ELSE visible_at END"
-            " WHERE id = %s",
+        ((comes_back,),) = self.conn.execute(
+            "UPDATE messages.message_rows m"
+            " SET visible_at = CASE WHEN m.visible_at = 'infinity' THEN m.visible_at ELSE clock_timestamp() END,"
+            " due_at = CASE WHEN m.visible_at = 'infinity' THEN clock_timestamp() ELSE m.due_at END"
+            " WHERE id = %s RETURNING due_at IS NOT NULL AND visible_at < 'infinity'",
             [item.id],
+        ).fetchall()
+        if comes_back:
+            self.ring_timer(item, None)
+        item.delayed = False
+        item.in_line = item.in_line and comes_back
+
+    def ring_timer(self, item: Item, token: UUID | None) -> None:
+        self.conn.execute(
+            "INSERT INTO messages.timer (queue_name, at, lock_token, ids) VALUES (%s, clock_timestamp(), %s, %s)",
+            [item.queue, token, [item.id]],
         )
-        item.delayed = item.in_line = False
+
+    @precondition(lambda self: self.live)
+    @rule(pick=st.integers(0, 1000), token=st.one_of(st.none(), st.integers(0, 9)))
+    def the_timer_of_an_earlier_lease_or_delay_rings(self, pick: int, token: int | None) -> None:
+        item = list(self.live.values())[pick % len(self.live)]
+        self.ring_timer(item, None if token is None else self.tokens[-1 - token % len(self.tokens)])
 
     @precondition(lambda self: any(item.can_expire for item in self.live.values()))
-    @rule(pick=st.integers(0, 1000))
-    def a_message_expires(self, pick: int) -> None:
+    @rule(pick=st.integers(0, 1000), by_plain_sql=st.booleans())
+    def a_message_expires(self, pick: int, by_plain_sql: bool) -> None:
         items = [item for item in self.live.values() if item.can_expire]
         item = items[pick % len(items)]
-        self.conn.execute(
-            "UPDATE messages.message SET expires_at = clock_timestamp() - interval '1 s' WHERE id = %s", [item.id]
-        )
+        if by_plain_sql:
+            self.conn.execute("UPDATE messages.message SET expires_at = clock_timestamp() WHERE id = %s", [item.id])
+        else:
+            moved = self.conn.execute(
+                "UPDATE messages.timer t SET at = clock_timestamp() FROM messages.message_rows m"
+                " WHERE m.id = %s AND m.id = ANY (t.ids) AND t.at = m.expires_at",
+                [item.id],
+            )
+            assert moved.rowcount, f"nobody would notice that {item} expires"
+            self.conn.execute(
+                "UPDATE messages.message_rows SET expires_at = clock_timestamp() WHERE id = %s", [item.id]
+            )
         item.can_expire, item.expired = False, True
 
     @rule()
     def upkeep(self) -> None:
+        self.time_passes()
         run(self.conn, verbs.upkeep())
-        self.reconcile(must_be_swept=True)
+        for queue in QUEUES:
+            self.look(queue)
 
     # Dead messages ----------------------------------------------------------------------------------------------------
 
@@ -557,12 +620,7 @@ class Verbs(RuleBasedStateMachine):
                 in_line=False,
             )
             old.result, old.dead_token = None, None
-            members = self.groups.get((old.queue, old.group or ""), [])
-            if old.id in members:
-                self.live[again.id] = again
-                members[members.index(old.id)] = again.id
-            else:
-                self.add(again)
+            self.add(again)
 
     @precondition(lambda self: self.dead())
     @rule(queue=st.sampled_from(sorted(QUEUES)), max_requeues=st.sampled_from([None, 1, 2]))
@@ -601,7 +659,6 @@ class Verbs(RuleBasedStateMachine):
             item.dead_token = None
             if how == "dismiss":
                 item.result = None
-                self.leave_group(item)
 
     # Queues -----------------------------------------------------------------------------------------------------------
 
@@ -621,42 +678,32 @@ class Verbs(RuleBasedStateMachine):
         assert run(self.conn, verbs.purge_queue(queue)) == len(gone)
         for item in gone:
             del self.live[item.id]
-            self.leave_group(item)
         ids = {item.id for item in gone}
         self.dedup = {key: id_ for key, id_ in self.dedup.items() if id_ not in ids}
 
     # The whole state --------------------------------------------------------------------------------------------------
 
-    def reconcile(self, *, must_be_swept: bool = False, leased: set[int] | None = None) -> None:
-        """Let the model follow a sweep that may have happened, if what it did is right."""
+    def reconcile(self) -> None:
+        """Let the model follow a look that may have happened."""
         there = dict(
             self.conn.execute("SELECT id, lock_expires_at <= clock_timestamp() FROM messages.message").fetchall()
         )
-        while loose := [item for item in self.live.values() if self.is_swept(item)]:
-            moved = False
-            for item in loose:
-                # Gone, unlocked, or under a lease that goes on.
-                swept = item.id not in there or (item.lease is not None and not there[item.id])
-                assert swept or not must_be_swept, f"{item} was not swept"
-                if swept:
-                    self.sweep(item)
-                    moved = True
-            if not moved:
-                break
+        for item in list(self.live.values()):
+            # Gone, unlocked, or under a lease that goes on.
+            if item.is_due and (item.id not in there or (item.lease is not None and not there[item.id])):
+                self.end(item)
 
     @invariant()
     def everything_is_where_the_model_says(self) -> None:
         self.reconcile()
         rows = self.conn.execute(
             "SELECT id, queue_name, message, priority, attempts, requeues, group_key, topic, headers,"
-            " lock_expires_at > clock_timestamp(), lock_token, visible_at = 'infinity'"
-            " FROM messages.message ORDER BY id"
+            " lock_expires_at > clock_timestamp(), lock_token FROM messages.message ORDER BY id"
         ).fetchall()
         assert rows == [
             (
                 item.id, item.queue, item.body, item.priority, item.attempts, item.requeues, item.group, item.topic,
                 item.headers, None if item.lease is None else item.lease == "held", item.token,
-                self.waits_in_group(item),
             )
             for item in sorted(self.live.values(), key=lambda item: item.id)
         ]  # fmt: skip
@@ -668,11 +715,22 @@ class Verbs(RuleBasedStateMachine):
         assert sorted(rows) == sorted((item.id, item.result) for item in self.dead())
 
     @invariant()
+    def whatever_ends_has_a_timer(self) -> None:
+        late = self.conn.execute(
+            "SELECT m.* FROM messages.message_rows m WHERE coalesce(m.lock_expires_at, m.expires_at) IS NOT NULL"
+            " AND NOT EXISTS (SELECT FROM messages.timer t WHERE t.queue_name = m.queue_name AND m.id = ANY (t.ids)"
+            " AND (t.lock_token IS NULL OR t.lock_token = m.lock_token OR m.expires_at <= clock_timestamp())"
+            " AND t.at <= coalesce(m.lock_expires_at, m.expires_at) + interval '1 s')"
+        ).fetchall()
+        assert late == []
+
+    @invariant()
     def status_counts_it(self) -> None:
+        behind = self.behind()
         for status in run(self.conn, verbs.status()):
             items = self.of(status.queue_name)
             held = sum(item.lease == "held" for item in items)
-            delayed = sum(item.lease is None and (item.delayed or self.waits_in_group(item)) for item in items)
+            delayed = sum(item.lease is None and (item.delayed or item.id in behind) for item in items)
             dead = sum(item.queue == status.queue_name for item in self.dead())
             assert (status.depth, status.leased, status.delayed, status.dead) == (len(items), held, delayed, dead)
             assert status.ready == len(items) - held - delayed

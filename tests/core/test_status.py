@@ -92,7 +92,7 @@ def test_an_estimate_knows_all_leases_at_the_head_and_what_is_delayed(conn: Conn
 
 
 def test_the_oldest_ready_message_of_a_long_queue_is_found_in_any_priority(conn: Connection, queue: Queue) -> None:
-    conn.execute("SELECT messages.publish(%s, '{}', priority => -5)", [queue("orders")])
+    conn.execute("SELECT messages.publish(%s, '{}', priority => 0)", [queue("orders")])
     conn.execute("UPDATE messages.message SET visible_at = visible_at - interval '1 hour'")
     fill(conn)
     (found,) = run(conn, verbs.status("orders"))
@@ -134,7 +134,7 @@ def test_the_quick_status_reads_as_much_of_a_queue_of_any_length(conn: Connectio
 
 
 def pages_read(conn: Connection, *, exact: bool) -> int:
-    fetched = "SELECT pg_stat_get_xact_blocks_fetched('messages.message'::regclass)"
+    fetched = "SELECT pg_stat_get_xact_blocks_fetched('messages.message_rows'::regclass)"
     with conn.transaction():
         ((before,),) = conn.execute(fetched).fetchall()
         run(conn, verbs.status("orders", exact=exact))

@@ -1,4 +1,4 @@
-"""An upkeep costs what there is to do: it calls a sweep and rings only where something lies."""
+"""An upkeep ends what is due in short transactions, and rings for what waits."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -23,41 +23,6 @@ Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
 
 LAST = "UPDATE messages.message SET {} WHERE id = (SELECT max(id) FROM messages.message)"
-BEHIND = """SELECT clock_timestamp() - messages.stored_moment(low_water) FROM messages.queue_priority
-             WHERE queue_name = 'orders'"""
-
-
-@contextmanager
-def counted(conn: Connection) -> Iterator[dict[str, int]]:
-    """Count how often sweep_all and ring are called in the block, which is one transaction."""
-    calls: dict[str, int] = {}
-    statement = """SELECT p.proname, sum(coalesce(pg_stat_get_xact_function_calls(p.oid), 0))::integer FROM pg_proc p
-                    WHERE p.pronamespace = 'messages'::regnamespace AND p.proname IN ('sweep_all', 'ring') GROUP BY 1"""
-    conn.execute("SET track_functions = 'pl'")
-    with conn.transaction():
-        before = dict(conn.execute(statement).fetchall())
-        yield calls
-        calls.update({name: number - before[name] for name, number in conn.execute(statement)})
-
-
-def test_an_upkeep_leaves_queues_alone_that_are_empty_or_short_and_in_order(conn: Connection, queue: Queue) -> None:
-    for number in range(20):
-        queue(f"empty_{number}")
-    run(conn, verbs.publish(queue("waits"), 1))
-    run(conn, verbs.publish(queue("leased"), 1))
-    run(conn, verbs.lease("leased"))
-    with counted(conn) as calls:
-        conn.execute("SELECT messages.upkeep()")
-    assert calls == {"sweep_all": 0, "ring": 2}
-
-
-def test_an_upkeep_sweeps_a_long_queue_whatever_its_head_looks_like(conn: Connection, queue: Queue) -> None:
-    run(conn, verbs.publish_batch(queue("orders"), list(range(200))))
-    conn.execute(LAST.format("lock_expires_at = now() - interval '1 s'").encode())
-    with counted(conn) as calls:
-        done = conn.execute("SELECT messages.upkeep() -> 'freed'").fetchone()
-    assert calls["sweep_all"] == 1
-    assert done == (1,)
 
 
 @pytest.mark.parametrize(
@@ -67,10 +32,10 @@ def test_an_upkeep_sweeps_a_long_queue_whatever_its_head_looks_like(conn: Connec
         ("lock_expires_at = now() - interval '1 s', attempts = 5", 0, 1),
         ("expires_at = now() - interval '1 s'", 0, 1),
         ("lock_expires_at = now() + interval '1 h', expires_at = now() - interval '1 s'", 0, 0),
-        ("visible_at = now() + interval '1 h', expires_at = now() - interval '1 s'", 0, 0),
+        ("visible_at = now() + interval '1 h', expires_at = now() - interval '1 s'", 0, 1),
     ],
 )
-def test_an_upkeep_finds_the_one_message_that_is_over_in_a_short_queue(
+def test_an_upkeep_finds_the_one_message_that_is_over(
     conn: Connection, queue: Queue, change: str, freed: int, archived: int
 ) -> None:
     run(conn, verbs.publish_batch(queue("orders"), list(range(10))))
@@ -86,21 +51,10 @@ def test_an_upkeep_archives_what_expired_behind_what_expired_in_its_group(conn: 
     assert [message.body for message in run(conn, verbs.lease("orders", max_messages=9))] == [3]
 
 
-def test_an_upkeep_looks_at_no_message_that_is_delayed(conn: Connection, queue: Queue) -> None:
-    run(conn, verbs.publish_batch(queue("orders"), list(range(3000)), delay=timedelta(hours=1)))
-    fetched = "SELECT idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'messages.message'::regclass"
-    with conn.transaction():
-        ((before,),) = conn.execute(fetched).fetchall()
-        conn.execute("SELECT messages.sweep_queues()")
-        ((after,),) = conn.execute(fetched).fetchall()
-    assert after - before < 100
-
-
-@pytest.mark.parametrize(("call", "walks"), [("sweep_queues", 1), ("upkeep", 2)])
-def test_an_upkeep_walks_once_over_what_a_held_snapshot_keeps_and_once_to_note_the_depth(
+@pytest.mark.parametrize(("call", "walks"), [("look_at_next('')", 2), ("upkeep()", 3)])
+def test_an_upkeep_walks_twice_over_what_a_held_snapshot_keeps_and_once_to_note_the_depth(
     connect: Callable[[], Connection], queue: Queue, call: str, walks: int
 ) -> None:
-    """It went over it once for each question: five times in all."""
     conn, holder = connect(), connect()
     queue("orders")
     holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
@@ -119,81 +73,27 @@ def test_an_upkeep_walks_once_over_what_a_held_snapshot_keeps_and_once_to_note_t
             ((after,),) = conn.execute(read).fetchall()
         return int(after - before)
 
-    once = walked("SELECT min(visible_at) FROM messages.message WHERE queue_name = 'orders' AND priority = 0")
+    once = walked("SELECT min(visible_at) FROM messages.message_rows WHERE queue_name = 'orders' AND priority = 4")
     assert once > 5000
-    # And the few that lie between the low-water mark and the first message.
-    assert once * walks <= walked(f"SELECT messages.{call}()") < once * (walks + 0.8)
+    conn.execute("SELECT setval(look_due, 1) FROM messages.queue")
+    # And the few that lie between the mark and the first message.
+    assert walked(f"SELECT messages.{call}") < once * (walks + 0.8)
 
 
-def test_an_upkeep_reads_the_table_where_nearly_all_of_it_is_dead(
-    connect: Callable[[], Connection], queue: Queue
-) -> None:
-    """To pass over all that in the index costs three times as much, and more with each message."""
-    conn, holder = connect(), connect()
-    queue("orders", max_attempts=3)
-    (expired, *_) = run(conn, verbs.publish_batch("orders", ["first", "second"], priority=1))
-    holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-    holder.execute("SELECT count(*) FROM messages.message")
-    for _ in range(6):
-        run(conn, verbs.publish_batch("orders", list(range(1000)), priority=2))
-        leased = run(conn, verbs.lease("orders", max_messages=1000))
-        run(conn, verbs.archive(leased[0].lock_token, [message.id for message in leased]))
-    run(conn, verbs.publish_batch("orders", [1, 2, 3], priority=2))
-    conn.execute("SELECT pg_stat_force_next_flush()")
-    conn.execute("UPDATE messages.message SET lock_expires_at = now() WHERE id = %s", [expired])
-    read = "SELECT pg_stat_get_xact_tuples_returned('messages.message_order_idx'::regclass)"
-    with conn.transaction():
-        ((before,),) = conn.execute(read).fetchall()
-        done = run(conn, verbs.upkeep())
-        ((after,),) = conn.execute(read).fetchall()
-    assert (done["freed"], done["rung"]) == (1, 5)
-    # Two walks would be 12,000. The planner counts the depths along the index, of a table as small as this.
-    assert after - before < 11_000
-    (status,) = [one for one in run(conn, verbs.status()) if one.queue_name == "orders"]
-    assert (status.depth, status.ready, status.depth_margin) == (5, 5, 0)
-    history = "SELECT depth, ready, success FROM messages.history WHERE queue_name = 'orders'"
-    assert conn.execute(history).fetchall() == [(5, 5, 6000)]
-
-
-def test_an_upkeep_rings_for_a_group_that_it_has_repaired(conn: Connection, queue: Queue) -> None:
+def test_an_upkeep_rings_for_a_group_whose_head_somebody_deleted(conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish_batch(queue("orders"), [1, 2], group_keys=["a", "a"]))
+    run(conn, verbs.lease("orders"))
     conn.execute("DELETE FROM messages.message WHERE message = '1'")
-    done = run(conn, verbs.upkeep())
-    assert (done["groups_repaired"], done["rung"]) == (1, 1)
-
-
-def test_an_upkeep_finds_a_message_that_was_published_while_its_group_ended(
-    conn: Connection, connect: Callable[..., Connection], queue: Queue
-) -> None:
-    ending = connect(autocommit=False)
-    run(conn, verbs.publish(queue("orders"), 1, group_key="a"))
-    (last,) = run(conn, verbs.lease("orders"))
-    run(ending, verbs.archive(last.lock_token, [last.id]))
-    run(conn, verbs.publish("orders", 2, group_key="a"))
-    ending.commit()
-    assert conn.execute("SELECT FROM messages.group_head").rowcount == 0
-    assert run(conn, verbs.ready_queues()) == []
-    done = run(conn, verbs.upkeep())
-    assert (done["groups_repaired"], done["rung"]) == (1, 1)
-    assert [one.queue_name for one in run(conn, verbs.ready_queues())] == ["orders"]
-
-
-def test_an_upkeep_lowers_the_mark_to_a_message_that_is_ready_below_it(conn: Connection, queue: Queue) -> None:
-    run(conn, verbs.publish(queue("orders"), 1))
-    conn.execute(
-        "SELECT messages.store_moment(low_water, clock_timestamp() + interval '-1 ms') FROM messages.queue_priority"
-    )
-    conn.execute("UPDATE messages.message SET visible_at = visible_at - interval '1 h'")
-    conn.execute("SELECT messages.upkeep()")
-    ((behind,),) = conn.execute(BEHIND).fetchall()
-    assert behind > timedelta(minutes=59)
+    conn.execute("SELECT setval(look_due, 1) FROM messages.queue")
+    assert run(conn, verbs.upkeep())["rung"] == 1
+    assert [message.body for message in run(conn, verbs.lease("orders"))] == [2]
 
 
 def test_an_upkeep_ends_a_pause_of_notifications_that_a_clock_which_went_back_made_long(
     conn: Connection, connect: Callable[..., Connection], queue: Queue
 ) -> None:
     queue("orders")
-    conn.execute("SELECT messages.store_moment('messages.rings_paused_until', now() + interval '1 hour')")
+    conn.execute("SELECT messages.store_time('messages.rings_paused_until', now() + interval '1 hour')")
     run(conn, verbs.upkeep())
     listening = connect()
     listening.execute("LISTEN new_message")
@@ -204,9 +104,10 @@ def test_an_upkeep_ends_a_pause_of_notifications_that_a_clock_which_went_back_ma
 # In short transactions ------------------------------------------------------------------------------------------------
 
 ENDED = """UPDATE messages.message
-             SET lock_expires_at = now() - interval '1 s', lock_token = gen_random_uuid(), attempts = {}"""
+              SET lock_expires_at = now() - interval '1 s' + id * interval '1 us', lock_token = gen_random_uuid(),
+                  attempts = {}"""
 IN_A_STEP = """SELECT pid FROM pg_stat_activity
-                WHERE datname = current_database() AND query LIKE '%sweep_queues%' AND wait_event = 'advisory'"""
+                WHERE datname = current_database() AND query LIKE '%look_at_next%' AND wait_event = 'advisory'"""
 UPKEEP = """
 import sys
 import psycopg
@@ -218,7 +119,7 @@ LEFT = """SELECT count(*) FROM messages.message
 
 
 def all_ended(
-    conn: Connection, name: str, *, each: int = 6000, attempts: str = "1", priorities: tuple[int, ...] = (0,)
+    conn: Connection, name: str, *, each: int = 6000, attempts: str = "1", priorities: tuple[int, ...] = (4,)
 ) -> int:
     """Add so many messages of each priority to a queue; all leases of all queues have ended."""
     for priority in priorities:
@@ -252,49 +153,32 @@ def test_what_a_step_of_the_upkeep_freed_is_leased_before_the_next(
 ) -> None:
     all_ended(conn, queue("orders"))
     (first,) = conn.execute("SELECT min(id) FROM messages.message").fetchone() or (0,)
-    # A consumer that looked before the commit has moved the mark beyond all of it.
-    place = run(conn, verbs.sweep_queues())
-    assert (place.pop("freed"), place.pop("archived")) == (5000, 0)
-    conn.execute("SELECT messages.store_moment(low_water, now()) FROM messages.queue_priority")
-    conn.execute("SELECT messages.store_moment(sweep_due, now() + interval '0.9 s') FROM messages.queue_priority")
-    rest = run(conn, verbs.sweep_queues(**place))
-    assert (rest["queue_name"], rest["freed"]) == (None, 1000)
+    step = run(conn, verbs.look_at_next())
+    assert step == {"queue_name": "orders", "freed": 5000, "archived": 0, "rung": 0}
     assert [message.id for message in run(connect(), verbs.lease("orders"))] == [first]
 
 
 def test_a_step_of_the_upkeep_that_rolls_back_changes_nothing(conn: Connection, queue: Queue) -> None:
     number = all_ended(conn, queue("orders"))
     with conn.transaction(force_rollback=True):
-        assert run(conn, verbs.sweep_queues())["freed"] == 5000
+        assert run(conn, verbs.look_at_next())["freed"] == 5000
     assert conn.execute(LEFT).fetchone() == (number,)
     assert do_upkeep(conn)["freed"] == number
     assert conn.execute(LEFT).fetchone() == (0,)
-
-
-def test_an_upkeep_begins_nothing_beside_another_one(
-    conn: Connection, connect: Callable[..., Connection], queue: Queue
-) -> None:
-    number = all_ended(conn, queue("orders"))
-    other = connect(autocommit=False)
-    other.execute("SELECT messages.sweep_queues()")
-    assert do_upkeep(conn) == {"skipped": "another upkeep is running", "freed": 0, "archived": 0}
-    other.commit()
-    assert do_upkeep(conn)["freed"] == number - 5000
 
 
 def test_steps_of_two_upkeeps_in_turns_leave_nothing(
     conn: Connection, connect: Callable[..., Connection], queue: Queue
 ) -> None:
     number = all_ended(conn, queue("orders"), each=5100, priorities=(2, 1, 0))
-    other, freed = connect(), 0
-    places: dict[Connection, dict[str, Any]] = {conn: {}, other: {}}
+    places: dict[Connection, str | None] = {conn: "", connect(): ""}
+    freed = 0
     while places:
-        for session in list(places):
-            place = run(session, verbs.sweep_queues(**places[session]))
-            freed += place.pop("freed")
-            place.pop("archived")
-            places[session] = place
-            if place["queue_name"] is None:
+        for session, place in list(places.items()):
+            step = run(session, verbs.look_at_next(place or ""))
+            freed += step["freed"]
+            places[session] = step["queue_name"]
+            if step["queue_name"] is None:
                 del places[session]
     assert freed == number
     assert conn.execute(LEFT).fetchone() == (0,)
@@ -329,7 +213,7 @@ def test_an_upkeep_that_is_killed_amid_a_step_loses_and_doubles_nothing(
             " 'BEGIN PERFORM pg_advisory_xact_lock_shared(1); RETURN coalesce(new, old); END'"
         )
         conn.execute(
-            "CREATE TRIGGER wait BEFORE UPDATE OR DELETE ON messages.message FOR EACH ROW WHEN (old.id = 5500)"
+            "CREATE TRIGGER wait BEFORE UPDATE OR DELETE ON messages.message_rows FOR EACH ROW WHEN (old.id = 5500)"
             " EXECUTE FUNCTION wait()"
         )
         holder.execute("SELECT pg_advisory_lock(1)")
@@ -360,10 +244,3 @@ def answers(dsn: str) -> Connection | None:
     with suppress(psycopg.OperationalError):
         return psycopg.connect(dsn, autocommit=True)
     return None
-
-
-def test_what_lies_before_1970_is_left_to_the_last_step(conn: Connection, queue: Queue) -> None:
-    number = all_ended(conn, queue("orders"))
-    conn.execute("UPDATE messages.message SET visible_at = '1960-01-01'")
-    assert do_upkeep(conn)["freed"] == number
-    assert conn.execute(LEFT).fetchone() == (0,)

@@ -26,7 +26,6 @@ WITHOUT_VERB = {
     "cron_matches": "answers a question about a schedule in psql",
     "fingerprint": "stands in queries over many rows",
     "granted_queues": "the views call it",
-    "lock_ready": "a drain on Spark asks with sql/queries/lock_ready_rows.sql",
     "latest_migration": "core.connection asks before it knows which functions there are",
     "schema_version": "core.connection asks before it knows which functions there are",
     "take_over": "a step of a restore, in psql",

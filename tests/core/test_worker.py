@@ -107,6 +107,23 @@ def test_a_notify_wakes_a_worker_long_before_its_next_poll(dsn: str, conn: Conne
         until(lambda: count(conn, "message_archive") == 2, timeout=30)
 
 
+def test_an_idle_worker_takes_a_message_as_soon_as_the_lease_of_another_ends(
+    dsn: str, conn: Connection, queue: Queue
+) -> None:
+    queue("orders")
+    consumer = Consumer(queue_name="orders", handle=lambda message: None)
+    with working(Worker(conninfo=dsn, consumer=consumer, poll_interval=30)):
+        until_waiting(conn, "application_name = 'pgqueue listener' AND query LIKE '%ready_queues(%' AND state = 'idle'")
+        with conn.transaction():
+            run(conn, verbs.publish("orders", 1))
+            (message,) = run(conn, verbs.lease("orders", lease_for=timedelta(seconds=2)))
+        until(lambda: count(conn, "message_archive"))
+    (late,) = (
+        conn.execute("SELECT leased_at - %s FROM messages.message_archive", [message.lock_expires_at]).fetchone() or ()
+    )
+    assert timedelta(0) <= late < timedelta(seconds=1)
+
+
 def test_who_is_rung_for_hears_it_before_anything_is_asked(dsn: str, conn: Connection, queue: Queue) -> None:
     queue("orders")
     seen: list[str] = []
@@ -313,7 +330,7 @@ def test_only_a_lease_in_a_transaction_of_its_own_does_not_wait_for_the_disk(con
         "CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS"
         " $$ BEGIN INSERT INTO public.seen VALUES (current_setting('synchronous_commit')); RETURN NULL; END $$"
     )
-    conn.execute("CREATE TRIGGER see AFTER UPDATE OR DELETE ON messages.message EXECUTE FUNCTION see()")
+    conn.execute("CREATE TRIGGER see AFTER UPDATE OR DELETE ON messages.message_rows EXECUTE FUNCTION see()")
     conn.execute("SET synchronous_commit = on")
     run(conn, verbs.publish_batch(queue("orders"), [1, 2, 3]))
 

@@ -22,7 +22,7 @@ SELECT messages.route_topic('orders.old.eu');
 -- route_topic of none
 SELECT count(*) FROM messages.route_topic('ordersxoldxeu');
 -- publish_topic
-SELECT queue_name FROM messages.publish_topic('all.day.long', '{"n": 9}', priority => -1);
+SELECT queue_name FROM messages.publish_topic('all.day.long', '{"n": 9}', priority => 0);
 -- publish_topic of none
 SELECT messages.publish_topic('allxday', '1');
 -- lease by topic

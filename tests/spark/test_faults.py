@@ -187,7 +187,6 @@ def handled(effects: list[tuple[int, int]]) -> list[int]:
     return [id_ for id_, _ in effects]
 
 
-@pytest.mark.parametrize("transactional", [False, True])
 def test_kill_9_of_an_executor_loses_nothing(
     residents: Any,
     order: Any,
@@ -195,18 +194,16 @@ def test_kill_9_of_an_executor_loses_nothing(
     queue: Queue,
     effects: Any,
     fault: Record,
-    transactional: bool,
 ) -> None:
     queue("orders")
     published = publish(conn, 200)
-    more = ["--transactional"] * transactional
-    drained = order(residents(), "steady", *more, name=f"killed-executor-{transactional}")
+    drained = order(residents(), "steady", name="killed-executor")
     (_, victim), *_ = until(lambda: len(effects()) >= 40 and effects(), SLOW)
     os.kill(victim, signal.SIGKILL)
     assert drained.wait() == 0
     assert len({executor for _, executor in effects()}) >= 2
     fault(
-        f"kill -9 of an executor in a {'transactional ' * transactional}drain",
+        "kill -9 of an executor in a drain",
         where="cluster",
         times=1,
         published=published,
@@ -217,7 +214,6 @@ def test_kill_9_of_an_executor_loses_nothing(
     assert drained.summary["archived"] == 200
 
 
-@pytest.mark.parametrize("transactional", [False, True])
 def test_speculation_does_not_repeat_a_slow_task_and_the_connection_stands_nowhere(
     standalone: Standalone,
     residents: Any,
@@ -226,18 +222,17 @@ def test_speculation_does_not_repeat_a_slow_task_and_the_connection_stands_nowhe
     queue: Queue,
     effects: Any,
     fault: Record,
-    transactional: bool,
 ) -> None:
     queue("orders")
     published = publish(conn, 40)
     resident = residents(speculates=True)
-    before, more = resident.speculated(), ["--transactional"] * transactional
-    drained = order(resident, "one_slow", *more, name=f"speculation-{transactional}")
+    before = resident.speculated()
+    drained = order(resident, "one_slow", name="speculation")
     until(effects, SLOW)
     assert PASSWORD not in commands_and_environments()
     assert drained.wait() == 0
     fault(
-        f"speculation in a {'transactional ' * transactional}drain",
+        "speculation in a drain",
         where="cluster",
         times=until(lambda: resident.speculated() - before, what="a task that is started twice"),
         published=published,

@@ -393,6 +393,16 @@ def test_details_that_postgresql_cannot_hold_are_kept_without_that(
     assert [row["details"] for row in archived(conn).values()] == ["a\ufffdb"]
 
 
+def test_a_message_that_a_part_has_twice_ends_as_its_first_row_says_and_counts_once(
+    stream: Callable[..., LeaseStream], publish: Publish, conn: Connection, sink: ArchiveSink
+) -> None:
+    publish(1)
+    (row,) = rows(stream(numPartitions="1"), "packer/1/0")
+    said = [{"id": row["id"], "lock_token": row["lock_token"], "result": result} for result in ("rejected", "success")]
+    assert write(sink, said) == {"rejected": 1, "lost": 1}
+    assert [row["result"] for row in archived(conn).values()] == ["rejected"]
+
+
 def test_a_token_that_is_none_is_an_error(publish: Publish, sink: ArchiveSink, conn: Connection) -> None:
     mine = publish(2)
     with pytest.raises(InvalidArgument, match="a lock_token is not one of a lease") as raised:

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.outcome import Retry
+from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Retry, Success
 from airflow_provider_pgqueue.core.settlement import Outcomes, settle
 from airflow_provider_pgqueue.spark.source.outcomes import parse_outcomes
 
@@ -54,30 +54,26 @@ def parsed(*rows: Mapping[str, Any]) -> Outcomes:
 @pytest.mark.parametrize(
     ("row", "outcome"),
     [
-        ({}, ("success", None, None)),
-        ({"result": None, "details": "fine"}, ("success", "fine", None)),
-        ({"result": "success", "output": "[1.10]", "delay_seconds": 7}, ("success", None, "[1.10]")),
-        ({"result": "rejected", "output": "{}"}, ("rejected", "rejected by the function", "{}")),
-        ({"result": "rejected", "details": ""}, ("rejected", "rejected by the function", None)),
-        ({"result": "failed"}, ("failed", "failed, says the function", None)),
-        ({"result": "failed", "details": "a\0b"}, ("failed", "a\ufffdb", None)),
+        ({}, None),
+        ({"result": None, "details": "fine"}, Success("fine")),
+        ({"result": "success", "output": "[1.10]", "delay_seconds": 7}, Success(output="[1.10]")),
+        ({"result": "rejected", "output": "{}"}, Rejected("rejected by the function", "{}")),
+        ({"result": "rejected", "details": ""}, Rejected("rejected by the function")),
+        ({"result": "failed"}, Failed("failed, says the function")),
         ({"result": "retry", "output": "not kept"}, Retry()),
         ({"result": "retry", "delay_seconds": 1.5, "details": "busy"}, Retry(timedelta(seconds=1.5), "busy")),
         ({"result": "retry", "delay_seconds": float("nan")}, Retry()),
     ],
     ids=str,
 )
-def test_a_row_says_how_its_message_ends(row: dict[str, Any], outcome: Any) -> None:
+def test_a_row_says_how_its_message_ends(row: dict[str, Any], outcome: Outcome | None) -> None:
     # Beside others, because it is read by columns.
     others = [{"id": 1, "result": "success"}, {"id": 9, "result": "rejected", "details": "no"}]
-    found = parsed(others[0], {"id": 7} | row, others[1])
-    if isinstance(outcome, Retry):
-        assert found.retries == {7: outcome}
-        assert found.ids == [1, 9]
-    else:
-        assert (found.ids, found.retries) == ([1, 7, 9], {})
-        assert (found.results[1], found.details[1], found.outputs[1]) == outcome
-    assert (found.results[0], found.results[-1], found.details[-1]) == ("success", "rejected", "no")
+    assert parsed(others[0], {"id": 7} | row, others[1]) == {1: None, 7: outcome, 9: Rejected("no")}
+
+
+def test_of_two_rows_for_a_message_the_first_one_counts() -> None:
+    assert parsed({"id": 1, "result": "failed", "details": "no"}, {"id": 1, "result": "retry"}) == {1: Failed("no")}
 
 
 def settled(conn: Connection, *rows: Mapping[str, Any]) -> dict[int, Any]:
@@ -132,7 +128,7 @@ def test_one_that_cannot_be_kept_fails_its_message_alone(
 def test_in_a_transaction_too_one_that_cannot_be_kept_fails_its_message_alone(conn: Connection, queue: Queue) -> None:
     queue("orders")
     with conn.transaction():
-        found = settled(conn, {"output": REFUSED[0]}, {"output": "1"}, {"output": "2"})
+        found = settled(conn, {"output": '"\\u0000"'}, {"output": "1"}, {"output": "2"})
     assert [found[place][0] for place in range(3)] == ["failed", "success", "success"]
 
 

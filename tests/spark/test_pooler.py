@@ -38,17 +38,15 @@ Connection = psycopg.Connection[Any]
 pytestmark = pytest.mark.pooler
 
 
-@pytest.mark.parametrize("transactional", [False, True])
 def test_a_drain_archives_each_message(
-    session: SparkSession, pooled_dsn: str, conn: Connection, queue: Callable[..., str], transactional: bool
+    session: SparkSession, pooled_dsn: str, conn: Connection, queue: Callable[..., str]
 ) -> None:
     run(conn, verbs.publish_batch(queue("orders"), list(range(500))))
-    options: dict[str, Any] = {"parallelism": 4, "batch_size": 10, "transactional": transactional}
+    options: dict[str, Any] = {"parallelism": 4, "batch_size": 10}
     summary = drain(session, queue="orders", function=lambda messages: None, dsn=pooled_dsn, **options)
     assert summary["archived"] == 500
     # Locks of sessions would stay with a session of the pool.
     assert conn.execute("SELECT FROM pg_locks WHERE locktype = 'advisory'").rowcount == 0
-    assert conn.execute("SELECT FROM messages.locked_batch").rowcount == 0
 
 
 def test_a_repair_requeues_each_dead_message(

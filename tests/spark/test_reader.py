@@ -43,9 +43,9 @@ ARCHIVE = """
       FROM generate_series(1, %s) AS n
 """
 MONTHS = """
-    CREATE TABLE messages.message_archive_202503 PARTITION OF messages.message_archive
+    CREATE TABLE messages.message_archive_202503 PARTITION OF messages.archive_rows
         FOR VALUES FROM ('2025-03-01Z') TO ('2025-04-01Z');
-    CREATE TABLE messages.message_archive_202504 PARTITION OF messages.message_archive
+    CREATE TABLE messages.message_archive_202504 PARTITION OF messages.archive_rows
         FOR VALUES FROM ('2025-04-01Z') TO ('2025-05-01Z');
     INSERT INTO messages.message_archive (result, created_at, archived_at, message)
     SELECT 'success', '2025-03-01Z', moment, '1'

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -13,7 +13,6 @@ from airflow_provider_pgqueue.core.client import (
     Statement,
     ids_of,
     messages_of,
-    nothing,
     one,
     to_json,
     unless_lost,
@@ -64,7 +63,8 @@ def archive(
     """
     arguments = {
         "lock_token": lock_token,
-        "ids": list(ids),
+        # As text, and as one row back: a driver that looks at each of thousands of ids takes longer than the server.
+        "ids": f"{{{','.join(map(str, ids))}}}",
         "result": result,
         "details": _text(details),
         "handled_by": handled_by,
@@ -73,79 +73,38 @@ def archive(
         "failure": None if failure is None else to_json(failure),
     }
     types = {"ids": "bigint[]", "outcomes": "jsonb", "output": "jsonb", "failure": "jsonb"}
-    return Statement("archive", arguments, unless_lost(ids), types)
-
-
-def archive_rows(
-    lock_token: UUID,
-    ids: Collection[int],
-    *,
-    results: Sequence[str] | None = None,
-    details: Sequence[str | None] | None = None,
-    outputs: Sequence[str | None] | None = None,
-    handled_by: str | None = None,
-) -> Statement[list[int]]:
-    """Archive the messages of a lease, or of a batch of `lock_ready`, and return the ids of those that were lost.
-
-    `results` (by default all are success), `details` and `outputs` (JSON as text, which PostgreSQL checks) have an
-    entry for each id. If one cannot be kept, nothing is archived: InvalidMessage or InvalidArgument.
-    """
-    arguments = {
-        "lock_token": lock_token,
-        "ids": _array(ids),
-        # Names of results need no quotes.
-        "results": None if results is None else _array(results),
-        "details": None if details is None else list(details),
-        "outputs": None if outputs is None else list(outputs),
-        "handled_by": handled_by,
-    }
-    types = {"ids": "bigint[]", "results": "text[]", "details": "text[]", "outputs": "text[]"}
-    return Statement("archive_rows", arguments, one, types)
-
-
-def _array(values: Iterable[object]) -> str:
-    # As text: a driver that looks at each of thousands of numbers takes longer than the server.
-    return "{" + ",".join(map(str, values)) + "}"
-
-
-def record_locked_batch(lock_token: UUID, queue_name: str, ids: Collection[int], locked_by: str) -> Statement[None]:
-    """Record what another session has locked with `lock_ready`, so that its death counts as an attempt."""
-    arguments = dict(locals()) | {"ids": _array(ids)}
-    # A crash of the server ends the transaction that it is about, too.
-    return Statement("record_locked_batch", arguments, nothing, {"ids": "bigint[]"}, durable=False)
-
-
-def free_locked_batches(queue_name: str, *, lock_token: UUID | None = None) -> Statement[int]:
-    """End the locked batches whose session died, which was an attempt of their messages, and return how many.
-
-    With a `lock_token` forget this one, which the caller is about to roll back: that was no attempt.
-    """
-    return Statement("free_locked_batches", dict(locals()), one)
+    return Statement("archive", arguments, unless_lost(ids, one), types, columns="pg_catalog.array_agg(found)")
 
 
 def outcomes_as_json(outcomes: Mapping[int, Success | Rejected | Failed]) -> JsonText:
     """Return outcomes by message id as the SQL functions take them."""
-    return _object({str(id_): _as_result(outcome) for id_, outcome in dict(outcomes).items()})
+    return JsonText(
+        "{" + ",".join(f"{to_json(str(id_))}:{_as_result(outcome)}" for id_, outcome in dict(outcomes).items()) + "}"
+    )
 
 
-def _as_result(outcome: Success | Rejected | Failed) -> JsonText:
+def _as_result(outcome: Success | Rejected | Failed) -> str:
+    failure: Mapping[str, Any] | None = None
     match outcome:
         case Success(details, output):
-            said = {"result": "success", "details": _text(details), "output": output}
-        case Rejected(reason, output):
-            said = {"result": "rejected", "details": _text(reason), "output": output}
+            result = "success"
+        case Rejected(details, output):
+            result = "rejected"
         case Failed(details, failure, output):
-            said = {"result": "failed", "details": _text(details), "failure": failure, "output": output}
-    return _object({key: value for key, value in said.items() if value is not None})
+            result = "failed"
+    # By hand, so that an output that is text already stays as it is.
+    text = f'{{"result":"{result}"'
+    if details is not None:
+        text += f',"details":{to_json(_text(details))}'
+    if failure is not None:
+        text += f',"failure":{to_json(failure)}'
+    if output is not None:
+        text += f',"output":{to_json(output)}'
+    return text + "}"
 
 
 def _text(details: str | None) -> str | None:
     return storable(details) if isinstance(details, str) else details
-
-
-def _object(members: Mapping[str, Any]) -> JsonText:
-    # By hand, so that an output that is text already stays as it is.
-    return JsonText("{" + ",".join(f"{to_json(key)}:{to_json(value)}" for key, value in members.items()) + "}")
 
 
 def release(

@@ -14,7 +14,7 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument
 class Options(TypedDict, total=False):
     """The options of a message.
 
-    - `priority`: from -100 to 100; higher is leased first.
+    - `priority`: from 0 to 9; higher is leased first.
     - `delay`, `visible_at`: it is not leased before.
     - `expires_in`: it is archived as `expired` if nobody handled it by then.
     - `headers`: an object kept beside the body, of at most 64 kB.
@@ -61,7 +61,7 @@ class BatchOptions(TypedDict, total=False):
 # Types only, where the driver would raise or find no such function; the database judges the values.
 _RULES: Final = {
     "queue_name": argument.any_text,
-    "priority": argument.optional(argument.whole(-100, 100)),
+    "priority": argument.optional(argument.whole(0, 9)),
     "delay": argument.optional(argument.timed),
     "expires_in": argument.optional(argument.timed),
     "dedup_window": argument.optional(argument.timed),

@@ -47,7 +47,7 @@ def check_queues_exist(queue_names: Collection[str]) -> Statement[None]:
     return Statement("check_queues_exist", {"queue_names": list(queue_names)}, nothing)
 
 
-def replay(run_id: str, queue_name: str, rows: str, *, priority: int = 0) -> Statement[int]:
+def replay(run_id: str, queue_name: str, rows: str, *, priority: int = 4) -> Statement[int]:
     """Publish copies of messages, each `id` once per run and queue, and return how many were published.
 
     `rows` is a JSON array. If it is empty, the call only checks that the queue exists.

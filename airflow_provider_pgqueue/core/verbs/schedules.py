@@ -16,7 +16,7 @@ def schedule(
     body: Any,
     *,
     time_zone: str = "UTC",
-    priority: int = 0,
+    priority: int = 4,
     headers: Mapping[str, Any] | None = None,
     paused: bool | None = None,
 ) -> Statement[bool]:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 from airflow_provider_pgqueue.core.client import Statement, one, only_row
 
 
-def sweep_queues(
-    queue_name: str | None = None,
-    priority: int | None = None,
-    above: datetime | None = None,
-    below: datetime | None = None,
-    lowest: datetime | None = None,
-) -> Statement[dict[str, Any]]:
-    """End at most 5,000 expired leases; return `freed`, `archived`, and the arguments of the next call.
+def look_at_next(queue_name: str = "") -> Statement[dict[str, Any]]:
+    """End what is due in the first queue from this name on that has messages, 5,000 of them at most.
 
-    Their `queue_name` is None when nothing is left. Each call belongs in a transaction of its own, as in
-    `core.upkeep.do_upkeep`.
+    Returns `freed`, `archived` and the `queue_name` for the next call, which is None after the last. Each call belongs
+    in a transaction of its own, as in `core.upkeep.do_upkeep`.
     """
-    return Statement("sweep_queues", dict(locals()), only_row)
+    return Statement("look_at_next", dict(locals()), only_row)
 
 
 def upkeep() -> Statement[dict[str, Any]]:

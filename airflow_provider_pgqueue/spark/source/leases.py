@@ -183,7 +183,9 @@ class ArchiveSink(DataSourceStreamArrowWriter):
                 tokens = batch.column("lock_token")
                 for token in tokens.unique().to_pylist():
                     own = batch.filter(pc.equal(tokens, token))
-                    counts.update(settle(conn, _uuid(token), parse_outcomes(own, giver="the stream"))[0])
+                    outcomes = parse_outcomes(own, giver="the stream")
+                    repeated = Counter(lost=len(own) - len(outcomes))
+                    counts += settle(conn, _uuid(token), outcomes)[0] + repeated
         return _SinkCounts(counts)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import logging
+import json
 import math
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from itertools import repeat
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from airflow_provider_pgqueue.core.client import JsonText
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.outcome import Retry
-from airflow_provider_pgqueue.core.settlement import Outcomes
-
-log = logging.getLogger(__name__)
+from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Retry, Success
+from airflow_provider_pgqueue.core.settlement import NOT_JSON, Outcomes, failed_instead
 
 RESULTS: Final = ("success", "rejected", "failed", "retry")
 _LONGEST_DELAY: Final = timedelta(days=366)
+_JSON: Final = json.JSONDecoder(parse_int=float)  # an int of more than 4,300 digits would be refused
 
 _TEXT: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
 _NUMBER: Final = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
@@ -33,32 +33,29 @@ COLUMNS: Final = tuple(_ACCEPTED)
 
 
 def outcomes_of(returned: Any, ids: list[int]) -> Outcomes:
-    """Return what a function returned as outcomes; InvalidArgument says what is wrong with it.
+    """Return what a function returned as the outcome of each message; InvalidArgument says what is wrong with it.
 
     None is success for all. Else a pyarrow.Table, a RecordBatch or a pandas.DataFrame with the columns `id` and
     `result`, and if wanted `details`, `output` (JSON) and `delay_seconds` (with retry; without it the
     back-off of the queue). A message that it leaves out is a success, one whose outcome cannot be kept is `failed`.
     """
-    found = Outcomes()
-    if returned is not None:
-        rows = _as_table(returned)
-        names = rows.column_names
-        if unknown := sorted(set(names) - set(COLUMNS)):
-            raise InvalidArgument(f"the function gave the columns {unknown}. Known are {', '.join(COLUMNS)}.")
-        if len(set(names)) < len(names) or not {"id", "result"} <= set(names):
-            raise InvalidArgument(f"the function gave the columns {names}. Give id and result, each column once.")
-        if rows.column("result").null_count:
-            raise InvalidArgument(f"the function gave a row without a result. Give one of {', '.join(RESULTS)}.")
-        found = parse_outcomes(rows, giver="the function")
-    given = {*found.ids, *found.retries}
-    if returned is not None and len(given) < len(rows):
+    outcomes: Outcomes = dict.fromkeys(ids)
+    if returned is None:
+        return outcomes
+    rows = _as_table(returned)
+    names = rows.column_names
+    if unknown := sorted(set(names) - set(COLUMNS)):
+        raise InvalidArgument(f"the function gave the columns {unknown}. Known are {', '.join(COLUMNS)}.")
+    if len(set(names)) < len(names) or not {"id", "result"} <= set(names):
+        raise InvalidArgument(f"the function gave the columns {names}. Give id and result, each column once.")
+    if rows.column("result").null_count:
+        raise InvalidArgument(f"the function gave a row without a result. Give one of {', '.join(RESULTS)}.")
+    given = parse_outcomes(rows, giver="the function")
+    if len(given) < len(rows):
         raise InvalidArgument("the function gave two rows for one message. Give one row a message.")
-    if strangers := sorted(given.difference(ids)):
+    if strangers := sorted(given.keys() - outcomes.keys()):
         raise InvalidArgument(f"the function gave outcomes for messages that it did not get: {strangers[:10]}")
-    rest = [id_ for id_ in ids if id_ not in given] if given else ids
-    nothing = [None] * len(rest)
-    found.add(Outcomes(rest, ["success"] * len(rest), [*nothing], [*nothing]))
-    return found
+    return outcomes | given
 
 
 def _as_table(returned: Any) -> pa.Table:
@@ -84,9 +81,9 @@ def _as_table(returned: Any) -> pa.Table:
 def parse_outcomes(rows: pa.Table | pa.RecordBatch, *, giver: str) -> Outcomes:
     """Return the outcomes in rows; only `id` is needed, no result is success, other columns are ignored.
 
-    A retry keeps no output, and only a retry has a delay; one out of range makes its own message `failed`, with the
-    reason in its details and in the log. A column of another type or a result that does not exist is a mistake in all
-    rows: it is an InvalidArgument.
+    A retry keeps no output, and only a retry has a delay; one out of range, or an output that is not JSON, makes its
+    own message `failed`, with the reason in its details and in the log. Of two rows for a message the first one counts.
+    A column of another type or a result that does not exist is a mistake in all rows: it is an InvalidArgument.
 
     :param giver: who gave the rows, for errors: "the function".
     """
@@ -97,41 +94,51 @@ def parse_outcomes(rows: pa.Table | pa.RecordBatch, *, giver: str) -> Outcomes:
             raise InvalidArgument(f"{giver} gave the column {name} as {kind}. Give {cure}.")
     if rows.column("id").null_count:
         raise InvalidArgument(f"{giver} gave a row without an id. Keep the id of each message.")
-    results = pc.fill_null(_texts(rows, "result"), "success")
-    known = pc.is_in(results, pa.array(RESULTS))
-    if not pc.all(known).as_py():
-        wrong = results.filter(pc.invert(known))[0].as_py()
-        raise InvalidArgument(f"{giver} gave the result {wrong[:20]!r}. Give one of {', '.join(RESULTS)}.")
-    details = pc.replace_substring(_texts(rows, "details"), "\0", "\ufffd")
-    again = pc.equal(results, "retry")
-    found = Outcomes()
-    if pc.any(again).as_py():
-        retries = rows.filter(again).to_pylist()
-        for row, reason in zip(retries, details.filter(again).to_pylist(), strict=True):
-            _add_retry(found, row["id"], row.get("delay_seconds"), reason)
-        final = pc.invert(again)
-        rows, results, details = rows.filter(final), results.filter(final), details.filter(final)
-    for result, said in (("rejected", f"rejected by {giver}"), ("failed", f"failed, says {giver}")):
-        unsaid = pc.and_(pc.equal(results, result), pc.fill_null(pc.equal(details, ""), True))
-        details = pc.if_else(unsaid, said, details)
-    columns = (rows.column("id"), results, details, _texts(rows, "output"))
-    found.add(Outcomes(*(column.to_pylist() for column in columns)))
+    columns = rows.to_pydict()
+    if unknown := set(columns.get("result", ())) - {None, *RESULTS}:
+        raise InvalidArgument(f"{giver} gave the result {min(unknown)[:20]!r}. Give one of {', '.join(RESULTS)}.")
+    found: Outcomes = {}
+    said = (columns.get(name) or repeat(None) for name in COLUMNS)
+    for id_, result, details, output, seconds in zip(*said, strict=False):
+        if id_ not in found:
+            found[id_] = _outcome(id_, giver, result, details, output, seconds)
     return found
 
 
-def _texts(rows: pa.Table | pa.RecordBatch, name: str) -> Any:
-    if name not in rows.schema.names:
-        return pa.nulls(len(rows), pa.string())
-    return rows.column(name).cast(pa.large_string())
+def _outcome(
+    id_: int, giver: str, result: str | None, details: str | None, output: str | None, seconds: Any
+) -> Outcome | None:
+    if result == "retry":
+        return _retry(id_, seconds, details)
+    kept = None
+    if output is not None:
+        if not _is_json(output):
+            return failed_instead(id_, result or "success", NOT_JSON)
+        kept = JsonText(output)
+    if result == "rejected":
+        return Rejected(details or f"rejected by {giver}", kept)
+    if result == "failed":
+        return Failed(details or f"failed, says {giver}", output=kept)
+    return None if details is None and kept is None else Success(details, kept)
 
 
-def _add_retry(found: Outcomes, id_: int, seconds: Any, reason: str | None) -> None:
+def _is_json(text: str) -> bool:
+    """Return whether a text is one JSON value, so that it cannot reach into the outcome of another message.
+
+    PostgreSQL judges the rest: NUL, numbers out of its range, NaN.
+    """
+    text = text.strip(" \t\n\r")
+    try:
+        return _JSON.raw_decode(text)[1] == len(text)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _retry(id_: int, seconds: Any, reason: str | None) -> Retry | Failed:
     # pandas says NaN where there is nothing, and Spark for 0.0 / 0.0 and for a text that is not a number.
     if seconds is None or math.isnan(seconds):
-        found.retries[id_] = Retry(None, reason)
-    elif 0 <= seconds <= _LONGEST_DELAY.total_seconds():
-        found.retries[id_] = Retry(timedelta(seconds=float(seconds)), reason)
-    else:
-        error = f"delay_seconds is {seconds}. Give 0 to 366 days, or none for the back-off of the queue."
-        log.warning("message %s ends as failed, not as retry: %s", id_, error)
-        found.add(Outcomes([id_], ["failed"], [error], [None]))
+        return Retry(None, reason)
+    if 0 <= seconds <= _LONGEST_DELAY.total_seconds():
+        return Retry(timedelta(seconds=float(seconds)), reason)
+    error = f"delay_seconds is {seconds}. Give 0 to 366 days, or none for the back-off of the queue."
+    return failed_instead(id_, "retry", error)

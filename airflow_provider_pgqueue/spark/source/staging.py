@@ -45,7 +45,7 @@ _RULES: Final = {
     "topic": "its topic is not valid. Use words of letters, digits, - and _ with single dots between them.",
     "group_key": "its group_key is empty or too long. Give a text of 1 to 255 characters, or NULL.",
     "dedup_key": "its dedup_key is empty or too long. Give a text of 1 to 255 characters, or NULL.",
-    "priority": "its priority is out of range. Give a whole number from -100 to 100, or NULL.",
+    "priority": "its priority is out of range. Give a whole number from 0 to 9, or NULL.",
     "22009": "its visible_at or expires_at is too long ago. Leave it NULL.",
     "22021": "a text in it has a NUL, or is not UTF-8. Replace such characters first.",
     "visible_at": "its visible_at is too far away. Give a moment within the next ten years, or NULL.",

@@ -10,7 +10,7 @@ AS $$
     WITH RECURSIVE chain (id, last_id, place) AS (
         SELECT DISTINCT given.id, given.id, 0 FROM unnest(message_outcomes.ids) AS given (id) WHERE given.id IS NOT NULL
         UNION ALL
-        SELECT c.id, a.requeued_as, c.place + 1 FROM chain c JOIN messages.message_archive a ON a.id = c.last_id
+        SELECT c.id, a.requeued_as, c.place + 1 FROM chain c JOIN messages.archive_rows a ON a.id = c.last_id
          WHERE message_outcomes.follow_requeues AND a.remedy = 'requeued'),
     ends AS (SELECT DISTINCT ON (c.id) c.id, c.last_id FROM chain c ORDER BY c.id, c.place DESC)
     SELECT e.id, e.last_id, coalesce(m.queue_name, a.queue_name),
@@ -23,9 +23,9 @@ AS $$
            CASE WHEN message_outcomes.with_output THEN a.output END
       FROM ends e
      CROSS JOIN messages.session_reach r
-      LEFT JOIN LATERAL (SELECT * FROM messages.message m
+      LEFT JOIN LATERAL (SELECT * FROM messages.message_rows m
                           WHERE m.id = e.last_id AND (r.everything OR m.queue_name = ANY (r.queue_names))) m ON true
-      LEFT JOIN LATERAL (SELECT * FROM messages.message_archive a
+      LEFT JOIN LATERAL (SELECT * FROM messages.archive_rows a
                           WHERE m.id IS NULL AND a.id = e.last_id AND (r.everything OR a.queue_name = ANY (r.queue_names)) LIMIT 1) a ON true
      ORDER BY e.id
 $$;

@@ -27,7 +27,7 @@ BEGIN
         (SELECT m.id, m.queue_name, CASE WHEN m.lock_expires_at > moment THEN 'leased' WHEN m.visible_at = 'infinity' THEN 'behind'
                                          WHEN m.visible_at > moment THEN 'delayed' ELSE 'ready' END,
                 coalesce(m.leased_at, m.created_at) AS at, m.created_at, m.attempts::integer, m.locked_by, m.reference, NULL, m.last_error
-           FROM messages.message m
+           FROM messages.message_rows m
           WHERE search_messages.result IS NULL AND search_messages.fingerprint IS NULL
             AND (names IS NULL OR m.queue_name = ANY (names))
             AND (search_messages.reference IS NULL OR m.reference = search_messages.reference)
@@ -38,7 +38,7 @@ BEGIN
         UNION ALL
         (SELECT a.id, a.queue_name, a.result, a.archived_at, a.created_at, a.attempts, a.handled_by, a.reference, a.fingerprint,
                 coalesce(a.failure ->> 'error', left(a.details, 500))
-           FROM messages.message_archive a
+           FROM messages.archive_rows a
           WHERE (search_messages.result IS NULL OR a.result = search_messages.result)
             AND (search_messages.fingerprint IS NULL OR a.fingerprint = search_messages.fingerprint)
             AND (names IS NULL OR a.queue_name = ANY (names))

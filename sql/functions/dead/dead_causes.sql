@@ -7,7 +7,7 @@ AS $$
 BEGIN
     RETURN QUERY
     SELECT c.queue_name, c.result, c.fingerprint, c.waiting, c.first_at, c.last_at, c.newest_id,
-           (SELECT coalesce(a.failure ->> 'error', left(a.details, 200)) FROM messages.message_archive a
+           (SELECT coalesce(a.failure ->> 'error', left(a.details, 200)) FROM messages.archive_rows a
              WHERE a.id = c.newest_id AND a.archived_at >= c.first_at AND a.archived_at <= c.last_at)
       FROM (SELECT d.queue_name, d.result, d.fingerprint, count(*) AS waiting, min(d.archived_at) AS first_at,
                    max(d.archived_at) AS last_at, max(d.id) AS newest_id

@@ -81,7 +81,7 @@ BEGIN
                    left(coalesce(a.failure ->> 'message', a.details, ''), 2000),
                    '''[^'']*''|"[^"]*"', '?', 'g'), '[[:<:]][0-9a-fA-F-]*[0-9][0-9a-fA-F-]*[[:>:]]', '#', 'g'), '[[:space:]]+', ' ', 'g'))), 500)
                    ORDER BY a.archived_at DESC))[1] AS pattern
-          FROM (SELECT a.* FROM messages.message_archive a
+          FROM (SELECT a.* FROM messages.archive_rows a
                  WHERE a.fingerprint = c.fingerprint AND a.queue_name = c.queue_name AND a.result = c.result
                    AND a.archived_at >= steps.first_at AND a.archived_at < steps.end_at + interval '1 day'
                  ORDER BY a.archived_at DESC LIMIT 5) a) newest

@@ -15,14 +15,14 @@ BEGIN
         DELETE FROM messages.dead_message d
          WHERE d.id = ANY (dismiss.ids) AND d.lock_token = dismiss.lock_token AND d.lock_expires_at > clock_timestamp()
         RETURNING d.id, d.archived_at, d.locked_by)
-    UPDATE messages.message_archive a
+    UPDATE messages.archive_rows a
        SET remedy = 'dismissed', remedied_at = clock_timestamp(), dismissed_for = left(dismiss.reason, 4000),
            remedied_by = coalesce(dismiss.remedied_by, left(mine.locked_by, 600))
       FROM mine WHERE a.id = mine.id AND a.archived_at = mine.archived_at
     RETURNING a.id, a.queue_name, a.group_key
     LOOP
         IF dismissed.group_key IS NOT NULL THEN                    -- it no longer blocks its group
-            PERFORM messages.make_next_of_group_ready(dismissed.queue_name, dismissed.group_key, dismissed.id);
+            PERFORM messages.next_of_groups(dismissed.queue_name, ARRAY[dismissed.group_key]);
         END IF;
         RETURN NEXT dismissed.id;
     END LOOP;

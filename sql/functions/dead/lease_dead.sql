@@ -46,9 +46,9 @@ BEGIN
                AND (lease_dead.since IS NULL OR d.archived_at >= lease_dead.since)
                AND (lease_dead.until IS NULL OR d.archived_at < lease_dead.until)
                -- Few messages have a reference, and an index finds them; the list of the dead may have a million.
-               AND (lease_dead.reference IS NULL OR d.id = ANY (ARRAY(SELECT a.id FROM messages.message_archive a WHERE a.reference = lease_dead.reference)))
+               AND (lease_dead.reference IS NULL OR d.id = ANY (ARRAY(SELECT a.id FROM messages.archive_rows a WHERE a.reference = lease_dead.reference)))
                AND (NOT filtered OR EXISTS (
-                    SELECT FROM messages.message_archive a WHERE a.id = d.id AND a.archived_at = d.archived_at
+                    SELECT FROM messages.archive_rows a WHERE a.id = d.id AND a.archived_at = d.archived_at
                        AND (pattern IS NULL OR '.' || a.topic ~ pattern)
                        AND (lease_dead.headers IS NULL OR a.headers @> lease_dead.headers)))
                AND (d.lock_expires_at IS NULL OR d.lock_expires_at <= moment)
@@ -61,7 +61,7 @@ BEGIN
             RETURNING d.id, d.archived_at, d.lock_token, d.lock_expires_at)
         SELECT a.id, a.queue_name, a.result, a.details, a.failure, a.message, a.headers, a.reference, a.topic, a.group_key, a.attempts,
                a.requeues, a.created_at, a.archived_at, a.handled_by, l.lock_token, l.lock_expires_at
-          FROM leased l JOIN messages.message_archive a ON a.id = l.id AND a.archived_at = l.archived_at
+          FROM leased l JOIN messages.archive_rows a ON a.id = l.id AND a.archived_at = l.archived_at
          ORDER BY a.archived_at, a.id;
         EXIT WHEN FOUND;
         -- Those whose archived message is not there, in a partition that somebody detached, must not keep the others from

@@ -2,7 +2,7 @@ CREATE OR REPLACE FUNCTION messages.remedies(ids bigint[]) RETURNS TABLE (id big
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT a.id, a.remedy, a.remedied_by
-      FROM messages.message_archive a
+      FROM messages.archive_rows a
      WHERE a.id = ANY (remedies.ids) AND a.remedy IS NOT NULL
        AND ((SELECT r.everything FROM messages.session_reach r)
             OR a.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))

@@ -21,10 +21,10 @@ BEGIN
                                             requeued_from, requeues)
         SELECT a.queue_name, coalesce(requeue.messages -> a.id::text, a.message), a.priority,
                clock_timestamp() + coalesce(requeue.delay, '0'), a.headers, a.reference, a.topic, a.group_key, a.id, a.requeues + 1
-          FROM mine JOIN messages.message_archive a ON a.id = mine.id AND a.archived_at = mine.archived_at
+          FROM mine JOIN messages.archive_rows a ON a.id = mine.id AND a.archived_at = mine.archived_at
          ORDER BY a.id
         RETURNING m.id AS new_id, m.requeued_from)
-    UPDATE messages.message_archive a
+    UPDATE messages.archive_rows a
        SET remedy = 'requeued', remedied_at = clock_timestamp(), requeued_as = p.new_id,
            remedied_by = coalesce(requeue.remedied_by, left(mine.locked_by, 600))
       FROM mine JOIN published p ON p.requeued_from = mine.id

@@ -18,12 +18,12 @@ BEGIN
     RETURN QUERY
     SELECT m.id, m.queue_name, m.message, m.headers, m.reference, m.topic, m.group_key, m.priority, m.attempts,
            q.max_attempts, m.requeues, m.created_at, m.lock_token, m.lock_expires_at
-      FROM messages.message m JOIN messages.queue q USING (queue_name)
+      FROM messages.message_rows m JOIN messages.queue q USING (queue_name)
      WHERE m.id = ANY (known.ids) AND m.lock_token = known.lock_token
     UNION ALL
     SELECT a.id, a.queue_name, a.message, a.headers, a.reference, a.topic, a.group_key, a.priority, a.attempts,
            q.max_attempts, a.requeues, a.created_at, NULL, NULL
-      FROM messages.message_archive a JOIN messages.queue q USING (queue_name)
+      FROM messages.archive_rows a JOIN messages.queue q USING (queue_name)
      WHERE a.id = ANY (known.ids)
      ORDER BY id;
 END $$;

@@ -5,7 +5,6 @@ AS $$
 DECLARE
     token    uuid := gen_random_uuid();
     other    text;
-    limited  boolean;
     leased   boolean;
     reopened messages.dispatch := dispatch;
 BEGIN
@@ -16,19 +15,16 @@ BEGIN
             USING ERRCODE = 'PQ017', HINT = 'Leave the work to that run: it is their next attempt.';
     END IF;
     -- Its messages are due to it, even in a queue with a max_leased that others have reached. But they count for those.
-    PERFORM messages.count_leasable(q.queue_name, q.max_leased) FROM messages.queue q
+    PERFORM messages.leases_left(q.queue_name, q.max_leased) FROM messages.queue q
       WHERE q.queue_name = dispatch.queue_name COLLATE "default" AND q.max_leased IS NOT NULL;
-    limited := FOUND;
-    UPDATE messages.message m
+    UPDATE messages.message_rows m
        SET lock_token = token, lock_expires_at = clock_timestamp() + dispatch.lease_for, leased_at = clock_timestamp(),
            locked_by = dispatch.dispatched_by, attempts = least(m.attempts + 1, 32767)
      WHERE m.id = ANY (dispatch.ids) AND m.lock_expires_at IS NULL;
     leased := FOUND;
-    IF leased AND limited THEN
-        INSERT INTO messages.counted_lease (queue_name, id, lock_token)
-        SELECT m.queue_name, m.id, m.lock_token FROM messages.message m WHERE m.id = ANY (dispatch.ids) AND m.lock_token = token
-        ON CONFLICT (queue_name, id) DO UPDATE SET lock_token = excluded.lock_token;
-    END IF;
+    INSERT INTO messages.timer (queue_name, at, lock_token, ids)
+    SELECT m.queue_name, m.lock_expires_at, token, array_agg(m.id) FROM messages.message_rows m
+     WHERE m.id = ANY (dispatch.ids) AND m.lock_token = token GROUP BY m.queue_name, m.lock_expires_at;
     IF dispatch.fingerprint IS NOT NULL THEN
         UPDATE messages.dead_message d SET dispatch_id = dispatch.dispatch_id WHERE d.id = ANY (dispatch.ids) AND d.dispatch_id IS NULL;
     END IF;

@@ -2,16 +2,16 @@ CREATE OR REPLACE FUNCTION messages.health_copy() RETURNS TABLE (severity text, 
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     WITH RECURSIVE used AS (
-        SELECT greatest((SELECT max(m.id) FROM messages.message m), (SELECT max(a.id) FROM messages.message_archive a), 0) AS id),
+        SELECT greatest((SELECT max(m.id) FROM messages.message_rows m), (SELECT max(a.id) FROM messages.archive_rows a), 0) AS id),
     -- From one priority to the next in the index, however many messages each has.
     level AS (
-        (SELECT m.queue_name, m.priority FROM messages.message m ORDER BY m.queue_name, m.priority DESC LIMIT 1)
+        (SELECT m.queue_name, m.priority FROM messages.message_rows m ORDER BY m.queue_name, m.priority DESC LIMIT 1)
         UNION ALL
         SELECT next.* FROM level l CROSS JOIN LATERAL (
-            (SELECT m.queue_name, m.priority FROM messages.message m
+            (SELECT m.queue_name, m.priority FROM messages.message_rows m
               WHERE m.queue_name = l.queue_name AND m.priority < l.priority ORDER BY m.priority DESC LIMIT 1)
             UNION ALL
-            (SELECT m.queue_name, m.priority FROM messages.message m
+            (SELECT m.queue_name, m.priority FROM messages.message_rows m
               WHERE m.queue_name > l.queue_name ORDER BY m.queue_name, m.priority DESC LIMIT 1)
             LIMIT 1) next),
     found (place, severity, finding, cure) AS (
@@ -20,18 +20,20 @@ AS $$
         UNION ALL
         SELECT 2, 'critical', format('no lease sees the messages of queue %s with priority %s', l.queue_name, l.priority), 'SELECT messages.take_over()'
           FROM level l
-         WHERE NOT EXISTS (SELECT FROM messages.queue_priority p WHERE p.queue_name = l.queue_name AND p.priority = l.priority)
+         WHERE NOT EXISTS (SELECT FROM messages.lane p JOIN pg_class c ON c.oid = p.mark WHERE p.queue_name = l.queue_name AND p.priority = l.priority)
+           AND EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = l.queue_name)
         UNION ALL
         SELECT 3, 'critical', format('the queue was copied from server %s, and did not take over here', o.name), 'SELECT messages.take_over()'
           FROM messages.release_object o CROSS JOIN pg_control_system() c WHERE o.kind = 'cluster' AND o.name <> c.system_identifier::text
         UNION ALL
         -- Requeue, dismiss and retention would fail: PostgreSQL could not tell a subscriber which row they change.
         SELECT 4, 'critical', format('publication %s has table %s, which has no replica identity', p.pubname, p.tablename),
-               format('ALTER TABLE messages.%I REPLICA IDENTITY FULL', p.tablename)
+               string_agg(format('ALTER TABLE %s REPLICA IDENTITY FULL', c.oid::regclass), '; ' ORDER BY c.relname)
           FROM pg_publication_tables p JOIN pg_publication b ON b.pubname = p.pubname AND (b.pubupdate OR b.pubdelete)
           JOIN pg_class top ON top.relnamespace = 'messages'::regnamespace AND top.relname = p.tablename
-          JOIN LATERAL (SELECT top.oid UNION ALL SELECT i.inhrelid FROM pg_inherits i WHERE i.inhparent = top.oid) part ON true
-          JOIN pg_class c ON c.oid = part.oid AND c.relkind = 'r'
+         -- Of a front, itself and the tables that have its rows: a partition does not take it over.
+         CROSS JOIN LATERAL (SELECT top.oid UNION SELECT t.relid FROM pg_partition_tree(top.oid) t WHERE t.isleaf) part
+          JOIN pg_class c ON c.oid = part.oid
          WHERE p.schemaname = 'messages'
            AND (c.relreplident = 'n' OR c.relreplident = 'd' AND NOT EXISTS (SELECT FROM pg_index x WHERE x.indrelid = c.oid AND x.indisprimary))
          GROUP BY p.pubname, p.tablename)

@@ -15,7 +15,7 @@ AS $$
     SELECT CASE WHEN count(*) = 0 THEN 'ok' ELSE 'warning' END,
            concat_ws('; ', string_agg(late.finding, '; '),
                 format('the archive takes %s; queues without a retention: %s', pg_size_pretty(
-                    (SELECT sum(pg_total_relation_size(i.inhrelid)) FROM pg_inherits i WHERE i.inhparent = 'messages.message_archive'::regclass)),
+                    (SELECT sum(pg_total_relation_size(i.inhrelid)) FROM pg_inherits i WHERE i.inhparent = 'messages.archive_rows'::regclass)),
                     (SELECT count(*) FROM messages.queue q WHERE q.retention IS NULL))),
            'SELECT ' || string_agg(DISTINCT late.cure, ', ')
       FROM late

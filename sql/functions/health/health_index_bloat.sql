@@ -9,7 +9,7 @@ AS $$
       FROM (SELECT i.indexrelid::regclass AS index, c.relname AS name, pg_relation_size(i.indexrelid) AS size,
                    greatest(s.n_live_tup + s.n_dead_tup, 1) AS entries
               FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_stat_all_tables s ON s.relid = i.indrelid
-             WHERE i.indrelid = 'messages.message'::regclass
+             WHERE i.indrelid = 'messages.message_rows'::regclass
              ORDER BY 3 DESC LIMIT 1) largest
      CROSS JOIN LATERAL (SELECT size > smallest AND size > entries * 1000 AS bloated) judged
 $$;

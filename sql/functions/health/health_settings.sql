@@ -8,7 +8,7 @@ AS $$
         (4, 'autovacuum', 'off', 'on', 'nobody removes dead versions'),
         (5, 'track_counts', 'off', 'on', 'autovacuum sees nothing to do'),
         (6, 'track_activities', 'off', 'on', 'nobody sees who holds a snapshot'),
-        (7, 'session_replication_role', 'replica', 'origin', 'no trigger checks what is published, or records why a message died')),
+        (7, 'session_replication_role', 'replica', 'origin', 'no trigger checks what plain SQL writes')),
     found AS (
         SELECT w.place, format('%s is %s (%s): %s', w.name, w.bad, s.source, w.without_it) AS finding,
                CASE WHEN s.source IN ('session', 'client') THEN format('SET %s = %s', w.name, w.good)
@@ -27,9 +27,9 @@ AS $$
          WHERE (split_part(config, '=', 2) = w.bad OR w.bad = 'off' AND split_part(config, '=', 2) IN ('false', 'no', '0'))
            AND d.setdatabase IN (0, (SELECT b.oid FROM pg_database b WHERE b.datname = current_database()))
         UNION ALL
-        SELECT 8, 'autovacuum is off for messages.message: nobody removes its dead versions, or the upkeep lets it rest while a snapshot is held', 'ALTER TABLE messages.message RESET (autovacuum_enabled)'
+        SELECT 8, format('autovacuum is off for %s: nobody removes its dead versions', c.oid::regclass), format('ALTER TABLE %s RESET (autovacuum_enabled)', c.oid::regclass)
           FROM pg_class c CROSS JOIN LATERAL pg_options_to_table(c.reloptions) o
-         WHERE c.oid = 'messages.message'::regclass AND o.option_name = 'autovacuum_enabled' AND NOT o.option_value::boolean)
+         WHERE c.oid IN ('messages.message_rows'::regclass, 'messages.timer'::regclass) AND o.option_name = 'autovacuum_enabled' AND NOT o.option_value::boolean)
     SELECT CASE WHEN count(*) > 0 THEN 'warning' ELSE 'ok' END,
            coalesce(string_agg(f.finding, '; ' ORDER BY f.place), format('all %s settings that matter are on', (SELECT count(*) + 1 FROM wanted))),
            string_agg(f.cure, '; ' ORDER BY f.place)

@@ -23,7 +23,7 @@ BEGIN
       FROM (SELECT f.queue_name, f.archived_at, f.created_at, f.id, f.result, f.fingerprint, f.details, f.failure, f.attempts,
                    f.leased_at - f.created_at AS waited,
                    CASE WHEN f.result IN ('success', 'failed', 'rejected') THEN f.archived_at - f.leased_at END AS ran
-              FROM messages.message_archive f
+              FROM messages.archive_rows f
              WHERE (f.xid >= progress.next_xid OR f.xid = ANY (progress.open_xids)) AND (before_xid IS NULL OR f.xid < before_xid)
                AND f.archived_at >= earliest AND isfinite(f.archived_at)
             -- Each difference once.

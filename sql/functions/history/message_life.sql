@@ -8,10 +8,10 @@ BEGIN
     RETURN QUERY
     WITH reach AS MATERIALIZED (SELECT r.everything, r.queue_names FROM messages.session_reach r),
     waiting AS MATERIALIZED (
-        SELECT m.* FROM messages.message m CROSS JOIN reach r
+        SELECT m.* FROM messages.message_rows m CROSS JOIN reach r
          WHERE m.id = message_life.message_id AND (r.everything OR m.queue_name = ANY (r.queue_names))),
     finished AS MATERIALIZED (
-        SELECT a.* FROM messages.message_archive a CROSS JOIN reach r
+        SELECT a.* FROM messages.archive_rows a CROSS JOIN reach r
          WHERE a.id = message_life.message_id AND (r.everything OR a.queue_name = ANY (r.queue_names))),
     one AS MATERIALIZED (
         SELECT w.queue_name, w.created_at, w.reference, w.requeued_from, w.requeues, w.leased_at, w.attempts::integer AS attempts, w.locked_by AS holder

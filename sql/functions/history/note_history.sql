@@ -34,12 +34,12 @@ BEGIN
             UNION ALL
             SELECT m.queue_name, date_trunc('minute', CASE WHEN m.created_at BETWEEN last.noted_at - interval '1 day' AND moment
                                                            THEN m.created_at ELSE moment END, 'UTC'), count(*)
-              FROM messages.message m
+              FROM messages.message_rows m
              WHERE complete AND m.id > last.last_id AND m.id <= newest_id GROUP BY 1, 2
             UNION ALL
             -- Of a transaction that was open then and has ended: those that nobody has changed yet show it.
             SELECT m.queue_name, date_trunc('minute', moment, 'UTC'), count(*)
-              FROM messages.message m
+              FROM messages.message_rows m
              WHERE complete AND m.id > greatest(last.settled_id, last.last_id - 500000) AND m.id <= last.last_id
                AND m.leased_at IS NULL AND m.group_key IS NULL
                AND ((m.xmin::text::bigint - last.next_xid) & 4294967295 < 2147483648

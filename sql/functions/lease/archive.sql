@@ -13,17 +13,13 @@ SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
 BEGIN
-    IF archive.result IS NULL OR archive.result <> ALL (ARRAY['success', 'failed', 'rejected', 'lock_expired', 'expired']) THEN
-        RAISE EXCEPTION 'result is %', coalesce(quote_literal(left(archive.result, 100)), 'NULL')
-            USING ERRCODE = 'PQ004', HINT = 'Give success, failed, rejected, lock_expired or expired.';
-    END IF;
-    IF num_nonnulls(archive.outcomes, archive.output, archive.failure) > 0 THEN
-        PERFORM messages.check_outcomes(archive.outcomes, archive.output, archive.failure);
+    IF archive.result IS DISTINCT FROM 'success' OR num_nonnulls(archive.outcomes, archive.output, archive.failure) > 0 THEN
+        PERFORM messages.check_result(archive.result), messages.check_outcomes(archive.outcomes, archive.output, archive.failure);
     END IF;
     -- Not now(), here and wherever a lease is judged: the caller's transaction may have begun before the lease ended.
     RETURN QUERY
     WITH mine AS (
-        DELETE FROM messages.message m
+        DELETE FROM messages.message_rows m
          WHERE m.id = ANY (archive.ids) AND m.lock_token = archive.lock_token AND m.lock_expires_at > clock_timestamp()
         RETURNING m.*),
     judged AS (
@@ -32,15 +28,26 @@ BEGIN
                coalesce(o.outcome -> 'output', archive.output) AS output,
                coalesce(o.outcome -> 'failure', archive.failure) AS failure
           FROM mine CROSS JOIN LATERAL (
-            SELECT CASE WHEN archive.outcomes IS NOT NULL THEN archive.outcomes -> mine.id::text END AS outcome) o)
-    INSERT INTO messages.message_archive AS a (id, created_at, leased_at, requeued_from, priority, attempts, requeues, queue_name,
-                                               result, handled_by, details, reference, topic, group_key, output, failure,
-                                               fingerprint, headers, message)
-    SELECT id, created_at, leased_at, requeued_from, priority, attempts, requeues, queue_name,
-           result, coalesce(archive.handled_by, locked_by), details, reference, topic, group_key, output, failure,
-           CASE WHEN result <> 'success' THEN messages.fingerprint(result, details, failure) END, headers, message
-      FROM judged
-    RETURNING a.id;
+            SELECT CASE WHEN archive.outcomes IS NOT NULL THEN archive.outcomes -> mine.id::text END AS outcome) o),
+    -- Most leases are finished as a whole; the timer of another finds nothing when its time comes.
+    stopped AS (
+        DELETE FROM messages.timer t USING (SELECT queue_name, lock_expires_at FROM mine LIMIT 1) lease
+         WHERE t.queue_name = lease.queue_name AND t.at = lease.lock_expires_at AND t.lock_token = archive.lock_token
+           AND cardinality(t.ids) = (SELECT count(*) FROM mine WHERE lock_expires_at = t.at)),
+    archived AS (
+        INSERT INTO messages.archive_rows AS a (id, created_at, leased_at, requeued_from, priority, attempts, requeues, queue_name,
+                                                result, handled_by, details, reference, topic, group_key, output, failure,
+                                                fingerprint, headers, message)
+        SELECT id, created_at, leased_at, requeued_from, priority, attempts, requeues, queue_name,
+               result, coalesce(archive.handled_by, locked_by), details, reference, topic, group_key, output, failure,
+               CASE WHEN result <> 'success' THEN messages.fingerprint(result, details, failure) END, headers, message
+          FROM judged
+        RETURNING id, archived_at, queue_name, result, fingerprint, requeues, group_key, headers ? 'awaited' AS awaited)
+    SELECT a.id FROM archived a
+     WHERE CASE WHEN a.result <> 'success' OR a.group_key IS NOT NULL OR a.awaited
+                THEN (SELECT messages.after_archive(ARRAY(SELECT ROW(e.*)::messages.ended_message FROM archived e
+                                                           WHERE e.result <> 'success' OR e.group_key IS NOT NULL OR e.awaited)))
+                ELSE true END;
 END $$;
 COMMENT ON FUNCTION messages.archive(uuid, bigint[], text, text, text, jsonb, jsonb, jsonb) IS
     'Finishes leased messages and returns the ids; an id that is missing was lost. outcomes {"id": {"result", "details", "output", "failure"}} overrides these for single messages. PQ004: bad result, or an output or failure that is too large.';

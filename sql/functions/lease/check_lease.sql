@@ -1,12 +1,11 @@
-CREATE OR REPLACE FUNCTION messages.check_lease(queue_name text, paused boolean, max_messages integer, lease_for interval) RETURNS void
+CREATE OR REPLACE FUNCTION messages.check_lease(queue_name text, paused boolean, max_messages integer, lease_for interval) RETURNS boolean
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER')
-       AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE THEN
-        PERFORM messages.check_access(queue_name, 'consume');
-    END IF;
-    IF paused THEN
+    PERFORM messages.check_access(queue_name, 'consume');
+    IF paused IS NULL THEN
+        PERFORM messages.raise_unknown_queue(queue_name);
+    ELSIF paused THEN
         RAISE EXCEPTION 'queue % is paused', quote_literal(queue_name)
             USING ERRCODE = 'PQ002', HINT = format('Resume it: SELECT messages.resume_queue(%L)', queue_name);
     END IF;
@@ -15,6 +14,7 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give a number from 1 to 10000.';
     END IF;
     PERFORM messages.check_duration('lease_for', lease_for, '1 millisecond', '12 hours');
+    RETURN true;
 END $$;
 COMMENT ON FUNCTION messages.check_lease(text, boolean, integer, interval) IS
-    'Raises PQ002 or 42501 if this login cannot lease from the queue now, PQ004 for a bad argument.';
+    'True, or raises PQ001 for a queue whose paused is NULL because there is none, PQ002 or 42501 if this login cannot lease from it now, PQ004 for a bad argument.';

@@ -12,10 +12,7 @@ BEGIN
         SELECT o.value ->> 'result' AS result, o.value -> 'output' AS output, o.value -> 'failure' AS failure FROM jsonb_each(outcomes) o
         UNION ALL SELECT NULL, check_outcomes.output, check_outcomes.failure
     LOOP
-        IF outcome.result <> ALL (ARRAY['success', 'failed', 'rejected', 'lock_expired', 'expired']) THEN
-            RAISE EXCEPTION 'result is %', quote_literal(left(outcome.result, 100))
-                USING ERRCODE = 'PQ004', HINT = 'Give success, failed, rejected, lock_expired or expired.';
-        END IF;
+        PERFORM messages.check_result(outcome.result) WHERE outcome.result IS NOT NULL;
         IF octet_length(outcome.output::text) > 65536 OR octet_length(outcome.failure::text) > 65536 THEN
             RAISE EXCEPTION 'an output or failure has % bytes', greatest(octet_length(outcome.output::text), octet_length(outcome.failure::text))
                 USING ERRCODE = 'PQ004', HINT = 'Give at most 65536 bytes; store large results elsewhere and say where.';

@@ -1,107 +1,74 @@
 CREATE OR REPLACE FUNCTION messages.consume(queue_name text, max_messages integer DEFAULT 1, handled_by text DEFAULT NULL)
 RETURNS SETOF messages.leased_message
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
-SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_nestloop = on SET enable_indexscan = on SET enable_tidscan = on
+-- The planner must walk message_order_idx whatever its statistics say, also in a session that planned when the table was empty.
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off SET enable_nestloop = on
 AS $$
 #variable_conflict use_column
 DECLARE
-    moment  timestamptz := clock_timestamp();
-    holder  text        := coalesce(consume.handled_by, session_user);
-    wanted  integer     := consume.max_messages;
-    taken   integer;
-    level   record;
-    from_at timestamptz;
-    swept   boolean;
-    band    smallint[];
-    chosen  smallint;
-    levels  integer     := 0;
-    idle    smallint[];
-    known   boolean := false;
+    moment timestamptz := clock_timestamp();
+    wanted integer     := CASE WHEN consume.max_messages BETWEEN 1 AND 10000 THEN consume.max_messages
+                               ELSE messages.check_lease(consume.queue_name, false, consume.max_messages, NULL)::integer END;
+    tries  integer     := 0;
+    taken  integer;
 BEGIN
-    -- As in lease, which explains the marks and sweeps: docs/decisions/0005-hot-statements.md
-    FOR level IN
-        SELECT q.paused, q.max_attempts, p.priority, p.band, p.low_water AS low_water_mark,
-               'epoch'::timestamptz + pg_sequence_last_value(p.low_water) * interval '1 us' AS low_water,
-               'epoch'::timestamptz + pg_sequence_last_value(p.sweep_due) * interval '1 us' AS sweep_due
-          FROM messages.queue q JOIN messages.queue_priority p ON p.queue_name = q.queue_name
-         WHERE q.queue_name = consume.queue_name COLLATE "default" AND NOT p.follows ORDER BY p.priority DESC
+    -- As in lease.
     LOOP
-        IF NOT known THEN
-            known := true;
-            PERFORM messages.check_lease(consume.queue_name, level.paused, wanted, NULL);
-        END IF;
-        -- A sweep of an upper part of the band may have moved the mark of this one.
-        from_at := CASE WHEN level.band IS NOT NULL THEN messages.stored_moment(level.low_water_mark, clock_timestamp())
-                        WHEN level.low_water <= clock_timestamp() THEN level.low_water ELSE '-infinity' END;
-        swept := false;
-        levels := levels + 1;
-        chosen := level.priority;
-        band := level.band;
-        LOOP
-            -- Nearly always all of a band are empty: one look for all of them.
-            IF band IS NOT NULL THEN
-                chosen := messages.first_of_band(consume.queue_name, band, from_at, moment);
-            END IF;
-            RETURN QUERY
-            WITH ready AS MATERIALIZED (
-                SELECT m.ctid AS place, m.visible_at
-                  FROM messages.message m
-                 WHERE m.queue_name = consume.queue_name COLLATE "default" AND m.priority = chosen
-                   AND m.visible_at >= from_at AND m.visible_at <= moment
+        RETURN QUERY
+        WITH queue AS (
+            SELECT q.queue_name AS name, q.max_attempts FROM messages.queue q
+             WHERE q.queue_name = consume.queue_name COLLATE "default"
+               AND CASE WHEN q.paused OR pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER') AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE
+                        THEN messages.check_lease(q.queue_name, q.paused, wanted, NULL) ELSE true END
+               AND (tries > 0 OR 'epoch'::timestamptz + pg_sequence_last_value(q.look_due) * interval '1 us'
+                                 BETWEEN moment - interval '1 s' AND moment + interval '1 min')),
+        -- Of each lane, the highest first, what is ready from its mark on; a lower lane is not touched if the upper ones have enough.
+        ready AS MATERIALIZED (
+            SELECT m.*, lane.*
+              FROM (SELECT q.*, l.priority, l.mark, pg_sequence_last_value(l.mark) AS marked,
+                           'epoch'::timestamptz + coalesce(pg_sequence_last_value(l.mark), 0) * interval '1 us' AS begins
+                      FROM queue q JOIN messages.lane l ON l.queue_name = q.name AND (l.mark IS NOT NULL OR tries > 0) ORDER BY l.priority DESC) lane
+             CROSS JOIN LATERAL (
+                SELECT m.ctid AS place, m.visible_at, m.group_key FROM messages.message_rows m
+                 WHERE m.queue_name = consume.queue_name COLLATE "default" AND m.priority = lane.priority
+                   -- A mark that lies ahead was stored before the clock went back.
+                   AND m.visible_at >= CASE WHEN lane.begins <= moment THEN lane.begins ELSE 'epoch' END AND m.visible_at <= moment
                    AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > moment)
-                 ORDER BY m.visible_at LIMIT wanted FOR UPDATE SKIP LOCKED),
-            gone AS (
-                DELETE FROM messages.message m USING ready WHERE m.ctid = ready.place RETURNING m.*),
-            archived AS (
-                INSERT INTO messages.message_archive (id, created_at, leased_at, requeued_from, priority, attempts, requeues,
-                                                      queue_name, result, handled_by, reference, topic, group_key, headers, message)
-                SELECT g.id, g.created_at, moment, g.requeued_from, g.priority, least(g.attempts + 1, 32767), g.requeues,
-                       g.queue_name, 'success', holder, g.reference, g.topic, g.group_key, g.headers, g.message
-                  FROM gone g)
-            SELECT g.id, g.queue_name, g.message, g.headers, g.reference, g.topic, g.group_key, g.priority,
-                   least(g.attempts + 1, 32767)::smallint, level.max_attempts, g.requeues, g.created_at, NULL::uuid, NULL::timestamptz
+                   -- Of a group that another session judges nothing is taken, and nobody waits for it.
+                   AND (m.group_key IS NULL OR pg_try_advisory_xact_lock(hashtext('messages.group.' || m.queue_name), hashtext(m.group_key) & 1023))
+                 ORDER BY m.visible_at LIMIT wanted FOR UPDATE SKIP LOCKED) m
+             LIMIT wanted),
+        -- The next lease begins at the first of these, but 5 ms behind the clock, for publishers that commit after their
+        -- visible_at; unless somebody has moved the mark meanwhile.
+        moved AS MATERIALIZED (
+            SELECT setval(f.mark, (extract(epoch FROM f.first) * 1000000)::bigint)
+              FROM (SELECT r.mark, r.marked, r.begins, least(r.visible_at, moment - interval '5 ms') AS first FROM ready r LIMIT 1) f
+             WHERE f.first > f.begins + interval '0.2 ms' AND pg_sequence_last_value(f.mark) IS NOT DISTINCT FROM f.marked),
+        gone AS (
+            DELETE FROM messages.message_rows m USING ready WHERE m.ctid = ready.place
+               AND CASE WHEN ready.group_key IS NULL THEN true
+                        ELSE ready.place = ANY ((SELECT messages.group_heads(consume.queue_name, ARRAY(SELECT r.place FROM ready r WHERE r.group_key IS NOT NULL)))::tid[]) END
+            RETURNING m.*, ready.max_attempts),
+        archived AS (
+            INSERT INTO messages.archive_rows (id, created_at, leased_at, requeued_from, priority, attempts, requeues,
+                                               queue_name, result, handled_by, reference, topic, group_key, headers, message)
+            SELECT g.id, g.created_at, moment, g.requeued_from, g.priority, least(g.attempts + 1, 32767), g.requeues, g.queue_name,
+                   'success', coalesce(consume.handled_by, session_user), g.reference, g.topic, g.group_key, g.headers, g.message
               FROM gone g
-             WHERE (SELECT CASE WHEN min(visible_at) > from_at + interval '0.2 ms' AND moment > from_at + interval '5.2 ms'
-                                     -- Not back to where others have looked while this call waited for a processor.
-                                     AND ('epoch'::timestamptz + pg_sequence_last_value(level.low_water_mark) * interval '1 us'
-                                          BETWEEN min(visible_at) AND moment) IS NOT TRUE
-                                THEN setval(level.low_water_mark, (extract(epoch FROM greatest(least(min(visible_at), moment - interval '5 ms'), 'epoch'::timestamptz + interval '1 us')) * 1000000)::bigint)
-                                ELSE 0 END
-                      FROM ready WHERE NOT swept AND level.band IS NULL) IS NOT NULL;
-            GET DIAGNOSTICS taken = ROW_COUNT;
-            wanted := wanted - taken;
-            IF band IS NOT NULL AND chosen IS NOT NULL AND wanted > 0 THEN
-                band := ARRAY(SELECT b.priority FROM unnest(band) AS b (priority) WHERE b.priority < chosen);
-                CONTINUE;
-            END IF;
-            EXIT WHEN swept OR (moment < level.sweep_due + CASE WHEN wanted > 0 THEN interval '0' ELSE interval '1 s' END
-                                 AND (level.sweep_due < moment + interval '1 s'
-                                      OR level.sweep_due < moment + interval '31 s' AND extract(microseconds FROM level.sweep_due)::bigint % 1000 = 500))
-                   OR (wanted = 0 AND level.low_water IS NULL);
-            swept := true;
-            IF level.band IS NULL THEN
-                from_at := messages.sweep_priority(consume.queue_name, level.priority,
-                                                   CASE WHEN wanted > 0 THEN 'infinity' ELSE from_at END,
-                                                   level.max_attempts, greatest(consume.max_messages, 100), level.sweep_due, NULL,
-                                                   taken = 0 AND wanted > 0 AND clock_timestamp() > moment + interval '10 ms');
-                IF from_at IS NULL THEN
-                    idle := idle || level.priority;
-                END IF;
-            ELSE
-                from_at := messages.sweep_band(consume.queue_name, level.max_attempts, greatest(consume.max_messages, 100), level.sweep_due);
-                band := level.band;
-            END IF;
-            EXIT WHEN from_at IS NULL OR wanted = 0;
-        END LOOP;
-        EXIT WHEN wanted <= 0;
+            RETURNING id, archived_at, queue_name, result, fingerprint, requeues, group_key, headers ? 'awaited' AS awaited),
+        ended AS (
+            SELECT messages.after_archive(array_agg(ROW(a.*)::messages.ended_message))
+              FROM archived a WHERE a.group_key IS NOT NULL OR a.awaited HAVING count(*) > 0)
+        SELECT g.id, g.queue_name, g.message, g.headers, g.reference, g.topic, g.group_key, g.priority,
+               least(g.attempts + 1, 32767)::smallint, g.max_attempts, g.requeues, g.created_at, NULL::uuid, NULL::timestamptz
+          FROM gone g WHERE (SELECT count(*) FROM moved) + (SELECT count(*) FROM ended) >= 0;
+        GET DIAGNOSTICS taken = ROW_COUNT;
+        EXIT WHEN taken = wanted;
+        tries := tries + 1;
+        wanted := messages.lease_again(consume.queue_name, wanted - taken, tries, true, NULL, NULL);
+        EXIT WHEN wanted = 0;
+        moment := clock_timestamp();
     END LOOP;
-    IF levels > 4 AND idle IS NOT NULL THEN
-        PERFORM messages.arrange_bands(consume.queue_name, joining => idle);
-    END IF;
-    IF NOT known THEN
-        PERFORM messages.raise_unknown_queue(consume.queue_name);
-    END IF;
 END $$;
 COMMENT ON FUNCTION messages.consume(text, integer, text) IS
     'Takes messages out and archives them as success in the caller''s transaction: effects in the same transaction happen exactly once; a rollback gives the messages back. max_leased does not apply. Errors as in lease.';

@@ -6,10 +6,17 @@ AS $$
 BEGIN
     PERFORM messages.check_duration('lease_for', extend.lease_for, '1 millisecond', '12 hours');
     RETURN QUERY
-    UPDATE messages.message m SET lock_expires_at = clock_timestamp() + coalesce(
-           extend.lease_for, (SELECT q.lease_for FROM messages.queue q WHERE q.queue_name = m.queue_name))
-     WHERE m.id = ANY (extend.ids) AND m.lock_token = extend.lock_token AND m.lock_expires_at > clock_timestamp()
-    RETURNING m.id;
+    WITH extended AS (
+        UPDATE messages.message_rows m SET lock_expires_at = clock_timestamp() + coalesce(
+               extend.lease_for, (SELECT q.lease_for FROM messages.queue q WHERE q.queue_name = m.queue_name))
+          FROM messages.message_rows before
+         WHERE m.id = ANY (extend.ids) AND m.lock_token = extend.lock_token AND m.lock_expires_at > clock_timestamp() AND before.id = m.id
+        RETURNING m.id, m.queue_name, m.lock_expires_at, m.lock_expires_at < before.lock_expires_at AS is_shorter),
+    -- The timer of the lease waits for a longer one, but comes too late for one that is shorter than it was.
+    timed AS (
+        INSERT INTO messages.timer (queue_name, at, lock_token, ids)
+        SELECT e.queue_name, max(e.lock_expires_at), extend.lock_token, array_agg(e.id) FROM extended e WHERE e.is_shorter GROUP BY e.queue_name)
+    SELECT e.id FROM extended e;
 END $$;
 COMMENT ON FUNCTION messages.extend(uuid, bigint[], interval) IS
     'Makes leases end lease_for from now (by default the lease_for of the queue), and returns the ids; an id that is missing was lost. PQ004: bad duration.';

@@ -43,7 +43,7 @@ BEGIN
      WHERE n.made_by = session_user AND n.lease_name = lease_named.lease_name COLLATE "default" AND n.lock_token IS NOT NULL;
     RETURN QUERY
     WITH held AS (
-        UPDATE messages.message m SET lock_expires_at = greatest(m.lock_expires_at, until)
+        UPDATE messages.message_rows m SET lock_expires_at = greatest(m.lock_expires_at, until)
          WHERE m.id = ANY (known.ids) AND m.lock_token = known.lock_token AND m.lock_expires_at > clock_timestamp()
         RETURNING m.*)
     SELECT h.id, h.queue_name, h.message, h.headers, h.reference, h.topic, h.group_key, h.priority, h.attempts,

@@ -11,7 +11,7 @@ BEGIN
     -- another queue is not for it either.
     IF messages.session_is_limited() THEN
         PERFORM messages.check_access(
-            (SELECT m.queue_name FROM messages.message m WHERE m.id = once.message_id
+            (SELECT m.queue_name FROM messages.message_rows m WHERE m.id = once.message_id
                 AND m.queue_name IN (SELECT messages.granted_queues('consume'))), 'consume');
     END IF;
     INSERT INTO messages.inbox (consumer, message_id) VALUES (once.consumer, once.message_id) ON CONFLICT DO NOTHING;

@@ -19,10 +19,9 @@ DECLARE
 BEGIN
     PERFORM messages.check_duration('delay', release.delay, '0', '366 days');
     PERFORM messages.check_outcomes(NULL, NULL, release.failure);
-    -- Back to its old place in the order, unless a delay moves it; the next lease has to start low enough to find it.
     FOR released IN
         WITH freed AS (
-            UPDATE messages.message m
+            UPDATE messages.message_rows m
                SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL,
                    -- Jitter, from half of the pause to all of it, so that what failed together does not come back together.
                    visible_at = CASE
@@ -32,22 +31,22 @@ BEGIN
                                     * (0.5 + random() / 2) * interval '1 second'
                        WHEN release.delay > '0' THEN greatest(moment, moment + release.delay)
                        ELSE m.visible_at END,
+                   -- Its place, which it takes again after the delay.
+                   due_at = CASE WHEN release.back_off OR release.delay > '0' THEN coalesce(m.due_at, m.visible_at) ELSE m.due_at END,
                    attempts = m.attempts - (release.count_attempt IS FALSE)::integer,
                    last_error = coalesce(error, m.last_error)
               FROM messages.queue q
              WHERE m.id = ANY (release.ids) AND m.lock_token = release.lock_token AND m.lock_expires_at > clock_timestamp()
                AND q.queue_name = m.queue_name AND (release.count_attempt IS FALSE OR m.attempts < q.max_attempts)
-            RETURNING m.id, m.queue_name, m.priority, m.visible_at)
-        SELECT f.queue_name, f.priority, array_agg(f.id) AS ids, min(f.visible_at) AS lowest, p.low_water, q.notify
-          FROM freed f JOIN messages.queue_priority p USING (queue_name, priority) JOIN messages.queue q USING (queue_name)
-         GROUP BY f.queue_name, f.priority, p.low_water, q.notify
+            RETURNING m.id, m.queue_name, m.visible_at),
+        timed AS (
+            INSERT INTO messages.timer (queue_name, at, ids)
+            SELECT f.queue_name, f.visible_at, array_agg(f.id) FROM freed f WHERE f.visible_at > moment GROUP BY f.queue_name, f.visible_at)
+        SELECT f.queue_name, array_agg(f.id) AS ids, array_agg(f.id) FILTER (WHERE f.visible_at <= moment) AS ready FROM freed f GROUP BY f.queue_name
     LOOP
-        IF released.lowest < messages.stored_moment(released.low_water) THEN
-            PERFORM messages.store_moment(released.low_water, released.lowest);
-        END IF;
-        -- Also for later: whoever waits learns when to look again.
-        IF released.notify <> 'off' AND NOT messages.notify_queue_is_filling() THEN
-            PERFORM pg_notify('new_message', released.ids[1]::text);
+        PERFORM messages.enter_at_mark(released.queue_name, released.ready);
+        IF released.ready IS NULL THEN     -- whoever waits learns when to look again
+            PERFORM messages.ring_for(released.queue_name, released.ids[1]);
         END IF;
         RETURN QUERY SELECT unnest(released.ids);
     END LOOP;
@@ -56,4 +55,4 @@ BEGIN
                                          coalesce(release.details, 'released after its last attempt'), failure => release.failure);
 END $$;
 COMMENT ON FUNCTION messages.release(uuid, bigint[], interval, boolean, text, jsonb, boolean) IS
-    'Gives leased messages back, now or after a delay or the back-off of the queue, and returns the ids; an id that is missing was lost. Keeps the error of failure, or else details, as last_error. After its last attempt a message is archived as failed instead, with details and failure. count_attempt => false takes the attempt off the count, for work that should merely be done later. PQ004: bad delay or failure.';
+    'Gives leased messages back, now or after a delay or the back-off of the queue, and returns the ids; an id that is missing was lost. A message that is delivered again keeps its place in the order. Keeps the error of failure, or else details, as last_error. After its last attempt a message is archived as failed instead, with details and failure. count_attempt => false takes the attempt off the count, for work that should merely be done later. PQ004: bad delay or failure.';

@@ -16,7 +16,7 @@ BEGIN
     -- Locks all of them in one order, as whoever archives or releases a batch does, so that two calls wait in no circle.
     FOR held IN
         WITH theirs AS MATERIALIZED (
-            SELECT m.id, m.lock_token FROM messages.message m
+            SELECT m.id, m.lock_token FROM messages.message_rows m
              WHERE m.queue_name = release_held_by.queue_name COLLATE "default" AND m.lock_expires_at > clock_timestamp() AND m.lock_token IS NOT NULL
                AND (m.locked_by = release_held_by.holder OR starts_with(m.locked_by, release_held_by.holder || '/'))
              ORDER BY m.id FOR UPDATE)

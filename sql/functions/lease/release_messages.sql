@@ -11,7 +11,7 @@ BEGIN
     PERFORM messages.check_number('the number of ids', cardinality(release_messages.ids), 0, 10000);
     FOR held IN
         WITH theirs AS MATERIALIZED (                              -- in one order, as release_held_by does
-            SELECT m.id, m.lock_token FROM messages.message m
+            SELECT m.id, m.lock_token FROM messages.message_rows m
              WHERE m.id = ANY (release_messages.ids) AND m.queue_name = release_messages.queue_name COLLATE "default"
                AND m.lock_expires_at > clock_timestamp() AND m.lock_token IS NOT NULL
              ORDER BY m.id FOR UPDATE)

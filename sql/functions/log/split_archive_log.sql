@@ -21,7 +21,7 @@ BEGIN
         until := least(before_xid, place + width);
         width := width * 4;
         FOR one IN
-            SELECT a.xid, count(*) AS messages FROM messages.message_archive a
+            SELECT a.xid, count(*) AS messages FROM messages.archive_rows a
              WHERE a.xid >= place AND a.xid < until
              GROUP BY a.xid ORDER BY a.xid
         LOOP

@@ -9,7 +9,7 @@ DECLARE
     name     text;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('messages.make_archive_partitions', 0));
-    PERFORM messages.lock_briefly('messages.message_archive', 'ACCESS EXCLUSIVE');
+    PERFORM messages.lock_briefly('messages.archive_rows', 'ACCESS EXCLUSIVE');
     SELECT min(d.archived_at), max(d.archived_at) INTO oldest, newest FROM messages.message_archive_default d;
     IF oldest IS NULL THEN
         RETURN NULL;
@@ -19,11 +19,11 @@ BEGIN
            least(date_trunc('month', newest) + interval '1 month', min(p.first_at) FILTER (WHERE p.first_at > newest))
       INTO first_at, end_at FROM messages.archive_partitions() p;
     name := format('message_archive_%s_to_%s', to_char(first_at, 'YYYYMMDD'), to_char(end_at, 'YYYYMMDD'));
-    ALTER TABLE messages.message_archive DETACH PARTITION messages.message_archive_default;
+    ALTER TABLE messages.archive_rows DETACH PARTITION messages.message_archive_default;
     EXECUTE format('ALTER TABLE messages.message_archive_default RENAME TO %I', name);
     EXECUTE format('CREATE TABLE messages.message_archive_default (LIKE messages.%I INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', name);
-    EXECUTE format('ALTER TABLE messages.message_archive ATTACH PARTITION messages.%I FOR VALUES FROM (%L) TO (%L)', name, first_at, end_at);
-    ALTER TABLE messages.message_archive ATTACH PARTITION messages.message_archive_default DEFAULT;
+    EXECUTE format('ALTER TABLE messages.archive_rows ATTACH PARTITION messages.%I FOR VALUES FROM (%L) TO (%L)', name, first_at, end_at);
+    ALTER TABLE messages.archive_rows ATTACH PARTITION messages.message_archive_default DEFAULT;
     PERFORM messages.make_archive_partitions();
     RETURN name;
 END $$;

@@ -19,11 +19,11 @@ BEGIN
                       END, ', ''|'', ' ORDER BY c.place) FILTER (WHERE c.name NOT IN ('queue_name', 'result'))
       INTO values, line
       FROM (SELECT a.attname AS name, format_type(a.atttypid, NULL) AS kind, a.attnum AS place FROM pg_attribute a
-             WHERE a.attrelid = 'messages.message_archive'::regclass AND a.attnum > 0 AND NOT a.attisdropped) c;
+             WHERE a.attrelid = 'messages.archive_rows'::regclass AND a.attnum > 0 AND NOT a.attisdropped) c;
     -- Through the table, because the partition may have another owner. OFFSET 0 lets each text be built only once.
     RETURN QUERY EXECUTE format($checksums$
         SELECT b.queue_name, b.result, b.date, count(*), md5(string_agg(concat(%1$s, '|', E'\n'), '' ORDER BY b.place))
-          FROM (SELECT %2$s, a.ctid AS place, a.archived_at::date AS date FROM messages.message_archive a
+          FROM (SELECT %2$s, a.ctid AS place, a.archived_at::date AS date FROM messages.archive_rows a
                  WHERE a.archived_at >= %3$L AND a.archived_at < %4$L AND a.ctid >= '(%5$s,0)' AND a.ctid < '(%6$s,0)' OFFSET 0) b
          GROUP BY b.queue_name, b.result, b.date
         $checksums$, line, values, part.first_at, part.end_at, archive_checksums.first_page, archive_checksums.end_page);

@@ -5,7 +5,7 @@ AS $$
     SELECT c.oid::regclass::text, bounds[1]::timestamptz, bounds[2]::timestamptz
       FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
      CROSS JOIN LATERAL regexp_match(pg_get_expr(c.relpartbound, c.oid), 'FROM [(]''([^'']+)''[)] TO [(]''([^'']+)''[)]') AS bounds
-     WHERE i.inhparent = 'messages.message_archive'::regclass AND bounds IS NOT NULL
+     WHERE i.inhparent = 'messages.archive_rows'::regclass AND bounds IS NOT NULL
      ORDER BY 2
 $$;
 COMMENT ON FUNCTION messages.archive_partitions() IS

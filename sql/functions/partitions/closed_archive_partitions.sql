@@ -14,7 +14,7 @@ BEGIN
       FROM messages.archive_partitions() p JOIN pg_class c ON c.oid = p.partition::regclass
      CROSS JOIN (SELECT jsonb_agg(jsonb_build_array(a.attname, format_type(a.atttypid, NULL)) ORDER BY a.attnum) AS columns
                    FROM pg_attribute a
-                  WHERE a.attrelid = 'messages.message_archive'::regclass AND a.attnum > 0 AND NOT a.attisdropped) archive
+                  WHERE a.attrelid = 'messages.archive_rows'::regclass AND a.attnum > 0 AND NOT a.attisdropped) archive
      WHERE p.end_at <= clock_timestamp()
        AND CASE WHEN names IS NULL THEN p.end_at <= clock_timestamp() - coalesce(older_than, '0') ELSE c.relname = ANY (names) END
      ORDER BY p.first_at;

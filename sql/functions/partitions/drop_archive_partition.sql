@@ -32,7 +32,7 @@ BEGIN
     END IF;
     -- A change of a row makes a new version of it: another place or another transaction.
     versions := format('SELECT count(*) AS rows, bit_xor(hashtidextended(a.ctid, a.xmin::text::bigint)) AS hash
-                          FROM messages.message_archive a WHERE a.archived_at >= %L AND a.archived_at < %L', part.first_at, part.end_at);
+                          FROM messages.archive_rows a WHERE a.archived_at >= %L AND a.archived_at < %L', part.first_at, part.end_at);
     EXECUTE versions INTO before;
     FOR chunk IN
         SELECT c.* FROM jsonb_to_recordset(manifest -> 'chunks') AS c (number bigint, first_page bigint, end_page bigint) ORDER BY c.first_page

@@ -29,7 +29,7 @@ BEGIN
            AND NOT EXISTS (SELECT FROM messages.message_archive_default d WHERE d.archived_at >= begins AND d.archived_at < after) THEN
             name := to_char(begins, CASE WHEN size = 'month' AND begins = first THEN 'YYYYMM' ELSE 'YYYYMMDD' END);
             BEGIN
-                EXECUTE format('CREATE TABLE messages.message_archive_%s PARTITION OF messages.message_archive FOR VALUES FROM (%L) TO (%L)',
+                EXECUTE format('CREATE TABLE messages.message_archive_%s PARTITION OF messages.archive_rows FOR VALUES FROM (%L) TO (%L)',
                                name, begins, after);
                 -- Published to a subscriber: docs/how-to/backup.md
                 IF (SELECT c.relreplident FROM pg_class c WHERE c.oid = 'messages.message_archive_default'::regclass) = 'f' THEN

@@ -11,7 +11,7 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give day or month.';
     END IF;
     PERFORM pg_advisory_xact_lock(hashtextextended('messages.make_archive_partitions', 0));
-    PERFORM messages.lock_briefly('messages.message_archive', 'ACCESS EXCLUSIVE');
+    PERFORM messages.lock_briefly('messages.archive_rows', 'ACCESS EXCLUSIVE');
     UPDATE messages.archive_policy p SET partition_by = partition_archive.partition_by;
     -- Future partitions are empty: drop them, so that the new size begins with the next period and not in months.
     FOR coming IN SELECT * FROM messages.archive_partitions() p WHERE p.first_at > clock_timestamp() LOOP

@@ -4,9 +4,9 @@ CREATE OR REPLACE FUNCTION messages.check_publish(
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    IF priority IS NULL OR priority NOT BETWEEN -100 AND 100 THEN
+    IF priority IS NULL OR priority NOT BETWEEN 0 AND 9 THEN
         RAISE EXCEPTION 'priority is %', coalesce(priority::text, 'NULL')
-            USING ERRCODE = 'PQ004', HINT = 'Give a whole number from -100 to 100; higher is leased first.';
+            USING ERRCODE = 'PQ004', HINT = 'Give a whole number from 0 to 9; higher is leased first, and 4 is the default.';
     END IF;
     PERFORM messages.check_duration('delay', delay, '0', '366 days');
     PERFORM messages.check_duration('expires_in', expires_in, '1 millisecond', '3660 days');
@@ -14,7 +14,7 @@ BEGIN
         RAISE EXCEPTION 'both delay and visible_at are given' USING ERRCODE = 'PQ004', HINT = 'Give one of them.';
     END IF;
     IF visible_at > clock_timestamp() + interval '3660 days' THEN
-        RAISE EXCEPTION 'visible_at is %', visible_at USING ERRCODE = 'PQ004', HINT = 'Give a moment within the next ten years.';
+        RAISE EXCEPTION 'visible_at is %', visible_at USING ERRCODE = 'PQ004', HINT = 'Give a time within the next ten years.';
     END IF;
     PERFORM messages.check_headers(headers);
 END $$;

@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION messages.publish_deduplicated(
     dedup_keys   text[],
     dedup_window interval    DEFAULT NULL,
     on_conflict  text        DEFAULT 'skip',
-    priority     integer     DEFAULT 0,
+    priority     integer     DEFAULT 4,
     delay        interval    DEFAULT NULL,
     expires_in   interval    DEFAULT NULL,
     headers      jsonb       DEFAULT NULL,
@@ -40,7 +40,7 @@ BEGIN
         RAISE EXCEPTION 'on_conflict is %', coalesce(quote_literal(left(publish_deduplicated.on_conflict, 100)), 'NULL')
             USING ERRCODE = 'PQ004', HINT = 'Give skip or replace.';
     END IF;
-    SELECT q.dedup_window, q.max_body_bytes, q.notify INTO limits
+    SELECT q.dedup_window, q.max_body_bytes INTO limits
       FROM messages.queue q WHERE q.queue_name = publish_deduplicated.queue_name COLLATE "default";
     IF NOT FOUND THEN
         PERFORM messages.raise_unknown_queue(publish_deduplicated.queue_name);
@@ -78,7 +78,7 @@ BEGIN
                 IF publish_deduplicated.on_conflict = 'replace' AND known = ids[own] THEN
                     source[own] := item.place;
                 ELSIF publish_deduplicated.on_conflict = 'replace' THEN
-                    UPDATE messages.message m
+                    UPDATE messages.message_rows m
                        SET message = publish_deduplicated.messages -> (item.place - 1)::integer,
                            headers = publish_deduplicated.headers,
                            reference = publish_deduplicated."references"[item.place],
@@ -86,10 +86,12 @@ BEGIN
                            visible_at = CASE WHEN m.visible_at = 'infinity' THEN m.visible_at ELSE due END,
                            due_at = CASE WHEN m.visible_at = 'infinity' THEN due END
                      WHERE m.id = known AND m.lock_expires_at IS NULL
-                    RETURNING m.visible_at < (SELECT before.visible_at FROM messages.message before WHERE before.id = known) INTO sooner;
+                    RETURNING m.visible_at < (SELECT before.visible_at FROM messages.message_rows before WHERE before.id = known) INTO sooner;
                     IF sooner THEN
                         rings := known;
                     END IF;
+                    INSERT INTO messages.timer (queue_name, at, ids)
+                    SELECT publish_deduplicated.queue_name, expires, ARRAY[known] WHERE sooner IS NOT NULL AND expires IS NOT NULL;
                     IF sooner IS NULL THEN                             -- too late to replace: it was leased or finished
                         own := item.place;
                         UPDATE messages.dedup d SET id = ids[item.place], expires_at = forget
@@ -105,11 +107,10 @@ BEGIN
     EXCEPTION WHEN deadlock_detected THEN
         PERFORM messages.raise_deadlock(format('dedup_key %L', left(item.dedup_key, 100)));
     END;
-    IF rings IS NOT NULL AND limits.notify <> 'off' AND NOT messages.notify_queue_is_filling() THEN
-        PERFORM pg_notify('new_message', rings::text);
+    IF rings IS NOT NULL THEN
+        PERFORM messages.ring_for(publish_deduplicated.queue_name, rings);
     END IF;
     INSERT INTO messages.message (id, queue_name, message, priority, created_at, visible_at, expires_at, headers, reference, topic, group_key)
-        OVERRIDING SYSTEM VALUE
     SELECT ids[body.place], publish_deduplicated.queue_name,
            CASE WHEN source[body.place] = body.place THEN body.value ELSE publish_deduplicated.messages -> (source[body.place] - 1) END,
            publish_deduplicated.priority, moment, due + body.place * interval '1 us', expires,

@@ -9,12 +9,12 @@ DECLARE
     level  record;
 BEGIN
     FOR level IN
-        SELECT p.priority, messages.stored_moment(p.low_water, moment) AS lowest
-          FROM messages.queue_priority p WHERE p.queue_name = ring.queue_name COLLATE "default" ORDER BY p.priority DESC
+        SELECT p.priority, messages.stored_time(p.mark, moment) AS lowest
+          FROM messages.lane p WHERE p.queue_name = ring.queue_name COLLATE "default" AND p.mark IS NOT NULL ORDER BY p.priority DESC
     LOOP
         rung := rung + (
             SELECT count(pg_notify('new_message', waiting.id::text)) FROM (
-                SELECT m.id FROM messages.message m
+                SELECT m.id FROM messages.message_rows m
                  WHERE m.queue_name = ring.queue_name COLLATE "default" AND m.priority = level.priority
                    AND m.visible_at >= level.lowest AND m.visible_at <= moment AND m.lock_expires_at IS NULL
                  ORDER BY m.visible_at LIMIT greatest(max_rings - rung, 0)) waiting);

@@ -31,11 +31,10 @@ BEGIN
                                   alter_queue.max_body_bytes, alter_queue.backoff_first, alter_queue.backoff_max,
                                   alter_queue.dedup_window, alter_queue.retention, alter_queue.on_dead_head,
                                   alter_queue.max_leased, alter_queue.max_depth, alter_queue.handler_timeout);
-    -- Before the row is locked, because it may take seconds.
-    IF alter_queue.max_leased > 0 AND EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = alter_queue.queue_name COLLATE "default" AND q.max_leased IS NULL) THEN
-        PERFORM messages.renew_marks(alter_queue.queue_name);
-    END IF;
     BEGIN
+        IF alter_queue.on_dead_head = 'skip' THEN                  -- in the order of drop_queue
+            LOCK TABLE messages.message_rows IN ROW EXCLUSIVE MODE;
+        END IF;
         SELECT * INTO before FROM messages.queue q WHERE q.queue_name = alter_queue.queue_name COLLATE "default" FOR NO KEY UPDATE;
     EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
         PERFORM messages.raise_in_use(format('queue %L', alter_queue.queue_name));
@@ -43,12 +42,10 @@ BEGIN
     IF before.queue_name IS NULL THEN
         PERFORM messages.raise_unknown_queue(alter_queue.queue_name);
     END IF;
-    IF alter_queue.max_depth > 0 AND before.depth_number IS NULL THEN
-        PERFORM messages.create_depth_sequences(alter_queue.queue_name);
-    ELSIF alter_queue.max_depth > 0 THEN
-        PERFORM setval(before.depth_last, 0);                      -- the next publish counts anew
-        PERFORM messages.store_moment(before.depth_recount_at, 'epoch');
-    END IF;
+    -- Without ON CONFLICT, which would wait for a publisher that has just counted.
+    INSERT INTO messages.depth (queue_name)
+    SELECT alter_queue.queue_name WHERE alter_queue.max_depth > 0
+       AND NOT EXISTS (SELECT FROM messages.depth d WHERE d.queue_name = alter_queue.queue_name COLLATE "default");
     UPDATE messages.queue q
        SET max_attempts    = coalesce(alter_queue.max_attempts, q.max_attempts),
            lease_for       = coalesce(alter_queue.lease_for, q.lease_for),
@@ -65,13 +62,10 @@ BEGIN
            handler_timeout = nullif(coalesce(alter_queue.handler_timeout, q.handler_timeout), '0')
      WHERE q.queue_name = alter_queue.queue_name COLLATE "default"
     RETURNING * INTO after;
-    IF alter_queue.max_leased > 0 AND before.max_leased IS NULL THEN
-        PERFORM messages.record_counted_leases(alter_queue.queue_name);
-    END IF;
     IF alter_queue.on_dead_head = 'skip' AND before.on_dead_head = 'block' THEN
-        PERFORM messages.repair_stuck_groups(alter_queue.queue_name);
+        PERFORM messages.free_group_heads(alter_queue.queue_name);
     END IF;
-    IF NOT EXISTS (SELECT FROM messages.queue_priority p WHERE p.queue_name = alter_queue.queue_name COLLATE "default") THEN
+    IF NOT EXISTS (SELECT FROM messages.lane l WHERE l.queue_name = alter_queue.queue_name COLLATE "default") THEN
         PERFORM messages.record_audit('create_queue', alter_queue.queue_name, given, NULL);
     ELSIF after IS DISTINCT FROM before THEN
         PERFORM messages.record_audit(CASE given WHEN '{"paused": true}' THEN 'pause_queue' WHEN '{"paused": false}' THEN 'resume_queue'
@@ -79,4 +73,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.alter_queue(text, integer, interval, text, integer, boolean, interval, interval, interval, interval, text, integer, bigint, interval) IS
-    'Changes the policy of a queue, even for the messages already in it; NULL keeps a value; 0 lifts max_leased, max_depth, retention and handler_timeout. The first max_leased waits some seconds for the transactions that leased from the queue, so that they count; what plain SQL leases in a transaction that is still open does not count. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that leased, or changes the queue, stayed open.';
+    'Changes the policy of a queue, even for the messages already in it; NULL keeps a value; 0 lifts max_leased, max_depth, retention and handler_timeout. What is leased in a transaction that is still open does not count towards a first max_leased. PQ001: unknown queue; PQ004: bad policy; PQ016: a transaction that changes the queue, or leases from one with a max_leased, stayed open.';

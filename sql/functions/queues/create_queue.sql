@@ -28,7 +28,9 @@ BEGIN
                                  create_queue.backoff_first, create_queue.backoff_max, create_queue.dedup_window,
                                  create_queue.retention, create_queue.on_dead_head, create_queue.max_leased,
                                  create_queue.max_depth, create_queue.handler_timeout);
-    PERFORM messages.create_priority_sequences(create_queue.queue_name, 0::smallint);
+    UPDATE messages.queue q SET look_due = messages.create_mark() WHERE q.queue_name = create_queue.queue_name COLLATE "default";
+    INSERT INTO messages.lane (queue_name, priority, mark)
+    SELECT create_queue.queue_name, priority, CASE priority WHEN 4 THEN messages.create_mark() END FROM generate_series(0, 9) AS priority;
     RETURN true;
 EXCEPTION WHEN out_of_memory THEN          -- of the table of locks: two sequences are locked until the commit
     RAISE EXCEPTION 'this transaction created more queues than the server has room to lock' USING ERRCODE = 'PQ018',

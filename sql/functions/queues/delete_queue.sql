@@ -9,38 +9,31 @@ BEGIN
     IF NOT FOUND THEN
         PERFORM messages.raise_unknown_queue(delete_queue.queue_name);
     END IF;
-    IF NOT delete_queue.force AND EXISTS (SELECT FROM messages.message m WHERE m.queue_name = delete_queue.queue_name COLLATE "default") THEN
+    IF NOT delete_queue.force AND EXISTS (SELECT FROM messages.message_rows m WHERE m.queue_name = delete_queue.queue_name COLLATE "default") THEN
         RAISE EXCEPTION 'queue % is not empty', quote_literal(delete_queue.queue_name) USING ERRCODE = 'PQ010',
             HINT = format('Finish its messages, or delete them with it: SELECT messages.drop_queue(%L, force => true)', delete_queue.queue_name);
     END IF;
     -- All or none, without waiting for anybody.
     PERFORM FROM messages.dead_message d WHERE d.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
-    PERFORM FROM messages.group_head g WHERE g.queue_name = delete_queue.queue_name COLLATE "C" FOR UPDATE NOWAIT;
-    PERFORM FROM messages.group_follower g WHERE g.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
-    PERFORM FROM messages.group_without_head g WHERE g.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
-    PERFORM FROM messages.counted_lease c WHERE c.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
     PERFORM FROM messages.schedule s WHERE s.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
     PERFORM FROM messages.dispatch d WHERE d.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
     PERFORM FROM messages.dedup d WHERE d.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
     PERFORM FROM messages.topic_binding b WHERE b.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
+    PERFORM FROM messages.lane l WHERE l.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
+    PERFORM FROM messages.depth d WHERE d.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
     PERFORM FROM messages.queue_grant g WHERE g.queue_name = delete_queue.queue_name COLLATE "default" FOR UPDATE NOWAIT;
-    DELETE FROM messages.message m WHERE m.queue_name = delete_queue.queue_name COLLATE "default";
+    DELETE FROM messages.message_rows m WHERE m.queue_name = delete_queue.queue_name COLLATE "default";
     GET DIAGNOSTICS deleted = ROW_COUNT;
+    DELETE FROM messages.timer t WHERE t.queue_name = delete_queue.queue_name COLLATE "default";
     DELETE FROM messages.dead_message d WHERE d.queue_name = delete_queue.queue_name COLLATE "default";
-    DELETE FROM messages.group_head g WHERE g.queue_name = delete_queue.queue_name COLLATE "C";
-    DELETE FROM messages.group_follower g WHERE g.queue_name = delete_queue.queue_name COLLATE "default";
-    DELETE FROM messages.group_without_head g WHERE g.queue_name = delete_queue.queue_name COLLATE "default";
-    DELETE FROM messages.counted_lease c WHERE c.queue_name = delete_queue.queue_name COLLATE "default";
     DELETE FROM messages.schedule s WHERE s.queue_name = delete_queue.queue_name COLLATE "default";
     DELETE FROM messages.dispatch d WHERE d.queue_name = delete_queue.queue_name COLLATE "default";
     DELETE FROM messages.dedup d WHERE d.queue_name = delete_queue.queue_name COLLATE "default";
     -- A session that read the queue a moment ago still reads and sets its marks.
     INSERT INTO messages.unused_sequence (sequence)
-    SELECT unnest(ARRAY[p.own_low_water, p.own_sweep_due]) FROM messages.queue_priority p WHERE p.queue_name = delete_queue.queue_name COLLATE "default"
+    SELECT l.mark FROM messages.lane l WHERE l.queue_name = delete_queue.queue_name COLLATE "default" AND l.mark IS NOT NULL
     UNION ALL
-    SELECT s.sequence FROM messages.queue q
-     CROSS JOIN LATERAL unnest(ARRAY[q.depth_number, q.depth_last, q.depth_recount_at, q.shared_low_water, q.shared_sweep_due]) AS s (sequence)
-     WHERE q.queue_name = delete_queue.queue_name COLLATE "default" AND s.sequence IS NOT NULL;
+    SELECT q.look_due FROM messages.queue q WHERE q.queue_name = delete_queue.queue_name COLLATE "default" AND q.look_due IS NOT NULL;
     DELETE FROM messages.queue q WHERE q.queue_name = delete_queue.queue_name COLLATE "default";
     RETURN deleted;
 END $$;

@@ -12,7 +12,7 @@ BEGIN
             -- What publishes for a schedule holds it meanwhile, and would wait below for what this session waits for.
             PERFORM FROM messages.schedule s WHERE s.queue_name = drop_queue.queue_name COLLATE "default" ORDER BY s.schedule_name FOR UPDATE;
             -- Publishers read the queue without a lock: keep all of them out while this runs.
-            PERFORM messages.lock_briefly('messages.message', 'EXCLUSIVE');
+            PERFORM messages.lock_briefly('messages.message_rows', 'EXCLUSIVE');
             gone := messages.delete_queue(drop_queue.queue_name, coalesce(drop_queue.force, false));
             PERFORM messages.record_audit('drop_queue', drop_queue.queue_name, jsonb_build_object('force', drop_queue.force), gone);
             RETURN gone;

@@ -32,4 +32,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.estimate_messages(regclass, text[], timestamptz, integer) IS
-    'About how many messages of some queues messages.message or messages.dead_message holds, from a sample of its pages. margin: how far messages may be off, in 95 of 100 cases; 0 if all pages were read.';
+    'About how many messages of some queues messages.message_rows or messages.dead_message holds, from a sample of its pages. margin: how far messages may be off, in 95 of 100 cases; 0 if all pages were read.';

@@ -14,19 +14,14 @@ BEGIN
         BEGIN
             -- What is locked is just being leased.
             gone := ARRAY(
-                SELECT m.id FROM messages.message m
+                SELECT m.id FROM messages.message_rows m
                  WHERE m.queue_name = purge_queue.queue_name COLLATE "default" AND coalesce(m.lock_expires_at <= clock_timestamp(), true)
                    FOR UPDATE SKIP LOCKED);
             -- Publishers lock the dedup keys first and then the messages: give way to them.
             PERFORM FROM messages.dedup d WHERE d.queue_name = purge_queue.queue_name COLLATE "default" AND d.id = ANY (gone) FOR UPDATE NOWAIT;
-            -- All at once: looking for the next of a group would read again whatever was deleted before it.
-            DELETE FROM messages.group_follower f
-             USING messages.message m
-             WHERE m.id = ANY (gone) AND f.id = m.id
-               AND f.group_hash = hashtextextended(m.group_key, hashtextextended(purge_queue.queue_name, 0));
-            DELETE FROM messages.message m WHERE m.id = ANY (gone);
+            DELETE FROM messages.message_rows m WHERE m.id = ANY (gone);
             DELETE FROM messages.dedup d WHERE d.queue_name = purge_queue.queue_name COLLATE "default" AND d.id = ANY (gone);
-            PERFORM messages.repair_stuck_groups(purge_queue.queue_name);
+            PERFORM messages.free_group_heads(purge_queue.queue_name);
             PERFORM messages.record_audit('purge_queue', purge_queue.queue_name, '{}', cardinality(gone));
             RETURN cardinality(gone);
         EXCEPTION WHEN lock_not_available THEN

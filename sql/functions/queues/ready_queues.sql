@@ -9,34 +9,35 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET jit = off SET enable_sort = off SET enable_bitmapscan = off SET enable_seqscan = off
 AS $$
     SELECT messages.check_number('count_up_to', count_up_to, 0, 2147483647);
-    -- Below the low-water mark there is only what a sweep would find. Busy consumers sweep, so look there only when one is due.
+    -- What is due comes back, and nobody else may be here to see to it.
+    SELECT messages.look(name) FROM unnest(ready_queues.queue_names) AS name;
+    WITH asked AS MATERIALIZED (           -- one moment for all lanes, in any plan
+        SELECT clock_timestamp() AS moment, CASE WHEN ready_queues.topic IS NOT NULL THEN messages.topic_regex(ready_queues.topic) END AS pattern)
     SELECT q.queue_name, least(sum(found.ready), free.leases)::bigint,
            moment - min(found.oldest),
            -- Nobody rings when a lease of somebody else ends.
-           CASE WHEN free.leases = 0 AND sum(found.ready) > 0 THEN interval '1 s' ELSE min(coming.visible_at) - moment END,
+           least(CASE WHEN free.leases = 0 AND sum(found.ready) > 0 THEN interval '1 s' END,
+                 least(min(coming.visible_at), (SELECT greatest(t.at, moment + interval '10 ms') FROM messages.timer t
+                                                 WHERE t.queue_name = q.queue_name AND t.at > moment - interval '5 s' ORDER BY t.at LIMIT 1)) - moment),
            -- A topic has no spaces.
            ARRAY(SELECT DISTINCT one FROM unnest(string_to_array(string_agg(found.topics, ' '), ' ')) one ORDER BY one LIMIT 20)
-      FROM (SELECT clock_timestamp() AS moment,
-                   CASE WHEN ready_queues.topic IS NOT NULL THEN messages.topic_regex(ready_queues.topic) END AS pattern) asked
+      FROM asked
      CROSS JOIN messages.queue q
-      JOIN messages.queue_priority p ON p.queue_name = q.queue_name
+      JOIN messages.lane p ON p.queue_name = q.queue_name AND (p.mark IS NOT NULL OR ready_queues.queue_names IS NOT NULL)
      -- Here it is read once and bounds the walk; in the condition below, being volatile, it would filter each message.
-     CROSS JOIN LATERAL (
-        SELECT CASE WHEN messages.stored_moment(p.sweep_due, moment + CASE WHEN pg_sequence_last_value(p.sweep_due) % 1000 = 500
-                                                                           THEN interval '31 s' ELSE interval '1 s' END) <= moment
-                    THEN '-infinity' ELSE messages.stored_moment(p.low_water, moment) END AS from_at) mark
+     CROSS JOIN LATERAL (SELECT messages.stored_time(p.mark, moment) AS from_at) mark
      CROSS JOIN LATERAL (
         SELECT count(*) AS ready, min(oldest.visible_at) AS oldest, string_agg(DISTINCT oldest.topic, ' ') AS topics FROM (
-            SELECT m.visible_at, m.topic FROM messages.message m
+            SELECT m.visible_at, m.topic FROM messages.message_rows m
              WHERE m.queue_name = p.queue_name AND m.priority = p.priority
                AND m.visible_at >= mark.from_at AND m.visible_at <= moment
-               AND (m.lock_expires_at IS NULL OR m.lock_expires_at <= moment)
+               AND m.lock_expires_at IS NULL
                AND (m.expires_at IS NULL OR m.expires_at > moment)
                AND (pattern IS NULL OR '.' || m.topic ~ pattern)
                AND (ready_queues.headers IS NULL OR m.headers @> ready_queues.headers)
              ORDER BY m.visible_at LIMIT count_up_to) oldest) found
       LEFT JOIN LATERAL (
-        SELECT m.visible_at FROM messages.message m
+        SELECT m.visible_at FROM messages.message_rows m
          WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at > moment AND m.visible_at < 'infinity'
            AND (pattern IS NULL OR '.' || m.topic ~ pattern)
            AND (ready_queues.headers IS NULL OR m.headers @> ready_queues.headers)
@@ -44,14 +45,14 @@ AS $$
      CROSS JOIN LATERAL (
         SELECT CASE WHEN q.max_leased IS NULL THEN 'infinity'::numeric
                     ELSE greatest(0, q.max_leased - (
-                        SELECT count(*) FROM messages.counted_lease c JOIN messages.message m ON m.id = c.id
-                         WHERE c.queue_name = q.queue_name AND m.lock_token IS NOT DISTINCT FROM c.lock_token
+                        SELECT count(*) FROM messages.message_rows m
+                         WHERE m.id = ANY (ARRAY(SELECT unnest(t.ids) FROM messages.timer t WHERE t.queue_name = q.queue_name))
                            AND m.lock_expires_at > moment)) END AS leases) free
      WHERE (queue_names IS NULL OR q.queue_name = ANY (queue_names)) AND NOT q.paused
        AND ((SELECT r.everything FROM messages.session_reach r)
             OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
      GROUP BY q.queue_name, moment, free.leases
-    HAVING sum(found.ready) > 0 OR min(coming.visible_at) IS NOT NULL
+    HAVING sum(found.ready) > 0 OR min(coming.visible_at) IS NOT NULL OR EXISTS (SELECT FROM messages.timer t WHERE t.queue_name = q.queue_name AND t.at > moment - interval '5 s')
 $$;
 COMMENT ON FUNCTION messages.ready_queues(text[], integer, text, jsonb) IS
-    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased allows), or later (next_in), with at most twenty topics of the messages that were counted. Only messages whose topic matches the pattern and whose headers contain the ones given. Unknown names are left out: closed_queues() returns those. One query serves any number of waiting consumers. PQ004: bad pattern, or a negative number.';
+    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased allows), or later (next_in: when a delay or a lease ends), with at most twenty topics of the messages that were counted. Only messages whose topic matches the pattern and whose headers contain the ones given. Unknown names are left out: closed_queues() returns those. One query serves any number of waiting consumers. PQ004: bad pattern, or a negative number.';

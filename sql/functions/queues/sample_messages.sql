@@ -14,12 +14,12 @@ BEGIN
         page := trunc((number - 0.5) * pages / least(pages, max_pages));
         begins := format('(%s,0)', page)::tid;
         ends := format('(%s,0)', page + 1)::tid;
-        IF relation = 'messages.message'::regclass THEN
+        IF relation = 'messages.message_rows'::regclass THEN
             RETURN QUERY
             SELECT number, m.queue_name, count(*),
                    count(*) FILTER (WHERE m.lock_expires_at > sample_messages.moment),
                    count(*) FILTER (WHERE m.visible_at > sample_messages.moment AND coalesce(m.lock_expires_at <= sample_messages.moment, true))
-              FROM messages.message m
+              FROM messages.message_rows m
              WHERE m.ctid >= begins AND m.ctid < ends AND m.queue_name = ANY (sample_messages.queue_names)
              GROUP BY m.queue_name;
         ELSE
@@ -32,4 +32,4 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.sample_messages(regclass, text[], timestamptz, integer) IS
-    'The messages of some queues on at most max_pages pages of messages.message or messages.dead_message, one row per page and queue that is on it. The pages are evenly spread, and always the same ones of a table that does not grow, so that they are in memory when somebody asks again.';
+    'The messages of some queues on at most max_pages pages of messages.message_rows or messages.dead_message, one row per page and queue that is on it. The pages are evenly spread, and always the same ones of a table that does not grow, so that they are in memory when somebody asks again.';

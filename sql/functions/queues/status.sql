@@ -9,7 +9,6 @@ DECLARE
     moment      timestamptz := clock_timestamp();
     names       text[];
     count_up_to bigint;
-    locked      bigint[];
 BEGIN
     IF status.queue_name IS NOT NULL THEN
         PERFORM messages.check_access(status.queue_name, 'observe');
@@ -22,9 +21,7 @@ BEGIN
     IF status.queue_name IS NOT NULL AND cardinality(names) = 0 THEN
         PERFORM messages.raise_unknown_queue(status.queue_name);
     END IF;
-    -- What lock_ready gave out has no lease to be seen, but a record.
-    locked := ARRAY(SELECT unnest(b.ids) FROM messages.locked_batch b WHERE b.queue_name = ANY (names));
-    IF status.exact OR status.queue_name IS NULL AND messages.is_mostly_dead() THEN
+    IF status.exact THEN
         -- This reads the whole table, and there the planner knows best.
         PERFORM set_config(name, 'on', true) FROM unnest(ARRAY['enable_sort', 'enable_bitmapscan', 'enable_seqscan']) AS name;
         RETURN QUERY
@@ -34,10 +31,10 @@ BEGIN
                (SELECT moment - u.finished_at FROM messages.upkeep_run u), 0::bigint, 0::bigint
           FROM messages.queue q
           LEFT JOIN (
-            SELECT m.queue_name, count(*) AS depth, count(*) FILTER (WHERE m.lock_expires_at > moment OR m.id IN (SELECT unnest(locked))) AS leased,
+            SELECT m.queue_name, count(*) AS depth, count(*) FILTER (WHERE m.lock_expires_at > moment) AS leased,
                    count(*) FILTER (WHERE m.visible_at > moment AND coalesce(m.lock_expires_at <= moment, true)) AS delayed,
-                   min(m.visible_at) FILTER (WHERE m.visible_at <= moment AND coalesce(m.lock_expires_at <= moment, true) AND m.id NOT IN (SELECT unnest(locked))) AS oldest
-              FROM messages.message m WHERE m.queue_name = ANY (names) GROUP BY m.queue_name) m ON m.queue_name = q.queue_name
+                   min(m.visible_at) FILTER (WHERE m.visible_at <= moment AND coalesce(m.lock_expires_at <= moment, true)) AS oldest
+              FROM messages.message_rows m WHERE m.queue_name = ANY (names) GROUP BY m.queue_name) m ON m.queue_name = q.queue_name
          WHERE q.queue_name = ANY (names)
          ORDER BY q.queue_name;
         RETURN;
@@ -50,10 +47,10 @@ BEGIN
           FROM messages.queue q
          CROSS JOIN LATERAL (
             SELECT count(*) AS depth,
-                   count(*) FILTER (WHERE walked.lock_expires_at > moment OR walked.id IN (SELECT unnest(locked))) AS leased,
+                   count(*) FILTER (WHERE walked.lock_expires_at > moment) AS leased,
                    count(*) FILTER (WHERE walked.visible_at > moment AND coalesce(walked.lock_expires_at <= moment, true)) AS delayed,
-                   min(walked.visible_at) FILTER (WHERE walked.visible_at <= moment AND coalesce(walked.lock_expires_at <= moment, true) AND walked.id NOT IN (SELECT unnest(locked))) AS oldest
-              FROM (SELECT m.id, m.visible_at, m.lock_expires_at FROM messages.message m WHERE m.queue_name = q.queue_name
+                   min(walked.visible_at) FILTER (WHERE walked.visible_at <= moment AND coalesce(walked.lock_expires_at <= moment, true)) AS oldest
+              FROM (SELECT m.visible_at, m.lock_expires_at FROM messages.message_rows m WHERE m.queue_name = q.queue_name
                      ORDER BY m.priority DESC, m.visible_at LIMIT count_up_to + 1) walked) m
          CROSS JOIN LATERAL (
             SELECT count(*) AS dead FROM (
@@ -66,16 +63,16 @@ BEGIN
                coalesce(m.margin, 0) AS depth_margin, coalesce(d.margin, 0) AS dead_margin,
                -- The count went through the highest priorities; the oldest may wait in a lower one.
                CASE WHEN m.messages IS NULL THEN c.oldest ELSE least(c.oldest, (
-                   SELECT min(first.visible_at) FROM messages.queue_priority p
+                   SELECT min(first.visible_at) FROM messages.lane p
                     CROSS JOIN LATERAL (
                        SELECT walked.visible_at FROM (
-                           SELECT m.id, m.visible_at, m.lock_expires_at FROM messages.message m
+                           SELECT m.visible_at, m.lock_expires_at FROM messages.message_rows m
                             WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at <= moment
                             ORDER BY m.visible_at LIMIT count_up_to) walked
-                        WHERE coalesce(walked.lock_expires_at <= moment, true) AND walked.id NOT IN (SELECT unnest(locked)) LIMIT 1) first
+                        WHERE coalesce(walked.lock_expires_at <= moment, true) LIMIT 1) first
                     WHERE p.queue_name = c.queue_name)) END AS oldest
           FROM counted c
-          LEFT JOIN messages.estimate_messages('messages.message', ARRAY(SELECT c.queue_name FROM counted c WHERE c.depth > count_up_to), moment) m
+          LEFT JOIN messages.estimate_messages('messages.message_rows', ARRAY(SELECT c.queue_name FROM counted c WHERE c.depth > count_up_to), moment) m
             ON m.queue_name = c.queue_name
           LEFT JOIN messages.estimate_messages('messages.dead_message', ARRAY(SELECT c.queue_name FROM counted c WHERE c.dead > count_up_to), moment) d
             ON d.queue_name = c.queue_name)
@@ -85,4 +82,4 @@ BEGIN
       FROM known k ORDER BY k.queue_name;
 END $$;
 COMMENT ON FUNCTION messages.status(text, boolean) IS
-    'Each queue: depth = ready + leased + delayed, where leased counts what record_locked_batch names; age of the oldest ready message; dead messages without a remedy; time since the last upkeep. Counts up to 10,000 messages of a queue (fewer if there are more than ten queues: 100,000 in all, but at least 100 of each) and beyond that estimates from a sample of the table: depth_margin and dead_margin say how far depth and dead may be off, in 95 of 100 cases; 0: they were counted. With exact, counts everything; so it does for all queues while a held snapshot keeps more dead versions than there are messages, since that costs less then. Without a name, the queues that this login may observe. PQ001: unknown queue.';
+    'Each queue: depth = ready + leased + delayed; age of the oldest ready message; dead messages without a remedy; time since the last upkeep. Counts up to 10,000 messages of a queue (fewer if there are more than ten queues: 100,000 in all, but at least 100 of each) and beyond that estimates from a sample of the table: depth_margin and dead_margin say how far depth and dead may be off, in 95 of 100 cases; 0: they were counted. With exact, counts everything. Without a name, the queues that this login may observe. PQ001: unknown queue.';

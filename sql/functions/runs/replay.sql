@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.replay(run_id text, queue_name text, rows jsonb, priority integer DEFAULT 0) RETURNS bigint
+CREATE OR REPLACE FUNCTION messages.replay(run_id text, queue_name text, rows jsonb, priority integer DEFAULT 4) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
@@ -35,7 +35,7 @@ BEGIN
                group_keys => given.group_keys) WITH ORDINALITY AS d (id, duplicate, place);
     PERFORM messages.check_headers(h) FROM unnest(given.headers) AS h WHERE jsonb_typeof(h) = 'object';
     -- In the same transaction, so that nobody sees a message without these.
-    UPDATE messages.message m
+    UPDATE messages.message_rows m
        SET headers = CASE WHEN jsonb_typeof(given.headers[d.place]) = 'object' THEN given.headers[d.place] ELSE '{}' END
                      || jsonb_build_object('replay_of', given.ids[d.place], 'replay_run', replay.run_id)
       FROM unnest(ids, known) WITH ORDINALITY AS d (id, known, place)

@@ -23,7 +23,7 @@ BEGIN
            count(*) FILTER (WHERE a.result = 'failed'), count(*) FILTER (WHERE a.result = 'lock_expired'),
            extract(epoch FROM clock_timestamp() - began), coalesce(extract(epoch FROM max(a.archived_at) - min(a.leased_at)), 0)
       INTO success, rejected, failed, lock_expired, seconds, worked
-      FROM messages.message_archive a
+      FROM messages.archive_rows a
      -- No space may follow: the name of one run may be the beginning of another's.
      WHERE a.archived_at >= began AND starts_with(a.handled_by, holder)
        AND strpos(substr(a.handled_by, length(holder) + 1), ' ') = 0;

@@ -23,13 +23,10 @@ BEGIN
                                   AND strpos(substr(lease.locked_by, length(run_backlog.holder) + 1), ' ') = 0),
            count(*)
       INTO ready, held, waiting
-      FROM messages.message m
-      LEFT JOIN (SELECT id, min(b.locked_by) AS locked_by FROM messages.locked_batch b CROSS JOIN unnest(b.ids) AS id
-                  WHERE b.queue_name = run_backlog.queue_name COLLATE "default" GROUP BY id) batch ON batch.id = m.id
-     CROSS JOIN LATERAL (SELECT coalesce(m.lock_expires_at <= moment, batch.id IS NULL) AS free,
-                                coalesce(m.locked_by, batch.locked_by) AS locked_by) lease
+      FROM messages.message_rows m
+     CROSS JOIN LATERAL (SELECT coalesce(m.lock_expires_at <= moment, true) AS free, m.locked_by) lease
      WHERE m.queue_name = run_backlog.queue_name COLLATE "default" AND (pattern IS NULL OR '.' || m.topic ~ pattern);
     waiting := waiting - ready - held;
 END $$;
 COMMENT ON FUNCTION messages.run_backlog(text, text, text) IS
-    'What is left for a run of a pipeline: ready to lease now, held by leases or locked batches of this holder (what run_holder returns, or that and ''PART.''), and waiting: delayed, behind others of a group, or held by others. Counts every message of the queue. PQ001: unknown queue.';
+    'What is left for a run of a pipeline: ready to lease now, held by leases of this holder (what run_holder returns, or that and ''PART.''), and waiting: delayed, behind others of a group, or held by others. Counts every message of the queue. PQ001: unknown queue.';

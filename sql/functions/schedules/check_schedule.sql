@@ -28,9 +28,9 @@ BEGIN
     IF message IS NULL THEN
         RAISE EXCEPTION 'message is NULL' USING ERRCODE = 'PQ004', HINT = 'Give JSON; its null is ''null''.';
     END IF;
-    IF priority IS NULL OR priority NOT BETWEEN -100 AND 100 THEN
+    IF priority IS NULL OR priority NOT BETWEEN 0 AND 9 THEN
         RAISE EXCEPTION 'priority is %', coalesce(priority::text, 'NULL')
-            USING ERRCODE = 'PQ004', HINT = 'Give a whole number from -100 to 100; higher is leased first.';
+            USING ERRCODE = 'PQ004', HINT = 'Give a whole number from 0 to 9; higher is leased first.';
     END IF;
     PERFORM messages.check_headers(headers);
     -- Both are added at each tick.

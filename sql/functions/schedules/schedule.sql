@@ -4,7 +4,7 @@ CREATE OR REPLACE FUNCTION messages.schedule(
     queue_name    text,
     message       jsonb,
     time_zone     text    DEFAULT 'UTC',
-    priority      integer DEFAULT 0,
+    priority      integer DEFAULT 4,
     headers       jsonb   DEFAULT NULL,
     paused        boolean DEFAULT NULL
 ) RETURNS boolean
@@ -41,7 +41,7 @@ BEGIN
     IF added OR FOUND THEN
         PERFORM messages.record_audit('schedule', schedule.queue_name, jsonb_build_object(
             'schedule_name', schedule.schedule_name, 'cron', schedule.cron, 'time_zone', schedule.time_zone,
-            'priority', nullif(schedule.priority, 0), 'paused', schedule.paused), NULL);
+            'priority', nullif(schedule.priority, 4), 'paused', schedule.paused), NULL);
     END IF;
     RETURN added;
 END $$;

@@ -55,8 +55,7 @@ BEGIN
                 published AS (
                 INSERT INTO messages.message (id, queue_name, message, priority, created_at, visible_at, expires_at, headers, reference,
                                               topic, group_key)
-                    OVERRIDING SYSTEM VALUE
-                SELECT n.id, n.target, n.message, coalesce(n.priority, 0), $3, greatest(n.visible_at, $3) + n.place * interval '1 us',
+                SELECT n.id, n.target, n.message, coalesce(n.priority, 4), $3, greatest(n.visible_at, $3) + n.place * interval '1 us',
                        n.expires_at, n.headers, n.reference, n.topic, n.group_key
                   FROM numbered n
                  WHERE n.dedup_key IS NULL OR n.id IN (SELECT r.id FROM remembered r)
@@ -68,7 +67,7 @@ BEGIN
             -- Not sorted, because leases follow visible_at anyway: sorting a million bodies costs as much as inserting them.
             EXECUTE format($insert$
                 INSERT INTO messages.message (queue_name, message, priority, created_at, visible_at, expires_at, headers, reference, topic)
-                SELECT r.target, r.message, coalesce(r.priority, 0), $3, greatest(r.visible_at, $3) + r.place * interval '1 us',
+                SELECT r.target, r.message, coalesce(r.priority, 4), $3, greatest(r.visible_at, $3) + r.place * interval '1 us',
                        r.expires_at, r.headers, r.reference, r.topic
                   FROM (%s) r
                 $insert$, ranked) USING insert_staged.winners, insert_staged.queue_name, moment;

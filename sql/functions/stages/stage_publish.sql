@@ -31,7 +31,7 @@ BEGIN
                 topic      text        CONSTRAINT topic CHECK (topic ~ '^[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*$' AND length(topic) <= 255),
                 group_key  text        CONSTRAINT group_key CHECK (length(group_key) BETWEEN 1 AND 255),
                 dedup_key  text        CONSTRAINT dedup_key CHECK (length(dedup_key) BETWEEN 1 AND 255),
-                priority   bigint      CONSTRAINT priority CHECK (priority BETWEEN -100 AND 100),
+                priority   bigint      CONSTRAINT priority CHECK (priority BETWEEN 0 AND 9),
                 visible_at timestamptz CONSTRAINT visible_at CHECK (visible_at <= clock_timestamp() + interval '3660 days'),
                 expires_at timestamptz CONSTRAINT expires_at CHECK (expires_at <= clock_timestamp() + interval '3660 days')
             ) WITH (autovacuum_enabled = off)$create$, stage);

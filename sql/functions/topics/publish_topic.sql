@@ -1,7 +1,7 @@
 CREATE OR REPLACE FUNCTION messages.publish_topic(
     topic      text,
     message    jsonb,
-    priority   integer     DEFAULT 0,
+    priority   integer     DEFAULT 4,
     delay      interval    DEFAULT NULL,
     expires_in interval    DEFAULT NULL,
     headers    jsonb       DEFAULT NULL,

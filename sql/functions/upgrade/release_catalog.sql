@@ -3,12 +3,16 @@ RETURNS TABLE (kind text, name text, definition text, mend text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 SET quote_all_identifiers = off SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET timezone = 'UTC'
 AS $$
-    -- Without what comes and goes by itself: partitions, staging tables, marks, superseded functions.
+    -- Without what comes and goes by itself: partitions of the archive, staging tables, marks, superseded functions. The two tables
+    -- behind the doors are partitions as well.
     WITH relation AS (
-        SELECT c.oid, c.relname, c.relkind, c.relowner, c.reloptions, c.relacl, format('messages.%I', c.relname) AS place
+        SELECT c.oid, c.relname, c.relkind, c.relowner, c.reloptions, c.relacl, format('messages.%I', c.relname) AS place,
+               (SELECT format('%s ATTACH PARTITION messages.%I %s', h.inhparent::regclass, c.relname, pg_get_expr(c.relpartbound, c.oid))
+                  FROM pg_inherits h WHERE h.inhrelid = c.oid AND c.relispartition) AS attached
           FROM pg_class c
-         WHERE c.relnamespace = 'messages'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'S', 'c') AND NOT c.relispartition
-           AND c.relname !~ '^(publish_stage|low_water|sweep_due|depth_number|depth_last|depth_recount_at)_[0-9]+$'),
+         WHERE c.relnamespace = 'messages'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'S', 'c')
+           AND (NOT c.relispartition OR c.relname IN ('message_rows', 'archive_rows'))
+           AND c.relname !~ '^(publish_stage|mark)_[0-9]+$'),
     function AS (
         SELECT p.*, p.oid::regprocedure::text AS place FROM pg_proc p
          WHERE p.pronamespace = 'messages'::regnamespace AND NOT starts_with(p.proname, 'superseded_'))
@@ -16,7 +20,7 @@ AS $$
            CASE relkind WHEN 'v' THEN md5(concat_ws(' ', pg_get_viewdef(oid), reloptions::text))
                 WHEN 'S' THEN (SELECT format('%s from %s to %s by %s', s.seqtypid::regtype, s.seqmin, s.seqmax, s.seqincrement)
                                  FROM pg_sequence s WHERE s.seqrelid = oid)
-                ELSE '' END, NULL
+                ELSE coalesce(attached, '') END, 'ALTER TABLE ' || attached
       FROM relation
     UNION ALL
     SELECT 'column', format('%s.%I', r.relname, a.attname),
@@ -30,13 +34,11 @@ AS $$
       LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
      WHERE r.relkind IN ('r', 'p', 'c')
     UNION ALL
-    -- What the upkeep sets and resets itself is no part of it.
     SELECT 'options', r.relname, array_to_string(o.options, ', '),
            concat(format('ALTER TABLE %s RESET (%s)', r.place, array_to_string(ARRAY(SELECT split_part(name, '=', 1) FROM unnest(o.options) name), ', ')),
                   format('; ALTER TABLE %s SET (%s)', r.place, array_to_string(o.options, ', ')))
       FROM relation r
-     CROSS JOIN LATERAL (SELECT ARRAY(SELECT option FROM unnest(r.reloptions) option WHERE NOT starts_with(option, 'autovacuum_enabled=')
-                                       ORDER BY option) AS options) o
+     CROSS JOIN LATERAL (SELECT ARRAY(SELECT option FROM unnest(r.reloptions) option ORDER BY option) AS options) o
      WHERE r.relkind = 'r' AND o.options <> '{}'
     UNION ALL
     SELECT 'constraint', format('%s.%s', r.relname, k.conname),
@@ -44,17 +46,18 @@ AS $$
                SELECT FROM pg_trigger t WHERE t.tgconstraint = k.oid AND t.tgenabled <> 'O') THEN ' (disabled)' ELSE '' END,
            concat(format('ALTER TABLE %s DROP CONSTRAINT IF EXISTS %I', r.place, k.conname),
                   format('; ALTER TABLE %s ADD CONSTRAINT %I %s', r.place, k.conname, pg_get_constraintdef(k.oid)))
-      FROM relation r JOIN pg_constraint k ON k.conrelid = r.oid AND k.contype IN ('p', 'u', 'c', 'f', 'x')
+      FROM relation r JOIN pg_constraint k ON k.conrelid = r.oid AND k.contype IN ('p', 'u', 'c', 'f', 'x') AND k.conislocal
     UNION ALL
     SELECT 'index', x.relname, pg_get_indexdef(i.indexrelid) || CASE WHEN i.indisvalid THEN '' ELSE ' (invalid)' END,
-           concat(format('DROP INDEX IF EXISTS messages.%I', x.relname), '; ', pg_get_indexdef(i.indexrelid))
-      FROM relation r JOIN pg_index i ON i.indrelid = r.oid JOIN pg_class x ON x.oid = i.indexrelid
+           -- Without ONLY, with which PostgreSQL would make it in no partition.
+           concat(format('DROP INDEX IF EXISTS messages.%I', x.relname), '; ', replace(pg_get_indexdef(i.indexrelid), ' ON ONLY ', ' ON '))
+      FROM relation r JOIN pg_index i ON i.indrelid = r.oid JOIN pg_class x ON x.oid = i.indexrelid AND NOT x.relispartition
      WHERE NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = i.indexrelid AND k.contype IN ('p', 'u', 'x'))
     UNION ALL
     SELECT 'trigger', format('%s.%s', r.relname, t.tgname),
            pg_get_triggerdef(t.oid) || CASE t.tgenabled WHEN 'O' THEN '' ELSE ' (disabled)' END,
            concat(format('DROP TRIGGER IF EXISTS %I ON %s', t.tgname, r.place), '; ', pg_get_triggerdef(t.oid))
-      FROM relation r JOIN pg_trigger t ON t.tgrelid = r.oid AND NOT t.tgisinternal
+      FROM relation r JOIN pg_trigger t ON t.tgrelid = r.oid AND NOT t.tgisinternal AND t.tgparentid = 0
     UNION ALL
     SELECT 'function', f.place, md5(concat_ws(' ', f.prosrc, f.proconfig::text, f.prosecdef, f.provolatile, f.prorettype::regtype)), NULL
       FROM function f

@@ -21,7 +21,6 @@ BEGIN
          WHERE t.bucket_at < date_trunc(g.grain, messages.traffic_kept_since(g.grain), 'UTC') LIMIT max_rows FOR UPDATE OF t SKIP LOCKED));
     DELETE FROM messages.named_lease WHERE ctid = ANY (ARRAY(
         SELECT n.ctid FROM messages.named_lease n WHERE n.expires_at <= clock_timestamp() - interval '1 day' FOR UPDATE SKIP LOCKED));
-    PERFORM messages.end_locked_batches(b.queue_name) FROM (SELECT DISTINCT queue_name FROM messages.locked_batch) b;
     PERFORM messages.delete_old_history(max_rows);
     PERFORM messages.drop_unused_sequences();
     FOR stage IN
@@ -38,4 +37,4 @@ BEGIN
         EXECUTE format('DROP FUNCTION %s', old);
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox and ended dispatches after 30 days, runs of pipelines after 90, named leases a day after they end; ends the locked batches of dead sessions; drops stages whose job died a day ago, and, after an hour, the sequences of dropped queues and functions that an upgrade superseded.';
+COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox and ended dispatches after 30 days, runs of pipelines after 90, named leases a day after they end; drops stages whose job died a day ago, and, after an hour, the sequences of dropped queues and functions that an upgrade superseded.';

@@ -1,2 +1,2 @@
--- A lease looks only from one mark on, and sweeps only after the other: without a reset it would find nothing.
-SELECT pg_catalog.setval(mark, 1) FROM messages.queue_priority, unnest(ARRAY[low_water, sweep_due]) mark
+-- A lease looks only from its marks on, and at all of the queue only when a look is due: without a reset it would find nothing.
+SELECT pg_catalog.setval(mark, 1) FROM (SELECT mark FROM messages.lane WHERE mark IS NOT NULL UNION ALL SELECT look_due FROM messages.queue) marks

@@ -103,7 +103,8 @@ def test_an_unknown_queue_is_one_line_that_names_it(pgqueue: Pgqueue, arguments:
 def test_a_refusal_names_the_command_that_helps(pgqueue: Pgqueue, conn: Connection, queue: Queue) -> None:
     queue("orders", max_depth=1)
     run(conn, verbs.publish("orders", 1))
-    assert "raise the limit: pgqueue queues alter orders --max-depth N" in pgqueue("publish", "orders", stdin="2").err
+    full = pgqueue("publish", "orders", stdin="2\n3")
+    assert "raise the limit: pgqueue queues alter orders --max-depth N" in full.err
     assert "delete them with it: pgqueue queues drop orders --force" in pgqueue("queues", "drop", "orders", "-y").err
 
 
@@ -268,9 +269,10 @@ def test_peek_prints_each_body_as_it_is_however_deep_and_long(pgqueue: Pgqueue, 
 
 def test_peek_says_what_waits_behind_another_of_its_group(pgqueue: Pgqueue, conn: Connection) -> None:
     run(conn, verbs.publish_batch("default", ["head", "next"], group_keys=["a", "a"]))
+    run(conn, verbs.lease("default"))
     for options in ([], ["--headers-only"]):
         found = pgqueue("peek", "default", "--json", *options).json["messages"]
-        assert [(one["state"], one["group_key"]) for one in found] == [("ready", "a"), ("behind", "a")]
+        assert [(one["state"], one["group_key"]) for one in found] == [("leased", "a"), ("behind", "a")]
         assert found[1]["visible_at"] is None
 
 

@@ -56,7 +56,6 @@ def drain(
     topic: str | None = None,
     max_messages: int | None = None,
     give_up_after: int = 20,
-    transactional: bool = False,
 ) -> Summary:
     """Lease, handle and archive a large backlog in parallel.
 
@@ -79,9 +78,6 @@ def drain(
     :param max_messages: Archive at most this many, over all tries of the run.
     :param give_up_after: End when the function fails with the same error on this many messages at the start of a task,
         or on 95 % of the last 50 times as many; the rest is given back without counting an attempt. 0 never gives up.
-    :param transactional: For a function without effects of its own, which only returns outcomes: lock, handle and
-        archive each batch in one transaction, without leases. It is faster, and the batch of a killed task is ready
-        at once. Not for queues with a max_leased.
     :raises HandlerBroken: for a function that keeps failing like that.
     :raises QueueNotFound: and QueuePaused.
     :raises InvalidArgument: for a function that is not there, or returns something unusable.
@@ -152,7 +148,7 @@ class _Drain:
             before = reported["leased"]
             reported.update(self._round(left["ready"], wanted))
             if reported["leased"] == before:
-                # Somebody else was faster, a limit of the queue is reached, or no sweep is due.
+                # Somebody else was faster, a limit of the queue is reached, or no look is due.
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 time.sleep(pause)
         log.warning("queue %s still has messages after %s rounds", self._share.queue, _MOST_ROUNDS)

@@ -15,19 +15,19 @@ import psycopg
 import pyarrow as pa
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.breaker import Breaker, failure_of
+from airflow_provider_pgqueue.core.breaker import Breaker
 from airflow_provider_pgqueue.core.caller import Caller, TimeIsUp
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
-from airflow_provider_pgqueue.core.errors import HandlerBroken, InvalidArgument, InvalidMessage, PgQueueError
+from airflow_provider_pgqueue.core.errors import HandlerBroken, InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.message import Row
-from airflow_provider_pgqueue.core.outcome import Rejected, Retry, describe, outcome_of
+from airflow_provider_pgqueue.core.outcome import Retry, describe, outcome_of
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.renewal import Renewal
-from airflow_provider_pgqueue.core.settlement import Outcomes, archive
+from airflow_provider_pgqueue.core.settlement import Outcomes
 from airflow_provider_pgqueue.database import Database
-from airflow_provider_pgqueue.spark.jobs.drain.held import Held, TableLease, held
+from airflow_provider_pgqueue.spark.jobs.drain.lease import TableLease, lease_table
 from airflow_provider_pgqueue.spark.source.outcomes import outcomes_of
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,6 @@ class Share:
     topic: str | None
     max_messages: int | None
     give_up_after: int
-    transactional: bool
     holder: str
     stop_key: int
 
@@ -72,9 +71,8 @@ class Share:
     def backlog(self, conn: psycopg.Connection[Any], part: str = "") -> Row:
         """Count what is left: `ready`, `held` by the run, or by a part of it, and `waiting` for a moment or for others.
 
-        What dead sessions had locked is freed first. QueueNotFound if there is no such queue.
+        QueueNotFound if there is no such queue.
         """
-        run(conn, verbs.free_locked_batches(self.queue))
         return run(conn, verbs.run_backlog(f"{self.holder}{part}", self.queue, topic=self.topic))
 
     def is_stopped(self, conn: psycopg.Connection[Any]) -> bool:
@@ -136,8 +134,6 @@ class Consuming:
         self._counts = counts
         self._function = load_function(share.function) if isinstance(share.function, str) else share.function
         self._lease_for = share.lease_for or policy.lease_for
-        # The session whose transactions lock batches instead of leasing them.
-        self._locking = stack.enter_context(share.connect()) if share.transactional else None
         self._caller = None if limit is None else stack.enter_context(Caller(limit))
         self._renewal = stack.enter_context(closing(Renewal()))
         self._breaker = Breaker(share.queue, share.give_up_after)
@@ -148,51 +144,51 @@ class Consuming:
             size = self._share.batch_size
             if most is not None and (size := min(size, most - self._counts.total())) == 0:
                 break
-            done = self._locking is not None and self._in_a_transaction(self._locking, size)
-            if not (done or self._leased(size)):
+            lease = self._lease(size)
+            if lease is None:
                 break
+            self._renewal.hold(lease, self._lease_for)
+            try:
+                self._handle(lease)
+            except BaseException as error:
+                # An error of a call is an attempt, or a message that causes one would be delivered forever.
+                own_mistake = isinstance(error, InvalidArgument | HandlerBroken) or not isinstance(error, Exception)
+                lease.give_back(count_attempt=not own_mistake)
+                raise
 
-    def _arguments(self, size: int) -> dict[str, Any]:
-        return {"queue_name": self._share.queue, "max_messages": size, "topic": self._share.topic}
-
-    def _leased(self, size: int) -> bool:
-        own = {"lease_for": self._share.lease_for, "locked_by": self._handled_by}
-        messages = held(self._conn, "lease_rows", self._arguments(size) | own)
-        if messages is None:
-            return False
-        lease = TableLease(self._conn, messages, lease_for=self._lease_for, handled_by=self._handled_by)
-        self._renewal.hold(lease, self._lease_for)
-        try:
-            self._handle(lease)
-        except BaseException as error:
-            # An error of a call is an attempt, or a message that causes one would be delivered for ever.
-            own_mistake = isinstance(error, InvalidArgument | HandlerBroken) or not isinstance(error, Exception)
-            lease.give_back(count_attempt=not own_mistake)
-            raise
-        return True
+    def _lease(self, size: int) -> TableLease | None:
+        return lease_table(
+            self._conn,
+            self._share.queue,
+            max_messages=size,
+            lease_for=self._lease_for,
+            locked_by=self._handled_by,
+            topic=self._share.topic,
+        )
 
     def _handle(self, lease: TableLease) -> None:
         """Call the function, and settle the outcomes of each second together, and the rest at the end."""
-        gathered, due = Outcomes(), time.monotonic() + _SETTLE_EVERY
+        gathered: Outcomes = {}
+        due = time.monotonic() + _SETTLE_EVERY
         try:
-            for piece, outcomes in self._pieces(lease.messages.table):
+            for piece, outcomes in self._pieces(lease.table):
                 self._gather(gathered, lease, piece, outcomes)
                 # While all fail alike, their outcomes may be taken back soon.
                 if time.monotonic() >= due and not self._breaker.suspects:
-                    settled, gathered = gathered, Outcomes()
+                    settled, gathered = gathered, {}
                     self._counts.update(lease.settle(settled))
                     due = time.monotonic() + _SETTLE_EVERY
         except HandlerBroken:
             # What failed comes later, so that those behind it come first next time.
-            for id_, retry in gathered.retries.items():
-                if failure_of(retry) is not None:
-                    gathered.retries[id_] = replace(retry, count_attempt=False)
+            for id_, outcome in gathered.items():
+                if isinstance(outcome, Retry) and outcome.failure is not None:
+                    gathered[id_] = replace(outcome, count_attempt=False)
             raise
         except BaseException as error:
             if not isinstance(error, Exception | KeyboardInterrupt):
                 # The function ends the process: an attempt, or the next process would end on it too.
                 retry = Retry(None, type(error).__name__, failure=describe(error))
-                gathered.retries.update(dict.fromkeys(lease.held.difference(gathered.ids), retry))
+                gathered = {**dict.fromkeys(lease.held, retry), **gathered}
             raise
         finally:
             # What was handled has had its effect: it must not be delivered again because of what came after it.
@@ -219,72 +215,25 @@ class Consuming:
                 log.debug("the function raised %s on %s: halving them", type(error).__name__, quantity(len(piece)))
                 waiting += [piece.slice(middle), piece.slice(0, middle)]
             else:
-                yield piece, outcomes_of(returned, piece.column("id").to_pylist())
+                yield piece, outcomes_of(returned, piece["id"].to_pylist())
 
     def _call(self, table: pa.Table) -> Any:
         return self._caller.call(self._function, table, len(table)) if self._caller else self._function(table)
 
     def _gather(self, gathered: Outcomes, lease: TableLease, piece: pa.Table, outcomes: Outcomes | Exception) -> None:
-        if isinstance(outcomes, Outcomes):
-            gathered.add(outcomes)
-            self._breaker.note_fine(outcomes.ids)
+        if not isinstance(outcomes, Exception):
+            gathered.update(outcomes)
+            self._breaker.note_fine([id_ for id_, outcome in outcomes.items() if not isinstance(outcome, Retry)])
             return
-        ids: list[int] = piece.column("id").to_pylist()
+        ids: list[int] = piece["id"].to_pylist()
         if isinstance(outcomes, TimeIsUp):
             # Renewed no longer, they are left to the end of their lease: the attempt counts.
             lease.held.difference_update(ids)
             self._counts["timed_out"] += len(ids)
             self._breaker.note_hanging(ids, outcomes)
             return
-        outcome = outcome_of(outcomes)
-        if isinstance(outcome, Retry):
-            gathered.retries[ids[0]] = outcome
-        elif isinstance(outcome, Rejected):
-            gathered.add(Outcomes(ids, ["rejected"], [outcome.reason], [None]))
+        gathered[ids[0]] = outcome = outcome_of(outcomes)
         self._breaker.note(ids[0], outcome)
-
-    def _in_a_transaction(self, conn: psycopg.Connection[Any], size: int) -> bool:
-        """Lock, handle and archive a batch in one transaction; False if it has to be leased instead.
-
-        That is so if nothing is ready, because a lease also finds what a sweep frees, and if anything but a result
-        comes of it: an exception, a retry, an output that cannot be kept, or too much time. Then nothing has happened,
-        and under a lease each message gets what it deserves.
-        """
-        run(self._conn, verbs.free_locked_batches(self._share.queue))
-        with conn.transaction() as transaction:
-            messages = held(conn, "lock_ready_rows", self._arguments(size))
-            if messages is None:
-                return False
-            token = messages.lock_token
-            # In another session, so that it stays if this one dies.
-            run(self._conn, verbs.record_locked_batch(token, self._share.queue, messages.ids, self._handled_by))
-            outcomes = self._archived(conn, messages)
-            if outcomes is None:
-                # Before the rollback, or somebody could take this for a death.
-                run(self._conn, verbs.free_locked_batches(self._share.queue, lock_token=token))
-                raise psycopg.Rollback(transaction)
-        if outcomes is None:
-            return False
-        self._breaker.note_fine(outcomes.ids)
-        self._counts.update(outcomes.results)
-        return True
-
-    def _archived(self, conn: psycopg.Connection[Any], messages: Held) -> Outcomes | None:
-        """Handle and archive messages, and return their outcomes; None if these are not all results."""
-        try:
-            returned = self._call(messages.table)
-        except Exception as error:
-            log.debug("leasing a batch: the function raised %s", type(error).__name__)
-            return None
-        try:
-            outcomes = outcomes_of(returned, messages.ids)
-            if outcomes.retries:
-                return None
-            archive(conn, messages.lock_token, outcomes, self._handled_by)
-        except (InvalidArgument, InvalidMessage) as error:
-            log.debug("leasing a batch: %s", type(error).__name__)
-            return None
-        return outcomes
 
 
 def _attempt() -> int:

@@ -1,11 +1,10 @@
-"""The messages of a batch as a table, in the hands of a function: leased and renewed, or locked; settled by columns."""
+"""Leases messages as a table, and renews, settles and gives back what a task of a drain holds."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections import Counter
-from collections.abc import Collection, Mapping
 from datetime import timedelta
 from functools import cached_property
 from typing import Any, Final
@@ -18,6 +17,7 @@ from psycopg.rows import tuple_row
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import LeaseLost, PgQueueError, translate
+from airflow_provider_pgqueue.core.outcome import Retry
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.settlement import Outcomes, settle
@@ -38,14 +38,41 @@ _MESSAGES: Final = pa.schema(
 )
 
 
-class Held:
-    """Messages that are leased or locked; `lock_token` is the right to finish them."""
+def lease_table(
+    conn: psycopg.Connection[Any],
+    queue_name: str,
+    *,
+    max_messages: int,
+    lease_for: timedelta,
+    locked_by: str,
+    topic: str | None,
+) -> TableLease | None:
+    """Lease messages; None if nothing was ready.
 
-    def __init__(self, rows: list[tuple[Any, ...]]) -> None:
+    JSON comes as its text and by columns: an object for each message would cost more than the server does.
+    """
+    try:
+        with conn.cursor(row_factory=tuple_row, binary=True) as cursor:
+            rows = cursor.execute(query("lease_rows"), locals()).fetchall()
+    except psycopg.Error as error:
+        raise translate(error) from error
+    return TableLease(conn, rows, lease_for=lease_for, handled_by=locked_by) if rows else None
+
+
+class TableLease:
+    """Leased messages as a table: `renew` is for a Renewal, and what is not settled is given back."""
+
+    def __init__(
+        self, conn: psycopg.Connection[Any], rows: list[tuple[Any, ...]], *, lease_for: timedelta, handled_by: str
+    ) -> None:
         *self._columns, max_attempts, tokens = zip(*rows, strict=True)
-        self.ids: list[int] = list(self._columns[0])
-        self.max_attempts: int = max_attempts[0]
-        self.lock_token: UUID = tokens[0]
+        self.held: set[int] = set(self._columns[0])
+        self._max_attempts: int = max_attempts[0]
+        self._token: UUID = tokens[0]
+        self._conn = conn
+        self._lease_for = lease_for
+        self._handled_by = handled_by
+        self._calling = threading.Lock()
 
     @cached_property
     def table(self) -> pa.Table:
@@ -53,38 +80,13 @@ class Held:
         # When it is asked for, and the lease is renewed by then: the first one imports for as long as a lease may last.
         return pa.table(self._columns, schema=_MESSAGES)
 
-
-def held(conn: psycopg.Connection[Any], name: str, arguments: Mapping[str, Any]) -> Held | None:
-    """Lease or lock by a query of sql/queries; None if nothing was ready.
-
-    JSON comes as its text and by columns: an object for each message would cost more than the server does.
-    """
-    try:
-        with conn.cursor(row_factory=tuple_row, binary=True) as cursor:
-            rows = cursor.execute(query(name), arguments).fetchall()
-    except psycopg.Error as error:
-        raise translate(error) from error
-    return Held(rows) if rows else None
-
-
-class TableLease:
-    """Holds leased messages: `renew` is for a Renewal, and what is not settled is given back."""
-
-    def __init__(self, conn: psycopg.Connection[Any], messages: Held, *, lease_for: timedelta, handled_by: str) -> None:
-        self.messages = messages
-        self._conn = conn
-        self._lease_for = lease_for
-        self._handled_by = handled_by
-        self.held = set(messages.ids)
-        self._calling = threading.Lock()
-
     def renew(self) -> None:
         """Extend what is still held, and log a warning instead of raising if that fails or messages were lost."""
         # A renewal during another call would find what that settles gone, and call it lost.
         with self._calling:
             try:
                 if self.held:
-                    run(self._conn, verbs.extend(self.messages.lock_token, self.held, lease_for=self._lease_for))
+                    run(self._conn, verbs.extend(self._token, self.held, lease_for=self._lease_for))
             except LeaseLost as error:
                 log.warning("%s; another consumer may have them now", error.problem)
             except (PgQueueError, psycopg.Error) as error:
@@ -93,19 +95,19 @@ class TableLease:
     def settle(self, outcomes: Outcomes) -> Counter[str]:
         """Give messages their outcomes, and return how many ended how; those that were lost are delivered again."""
         with self._calling:
-            counts, lost = settle(self._conn, self.messages.lock_token, outcomes, handled_by=self._handled_by)
-            self.held.difference_update(outcomes.ids, outcomes.retries)
+            counts, lost = settle(self._conn, self._token, outcomes, handled_by=self._handled_by)
+            self.held.difference_update(outcomes)
         if lost:
             log.warning("%s; they are delivered again", LeaseLost(lost).problem)
         again = counts.pop("retry", 0)
-        last = self._out_of_attempts(outcomes, lost) if again else 0
+        last = self._out_of_attempts({id_: outcomes[id_] for id_ in outcomes.keys() - lost}) if again else 0
         return counts + Counter(retried=again - last, failed=last)
 
-    def _out_of_attempts(self, outcomes: Outcomes, lost: Collection[int]) -> int:
+    def _out_of_attempts(self, outcomes: Outcomes) -> int:
         """Count the retries after a last attempt, which are archived as failed instead."""
-        attempts = dict(zip(self.messages.ids, self.messages.table.column("attempts").to_pylist(), strict=True))
-        kept = {id_: retry for id_, retry in outcomes.retries.items() if id_ not in lost}
-        return sum(retry.count_attempt and attempts[id_] >= self.messages.max_attempts for id_, retry in kept.items())
+        attempts = dict(zip(self.table["id"].to_pylist(), self.table["attempts"].to_pylist(), strict=True))
+        retries = ((id_, outcome) for id_, outcome in outcomes.items() if isinstance(outcome, Retry))
+        return sum(retry.count_attempt and attempts[id_] >= self._max_attempts for id_, retry in retries)
 
     def give_back(self, *, count_attempt: bool) -> None:
         """Release what is still held, and log a warning instead of raising if that fails."""
@@ -113,7 +115,7 @@ class TableLease:
             ids, self.held = self.held, set()
             try:
                 if ids:
-                    run(self._conn, verbs.release(self.messages.lock_token, ids, count_attempt=count_attempt))
+                    run(self._conn, verbs.release(self._token, ids, count_attempt=count_attempt))
             except LeaseLost as error:
                 log.debug("%s", error)
             except (PgQueueError, psycopg.Error) as error:

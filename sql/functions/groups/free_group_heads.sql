@@ -1,0 +1,30 @@
+CREATE OR REPLACE FUNCTION messages.free_group_heads(queue_name text) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+BEGIN
+    -- From one group to the next in the index, however many messages each has: groups of which nothing is leased or ready.
+    RETURN messages.enter_at_mark(free_group_heads.queue_name, ARRAY(
+        WITH RECURSIVE head AS (
+            (SELECT m.group_key, m.id, m.visible_at FROM messages.message_rows m
+              WHERE m.queue_name = free_group_heads.queue_name COLLATE "default" AND m.group_key IS NOT NULL
+              ORDER BY m.group_key, m.visible_at, m.requeues DESC, m.id LIMIT 1)
+            UNION ALL
+            SELECT next.* FROM head h CROSS JOIN LATERAL (
+                SELECT m.group_key, m.id, m.visible_at FROM messages.message_rows m
+                 WHERE m.queue_name = free_group_heads.queue_name COLLATE "default" AND m.group_key > h.group_key
+                 ORDER BY m.group_key, m.visible_at, m.requeues DESC, m.id LIMIT 1) next)
+        SELECT next.id FROM head h CROSS JOIN LATERAL (
+            SELECT m.id, m.requeues FROM messages.message_rows m
+             WHERE m.queue_name = free_group_heads.queue_name COLLATE "default" AND m.group_key = h.group_key AND m.visible_at = 'infinity'
+             ORDER BY m.requeues DESC, m.id LIMIT 1) next
+         WHERE h.visible_at > clock_timestamp()
+           AND NOT EXISTS (SELECT FROM messages.message_rows m
+                            WHERE m.queue_name = free_group_heads.queue_name COLLATE "default" AND m.group_key = h.group_key
+                              AND m.visible_at < 'infinity' AND (m.requeues > next.requeues OR m.requeues = next.requeues AND m.id < next.id))
+           AND NOT EXISTS (SELECT FROM messages.dead_message d JOIN messages.queue q ON q.queue_name = d.queue_name
+                            WHERE d.queue_name = free_group_heads.queue_name COLLATE "default" AND d.group_key = h.group_key AND q.on_dead_head = 'block')));
+END $$;
+COMMENT ON FUNCTION messages.free_group_heads(text) IS
+    'Makes the first message ready in each group of a queue of which none is leased or ready, unless a delayed message goes before it or a dead one blocks it, and returns how many: the message before it was finished while another session put it behind.';

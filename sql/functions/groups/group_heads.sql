@@ -1,0 +1,48 @@
+CREATE OR REPLACE FUNCTION messages.group_heads(queue_name text, places tid[]) RETURNS tid[]
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment  timestamptz := clock_timestamp();
+    keys    text[];
+    heads   tid[];
+    waiting bigint[];
+    behind  tid[];
+BEGIN
+    -- Two sessions must not judge one group at once: neither would see what the other leases.
+    keys := ARRAY(
+        SELECT g.key FROM (SELECT DISTINCT m.group_key AS key FROM unnest(places) AS ready (place) JOIN messages.message_rows m ON m.ctid = ready.place) g
+         WHERE pg_try_advisory_xact_lock(hashtext('messages.group.' || group_heads.queue_name), hashtext(g.key) & 1023));
+    -- A new snapshot, under the locks: what has entered each group, and the first of those that wait behind others. These lie at
+    -- the end of the group in the index, so that few are read.
+    WITH member AS (
+        SELECT g.key, m.*
+          FROM unnest(keys) AS g (key)
+         CROSS JOIN LATERAL (
+            (SELECT m.ctid AS place, m.id, m.requeues, m.visible_at, m.lock_expires_at FROM messages.message_rows m
+              WHERE m.queue_name = group_heads.queue_name COLLATE "default" AND m.group_key = g.key COLLATE "default" AND m.visible_at < 'infinity')
+            UNION ALL
+            (SELECT m.ctid, m.id, m.requeues, m.visible_at, m.lock_expires_at FROM messages.message_rows m
+              WHERE m.queue_name = group_heads.queue_name COLLATE "default" AND m.group_key = g.key COLLATE "default" AND m.visible_at = 'infinity'
+              ORDER BY m.requeues DESC, m.id LIMIT 1)) m),
+    judged AS (
+        SELECT m.*, row_number() OVER (PARTITION BY m.key ORDER BY m.requeues DESC, m.id) = 1
+                    AND coalesce(max(m.lock_expires_at) OVER (PARTITION BY m.key) <= moment, true) AND dead.key IS NULL AS is_head
+          FROM member m
+          LEFT JOIN (SELECT DISTINCT d.group_key AS key FROM messages.dead_message d JOIN messages.queue q ON q.queue_name = d.queue_name AND q.on_dead_head = 'block'
+                      WHERE d.queue_name = group_heads.queue_name COLLATE "default" AND d.group_key = ANY (keys)) dead ON dead.key = m.key)
+    SELECT array_agg(j.place) FILTER (WHERE j.is_head AND j.visible_at < 'infinity'),
+           array_agg(j.id) FILTER (WHERE j.is_head AND j.visible_at = 'infinity'),
+           array_agg(j.place ORDER BY j.visible_at) FILTER (WHERE NOT j.is_head AND j.lock_expires_at IS NULL AND j.visible_at <= moment)
+      INTO heads, waiting, behind FROM judged j;
+    UPDATE messages.message_rows m SET due_at = coalesce(m.due_at, m.visible_at), visible_at = 'infinity'
+     WHERE m.ctid = ANY (ARRAY(
+        SELECT m.ctid FROM unnest(behind[:1000]) AS entered (place) JOIN messages.message_rows m ON m.ctid = entered.place FOR UPDATE OF m SKIP LOCKED));
+    IF waiting IS NOT NULL THEN            -- behind a message that is gone by now
+        PERFORM messages.enter_at_mark(group_heads.queue_name, waiting);
+    END IF;
+    RETURN heads;
+END $$;
+COMMENT ON FUNCTION messages.group_heads(text, tid[]) IS
+    'Of the groups of messages that are locked to be leased, the places of the first messages, if none of the group is leased and no dead message blocks it. Puts what else has entered these groups behind, a thousand at a time.';

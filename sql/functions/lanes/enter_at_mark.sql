@@ -1,0 +1,34 @@
+CREATE OR REPLACE FUNCTION messages.enter_at_mark(queue_name text, ids bigint[]) RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    moment  timestamptz := clock_timestamp();
+    entered bigint[];
+BEGIN
+    WITH free AS MATERIALIZED (
+        SELECT m.ctid AS place, m.id, m.queue_name, m.priority, coalesce(m.due_at, m.visible_at) AS was FROM messages.message_rows m
+         WHERE m.id = ANY (ids) AND coalesce(m.lock_expires_at <= moment, true) FOR UPDATE SKIP LOCKED),
+    -- Microseconds keep those in their order that enter at one mark, which goes back to the first of them.
+    numbered AS (
+        SELECT f.*, l.mark, begins, begins - row_number() OVER (ORDER BY f.was DESC, f.id DESC) * interval '1 us' AS before
+          FROM free f JOIN messages.lane l ON l.queue_name = f.queue_name AND l.priority = f.priority
+         CROSS JOIN LATERAL (SELECT messages.stored_time(l.mark, moment) AS begins) marked),
+    moved AS (
+        SELECT messages.store_time(n.mark, min(n.before)) FROM numbered n WHERE n.was < n.begins GROUP BY n.mark),
+    back AS (
+        UPDATE messages.message_rows m
+           SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL, due_at = NULL, visible_at = CASE WHEN n.was < n.begins THEN n.before ELSE n.was END,
+               -- A lease taken by plain SQL has no token and did not count its attempt, so its end counts it.
+               attempts = least(m.attempts + (m.lock_expires_at IS NOT NULL AND m.lock_token IS NULL)::integer, 32767)
+          FROM numbered n WHERE m.ctid = n.place
+        RETURNING m.id)
+    SELECT array_agg(b.id) INTO entered FROM back b WHERE (SELECT count(*) FROM moved) >= 0;
+    IF entered IS NOT NULL THEN
+        PERFORM messages.ring_for(enter_at_mark.queue_name, entered[1]);
+    END IF;
+    RETURN coalesce(cardinality(entered), 0);
+END $$;
+COMMENT ON FUNCTION messages.enter_at_mark(text, bigint[]) IS
+    'Lets messages of a queue come back to their place in the order, or, where leases have passed it, to the mark: in front of all that leases have not reached. Ends the leases that they had, rings, and returns how many; leaves out what is leased, or locked by another session.';

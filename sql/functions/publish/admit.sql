@@ -1,0 +1,24 @@
+CREATE OR REPLACE FUNCTION messages.admit(queue_name text, priority integer, number bigint, entered boolean DEFAULT false) RETURNS boolean
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_column
+DECLARE
+    known record;
+BEGIN
+    SELECT q.max_depth, l.mark INTO known
+      FROM messages.queue q LEFT JOIN messages.lane l ON l.queue_name = q.queue_name AND l.priority = admit.priority
+     WHERE q.queue_name = admit.queue_name COLLATE "default";
+    IF NOT FOUND THEN
+        PERFORM messages.raise_unknown_queue(admit.queue_name);
+    END IF;
+    IF known.mark IS NULL THEN
+        PERFORM messages.check_publish(admit.priority, NULL, NULL, NULL, NULL);
+        PERFORM messages.make_lane(admit.queue_name, admit.priority);
+    END IF;
+    IF known.max_depth IS NOT NULL THEN
+        PERFORM messages.check_max_depth(admit.queue_name, known.max_depth, admit.number, entered);
+    END IF;
+    RETURN true;
+END $$;
+COMMENT ON FUNCTION messages.admit(text, integer, bigint, boolean) IS
+    'Whether so many messages may enter a queue at a priority, whose lane it makes if it is the first: true, or PQ001, PQ004 or PQ007.';

@@ -1,0 +1,235 @@
+"""What a call costs: the buffers that it touches and the bytes of WAL, which hardly depend on the machine and its load.
+
+Only public verbs are called, so that the limits outlive what is behind them. `pytest -s` prints what was measured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median_low
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.waiting import until, until_past
+from tools.postgres import Cluster
+
+Connection = psycopg.Connection[Any]
+Connect = Callable[..., Connection]
+Lanes = Sequence[int | None]
+
+LEASE = "SELECT * FROM messages.lease('orders', {})"
+CONSUME = "SELECT * FROM messages.consume('orders', {})"
+READY = "SELECT * FROM messages.ready_queues()"
+UPKEEP = "SELECT messages.upkeep()"
+TAKE = "INSERT INTO taken SELECT lock_token, id FROM messages.lease('orders', {})"
+FINISH = """
+    WITH gone AS (DELETE FROM taken RETURNING *)
+    SELECT messages.archive(lock_token, array_agg(id)) FROM gone GROUP BY lock_token
+"""
+ONE_LANE: Lanes = (None,)  # that of the default priority
+TEN_LANES: Lanes = range(10)
+BODY = json.dumps({"order_id": 1234567, "note": "x" * 100})
+BODIES = f"[{', '.join([BODY] * 100)}]"
+WARMING = 10  # calls: from the sixth on, a session keeps its plans
+CALLS = 25
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a call costs, or may cost.
+
+    :param growth: the buffers late in a scenario, divided by those early in it.
+    """
+
+    buffers: int
+    wal: int
+    growth: float = 1.0
+    rows: int = 0
+
+
+def measured(conn: Connection, call: str, *arguments: object) -> Cost:
+    """Run a call and return what it costs, with all statements inside the function and without the commit."""
+    explain = f"EXPLAIN (ANALYZE, BUFFERS, WAL, TIMING OFF, FORMAT JSON) {call}"
+    (([top],),) = conn.execute(explain.encode(), arguments).fetchall()
+    plan = top["Plan"]
+    buffers = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    return Cost(buffers, plan["WAL Bytes"], rows=int(plan["Actual Rows"]))
+
+
+def middle(costs: Sequence[Cost]) -> Cost:
+    """Return the median: a call is dearer that splits a page, or does what only one call in a second does."""
+    return Cost(median_low(cost.buffers for cost in costs), median_low(cost.wal for cost in costs))
+
+
+def repeated(conn: Connection, call: str, rows: int, arguments: Callable[[], Sequence[object]] = tuple) -> Cost:
+    """Return what a call costs in a session that has made it before; each call has to return that many rows."""
+    costs = [measured(conn, call, *arguments()) for _ in range(WARMING + CALLS)][WARMING:]
+    assert {cost.rows for cost in costs} == {rows}
+    return middle(costs)
+
+
+def publish(conn: Connection, messages: int, lane: int | None = None) -> None:
+    bodies = "(SELECT jsonb_agg(%s::jsonb) FROM generate_series(1, %s))"
+    priority = "" if lane is None else f", priority => {lane}"
+    for published in range(0, messages, 10000):
+        call = f"SELECT FROM messages.publish_batch('orders', {bodies}{priority})"
+        conn.execute(call.encode(), [BODY, min(messages - published, 10000)])
+
+
+def lease(conn: Connection, messages: int) -> tuple[object, object]:
+    """Lease that many messages, and return their token and ids."""
+    call = "SELECT lock_token, array_agg(id) FROM messages.lease('orders', %s) GROUP BY lock_token"
+    ((lock_token, ids),) = conn.execute(call, [messages]).fetchall()
+    assert len(ids) == messages
+    return lock_token, ids
+
+
+def behind_leases(connect: Connect, leased: int, lanes: Lanes, waiting: int) -> Connection:
+    """Let others lease as many messages in each lane, publish more into the lowest one, and return a new session."""
+    other = connect()
+    for lane in lanes:
+        publish(other, leased // len(lanes), lane)
+    for _ in range(0, leased, 1000):
+        lease(other, 1000)
+    publish(other, waiting, lanes[0])
+    return connect()
+
+
+def call_beside_10000(connect: Connect, call: str, rows: int) -> Cost:
+    conn = connect()
+    publish(conn, 10000)
+    return repeated(conn, call, rows)
+
+
+def lease_nothing(connect: Connect, used_lanes: Lanes) -> Cost:
+    conn = connect()
+    for lane in used_lanes:
+        publish(conn, 1, lane)
+        conn.execute("SELECT FROM messages.consume('orders')")
+    return repeated(conn, LEASE.format(1), 0)
+
+
+def publish_one(connect: Connect) -> Cost:
+    return repeated(connect(), "SELECT messages.publish('orders', %s)", 1, lambda: [BODY])
+
+
+def publish_100(connect: Connect) -> Cost:
+    return repeated(connect(), "SELECT * FROM messages.publish_batch('orders', %s)", 100, lambda: [BODIES])
+
+
+def archive(connect: Connect, messages: int) -> Cost:
+    conn = connect()
+    publish(conn, 10000)
+    return repeated(conn, "SELECT * FROM messages.archive(%s, %s)", messages, lambda: lease(conn, messages))
+
+
+def lease_behind(connect: Connect, leased: int, lanes: Lanes, waiting: int) -> Cost:
+    conn = behind_leases(connect, leased, lanes, waiting)
+    return repeated(conn, LEASE.format(1), min(waiting, 1))
+
+
+def lease_a_second_later(connect: Connect, leased: int, lanes: Lanes, waiting: int) -> Cost:
+    """Return the dearest of three leases for which everything is due that is done once a second, or now and then."""
+    conn = behind_leases(connect, leased, lanes, waiting)
+    repeated(conn, LEASE.format(1), min(waiting, 1))
+    costs = []
+    for _ in range(3):
+        ((second_later,),) = conn.execute("SELECT clock_timestamp() + interval '1.1 s'").fetchall()
+        until_past(conn, second_later)
+        costs.append(measured(conn, LEASE.format(1)))
+    assert {cost.rows for cost in costs} == {min(waiting, 1)}
+    return Cost(max(cost.buffers for cost in costs), max(cost.wal for cost in costs))
+
+
+def lease_again(connect: Connect, ended: int, live: int) -> Cost:
+    """Return the sum of all calls until everything is leased again whose lease ended, all at once, behind live ones."""
+    conn, other = connect(), connect()
+    publish(other, live + ended)
+    for _ in range(0, live, 1000):
+        lease(conn, 1000)
+    ((end,),) = conn.execute("SELECT clock_timestamp() + interval '6 s'").fetchall()
+    for _ in range(0, ended, 1000):
+        call = "SELECT FROM messages.lease('orders', 1000, %s - clock_timestamp())"
+        assert other.execute(call, [end]).rowcount == 1000
+    until_past(conn, end)
+    costs: list[Cost] = []
+
+    def some_are_leased() -> bool:
+        costs.append(measured(conn, LEASE.format(1000)))
+        return costs[-1].rows > 0
+
+    while sum(cost.rows for cost in costs) < ended:
+        until(some_are_leased, what="a lease of what ended")
+    return Cost(sum(cost.buffers for cost in costs), sum(cost.wal for cost in costs))
+
+
+def lease_under_held_snapshot(connect: Connect, messages: int, cycles: int, window: int) -> Cost:
+    """Return what the last leases of many cost, each followed by an archive, while no dead row can be removed.
+
+    :param window: how many leases count as early, and as late. What a single one costs rises and falls over 200.
+    """
+    conn, holder = connect(), connect()
+    publish(conn, messages * cycles + 10000)
+    holder.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1 FROM messages.message LIMIT 1")
+    conn.execute("CREATE TEMP TABLE taken (lock_token uuid, id bigint)")  # its buffers are local, so they do not count
+    costs = []
+    for _ in range(cycles):
+        costs.append(measured(conn, TAKE.format(messages)))
+        assert conn.execute(FINISH).rowcount == messages
+    early, late = middle(costs[WARMING:][:window]), middle(costs[-window:])
+    return Cost(late.buffers, late.wal, late.buffers / early.buffers)
+
+
+# What each scenario may cost: 1.15 of the most that was measured, on an idle or a busy machine; then its arguments.
+COSTS: dict[str, tuple[Any, ...]] = {
+    "lease of 1": (Cost(21, 497), call_beside_10000, LEASE.format(1), 1),
+    "lease of 100": (Cost(547, 24_435), call_beside_10000, LEASE.format(100), 100),
+    "empty lease": (Cost(45, 0), lease_nothing, ()),
+    "empty lease, ten lanes used": (Cost(63, 0), lease_nothing, TEN_LANES),
+    "publish of 1": (Cost(9, 452), publish_one),
+    "publish of 100": (Cost(712, 46_539), publish_100),
+    "archive of 1": (Cost(18, 631), archive, 1),
+    "archive of 100": (Cost(1512, 55_833), archive, 100),
+    "consume of 1": (Cost(26, 693), call_beside_10000, CONSUME.format(1), 1),
+    "consume of 100": (Cost(1532, 61_148), call_beside_10000, CONSUME.format(100), 100),
+    "ready_queues": (Cost(104, 0), call_beside_10000, READY, 1),
+    "upkeep": (Cost(979, 446), call_beside_10000, UPKEEP, 1),
+    "lease of 1 behind 100,000": (Cost(22, 497), lease_behind, 100_000, ONE_LANE, 1000),
+    "lease of 1 behind 100,000, 1 s later": (Cost(14_741, 838), lease_a_second_later, 100_000, ONE_LANE, 1000),
+    "lease of 1 behind 100,000 in 10 lanes": (Cost(1377, 497), lease_behind, 100_000, TEN_LANES, 1000),
+    "lease of 1 behind 100,000 in 10, 1 s later": (Cost(15_864, 1863), lease_a_second_later, 100_000, TEN_LANES, 1000),
+    "empty lease behind 2,000": (Cost(465, 0), lease_behind, 2000, ONE_LANE, 0),
+    "empty lease behind 2,000, 1 s later": (Cost(1383, 342), lease_a_second_later, 2000, ONE_LANE, 0),
+    "empty lease behind 2,000 in 10 lanes": (Cost(665, 0), lease_behind, 2000, TEN_LANES, 0),
+    "empty lease behind 2,000 in 10, 1 s later": (Cost(1911, 1366), lease_a_second_later, 2000, TEN_LANES, 0),
+    "50,000 ended leases": (Cost(4_339_766, 49_912_901), lease_again, 50_000, 20_000),
+    "lease of 100, held snapshot": (Cost(561, 23_971, 1.15), lease_under_held_snapshot, 100, 400, 20),
+    "lease of 1, held snapshot": (Cost(38, 430, 1.28), lease_under_held_snapshot, 1, 1500, 200),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def without_autovacuum(cluster: Cluster) -> Iterator[None]:
+    """Nobody else removes dead rows, collects statistics, or lets plans be made again."""
+    with psycopg.connect(cluster.dsn(), autocommit=True) as conn:
+        conn.execute("ALTER SYSTEM SET autovacuum = off")
+        conn.execute("SELECT pg_reload_conf()")
+        yield
+        conn.execute("ALTER SYSTEM RESET autovacuum")
+        conn.execute("SELECT pg_reload_conf()")
+
+
+@pytest.mark.parametrize("name", COSTS)
+def test_a_call_costs_no_more_than_it_may(connect: Connect, queue: Callable[..., str], name: str) -> None:
+    allowed, scenario, *arguments = COSTS[name]
+    queue("orders", notify="off")
+    cost = scenario(connect, *arguments)
+    found = f"{name:<43}{cost.buffers:>10,} buffers {cost.wal:>11,} WAL  x{cost.growth:.2f}"
+    print(f"\n{found}  of {allowed.buffers:,}, {allowed.wal:,}, x{allowed.growth}", end="  ")
+    assert cost.buffers <= allowed.buffers, found
+    assert cost.wal <= allowed.wal, found
+    assert cost.growth <= allowed.growth, found

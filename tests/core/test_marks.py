@@ -1,0 +1,269 @@
+"""Where a lease begins: marks, lanes and looks. Nothing is stranded, whatever becomes of a mark."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import Message, run, verbs
+from tests.waiting import until
+
+Connection = psycopg.Connection[Any]
+Connect = Callable[..., Connection]
+Queue = Callable[..., str]
+
+LEASE = Path("sql/functions/lease/lease.sql")
+CONSUME = Path("sql/functions/lease/consume.sql")
+
+
+def lease(conn: Connection, max_messages: int = 1, **arguments: Any) -> list[Message]:
+    return run(conn, verbs.lease("orders", max_messages=max_messages, **arguments))
+
+
+def finish(conn: Connection, messages: list[Message]) -> None:
+    if messages:
+        run(conn, verbs.archive(messages[0].lock_token, [message.id for message in messages]))
+
+
+def look_again(conn: Connection) -> None:
+    """Let the next lease look at all of the queue."""
+    conn.execute("SELECT setval(look_due, 1) FROM messages.queue WHERE queue_name = 'orders'")
+
+
+def look_later(conn: Connection) -> None:
+    """Let nobody look at all of the queue while the test lasts."""
+    conn.execute(
+        "SELECT setval(look_due, (extract(epoch FROM clock_timestamp() + interval '50 s') * 1000000)::bigint)"
+        " FROM messages.queue WHERE queue_name = 'orders'"
+    )
+
+
+def bodies(messages: list[Message]) -> list[Any]:
+    return [message.body for message in messages]
+
+
+def test_lanes_are_served_from_the_highest_down_and_oldest_first(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    for priority in (4, 0, 9, 4, 9):
+        run(conn, verbs.publish("orders", priority, priority=priority))
+    messages = lease(conn, 10)
+    assert bodies(messages) == [9, 9, 4, 4, 0]
+    assert [message.id for message in messages] == [3, 5, 1, 4, 2]
+
+
+def test_a_lower_lane_is_not_touched_while_the_upper_ones_have_enough(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    run(conn, verbs.publish_batch("orders", list(range(10)), priority=9))
+    run(conn, verbs.publish("orders", "low", priority=0))
+    lease(conn, 10)
+    assert conn.execute("SELECT id FROM messages.message WHERE xmax <> 0 AND priority = 0").fetchall() == []
+
+
+def test_an_idle_publisher_at_a_new_priority_holds_nobody_up(conn: Connection, connect: Connect, queue: Queue) -> None:
+    queue("orders")
+    idle = connect(autocommit=False)
+    run(idle, verbs.publish("orders", "idle", priority=7))
+    conn.execute("SET statement_timeout = '5s'")
+    run(conn, verbs.publish("orders", "next", priority=7))
+    run(conn, verbs.publish("orders", "other", priority=8))
+    assert sorted(bodies(lease(conn, 10))) == ["next", "other"]
+    idle.rollback()
+    # Nobody made the lane: the next look does.
+    run(conn, verbs.publish("orders", "later", priority=7))
+    look_again(conn)
+    assert bodies(lease(conn)) == ["later"]
+
+
+def test_a_publisher_with_a_long_transaction_is_seen_at_once_and_in_order(
+    conn: Connection, connect: Connect, queue: Queue
+) -> None:
+    """While a consumer is busy with what others have published meanwhile."""
+    queue("orders", notify="off")
+    late = connect(autocommit=False)
+    for number in range(10):
+        run(late, verbs.publish_batch("orders", [["late", number * 200 + place] for place in range(200)]))
+    run(conn, verbs.publish_batch("orders", [["busy", number] for number in range(6000)]))
+    seen: list[tuple[float, Any]] = []
+    stop = threading.Event()
+
+    def consume() -> None:
+        session = connect()
+        while not stop.is_set():
+            messages = lease(session, 10)
+            seen.extend((time.monotonic(), message.body) for message in messages)
+            finish(session, messages)
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    until(lambda: len(seen) > 500)
+    late.commit()
+    committed = time.monotonic()
+    until(lambda: sum(body[0] == "late" for _, body in seen) == 2000)
+    stop.set()
+    consumer.join()
+    came = [(at, body[1]) for at, body in seen if body[0] == "late"]
+    # Within a second, where the machine has nothing else to do.
+    assert came[0][0] - committed < 5
+    assert [number for _, number in came] == list(range(2000))
+
+
+def test_what_a_transaction_leased_and_rolled_back_is_found(conn: Connection, connect: Connect, queue: Queue) -> None:
+    queue("orders")
+    run(conn, verbs.publish_batch("orders", list(range(20))))
+    other = connect(autocommit=False)
+    lease(other, 10)
+    assert bodies(lease(conn, 5)) == [10, 11, 12, 13, 14]
+    other.rollback()
+    look_again(conn)
+    assert bodies(lease(conn, 20)) == [*range(10), *range(15, 20)]
+
+
+@pytest.mark.parametrize("value", [1, 2, 1_000_000, 10**15, 4 * 10**15, 10**17])
+def test_a_mark_and_a_look_set_to_any_value_strand_nothing(conn: Connection, queue: Queue, value: int) -> None:
+    queue("orders")
+    run(conn, verbs.publish_batch("orders", list(range(3))))
+    lease(conn)
+    conn.execute("SELECT setval(mark, %s) FROM messages.lane WHERE mark IS NOT NULL", [value])
+    conn.execute("SELECT setval(look_due, %s) FROM messages.queue", [value])
+    until(lambda: bodies(lease(conn, 3)) == [1, 2])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "DELETE FROM messages.lane",
+        "UPDATE messages.lane SET mark = NULL",
+        "DO $$ DECLARE mark regclass; BEGIN FOR mark IN SELECT l.mark FROM messages.lane l WHERE l.mark IS NOT NULL"
+        " UNION ALL SELECT q.look_due FROM messages.queue q"
+        " LOOP EXECUTE format('DROP SEQUENCE %s', mark); END LOOP; END $$",
+    ],
+)
+def test_the_upkeep_makes_lanes_again(conn: Connection, queue: Queue, damage: str) -> None:
+    queue("orders")
+    run(conn, verbs.publish("orders", "high", priority=9))
+    run(conn, verbs.publish("orders", "usual"))
+    conn.execute(damage.encode())
+    conn.execute("SELECT messages.upkeep()")
+    assert bodies(lease(conn, 3)) == ["high", "usual"]
+    run(conn, verbs.publish("orders", "low", priority=0))
+    assert bodies(lease(conn, 3)) == ["low"]
+
+
+def test_a_message_that_comes_back_keeps_its_place(conn: Connection, queue: Queue) -> None:
+    queue("orders", backoff_first=timedelta(milliseconds=10))
+    run(conn, verbs.publish_batch("orders", list(range(1000))))
+    (crashed,) = lease(conn, lease_for=timedelta(milliseconds=20))
+    (delayed,) = lease(conn)
+    (returned,) = lease(conn)
+    (failed,) = lease(conn)
+    run(conn, verbs.release(delayed.lock_token, [delayed.id], delay=timedelta(milliseconds=20)))
+    run(conn, verbs.release(returned.lock_token, [returned.id]))
+    run(conn, verbs.release(failed.lock_token, [failed.id], back_off=True))
+    finish(conn, lease(conn, 5))
+    time.sleep(0.05)
+    look_again(conn)
+    assert sorted(bodies(lease(conn, 3))) == sorted(message.body for message in (crashed, delayed, failed))
+    assert bodies(lease(conn)) == [8]
+
+
+@pytest.mark.parametrize("how", ["a lease that ended", "a release"])
+def test_what_comes_back_goes_before_what_was_never_leased_amid_a_batch(
+    conn: Connection, queue: Queue, how: str
+) -> None:
+    """Where the messages of a batch are a microsecond apart, and the mark stands at one of them."""
+    queue("orders")
+    run(conn, verbs.publish_batch("orders", list(range(1000))))
+    time.sleep(0.01)
+    early = lease(conn, 10, lease_for=timedelta(milliseconds=20) if how == "a lease that ended" else None)
+    look_later(conn)
+    lease(conn, 300)
+    lease(conn)  # leaves the mark at the last message that it found
+    if how == "a release":
+        run(conn, verbs.release(early[0].lock_token, [message.id for message in early]))
+    else:
+        time.sleep(0.05)
+        look_again(conn)
+    assert bodies(lease(conn, 20)) == [*range(10), *range(311, 321)]
+
+
+def test_a_publisher_that_commits_within_five_milliseconds_needs_no_look(
+    conn: Connection, connect: Connect, queue: Queue
+) -> None:
+    queue("orders", notify="off")
+    lease(conn)
+    late = connect(autocommit=False)
+
+    def found_in_time() -> list[Message]:
+        look_later(conn)
+        run(late, verbs.publish("orders", "late"))
+        run(conn, verbs.publish("orders", "early"))
+        early = lease(conn)
+        late.commit()
+        ((passed,),) = conn.execute("SELECT max(leased_at) - min(visible_at) FROM messages.message").fetchall()
+        found = lease(conn)
+        assert found or passed > timedelta(milliseconds=4)  # as on a busy machine
+        look_again(conn)
+        for messages in (early, found, lease(conn)):
+            finish(conn, messages)
+        return found
+
+    until(found_in_time)
+
+
+def test_a_lease_by_topic_hides_nothing_that_it_passed(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    lease(conn)
+    run(conn, verbs.publish("orders", "without"))
+    time.sleep(0.02)
+    run(conn, verbs.publish("orders", "with", topic="a.b"))
+    time.sleep(0.02)
+    look_later(conn)
+    assert bodies(lease(conn, topic="a.*")) == ["with"]
+    assert bodies(lease(conn)) == ["without"]
+
+
+@pytest.mark.parametrize("value", [4 * 10**15, 10**17])
+def test_a_mark_ahead_of_the_clock_hides_nothing(conn: Connection, queue: Queue, value: int) -> None:
+    queue("orders")
+    run(conn, verbs.publish_batch("orders", list(range(3))))
+    lease(conn)
+    look_later(conn)
+    conn.execute("SELECT setval(mark, %s) FROM messages.lane WHERE mark IS NOT NULL", [value])
+    assert bodies(lease(conn)) == [1]
+    assert run(conn, verbs.consume("orders"))[0].body == 2
+
+
+def test_what_others_of_a_group_hide_is_leased_at_once(conn: Connection, queue: Queue) -> None:
+    """A lease that finds only messages which have to wait puts them behind and goes on."""
+    queue("orders")
+    run(conn, verbs.publish("orders", "a1", group_key="a"))
+    run(conn, verbs.publish("orders", "b1", group_key="b"))
+    assert bodies(lease(conn, 2)) == ["a1", "b1"]
+    look_later(conn)
+    run(conn, verbs.publish_batch("orders", ["a2", "a3", "b2", "alone"], group_keys=["a", "a", "b", None]))
+    assert bodies(lease(conn)) == ["alone"]
+
+
+def test_functions_meet_no_trigger(conn: Connection) -> None:
+    behind = """
+        SELECT tgname FROM pg_trigger
+         WHERE tgrelid = ANY (SELECT relid FROM pg_partition_tree('messages.message') WHERE level > 0 UNION ALL
+                              SELECT relid FROM pg_partition_tree('messages.message_archive') WHERE level > 0)"""
+    assert conn.execute(behind).fetchall() == []
+
+
+def test_lease_and_consume_look_for_what_is_ready_in_the_same_words() -> None:
+    def ready(path: Path) -> str:
+        text = re.search(r"ready AS MATERIALIZED \(.*?IS NOT DISTINCT FROM f\.marked", path.read_text(), re.DOTALL)
+        assert text
+        return re.sub(r"\n *AND \(pattern IS NULL.*", "", text[0]).replace("consume.", "lease.")
+
+    assert ready(LEASE) == ready(CONSUME)
