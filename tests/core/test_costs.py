@@ -189,7 +189,7 @@ COSTS: dict[str, tuple[Any, ...]] = {
     "lease of 1": (Cost(21, 497), call_beside_10000, LEASE.format(1), 1),
     "lease of 100": (Cost(547, 24_435), call_beside_10000, LEASE.format(100), 100),
     "empty lease": (Cost(45, 0), lease_nothing, ()),
-    "empty lease, ten lanes used": (Cost(63, 0), lease_nothing, TEN_LANES),
+    "empty lease, ten lanes used": (Cost(70, 0), lease_nothing, TEN_LANES),
     "publish of 1": (Cost(9, 452), publish_one),
     "publish of 100": (Cost(712, 46_539), publish_100),
     "archive of 1": (Cost(18, 631), archive, 1),
