@@ -14,6 +14,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import Message, run, verbs
+from airflow_provider_pgqueue.core.errors import QueuePaused
 from tests.waiting import until
 
 Connection = psycopg.Connection[Any]
@@ -103,12 +104,14 @@ def test_a_publisher_with_a_long_transaction_is_seen_at_once_and_in_order(
 
     consumer = threading.Thread(target=consume)
     consumer.start()
-    until(lambda: len(seen) > 500)
-    late.commit()
-    committed = time.monotonic()
-    until(lambda: sum(body[0] == "late" for _, body in seen) == 2000)
-    stop.set()
-    consumer.join()
+    try:
+        until(lambda: len(seen) > 500)
+        late.commit()
+        committed = time.monotonic()
+        until(lambda: sum(body[0] == "late" for _, body in seen) == 2000, timeout=20)
+    finally:
+        stop.set()
+        consumer.join()
     came = [(at, body[1]) for at, body in seen if body[0] == "late"]
     # Within a second, where the machine has nothing else to do.
     assert came[0][0] - committed < 5
@@ -241,6 +244,28 @@ def test_a_mark_ahead_of_the_clock_hides_nothing(conn: Connection, queue: Queue,
     assert run(conn, verbs.consume("orders"))[0].body == 2
 
 
+def test_a_look_that_is_due_after_the_clock_went_back_is_due_now(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    run(conn, verbs.publish_batch("orders", [0, 1]))
+    lease(conn)
+    time.sleep(0.01)
+    conn.execute(
+        "SELECT setval(mark, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) FROM messages.lane"
+        " WHERE mark IS NOT NULL"
+    )
+    conn.execute("SELECT setval(look_due, 4000000000000000) FROM messages.queue")
+    assert bodies(lease(conn)) == [1]
+
+
+def test_a_pause_holds_where_nothing_more_may_be_leased(conn: Connection, queue: Queue) -> None:
+    queue("orders", max_leased=1)
+    run(conn, verbs.publish("orders", 1))
+    lease(conn)
+    run(conn, verbs.pause_queue("orders"))
+    with pytest.raises(QueuePaused):
+        lease(conn)
+
+
 def test_what_others_of_a_group_hide_is_leased_at_once(conn: Connection, queue: Queue) -> None:
     """A lease that finds only messages which have to wait puts them behind and goes on."""
     queue("orders")
@@ -250,6 +275,41 @@ def test_what_others_of_a_group_hide_is_leased_at_once(conn: Connection, queue: 
     look_later(conn)
     run(conn, verbs.publish_batch("orders", ["a2", "a3", "b2", "alone"], group_keys=["a", "a", "b", None]))
     assert bodies(lease(conn)) == ["alone"]
+
+
+def test_what_was_put_behind_others_of_its_group_keeps_its_place(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    run(conn, verbs.publish("orders", "a1", group_key="a"))
+    (head,) = lease(conn)
+    run(conn, verbs.publish("orders", "a2", group_key="a"))
+    run(conn, verbs.publish_batch("orders", ["later", "last"]))
+    assert bodies(lease(conn)) == ["later"]
+    finish(conn, [head])
+    assert bodies(lease(conn, 2)) == ["a2", "last"]
+
+
+def test_the_next_of_a_group_needs_no_look_when_a_dead_one_is_dismissed(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    run(conn, verbs.publish_batch("orders", ["a1", "a2"], group_keys=["a", "a"]))
+    (head,) = lease(conn, 2)
+    run(conn, verbs.archive(head.lock_token, [head.id], result="failed"))
+    assert lease(conn) == []
+    (dead,) = run(conn, verbs.lease_dead("orders"))
+    assert dead.lock_token
+    look_later(conn)
+    run(conn, verbs.dismiss(dead.lock_token, [dead.id], "why"))
+    assert bodies(lease(conn)) == ["a2"]
+
+
+def test_plain_sql_archives_only_with_a_result_that_there_is(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    insert = (
+        "INSERT INTO messages.message_archive (queue_name, created_at, message, result)"
+        " VALUES ('orders', now(), '1', %s)"
+    )
+    conn.execute(insert, ["success"])
+    with pytest.raises(psycopg.Error, match="result is 'done'"):
+        conn.execute(insert, ["done"])
 
 
 def test_functions_meet_no_trigger(conn: Connection) -> None:

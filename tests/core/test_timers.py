@@ -104,6 +104,17 @@ def test_a_lease_that_was_made_shorter_ends_sooner(conn: Connection, queue: Queu
 
 
 @pytest.mark.parametrize("verb", ["lease", "consume"])
+def test_what_ended_comes_back_also_in_a_queue_that_never_runs_short(conn: Connection, queue: Queue, verb: str) -> None:
+    queue("orders")
+    publish(conn, *range(10))
+    lease(conn, lease_for=HOUR)
+    pass_time(conn, 1)
+    look_again(conn)
+    found = lease(conn) if verb == "lease" else run(conn, verbs.consume("orders"))
+    assert bodies(found) == [0]
+
+
+@pytest.mark.parametrize("verb", ["lease", "consume"])
 def test_what_has_just_ended_comes_back_though_no_look_is_due(conn: Connection, queue: Queue, verb: str) -> None:
     queue("orders")
     publish(conn, 1)
@@ -152,6 +163,15 @@ def test_a_lease_that_begins_while_another_session_ends_what_is_due_goes_on(
     holds_up.rollback()
     thread.join()
     assert run(conn, verbs.archive(message.lock_token, [comes_back.id])) == [comes_back.id]
+
+
+def test_a_lease_that_goes_on_is_ended_by_nobody_who_took_it_for_over(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    ids = publish(conn, 1)
+    finish_later = lease(conn)
+    call = "SELECT messages.archive_ended(%(ids)s, clock_timestamp()), messages.enter_at_mark('orders', %(ids)s)"
+    assert conn.execute(call, {"ids": ids}).fetchall() == [(0, 0)]
+    finish(conn, finish_later)
 
 
 def test_nobody_waits_for_whoever_ends_what_is_due(conn: Connection, connect: Connect, queue: Queue) -> None:
@@ -211,6 +231,7 @@ EXPIRING: dict[str, Callable[[Connection], object]] = {
 def test_what_expires_is_archived_whichever_way_it_came_in(conn: Connection, queue: Queue, way: str, who: str) -> None:
     queue("orders")
     EXPIRING[way](conn)
+    conn.execute("SELECT messages.end_due('orders')")  # nothing is due yet
     pass_time(conn, 1)
     look_again(conn)
     if who == "lease":
@@ -234,6 +255,20 @@ def test_what_expires_while_it_is_leased_is_archived_when_the_lease_ends(conn: C
     assert ended_as(conn) == ["lock_expired"]
     with pytest.raises(LeaseLost):
         finish(conn, [message])
+
+
+def test_the_lease_of_a_run_that_was_cleared_ends(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    publish(conn, 1)
+    (opened,) = run(conn, verbs.dispatch_messages("orders", "dag", lease_for=HOUR))
+    run(conn, verbs.end_dispatch("dag", opened.run_id, "failed"))
+    pass_time(conn, 1)
+    conn.execute("SELECT messages.end_due('orders')")
+    assert timers(conn) == []
+    assert bodies(run(conn, verbs.dispatched_messages("dag", opened.run_id))) == [1]
+    pass_time(conn, 1)
+    look_again(conn)
+    assert bodies(lease(conn)) == [1]
 
 
 def test_what_comes_back_rings(conn: Connection, connect: Connect, queue: Queue) -> None:

@@ -114,7 +114,7 @@ class Publisher(Actor):
                 body["d"] = body["k"] = key
             options["dedup_keys"] = keys
         if self.random.random() < 0.1:
-            options["priority"] = self.random.choice([-5, 5])
+            options["priority"] = self.random.choice([0, 9])
         if self.random.random() < 0.05:
             options["delay"] = timedelta(seconds=self.random.random())
         rolled_back = self.random.random() < 0.05 and queue != "b_dedup"

@@ -92,7 +92,7 @@ class Nemesis:
             self.kill_processes, self.stop_processes, self.end_sessions, self.restart_the_server_at_once,
             self.cut_sockets, self.hold_sockets, self.swallow_replies, self.change_a_setting, self.change_a_policy,
             self.pause_a_queue, self.upgrade, self.drop_a_queue, self.purge_a_queue, self.hold_a_snapshot,
-            self.four_upkeeps_at_once,
+            self.four_upkeeps_at_once, self.lose_the_marks,
         ]  # fmt: skip
         if self.stage.small_disk:
             possible.append(self.fill_the_disk)
@@ -237,6 +237,16 @@ class Nemesis:
             thread.start()
         for thread in threads:
             thread.join()
+
+    def lose_the_marks(self) -> None:
+        """Let leases begin anywhere, and look when they will: that may cost time, but no message."""
+        with self.admin() as conn:
+            conn.execute(
+                "SELECT setval(sequence, greatest(1, (%s * extract(epoch FROM clock_timestamp()) * 1000000)::bigint))"
+                " FROM (SELECT mark AS sequence FROM messages.lane UNION ALL SELECT look_due FROM messages.queue) x"
+                " WHERE sequence IS NOT NULL",
+                [self.random.choice([0, 1, 2])],
+            )
 
     def mend(self) -> None:
         """Undo what may have been left: the server runs, sockets pass, settings and policies are as at first."""
