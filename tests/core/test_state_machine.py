@@ -395,6 +395,7 @@ class Verbs(RuleBasedStateMachine):
         rows = self.conn.execute("SELECT id FROM messages.message WHERE visible_at = 'infinity'").fetchall()
         return {id_ for (id_,) in rows}
 
+    @precondition(lambda self: len(self.live) > 2 and not self.damaged)
     @rule(place=st.sampled_from(["beginning", "now", "tomorrow"]))
     def marks_are_lost(self, place: str) -> None:
         seconds = {"beginning": 1, "now": time.time(), "tomorrow": time.time() + 86400}[place]
@@ -554,6 +555,7 @@ class Verbs(RuleBasedStateMachine):
             )
         item.can_expire, item.expired = False, True
 
+    @precondition(lambda self: self.damaged or any(item.is_due for item in self.live.values()))
     @rule()
     def upkeep(self) -> None:
         self.time_passes()
@@ -564,8 +566,12 @@ class Verbs(RuleBasedStateMachine):
     # Dead messages ----------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.dead())
-    @rule(queue=st.sampled_from([None, None, *sorted(QUEUES)]), number=st.sampled_from([1, 100]))
-    def lease_dead(self, queue: str | None, number: int) -> None:
+    @rule(
+        queue=st.sampled_from([None, None, *sorted(QUEUES)]),
+        number=st.sampled_from([1, 100]),
+        then=st.sampled_from(["nothing", "lease again", "requeue"]),
+    )
+    def lease_dead(self, queue: str | None, number: int, then: str = "nothing") -> None:
         free = {item.id for item in self.dead() if item.dead_token is None and queue in (None, item.queue)}
         ids = None if queue else [item.id for item in self.dead()]
         found = run(self.conn, verbs.lease_dead(queue, ids=ids, max_messages=number, lease_for=HOUR))
@@ -577,6 +583,10 @@ class Verbs(RuleBasedStateMachine):
             assert message.lock_token
             item.dead_token = message.lock_token
             self.tokens.append(message.lock_token)
+        if then == "lease again":
+            self.lease_dead(queue, 100)
+        elif then == "requeue" and any(item.dead_token for item in self.dead()):
+            self.requeue(0, [0, 1])
 
     def some_dead(self, token: int, some: Sequence[int]) -> tuple[UUID, list[int], list[Item]]:
         holding = list(dict.fromkeys(item.dead_token for item in self.dead() if item.dead_token))
@@ -662,6 +672,7 @@ class Verbs(RuleBasedStateMachine):
 
     # Queues -----------------------------------------------------------------------------------------------------------
 
+    @precondition(lambda self: len(self.live) > 4)
     @rule(queue=st.sampled_from(sorted(QUEUES)))
     def pause(self, queue: str) -> None:
         run(self.conn, verbs.pause_queue(queue))

@@ -241,6 +241,15 @@ def test_what_expires_is_archived_whichever_way_it_came_in(conn: Connection, que
     assert ended_as(conn) == ["expired"]
 
 
+def test_what_has_expired_is_not_leased_before_anybody_looks(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    run(conn, verbs.publish("orders", 1, expires_in=HOUR))
+    pass_time(conn, 2)
+    look_later(conn)
+    assert lease(conn) == []
+    assert run(conn, verbs.consume("orders")) == []
+
+
 def test_what_expires_while_it_is_leased_is_archived_when_the_lease_ends(conn: Connection, queue: Queue) -> None:
     queue("orders")
     run(conn, verbs.publish("orders", 1, expires_in=HOUR))
