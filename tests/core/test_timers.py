@@ -174,6 +174,22 @@ def test_a_lease_that_goes_on_is_ended_by_nobody_who_took_it_for_over(conn: Conn
     finish(conn, finish_later)
 
 
+@pytest.mark.parametrize("due_since", [timedelta(seconds=1), HOUR])
+def test_whoever_consumes_one_in_a_long_transaction_keeps_little_of_what_ended(
+    conn: Connection, connect: Connect, queue: Queue, due_since: timedelta
+) -> None:
+    queue("orders")
+    publish(conn, *range(100))
+    for _ in range(100):
+        lease(conn, lease_for=HOUR)
+    conn.execute("UPDATE messages.message_rows SET lock_expires_at = now() - %s", [due_since])
+    conn.execute("UPDATE messages.timer SET at = now() - %s", [due_since])
+    look_again(conn)
+    idle = connect(autocommit=False)
+    assert len(run(idle, verbs.consume("orders"))) == 1
+    assert len([*lease(conn, 100), *lease(conn, 100)]) >= 80
+
+
 def test_nobody_waits_for_whoever_ends_what_is_due(conn: Connection, connect: Connect, queue: Queue) -> None:
     queue("orders")
     publish(conn, 1, 2)

@@ -10,12 +10,10 @@ DECLARE
     waiting bigint[];
     behind  tid[];
 BEGIN
-    -- Two sessions must not judge one group at once: neither would see what the other leases.
-    keys := ARRAY(
-        SELECT g.key FROM (SELECT DISTINCT m.group_key AS key FROM unnest(places) AS ready (place) JOIN messages.message_rows m ON m.ctid = ready.place) g
-         WHERE pg_try_advisory_xact_lock(hashtext('messages.group.' || group_heads.queue_name), hashtext(g.key) & 1023));
-    -- A new snapshot, under the locks: what has entered each group, and the first of those that wait behind others. These lie at
-    -- the end of the group in the index, so that few are read.
+    keys := ARRAY(SELECT DISTINCT m.group_key FROM unnest(places) AS ready (place) JOIN messages.message_rows m ON m.ctid = ready.place);
+    -- A new snapshot, under the locks of the groups that lease and consume have taken, so that two sessions cannot judge one group at
+    -- once, and not see what the other leases: what has entered each group, and the first of those that wait behind others. These
+    -- lie at the end of the group in the index, so that few are read.
     WITH member AS (
         SELECT g.key, m.*
           FROM unnest(keys) AS g (key)
@@ -45,4 +43,4 @@ BEGIN
     RETURN heads;
 END $$;
 COMMENT ON FUNCTION messages.group_heads(text, tid[]) IS
-    'Of the groups of messages that are locked to be leased, the places of the first messages, if none of the group is leased and no dead message blocks it. Puts what else has entered these groups behind, a thousand at a time.';
+    'Of the groups of messages that are locked to be leased, together with their groups, the places of the first messages, if none of the group is leased and no dead message blocks it. Puts what else has entered these groups behind, a thousand at a time.';

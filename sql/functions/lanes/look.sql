@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.look(queue_name text) RETURNS boolean
+CREATE OR REPLACE FUNCTION messages.look(queue_name text, max_messages integer DEFAULT 1000) RETURNS boolean
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
@@ -14,13 +14,13 @@ BEGIN
         RETURN false;
     END IF;
     -- Looks may be half a minute apart, or take long themselves. What has just fallen due comes back at once.
-    SELECT freed + archived > 0 INTO ended FROM messages.end_due(look.queue_name, due_since => began - interval '5 s');
+    SELECT freed + archived > 0 INTO ended FROM messages.end_due(look.queue_name, look.max_messages, due_since => began - interval '5 s');
     -- A time more than a minute ahead was stored before the clock went back.
     IF messages.stored_time(due, began + interval '1 min') > began - ended::integer * interval '1 s' THEN
         RETURN ended;
     END IF;
     PERFORM messages.store_time(due, began + interval '1 s');      -- the others do without meanwhile
-    more := (messages.end_due(look.queue_name)).more;
+    more := (messages.end_due(look.queue_name, look.max_messages)).more;
     PERFORM messages.free_group_heads(look.queue_name);
     -- Each mark is put where the first ready message is: some were published long before their commit, or leased by a transaction
     -- that was rolled back. Where there is none, nobody has to walk over what is leased.
@@ -45,5 +45,5 @@ BEGIN
     PERFORM messages.store_time(due, clock_timestamp() + CASE WHEN more THEN '0' ELSE greatest(pause, '50 ms') END);
     RETURN true;
 END $$;
-COMMENT ON FUNCTION messages.look(text) IS
-    'Ends the leases and delays of a queue that fell due in the last five seconds; and if it is time for that, looks at all of the queue from its beginning: ends whatever is due, makes heads of groups ready that nobody else did, and puts each mark at the first ready message. Returns whether something may have become ready.';
+COMMENT ON FUNCTION messages.look(text, integer) IS
+    'Ends the leases and delays of a queue that fell due in the last five seconds; and if it is time for that, looks at all of the queue from its beginning: ends what is due, makes heads of groups ready that nobody else did, and puts each mark at the first ready message. Ends about max_messages at a time. Returns whether something may have become ready.';

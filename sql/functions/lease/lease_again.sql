@@ -7,7 +7,8 @@ AS $$
 #variable_conflict use_column
 DECLARE
     moment timestamptz := clock_timestamp();
-    looked boolean     := messages.look(lease_again.queue_name);
+    -- What a look frees is kept from others until the commit, and whoever consumes works until then.
+    looked boolean     := messages.look(lease_again.queue_name, CASE WHEN consumes THEN least(10 * wanted, 1000) ELSE 1000 END);
     policy messages.queue;
 BEGIN
     SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = lease_again.queue_name COLLATE "default";
