@@ -168,6 +168,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 -- Upkeep: what is due, records kept for a limited time
 \ir functions/upkeep/upkeep.sql
 \ir functions/upkeep/look_at_next.sql
+\ir functions/upkeep/note_upkeep.sql
 \ir functions/upkeep/delete_expired_records.sql
 \ir functions/upkeep/purge_cron_history.sql
 
@@ -203,6 +204,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/health/health_dispatches.sql
 \ir functions/health/health_settings.sql
 \ir functions/health/health_upkeep_lag.sql
+\ir functions/health/health_upkeep_steps.sql
 \ir functions/health/health_waiting_messages.sql
 \ir functions/health/health_wraparound.sql
 
@@ -276,6 +278,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/checks/check_read_committed.sql
 \ir functions/checks/check_key.sql
 \ir functions/checks/check_name.sql
+\ir functions/checks/check_label.sql
 \ir functions/checks/check_no_dedup.sql
 \ir functions/checks/check_given.sql
 \ir functions/checks/json_bytes.sql

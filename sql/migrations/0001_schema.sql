@@ -151,6 +151,7 @@ CREATE TABLE messages.timer (
     vacuum_truncate = off
 );
 CREATE INDEX timer_at_idx ON messages.timer (queue_name, at);
+ALTER TABLE messages.timer REPLICA IDENTITY FULL;      -- no two rows have to differ
 COMMENT ON TABLE messages.timer IS 'When somebody has to look at messages again: one row for each call of lease, for messages that were released with a delay, and for those that expire.';
 COMMENT ON COLUMN messages.timer.queue_name IS 'The queue.';
 COMMENT ON COLUMN messages.timer.at IS 'The time: the end of the lease or delay, or the expires_at of the messages.';
@@ -190,7 +191,8 @@ CREATE TABLE messages.message_archive (
 CREATE TABLE messages.archive_rows PARTITION OF messages.message_archive
     FOR VALUES FROM (MINVALUE) TO (MAXVALUE) PARTITION BY RANGE (archived_at);
 CREATE TABLE messages.message_archive_default PARTITION OF messages.archive_rows DEFAULT;
-CREATE INDEX message_archive_id_idx ON messages.archive_rows (id);
+-- Also what a publication needs of a table whose rows change: docs/how-to/change-data-capture.md
+ALTER TABLE messages.message_archive ADD PRIMARY KEY (id, archived_at);
 CREATE INDEX message_archive_archived_at_idx ON messages.archive_rows USING brin (archived_at);
 CREATE INDEX message_archive_reference_idx ON messages.archive_rows (reference text_pattern_ops) WHERE reference IS NOT NULL;
 CREATE INDEX message_archive_dead_idx ON messages.archive_rows (fingerprint, archived_at) WHERE fingerprint IS NOT NULL;
@@ -428,12 +430,31 @@ COMMENT ON COLUMN messages.schedule.last_error IS 'Why the last tick could not b
 CREATE TABLE messages.upkeep_run (
     only_row    boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
     finished_at timestamptz NOT NULL,
-    done_by     text        NOT NULL
+    done_by     text        NOT NULL,
+    next_queue  text
 );
 COMMENT ON TABLE messages.upkeep_run IS 'The last upkeep.';
 COMMENT ON COLUMN messages.upkeep_run.only_row IS 'Always true: there is one row.';
 COMMENT ON COLUMN messages.upkeep_run.finished_at IS 'When it finished.';
 COMMENT ON COLUMN messages.upkeep_run.done_by IS 'The application_name that ran it: pg_cron, a worker or a DAG.';
+COMMENT ON COLUMN messages.upkeep_run.next_queue IS 'Where the next begins, if a statement_timeout left no time for all queues.';
+
+CREATE TABLE messages.upkeep_failure (
+    step      text        NOT NULL,
+    subject   text        NOT NULL,
+    sqlstate  text        NOT NULL,
+    error     text        NOT NULL,
+    since     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    failed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (step, subject)
+);
+COMMENT ON TABLE messages.upkeep_failure IS 'What the upkeep could not do, until it can. Each step, queue and partition fails alone.';
+COMMENT ON COLUMN messages.upkeep_failure.step IS 'The function that failed.';
+COMMENT ON COLUMN messages.upkeep_failure.subject IS 'The queue or partition; empty if it was the whole step.';
+COMMENT ON COLUMN messages.upkeep_failure.sqlstate IS 'The code of the error.';
+COMMENT ON COLUMN messages.upkeep_failure.error IS 'Its text, at most 500 characters.';
+COMMENT ON COLUMN messages.upkeep_failure.since IS 'When it failed first.';
+COMMENT ON COLUMN messages.upkeep_failure.failed_at IS 'When it failed last.';
 
 CREATE TABLE messages.pipeline_run (
     run_id      text        NOT NULL CHECK (run_id <> '' AND length(run_id) <= 250),

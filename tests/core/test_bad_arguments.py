@@ -377,17 +377,17 @@ def test_no_row_says_a_moment_that_nobody_can_reckon_with(conn: Connection, queu
     """Such a row stopped the upkeep and the status of all queues."""
     queue("orders")
     run(conn, verbs.publish("orders", 1))
-    with pytest.raises(psycopg.errors.CheckViolation, match="a time is"):
+    with pytest.raises(psycopg.errors.CheckViolation, match="one of these times is out of range"):
         conn.execute(
             "INSERT INTO messages.message (queue_name, message, visible_at) VALUES ('orders', '1', %s)", [moment]
         )
     for column in ("visible_at", "created_at"):
-        with pytest.raises(psycopg.errors.CheckViolation, match="a time is"):
+        with pytest.raises(psycopg.errors.CheckViolation, match="one of these times is out of range"):
             conn.execute(sql.SQL("UPDATE messages.message SET {} = %s").format(sql.Identifier(column)), [moment])
     insert = """INSERT INTO messages.message_archive (queue_name, result, message, created_at, leased_at)
                 VALUES ('orders', 'success', '1', %s, %s)"""
     for created_at, leased_at in ((moment, None), ("now", moment), ("infinity", "now"), ("now", "infinity")):
-        with pytest.raises(psycopg.errors.CheckViolation, match="a time is"):
+        with pytest.raises(psycopg.errors.CheckViolation, match="one of these times is out of range"):
             conn.execute(insert, [created_at, leased_at])
 
 
@@ -408,7 +408,7 @@ def test_a_row_that_is_ready_since_1970_is_leased_and_an_older_one_is_refused(co
     queue("orders")
     insert = "INSERT INTO messages.message (queue_name, message, visible_at) VALUES ('orders', '1', %s)"
     for moment in ("0001-01-01 00:00+00", "1969-12-31 00:00+00"):
-        with pytest.raises(psycopg.errors.CheckViolation, match="a visible_at since 1970"):
+        with pytest.raises(psycopg.errors.CheckViolation, match="those that are to come since 1970"):
             conn.execute(insert, [moment])
     conn.execute(insert, ["epoch"])
     run(conn, verbs.publish("orders", 2))

@@ -22,6 +22,7 @@ Connection = psycopg.Connection[Any]
 AT_ONCE = timedelta(0)
 CHECKS = [
     "upkeep_lag",
+    "upkeep_steps",
     "cron_jobs",
     "cron_history",
     "schedules",
@@ -789,14 +790,14 @@ def _after_reload(conn: Connection, *, severity: str) -> Finding:
 
 @pytest.mark.parametrize("via_root", [True, False])
 def test_published_tables_whose_rows_cannot_be_told_apart_are_named_and_cured(conn: Connection, via_root: bool) -> None:
+    conn.execute("ALTER TABLE messages.message_archive_default REPLICA IDENTITY NOTHING")
+    conn.execute("ALTER TABLE messages.timer REPLICA IDENTITY NOTHING")
     tables = "messages.message, messages.message_archive, messages.timer"
     options = f"publish_via_partition_root = {via_root}"
     conn.execute(f"CREATE PUBLICATION copied FOR TABLE {tables} WITH ({options})".encode())
     while (found := check(conn, "copy")).severity != "ok":
         assert re.match(r"publication copied has table (message_archive|timer)\w*, which has no replica", found.finding)
         cure(conn, found.cure)
-    lacking = "SELECT FROM pg_class WHERE relname ~ '^message_archive_[0-9d]' AND relkind = 'r' AND relreplident <> 'f'"
-    assert conn.execute(lacking.encode()).rowcount == 0
 
 
 # Messages that wait ---------------------------------------------------------------------------------------------------

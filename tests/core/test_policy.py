@@ -82,7 +82,7 @@ def test_a_queue_with_messages_is_dropped_only_by_force(conn: Connection, queue:
         assert value(conn, f"SELECT count(*) FROM messages.{table}") == 0, table  # noqa: S608
     assert value(conn, "SELECT count(*) FROM messages.lane WHERE queue_name = 'orders'") == 0
     conn.execute("UPDATE messages.unused_sequence SET since = since - interval '61 minutes'")
-    conn.execute("SELECT messages.delete_expired_records()")
+    conn.execute("SELECT messages.drop_unused_sequences()")
     sequences = "SELECT count(*) FROM pg_sequences WHERE schemaname = 'messages' AND sequencename ~ '(_[0-9]+)$'"
     assert value(conn, sequences) == 2  # those of the queue default
     assert run(conn, verbs.create_queue("orders"))

@@ -20,7 +20,7 @@ BEGIN
         INSERT INTO messages.message AS m (queue_name, message, priority, visible_at, headers, reference, topic, group_key,
                                             requeued_from, requeues)
         SELECT a.queue_name, coalesce(requeue.messages -> a.id::text, a.message), a.priority,
-               clock_timestamp() + coalesce(requeue.delay, '0'), a.headers, a.reference, a.topic, a.group_key, a.id, a.requeues + 1
+               clock_timestamp() + coalesce(requeue.delay, '0'), a.headers, a.reference, a.topic, a.group_key, a.id, least(a.requeues + 1, 32767)
           FROM mine JOIN messages.archive_rows a ON a.id = mine.id AND a.archived_at = mine.archived_at
          ORDER BY a.id
         RETURNING m.id AS new_id, m.requeued_from)

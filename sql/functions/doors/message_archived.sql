@@ -3,7 +3,12 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM messages.check_result(a.result) FROM (SELECT DISTINCT result FROM archived) a;
-    PERFORM messages.check_times(a.created_at, a.archived_at), messages.check_times(a.leased_at, a.archived_at) FROM archived a;
+    -- What could not be requeued, or noted in the history, would stop whoever comes across it.
+    PERFORM messages.check_times(ARRAY[a.created_at, a.leased_at, a.remedied_at], ARRAY[a.archived_at]),
+            messages.check_label('queue_name', a.queue_name), messages.check_label('handled_by', a.handled_by),
+            messages.check_label('remedied_by', a.remedied_by), messages.check_label('fingerprint', a.fingerprint),
+            messages.check_headers(a.headers), messages.check_reference(a.reference), messages.check_publish(a.priority, NULL, NULL, NULL, NULL)
+       FROM archived a;
     PERFORM messages.after_archive(array_agg(ROW(
         a.id, a.archived_at, a.queue_name, a.result,
         CASE WHEN a.result <> 'success' THEN coalesce(a.fingerprint, messages.fingerprint(a.result, a.details, a.failure)) END,

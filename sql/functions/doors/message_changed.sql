@@ -4,8 +4,16 @@ AS $$
 DECLARE
     moment timestamptz := clock_timestamp();
 BEGIN
-    PERFORM messages.check_times(a.created_at, a.visible_at), messages.admit(a.queue_name, a.priority, 0) FROM after a JOIN before b USING (id)
-      WHERE (a.created_at, a.visible_at, a.queue_name, a.priority) IS DISTINCT FROM (b.created_at, b.visible_at, b.queue_name, b.priority);
+    IF EXISTS (SELECT a.id FROM after a EXCEPT SELECT b.id FROM before b) THEN
+        RAISE EXCEPTION 'the id of a message is changed' USING ERRCODE = 'check_violation', HINT = 'It is the id for ever. Publish another message.';
+    END IF;
+    PERFORM messages.check_times(ARRAY[a.created_at, a.leased_at], ARRAY[nullif(a.visible_at, 'infinity'), a.lock_expires_at, a.expires_at, a.due_at]),
+            messages.check_label('locked_by', a.locked_by)
+       FROM after a;
+    PERFORM messages.check_headers(a.headers), messages.check_reference(a.reference), messages.admit(a.queue_name, a.priority, 0),
+            messages.check_body(a.queue_name, a.message, q.max_body_bytes)
+       FROM after a JOIN before b USING (id) LEFT JOIN messages.queue q ON q.queue_name = a.queue_name
+      WHERE (a.headers, a.reference, a.queue_name, a.priority, a.message) IS DISTINCT FROM (b.headers, b.reference, b.queue_name, b.priority, b.message);
     -- Whoever locks a message whose lease has ended makes the token of that lease worthless.
     UPDATE messages.message_rows m SET lock_token = NULL
       FROM after a JOIN before b USING (id)
@@ -21,4 +29,4 @@ BEGIN
     RETURN NULL;
 END $$;
 COMMENT ON FUNCTION messages.message_changed() IS
-    'Trigger of messages.message. Where plain SQL locked messages or changed when they expire, sets the timer, and makes the token of an old lease worthless.';
+    'Trigger of messages.message. Checks what plain SQL changed as what it inserts. Where it locked messages or changed when they expire, sets the timer, and makes the token of an old lease worthless.';

@@ -9,7 +9,7 @@ BEGIN
             messages.check_duration('waiting_for', health.waiting_for, '0', '100 years', required => true);
     FOR one IN
         SELECT * FROM (VALUES
-            ('upkeep_lag', ''), ('cron_jobs', ''), ('cron_history', ''), ('schedules', ''), ('dispatches', ''), ('held_snapshot', '$1'), ('prepared_transaction', '$1'),
+            ('upkeep_lag', ''), ('upkeep_steps', ''), ('cron_jobs', ''), ('cron_history', ''), ('schedules', ''), ('dispatches', ''), ('held_snapshot', '$1'), ('prepared_transaction', '$1'),
             ('replication', ''), ('dead_tuples', ''), ('index_bloat', ''), ('notify_queue', ''), ('archive_partitions', ''),
             ('history', ''), ('wraparound', ''), ('settings', ''), ('drift', ''), ('copy', ''), ('limited_roles', ''), ('dead_messages', '$2'), ('waiting_messages', '$2')
         ) AS checks (check_name, arguments)

@@ -31,15 +31,16 @@ BEGIN
             SELECT CASE WHEN archive.outcomes IS NOT NULL THEN archive.outcomes -> mine.id::text END AS outcome) o),
     -- Most leases are finished as a whole; the timer of another finds nothing when its time comes.
     stopped AS (
-        DELETE FROM messages.timer t USING (SELECT queue_name, lock_expires_at FROM mine LIMIT 1) lease
-         WHERE t.queue_name = lease.queue_name AND t.at = lease.lock_expires_at AND t.lock_token = archive.lock_token
-           AND cardinality(t.ids) = (SELECT count(*) FROM mine WHERE lock_expires_at = t.at)),
+        DELETE FROM messages.timer t
+         WHERE t.lock_token = archive.lock_token
+           AND (t.queue_name, t.at, cardinality(t.ids)) = (SELECT min(queue_name), min(lock_expires_at), count(*) FROM mine
+                                                           HAVING min(lock_expires_at) = max(lock_expires_at))),
     archived AS (
         INSERT INTO messages.archive_rows AS a (id, created_at, leased_at, requeued_from, priority, attempts, requeues, queue_name,
                                                 result, handled_by, details, reference, topic, group_key, output, failure,
                                                 fingerprint, headers, message)
         SELECT id, created_at, leased_at, requeued_from, priority, attempts, requeues, queue_name,
-               result, coalesce(archive.handled_by, locked_by), details, reference, topic, group_key, output, failure,
+               result, left(coalesce(archive.handled_by, locked_by), 255), details, reference, topic, group_key, output, failure,
                CASE WHEN result <> 'success' THEN messages.fingerprint(result, details, failure) END, headers, message
           FROM judged
         RETURNING id, archived_at, queue_name, result, fingerprint, requeues, group_key, headers ? 'awaited' AS awaited)

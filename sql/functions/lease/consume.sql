@@ -15,19 +15,18 @@ BEGIN
     -- As in lease.
     LOOP
         RETURN QUERY
-        WITH queue AS (
-            SELECT q.queue_name AS name, q.max_attempts FROM messages.queue q
-             WHERE q.queue_name = consume.queue_name COLLATE "default"
-               AND CASE WHEN q.paused OR pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER') AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE
-                        THEN messages.check_lease(q.queue_name, q.paused, wanted, NULL) ELSE true END
-               AND (tries > 0 OR 'epoch'::timestamptz + pg_sequence_last_value(q.look_due) * interval '1 us'
-                                 BETWEEN moment - interval '1 s' AND moment + interval '1 min')),
         -- Of each lane, the highest first, what is ready from its mark on; a lower lane is not touched if the upper ones have enough.
-        ready AS MATERIALIZED (
+        WITH ready AS MATERIALIZED (
             SELECT m.*, lane.*
-              FROM (SELECT q.*, l.priority, l.mark, pg_sequence_last_value(l.mark) AS marked,
+              FROM (SELECT q.max_attempts, l.priority, l.mark, pg_sequence_last_value(l.mark) AS marked,
                            'epoch'::timestamptz + coalesce(pg_sequence_last_value(l.mark), 0) * interval '1 us' AS begins
-                      FROM queue q JOIN messages.lane l ON l.queue_name = q.name AND (l.mark IS NOT NULL OR tries > 0) ORDER BY l.priority DESC) lane
+                      FROM messages.queue q JOIN messages.lane l ON l.queue_name = q.queue_name AND (l.mark IS NOT NULL OR tries > 0)
+                     WHERE q.queue_name = consume.queue_name COLLATE "default"
+                       AND CASE WHEN q.paused OR pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER') AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE
+                                THEN messages.check_lease(q.queue_name, q.paused, wanted, NULL) ELSE true END
+                       AND (tries > 0 OR 'epoch'::timestamptz + pg_sequence_last_value(q.look_due) * interval '1 us'
+                                         BETWEEN moment - interval '1 s' AND moment + interval '1 min')
+                     ORDER BY l.priority DESC) lane
              CROSS JOIN LATERAL (
                 SELECT m.ctid AS place, m.visible_at, m.group_key FROM messages.message_rows m
                  WHERE m.queue_name = consume.queue_name COLLATE "default" AND m.priority = lane.priority
@@ -53,7 +52,7 @@ BEGIN
             INSERT INTO messages.archive_rows (id, created_at, leased_at, requeued_from, priority, attempts, requeues,
                                                queue_name, result, handled_by, reference, topic, group_key, headers, message)
             SELECT g.id, g.created_at, moment, g.requeued_from, g.priority, least(g.attempts + 1, 32767), g.requeues, g.queue_name,
-                   'success', coalesce(consume.handled_by, session_user), g.reference, g.topic, g.group_key, g.headers, g.message
+                   'success', coalesce(left(consume.handled_by, 255), session_user), g.reference, g.topic, g.group_key, g.headers, g.message
               FROM gone g
             RETURNING id, archived_at, queue_name, result, fingerprint, requeues, group_key, headers ? 'awaited' AS awaited),
         ended AS (

@@ -26,21 +26,21 @@ BEGIN
     -- expressions anew in each transaction.
     LOOP
         RETURN QUERY
-        WITH queue AS (
-            SELECT q.queue_name AS name, q.max_attempts, moment + coalesce(lease.lease_for, q.lease_for) AS until FROM messages.queue q
-             WHERE q.queue_name = lease.queue_name COLLATE "default"
-               AND CASE WHEN q.paused OR lease.lease_for IS NOT NULL
-                             OR pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER') AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE
-                        THEN messages.check_lease(q.queue_name, q.paused, wanted, lease.lease_for) ELSE true END
-               -- The first try finds nothing if nobody has looked at the queue for a second after a look was due: lease_again() looks.
-               AND (tries > 0 OR q.max_leased IS NULL AND 'epoch'::timestamptz + pg_sequence_last_value(q.look_due) * interval '1 us'
-                                                           BETWEEN moment - interval '1 s' AND moment + interval '1 min')),
         -- Of each lane, the highest first, what is ready from its mark on; a lower lane is not touched if the upper ones have enough.
-        ready AS MATERIALIZED (
+        WITH ready AS MATERIALIZED (
             SELECT m.*, lane.*
-              FROM (SELECT q.*, l.priority, l.mark, pg_sequence_last_value(l.mark) AS marked,
+              FROM (SELECT q.max_attempts, moment + coalesce(lease.lease_for, q.lease_for) AS until, l.priority, l.mark,
+                           pg_sequence_last_value(l.mark) AS marked,
                            'epoch'::timestamptz + coalesce(pg_sequence_last_value(l.mark), 0) * interval '1 us' AS begins
-                      FROM queue q JOIN messages.lane l ON l.queue_name = q.name AND (l.mark IS NOT NULL OR tries > 0) ORDER BY l.priority DESC) lane
+                      FROM messages.queue q JOIN messages.lane l ON l.queue_name = q.queue_name AND (l.mark IS NOT NULL OR tries > 0)
+                     WHERE q.queue_name = lease.queue_name COLLATE "default"
+                       AND CASE WHEN q.paused OR lease.lease_for IS NOT NULL
+                                     OR pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER') AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE
+                                THEN messages.check_lease(q.queue_name, q.paused, wanted, lease.lease_for) ELSE true END
+                       -- The first try finds nothing if nobody has looked at the queue for a second after a look was due: lease_again() looks.
+                       AND (tries > 0 OR q.max_leased IS NULL AND 'epoch'::timestamptz + pg_sequence_last_value(q.look_due) * interval '1 us'
+                                                                   BETWEEN moment - interval '1 s' AND moment + interval '1 min')
+                     ORDER BY l.priority DESC) lane
              CROSS JOIN LATERAL (
                 SELECT m.ctid AS place, m.visible_at, m.group_key FROM messages.message_rows m
                  WHERE m.queue_name = lease.queue_name COLLATE "default" AND m.priority = lane.priority
@@ -52,28 +52,27 @@ BEGIN
                    AND (pattern IS NULL OR '.' || m.topic ~ pattern) AND (lease.headers IS NULL OR m.headers @> lease.headers)
                  ORDER BY m.visible_at LIMIT wanted FOR UPDATE SKIP LOCKED) m
              LIMIT wanted),
-        -- The next lease begins at the first of these, but 5 ms behind the clock, for publishers that commit after their
-        -- visible_at; unless somebody has moved the mark meanwhile.
-        moved AS MATERIALIZED (
-            SELECT setval(f.mark, (extract(epoch FROM f.first) * 1000000)::bigint)
-              FROM (SELECT r.mark, r.marked, r.begins, least(r.visible_at, moment - interval '5 ms') AS first FROM ready r LIMIT 1) f
-             WHERE f.first > f.begins + interval '0.2 ms' AND pg_sequence_last_value(f.mark) IS NOT DISTINCT FROM f.marked
-               AND pattern IS NULL AND lease.headers IS NULL),
         leased AS (
             UPDATE messages.message_rows m
                SET lock_expires_at = ready.until, leased_at = moment, lock_token = token,
-                   locked_by = coalesce(lease.locked_by, session_user), attempts = least(m.attempts + 1, 32767)
+                   locked_by = coalesce(left(lease.locked_by, 255), session_user), attempts = least(m.attempts + 1, 32767)
               -- Not again what this call leased for a millisecond.
-              FROM ready WHERE m.ctid = ready.place AND coalesce(m.leased_at < called, true)
+              FROM ready WHERE m.ctid = ready.place AND coalesce(m.leased_at NOT BETWEEN called AND moment, true)
                AND CASE WHEN ready.group_key IS NULL THEN true
                         ELSE ready.place = ANY ((SELECT messages.group_heads(lease.queue_name, ARRAY(SELECT r.place FROM ready r WHERE r.group_key IS NOT NULL)))::tid[]) END
-            RETURNING m.*, ready.max_attempts),
+            RETURNING m.*, ready.max_attempts, ready.mark, ready.marked, ready.begins, least(m.visible_at, moment - interval '5 ms') AS first),
+        -- The next lease begins at the first of these, but 5 ms behind the clock, for publishers that commit after their
+        -- visible_at; unless somebody has moved the mark meanwhile.
         timed AS (
             INSERT INTO messages.timer (queue_name, at, lock_token, ids)
-            SELECT l.queue_name, l.lock_expires_at, token, ARRAY(SELECT l.id FROM leased l) FROM leased l LIMIT 1)
+            SELECT l.queue_name, l.lock_expires_at, token, ARRAY(SELECT l.id FROM leased l) FROM leased l
+             WHERE CASE WHEN l.first > l.begins + interval '0.2 ms' AND pg_sequence_last_value(l.mark) IS NOT DISTINCT FROM l.marked
+                             AND pattern IS NULL AND lease.headers IS NULL
+                        THEN setval(l.mark, (extract(epoch FROM l.first) * 1000000)::bigint) > 0 ELSE true END
+             LIMIT 1)
         SELECT l.id, l.queue_name, l.message, l.headers, l.reference, l.topic, l.group_key, l.priority, l.attempts,
                l.max_attempts, l.requeues, l.created_at, l.lock_token, l.lock_expires_at
-          FROM leased l WHERE (SELECT count(*) FROM moved) >= 0;
+          FROM leased l;
         GET DIAGNOSTICS leased = ROW_COUNT;
         EXIT WHEN leased = wanted;
         tries := tries + 1;

@@ -31,16 +31,16 @@ BEGIN
             BEGIN
                 EXECUTE format('CREATE TABLE messages.message_archive_%s PARTITION OF messages.archive_rows FOR VALUES FROM (%L) TO (%L)',
                                name, begins, after);
-                -- Published to a subscriber: docs/how-to/backup.md
-                IF (SELECT c.relreplident FROM pg_class c WHERE c.oid = 'messages.message_archive_default'::regclass) = 'f' THEN
-                    EXECUTE format('ALTER TABLE messages.message_archive_%s REPLICA IDENTITY FULL', name);
-                END IF;
-            EXCEPTION WHEN lock_not_available THEN
-                -- All who archive queue up behind this lock. The partitions are made long before they are needed.
-                RAISE WARNING 'the archive is in use: the next upkeep makes its partition from %', begins;
-                RETURN made;
+                made := made + 1;
+                PERFORM messages.note_upkeep('make_archive_partitions', name);
+            EXCEPTION
+                WHEN lock_not_available THEN
+                    -- All who archive queue up behind this lock. The partitions are made long before they are needed.
+                    RAISE WARNING 'the archive is in use: the next upkeep makes its partition from %', begins;
+                    RETURN made;
+                WHEN OTHERS THEN
+                    PERFORM messages.note_upkeep('make_archive_partitions', name, SQLSTATE, SQLERRM);
             END;
-            made := made + 1;
         END IF;
         first := after;
     END LOOP;

@@ -21,13 +21,16 @@ BEGIN
          WHERE t.bucket_at < date_trunc(g.grain, messages.traffic_kept_since(g.grain), 'UTC') LIMIT max_rows FOR UPDATE OF t SKIP LOCKED));
     DELETE FROM messages.named_lease WHERE ctid = ANY (ARRAY(
         SELECT n.ctid FROM messages.named_lease n WHERE n.expires_at <= clock_timestamp() - interval '1 day' FOR UPDATE SKIP LOCKED));
-    PERFORM messages.delete_old_history(max_rows);
-    PERFORM messages.drop_unused_sequences();
     FOR stage IN
         SELECT s.number FROM messages.publish_stage s WHERE s.expires_at <= clock_timestamp()
          ORDER BY s.expires_at LIMIT 100 FOR UPDATE SKIP LOCKED
     LOOP
-        PERFORM messages.drop_or_empty_stage(stage.number);
+        BEGIN
+            PERFORM messages.drop_or_empty_stage(stage.number);
+            PERFORM messages.note_upkeep('drop_or_empty_stage', stage.number::text);
+        EXCEPTION WHEN OTHERS THEN
+            PERFORM messages.note_upkeep('drop_or_empty_stage', stage.number::text, SQLSTATE, SQLERRM);
+        END;
     END LOOP;
     FOR old IN
         SELECT p.oid FROM pg_proc p
@@ -37,4 +40,4 @@ BEGIN
         EXECUTE format('DROP FUNCTION %s', old);
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox and ended dispatches after 30 days, runs of pipelines after 90, named leases a day after they end; drops stages whose job died a day ago, and, after an hour, the sequences of dropped queues and functions that an upgrade superseded.';
+COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox and ended dispatches after 30 days, runs of pipelines after 90, named leases a day after they end; drops stages whose job died a day ago, and, after an hour, functions that an upgrade superseded.';

@@ -4,40 +4,54 @@ AS $$
 #variable_conflict use_column
 DECLARE
     next     record;
-    retained record;
-    name     text   := '';
-    freed    bigint := 0;
-    archived bigint := 0;
-    rung     bigint := 0;
-    purged   bigint := 0;
-    noted    bigint;
-    made     integer;
+    step     record;
+    outcome  jsonb;
+    name     text        := coalesce((SELECT u.next_queue FROM messages.upkeep_run u), '');
+    patience interval    := nullif(current_setting('statement_timeout'), '0');
+    freed    bigint      := 0;
+    archived bigint      := 0;
+    rung     bigint      := 0;
+    done     jsonb       := '{}';
 BEGIN
     -- One at a time is enough; the others find nothing to do.
     IF NOT pg_try_advisory_xact_lock(hashtextextended('messages.upkeep', 0)) THEN
         RETURN jsonb_build_object('skipped', 'another upkeep is running');
     END IF;
     PERFORM messages.pause_rings();
-    WHILE name IS NOT NULL LOOP
+    -- What a statement_timeout would undo is left to the next.
+    WHILE name IS NOT NULL AND (patience IS NULL OR clock_timestamp() < statement_timestamp() + patience / 2) LOOP
         SELECT * INTO next FROM messages.look_at_next(name);
         name := next.queue_name;
         freed := freed + next.freed;
         archived := archived + next.archived;
         rung := rung + next.rung;
     END LOOP;
-    purged := messages.purge_cron_history('3 days');
-    PERFORM messages.delete_expired_records();
-    noted := messages.note_history();
-    -- Last, because everybody who archives waits from here to the commit.
-    SELECT r.* INTO retained FROM messages.archive_policy p CROSS JOIN LATERAL messages.apply_retention() r
-     WHERE p.retention_applied_at < clock_timestamp() - interval '1 hour' OR p.retention_applied_at IS NULL;
-    made := messages.make_archive_partitions();
-    INSERT INTO messages.upkeep_run AS u (finished_at, done_by)
-    VALUES (clock_timestamp(), coalesce(nullif(current_setting('application_name'), ''), session_user))
-    ON CONFLICT (only_row) DO UPDATE SET finished_at = excluded.finished_at, done_by = excluded.done_by;
-    RETURN jsonb_build_object('freed', freed, 'archived', archived, 'rung', rung,
-                              'partitions_made', made, 'partitions_dropped', coalesce(retained.partitions_dropped, 0),
-                              'archive_deleted', coalesce(retained.messages_deleted, 0), 'cron_history_purged', purged, 'history_rows', noted);
+    -- What locks the archive comes last, because everybody who archives waits from there to the commit.
+    FOR step IN
+        SELECT * FROM (VALUES
+            ('purge_cron_history', 'SELECT jsonb_build_object(''cron_history_purged'', messages.purge_cron_history(''3 days''))'),
+            ('delete_expired_records', 'SELECT ''{}''::jsonb FROM messages.delete_expired_records()'),
+            ('delete_old_history', 'SELECT ''{}''::jsonb FROM messages.delete_old_history()'),
+            ('drop_unused_sequences', 'SELECT ''{}''::jsonb FROM messages.drop_unused_sequences()'),
+            ('note_history', 'SELECT jsonb_build_object(''history_rows'', messages.note_history())'),
+            ('apply_retention', 'SELECT jsonb_build_object(''partitions_dropped'', r.partitions_dropped, ''archive_deleted'', r.messages_deleted)
+                                   FROM messages.archive_policy p CROSS JOIN LATERAL messages.apply_retention() r
+                                  WHERE p.retention_applied_at < clock_timestamp() - interval ''1 hour'' OR p.retention_applied_at IS NULL'),
+            ('make_archive_partitions', 'SELECT jsonb_build_object(''partitions_made'', messages.make_archive_partitions())')) AS steps (name, statement)
+    LOOP
+        BEGIN
+            EXECUTE step.statement INTO outcome;
+            done := done || coalesce(outcome, '{}');
+            PERFORM messages.note_upkeep(step.name, '');
+        EXCEPTION WHEN OTHERS THEN
+            PERFORM messages.note_upkeep(step.name, '', SQLSTATE, SQLERRM);
+        END;
+    END LOOP;
+    INSERT INTO messages.upkeep_run AS u (finished_at, done_by, next_queue)
+    VALUES (clock_timestamp(), coalesce(nullif(current_setting('application_name'), ''), session_user), name)
+    ON CONFLICT (only_row) DO UPDATE SET finished_at = excluded.finished_at, done_by = excluded.done_by, next_queue = excluded.next_queue;
+    RETURN jsonb_build_object('freed', freed, 'archived', archived, 'rung', rung, 'partitions_made', 0, 'partitions_dropped', 0,
+                              'archive_deleted', 0, 'cron_history_purged', 0, 'history_rows', 0) || done;
 END $$;
 COMMENT ON FUNCTION messages.upkeep() IS
-    'Ends what is due, rings again for what waits, makes partitions, applies retention, deletes old dedup keys, purges its own pg_cron history. Returns how many expired leases and delays it ended (freed), messages it archived (archived) and rang for (rung). Idempotent, and safe to run concurrently. Adds speed, never correctness.';
+    'Ends what is due, rings again for what waits, makes partitions, applies retention, deletes old dedup keys, purges its own pg_cron history. Returns how many expired leases and delays it ended (freed), messages it archived (archived) and rang for (rung). Idempotent, and safe to run concurrently. Adds speed, never correctness. A step that fails is a warning and a row of health(), and leaves the others alone.';

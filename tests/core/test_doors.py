@@ -1,0 +1,97 @@
+"""One row that plain SQL writes holds up nobody: it is refused at the door, or what it does stays with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import run, verbs
+from tests.waiting import until
+
+Connection = psycopg.Connection[Any]
+Queue = Callable[..., str]
+
+LONG = "(SELECT string_agg(md5(g::text), '') FROM generate_series(1, 200) g)"
+INSERTED = "INSERT INTO messages.message (queue_name, message, {}) VALUES ('orders', '1', {})"
+ARCHIVED = (
+    "INSERT INTO messages.message_archive (created_at, queue_name, result, message, {}) VALUES (now(), {}, '1', {})"
+)
+OURS = "UPDATE messages.message SET {} WHERE message = '\"ours\"'"
+
+REFUSED = [
+    INSERTED.format("leased_at", "'infinity'"),
+    INSERTED.format("lock_expires_at", "'infinity'"),
+    INSERTED.format("expires_at", "'-infinity'"),
+    INSERTED.format("due_at", "'infinity'"),
+    INSERTED.format("id", "1000000"),
+    INSERTED.format("id", "-1"),
+    INSERTED.format("locked_by", LONG),
+    *(
+        OURS.format(change)
+        for change in (
+            "id = -id, visible_at = '-infinity'",
+            "id = -id, priority = 77",
+            "lock_expires_at = '-infinity'",
+            "lock_expires_at = 'infinity'",
+            "due_at = '294276-12-31'",
+            "expires_at = '294276-12-31'",
+            "leased_at = 'infinity'",
+            "headers = '[1]'",
+            "priority = 77",
+            "queue_name = 'nope'",
+            f"locked_by = {LONG}",
+            "reference = repeat('x', 3000)",
+        )
+    ),
+    ARCHIVED.format("archived_at", "'orders', 'failed'", "'infinity'"),
+    ARCHIVED.format("leased_at", "'orders', 'failed'", "'-infinity'"),
+    ARCHIVED.format("handled_by", f"{LONG}, 'success'", "NULL"),
+    ARCHIVED.format("fingerprint", "'orders', 'lock_expired'", f"left({LONG}, 2600)"),
+    ARCHIVED.format("handled_by", "'orders', 'success'", LONG),
+    ARCHIVED.format("headers", "'orders', 'failed'", "'[]'"),
+    ARCHIVED.format("priority", "'orders', 'failed'", "77"),
+]
+
+
+@pytest.mark.parametrize("statement", REFUSED)
+def test_what_would_stop_others_is_refused(conn: Connection, queue: Queue, statement: str) -> None:
+    queue("orders")
+    run(conn, verbs.publish("orders", "ours"))
+    with pytest.raises(psycopg.Error) as refused:
+        conn.execute(statement.encode())
+    assert refused.value.sqlstate in ("23514", "PQ001", "PQ004")
+    assert [message.body for message in run(conn, verbs.lease("orders", max_messages=9))] == ["ours"]
+
+
+def test_a_message_that_was_leased_in_the_future_is_leased_now(conn: Connection, queue: Queue) -> None:
+    """As after the clock of the server went back."""
+    queue("orders")
+    conn.execute(INSERTED.format("leased_at", "'9999-01-01'").encode())
+    run(conn, verbs.publish("orders", 2))
+    assert [run(conn, verbs.lease("orders"))[0].body for _ in range(2)] == [1, 2]
+
+
+def test_a_message_that_is_inserted_under_a_lock_comes_back_at_its_end(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    conn.execute(INSERTED.format("lock_expires_at", "clock_timestamp() + interval '0.2 s'").encode())
+    assert run(conn, verbs.lease("orders")) == []
+    until(lambda: run(conn, verbs.lease("orders")), what="the end of the lock")
+
+
+def test_a_message_that_was_requeued_often_is_requeued_again(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    conn.execute(ARCHIVED.format("requeues", "'orders', 'failed'", "32767").encode())
+    conn.execute(ARCHIVED.format("requeues", "'orders', 'failed'", "0").encode())
+    assert len(run(conn, verbs.requeue_dead("orders", max_messages=9))) == 2
+
+
+def test_a_message_that_repeats_itself_has_an_outcome(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    conn.execute("SET statement_timeout = '5 s'")
+    circle = ARCHIVED.format("id, remedy, requeued_as", "'orders', 'failed'", "-5, 'requeued', -5")
+    conn.execute(circle.encode())
+    ((last,),) = conn.execute("SELECT last_id FROM messages.message_outcomes(ARRAY[-5], true)").fetchall()
+    assert last == -5
