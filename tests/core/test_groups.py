@@ -362,3 +362,25 @@ def test_a_purge_of_a_long_group_takes_as_long_as_the_group_is(
     finish(other, head)
     publish(other, "a2")
     assert bodies(lease(conn)) == ["a2"]
+
+
+@pytest.mark.parametrize("finish_by", ["archive", "consume"])
+def test_a_waiter_looks_again_soon_while_an_open_transaction_holds_the_head(
+    conn: Connection, other: Connection, idle: Connection, queue: Queue, finish_by: str
+) -> None:
+    """Nobody rings at the commit: the next was published, and put behind, before it."""
+    queue("orders")
+    publish(conn, "a1")
+    if finish_by == "archive":
+        (head,) = lease(conn)
+        run(idle, verbs.archive(head.lock_token, [head.id]))
+    else:
+        run(idle, verbs.consume("orders"))
+    publish(conn, "a2")
+    assert lease(other) == []
+    (found,) = run(other, verbs.ready_queues(["orders"]))
+    assert found.next_in is not None
+    assert found.next_in <= timedelta(seconds=1)
+    idle.commit()
+    until(lambda: run(other, verbs.ready_queues(["orders"]))[0].ready, timeout=3, what="the look that finds it")
+    assert bodies(lease(other)) == ["a2"]

@@ -15,8 +15,8 @@ AS $$
         SELECT clock_timestamp() AS moment, CASE WHEN ready_queues.topic IS NOT NULL THEN messages.topic_regex(ready_queues.topic) END AS pattern)
     SELECT q.queue_name, least(sum(found.ready), free.leases)::bigint,
            moment - min(found.oldest),
-           -- Nobody rings when a lease of somebody else ends.
-           least(CASE WHEN free.leases = 0 AND sum(found.ready) > 0 THEN interval '1 s' END,
+           -- Nobody rings when a lease of somebody else ends, nor when a transaction does that finished the message before it in a group.
+           least(CASE WHEN sum(found.ready) > 0 AND (free.leases = 0 OR bool_or(found.grouped)) OR bool_or(behind.waits) THEN interval '1 s' END,
                  least(min(coming.visible_at), (SELECT greatest(t.at, moment + interval '10 ms') FROM messages.timer t
                                                  WHERE t.queue_name = q.queue_name AND t.at > moment - interval '5 s' ORDER BY t.at LIMIT 1)) - moment),
            -- A topic has no spaces.
@@ -27,8 +27,9 @@ AS $$
      -- Here it is read once and bounds the walk; in the condition below, being volatile, it would filter each message.
      CROSS JOIN LATERAL (SELECT messages.stored_time(p.mark, moment) AS from_at) mark
      CROSS JOIN LATERAL (
-        SELECT count(*) AS ready, min(oldest.visible_at) AS oldest, string_agg(DISTINCT oldest.topic, ' ') AS topics FROM (
-            SELECT m.visible_at, m.topic FROM messages.message_rows m
+        SELECT count(*) AS ready, min(oldest.visible_at) AS oldest, string_agg(DISTINCT oldest.topic, ' ') AS topics,
+               bool_or(oldest.group_key IS NOT NULL) AS grouped FROM (
+            SELECT m.visible_at, m.topic, m.group_key FROM messages.message_rows m
              WHERE m.queue_name = p.queue_name AND m.priority = p.priority
                AND m.visible_at >= mark.from_at AND m.visible_at <= moment
                AND m.lock_expires_at IS NULL
@@ -42,6 +43,9 @@ AS $$
            AND (pattern IS NULL OR '.' || m.topic ~ pattern)
            AND (ready_queues.headers IS NULL OR m.headers @> ready_queues.headers)
          ORDER BY m.visible_at LIMIT 1) coming ON true
+      LEFT JOIN LATERAL (
+        SELECT true AS waits FROM messages.message_rows m
+         WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at = 'infinity' LIMIT 1) behind ON true
      CROSS JOIN LATERAL (
         SELECT CASE WHEN q.max_leased IS NULL THEN 'infinity'::numeric
                     ELSE greatest(0, q.max_leased - (
@@ -52,7 +56,7 @@ AS $$
        AND ((SELECT r.everything FROM messages.session_reach r)
             OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
      GROUP BY q.queue_name, moment, free.leases
-    HAVING sum(found.ready) > 0 OR min(coming.visible_at) IS NOT NULL OR EXISTS (SELECT FROM messages.timer t WHERE t.queue_name = q.queue_name AND t.at > moment - interval '5 s')
+    HAVING sum(found.ready) > 0 OR min(coming.visible_at) IS NOT NULL OR bool_or(behind.waits) OR EXISTS (SELECT FROM messages.timer t WHERE t.queue_name = q.queue_name AND t.at > moment - interval '5 s')
 $$;
 COMMENT ON FUNCTION messages.ready_queues(text[], integer, text, jsonb) IS
-    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased allows), or later (next_in: when a delay or a lease ends), with at most twenty topics of the messages that were counted. Only messages whose topic matches the pattern and whose headers contain the ones given. Unknown names are left out: closed_queues() returns those. One query serves any number of waiting consumers. PQ004: bad pattern, or a negative number.';
+    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased allows), or later (next_in: when a delay or a lease ends, or a second if messages wait behind others of their groups), with at most twenty topics of the messages that were counted. Only messages whose topic matches the pattern and whose headers contain the ones given. Unknown names are left out: closed_queues() returns those. One query serves any number of waiting consumers. PQ004: bad pattern, or a negative number.';
