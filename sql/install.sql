@@ -284,6 +284,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/checks/json_bytes.sql
 \ir functions/checks/check_headers.sql
 \ir functions/checks/lock_briefly.sql
+\ir functions/checks/lock_name.sql
 \ir functions/checks/raise_in_use.sql
 \ir functions/checks/raise_deadlock.sql
 \ir functions/checks/check_reference.sql

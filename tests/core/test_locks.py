@@ -162,3 +162,25 @@ def test_whoever_ends_the_same_leases_at_once_waits_in_no_circle(
             list(pool.map(end, sessions, given))
         assert conn.execute("SELECT count(*) FROM messages.message WHERE lock_token IS NOT NULL").fetchone() == (0,)
         run(conn, verbs.purge_queue("orders"))
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("dispatch/orders/work", "dispatch_dead('orders', 'work')"),
+        ("dispatch/orders/work", "dispatch_messages('orders', 'work')"),
+        ("make_archive_partitions", "partition_archive('day')"),
+        ("upkeep", "take_over()"),
+    ],
+)
+def test_a_lock_that_somebody_holds_is_waited_for_and_then_an_error(
+    conn: Connection, connect: Connect, queue: Queue, name: str, call: str
+) -> None:
+    """Whoever may log in can hold it, so nobody may hang for it."""
+    queue("orders")
+    holder = connect(autocommit=False)
+    holder.execute("SELECT pg_advisory_xact_lock(hashtextextended('messages.' || %s, 0))", [name])
+    conn.execute("SET statement_timeout = '20s'")
+    with pytest.raises(psycopg.Error, match="is in use") as refused:
+        conn.execute(f"SELECT * FROM messages.{call}".encode())
+    assert refused.value.sqlstate == "PQ016"

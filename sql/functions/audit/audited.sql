@@ -40,7 +40,7 @@ BEGIN
     END IF;
     IF audited.request IS NOT NULL THEN
         -- Of two at once the second waits here, and sees what the first has done.
-        PERFORM pg_advisory_xact_lock(hashtextextended('messages.audited.' || audited.request, 0));
+        PERFORM messages.lock_name('audited.' || audited.request);
         IF EXISTS (SELECT FROM messages.audit a WHERE a.request = audited.request) THEN
             RETURN NULL;
         END IF;

@@ -8,7 +8,7 @@ DECLARE
     end_at   timestamptz;
     name     text;
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtextextended('messages.make_archive_partitions', 0));
+    PERFORM messages.lock_name('make_archive_partitions');
     PERFORM messages.lock_briefly('messages.archive_rows', 'ACCESS EXCLUSIVE');
     SELECT min(d.archived_at), max(d.archived_at) INTO oldest, newest FROM messages.message_archive_default d;
     IF oldest IS NULL THEN

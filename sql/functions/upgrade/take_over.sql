@@ -9,7 +9,7 @@ DECLARE
     renamed bigint := 0;
     counter record;
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtextextended('messages.upkeep', 0));
+    PERFORM messages.lock_name('upkeep');
     FOR counter IN
         SELECT v.sequence, greatest(v.used, 1) AS used FROM (VALUES
             ('messages.message_id_seq'::regclass, (SELECT greatest(max(m.id), (SELECT max(a.id) FROM messages.archive_rows a)) FROM messages.message_rows m)),

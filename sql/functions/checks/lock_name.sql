@@ -1,0 +1,10 @@
+CREATE OR REPLACE FUNCTION messages.lock_name(name text) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
+AS $$
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('messages.' || lock_name.name, 0));
+EXCEPTION WHEN lock_not_available THEN
+    PERFORM messages.raise_in_use(lock_name.name);
+END $$;
+COMMENT ON FUNCTION messages.lock_name(text) IS
+    'Lets one transaction at a time do what has this name, until its commit. PQ016: another held it for three seconds.';
