@@ -167,10 +167,10 @@ def test_whoever_ends_the_same_leases_at_once_waits_in_no_circle(
 @pytest.mark.parametrize(
     ("name", "call"),
     [
-        ("dispatch/orders/work", "dispatch_dead('orders', 'work')"),
-        ("dispatch/orders/work", "dispatch_messages('orders', 'work')"),
-        ("make_archive_partitions", "partition_archive('day')"),
-        ("upkeep", "take_over()"),
+        ("dispatch/orders/work", "SELECT messages.dispatch_dead('orders', 'work')"),
+        ("dispatch/orders/work", "SELECT messages.dispatch_messages('orders', 'work')"),
+        ("make_archive_partitions", "SELECT messages.partition_archive('day')"),
+        ("upkeep", "SELECT messages.take_over()"),
     ],
 )
 def test_a_lock_that_somebody_holds_is_waited_for_and_then_an_error(
@@ -182,5 +182,5 @@ def test_a_lock_that_somebody_holds_is_waited_for_and_then_an_error(
     holder.execute("SELECT pg_advisory_xact_lock(hashtextextended('messages.' || %s, 0))", [name])
     conn.execute("SET statement_timeout = '20s'")
     with pytest.raises(psycopg.Error, match="is in use") as refused:
-        conn.execute(f"SELECT * FROM messages.{call}".encode())
+        conn.execute(call.encode())
     assert refused.value.sqlstate == "PQ016"
