@@ -22,7 +22,7 @@ def drift(conn: Connection) -> Finding:
 DAMAGES = [
     {
         "DROP INDEX messages.message_order_idx": "index message_order_idx is missing",
-        "DROP INDEX messages.message_archive_reference_idx": "index message_archive_reference_idx is missing",
+        "DROP INDEX messages.message_archive_id_idx": "index message_archive_id_idx is missing",
         "DROP TRIGGER message_published ON messages.message": "trigger message.message_published is missing",
         "ALTER TABLE messages.lane DISABLE TRIGGER ALL": "constraint lane.lane_queue_name_fkey is changed",
         "ALTER TABLE messages.message DROP CONSTRAINT message_pkey": "constraint message.message_pkey is missing",

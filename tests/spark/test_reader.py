@@ -144,7 +144,8 @@ def test_a_body_is_read_only_when_it_is_asked_for(read: Read, conn: Connection) 
 
 
 def test_an_infinite_moment_reads_as_null(read: Read, conn: Connection) -> None:
-    conn.execute("INSERT INTO messages.message (message, expires_at) VALUES ('1', 'infinity'), ('2', '2031-01-01Z')")
+    conn.execute("INSERT INTO messages.message (message, expires_at) VALUES ('1', NULL), ('2', '2031-01-01Z')")
+    conn.execute("UPDATE messages.message_rows SET expires_at = 'infinity' WHERE expires_at IS NULL")
     frame = read(table="queue", columns="message,expires_at")
     assert {tuple(row) for row in frame.collect()} == {
         ("1", None),

@@ -40,7 +40,7 @@ BEGIN
                                                 result, handled_by, details, reference, topic, group_key, output, failure,
                                                 fingerprint, headers, message)
         SELECT id, created_at, leased_at, requeued_from, priority, attempts, requeues, queue_name,
-               result, left(coalesce(archive.handled_by, locked_by), 255), details, reference, topic, group_key, output, failure,
+               result, left(coalesce(archive.handled_by, locked_by), 1024), details, reference, topic, group_key, output, failure,
                CASE WHEN result <> 'success' THEN messages.fingerprint(result, details, failure) END, headers, message
           FROM judged
         RETURNING id, archived_at, queue_name, result, fingerprint, requeues, group_key, headers ? 'awaited' AS awaited)

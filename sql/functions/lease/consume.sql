@@ -52,7 +52,7 @@ BEGIN
             INSERT INTO messages.archive_rows (id, created_at, leased_at, requeued_from, priority, attempts, requeues,
                                                queue_name, result, handled_by, reference, topic, group_key, headers, message)
             SELECT g.id, g.created_at, moment, g.requeued_from, g.priority, least(g.attempts + 1, 32767), g.requeues, g.queue_name,
-                   'success', coalesce(left(consume.handled_by, 255), session_user), g.reference, g.topic, g.group_key, g.headers, g.message
+                   'success', coalesce(left(consume.handled_by, 1024), session_user), g.reference, g.topic, g.group_key, g.headers, g.message
               FROM gone g
             RETURNING id, archived_at, queue_name, result, fingerprint, requeues, group_key, headers ? 'awaited' AS awaited),
         ended AS (

@@ -55,7 +55,7 @@ BEGIN
         leased AS (
             UPDATE messages.message_rows m
                SET lock_expires_at = ready.until, leased_at = moment, lock_token = token,
-                   locked_by = coalesce(left(lease.locked_by, 255), session_user), attempts = least(m.attempts + 1, 32767)
+                   locked_by = coalesce(left(lease.locked_by, 1024), session_user), attempts = least(m.attempts + 1, 32767)
               -- Not again what this call leased for a millisecond.
               FROM ready WHERE m.ctid = ready.place AND coalesce(m.leased_at NOT BETWEEN called AND moment, true)
                AND CASE WHEN ready.group_key IS NULL THEN true

@@ -31,6 +31,7 @@ BEGIN
             BEGIN
                 EXECUTE format('CREATE TABLE messages.message_archive_%s PARTITION OF messages.archive_rows FOR VALUES FROM (%L) TO (%L)',
                                name, begins, after);
+                EXECUTE format('ALTER TABLE messages.message_archive_%s REPLICA IDENTITY FULL', name);
                 made := made + 1;
                 PERFORM messages.note_upkeep('make_archive_partitions', name);
             EXCEPTION
