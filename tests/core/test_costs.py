@@ -196,7 +196,7 @@ COSTS: dict[str, tuple[Any, ...]] = {
     "archive of 100": (Cost(1512, 55_833), archive, 100),
     "consume of 1": (Cost(26, 693), call_beside_10000, CONSUME.format(1), 1),
     "consume of 100": (Cost(1532, 61_148), call_beside_10000, CONSUME.format(100), 100),
-    "ready_queues": (Cost(104, 0), call_beside_10000, READY, 1),
+    "ready_queues": (Cost(108, 0), call_beside_10000, READY, 1),
     "upkeep": (Cost(979, 446), call_beside_10000, UPKEEP, 1),
     "lease of 1 behind 100,000": (Cost(22, 497), lease_behind, 100_000, ONE_LANE, 1000),
     "lease of 1 behind 100,000, 1 s later": (Cost(14_741, 838), lease_a_second_later, 100_000, ONE_LANE, 1000),
