@@ -327,3 +327,14 @@ def test_lease_and_consume_look_for_what_is_ready_in_the_same_words() -> None:
         return re.sub(r"\n *AND \(pattern IS NULL.*", "", text[0]).replace("consume.", "lease.")
 
     assert ready(LEASE) == ready(CONSUME)
+
+
+def test_a_lease_from_a_lane_without_a_mark_ends(conn: Connection, queue: Queue) -> None:
+    """Its first publisher has not committed, or somebody deleted it."""
+    queue("orders")
+    run(conn, verbs.publish("orders", 1))
+    conn.execute("UPDATE messages.lane SET mark = NULL WHERE queue_name = 'orders'")
+    look_later(conn)
+    assert [message.body for message in lease(conn, lease_for=timedelta(milliseconds=100))] == [1]
+    assert conn.execute("SELECT count(*) FROM messages.timer").fetchone() == (1,)
+    until(lambda: lease(conn), what="the end of the lease")

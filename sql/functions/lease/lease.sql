@@ -66,7 +66,8 @@ BEGIN
         timed AS (
             INSERT INTO messages.timer (queue_name, at, lock_token, ids)
             SELECT l.queue_name, l.lock_expires_at, token, ARRAY(SELECT l.id FROM leased l) FROM leased l
-             WHERE CASE WHEN l.first > l.begins + interval '0.2 ms' AND pg_sequence_last_value(l.mark) IS NOT DISTINCT FROM l.marked
+             -- True in any case: a lease without a timer would never end.
+             WHERE CASE WHEN l.mark IS NOT NULL AND l.first > l.begins + interval '0.2 ms' AND pg_sequence_last_value(l.mark) IS NOT DISTINCT FROM l.marked
                              AND pattern IS NULL AND lease.headers IS NULL
                         THEN setval(l.mark, (extract(epoch FROM l.first) * 1000000)::bigint) > 0 ELSE true END
              LIMIT 1)
