@@ -313,3 +313,14 @@ def test_what_comes_back_rings(conn: Connection, connect: Connect, queue: Queue)
 def heard(listens: Connection) -> list[str]:
     listens.execute("SELECT 1")
     return [one.payload for one in listens.notifies(timeout=0.2)]
+
+
+def test_a_delay_that_a_message_got_meanwhile_is_kept(conn: Connection, queue: Queue) -> None:
+    """Between the two statements of end_due somebody may lease it, and release it with a delay."""
+    queue("orders")
+    publish(conn, 1)
+    (message,) = lease(conn)
+    assert message.lock_token is not None
+    run(conn, verbs.release(message.lock_token, [message.id], delay=HOUR))
+    assert conn.execute("SELECT messages.enter_at_mark('orders', %s)", [[message.id]]).fetchone() == (0,)
+    assert lease(conn) == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +12,8 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.core.errors import ConnectionFailed
+from airflow_provider_pgqueue.core.message import Finding
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -50,10 +54,7 @@ NOT_ORDERS = "ALTER TABLE messages.{} ADD CHECK (queue_name <> 'orders') NOT VAL
 # What somebody does, and the step that cannot be done then; None if the upkeep copes with it.
 WAYS: dict[str, tuple[str, str | None]] = {
     "a raw worker that archives twice and dies": (f"{ARCHIVE_AND_DIE}; {ARCHIVE_AND_DIE}", None),
-    "a view on a partition past retention": (
-        OLD + VIEW,
-        "apply_retention",
-    ),
+    "a view on a partition past retention": (OLD + VIEW, "apply_retention"),
     "an event trigger that forbids DROP": (f"{OLD} {FORBID}", "apply_retention"),
     "a partition that is detached under its name": (DETACH, "make_archive_partitions"),
     "a view on a table of a stage": (VIEW_OF_A_STAGE, "drop_or_empty_stage"),
@@ -63,6 +64,11 @@ WAYS: dict[str, tuple[str, str | None]] = {
     "a queue that nobody can look at": (NOT_ORDERS.format("dead_message"), "look_at_next"),
     "a history that cannot be written": (NOT_ORDERS.format("history"), "note_history"),
 }
+
+
+def upkeep_steps(conn: Connection) -> Finding:
+    (found,) = [one for one in run(conn, verbs.health()) if one.check_name == "upkeep_steps"]
+    return found
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -86,9 +92,8 @@ def test_the_upkeep_goes_on_beside_what_fails(conn: Connection, queue: Queue, wa
     assert conn.execute("SELECT count(*) FROM messages.upkeep_run").fetchone() == (1,)
     failing = {row[0] for row in conn.execute("SELECT step FROM messages.upkeep_failure")}
     assert failing == ({step} if step else set())
-    found = [one for one in run(conn, verbs.health()) if one.check_name == "upkeep_steps"]
-    assert {one.severity for one in found} == {"warning" if step else "ok"}
-    assert step is None or all(step in one.finding for one in found)
+    assert upkeep_steps(conn).severity == ("warning" if step else "ok")
+    assert (step or "") in upkeep_steps(conn).finding
 
 
 def test_everything_works_under_a_publication_of_all_tables(conn: Connection, queue: Queue) -> None:
@@ -128,16 +133,34 @@ def test_a_failure_is_forgotten_when_the_step_succeeds(conn: Connection, queue: 
     assert conn.execute("SELECT step FROM messages.upkeep_failure").fetchall() == []
 
 
-def test_a_short_statement_timeout_leaves_the_rest_to_the_next_upkeep(conn: Connection, queue: Queue) -> None:
-    for number in range(4):
-        queue(f"q{number}")
-        for _ in range(2):
-            run(conn, verbs.publish_batch(f"q{number}", list(range(5000))))
+def test_a_failure_that_does_not_come_again_is_forgotten(conn: Connection) -> None:
+    """Its queue or partition is gone, so it can never succeed."""
+    conn.execute(
+        "INSERT INTO messages.upkeep_failure"
+        " SELECT 'look_at_next', 'q' || n, 'P0001', 'no' FROM generate_series(1, 7) n"
+    )
+    assert upkeep_steps(conn).finding.endswith("; and 2 more in messages.upkeep_failure")
+    run(conn, verbs.upkeep())
+    assert upkeep_steps(conn).severity == "warning"
+    conn.execute("UPDATE messages.upkeep_failure SET failed_at = now() - interval '3 hours'")
+    run(conn, verbs.upkeep())
+    assert upkeep_steps(conn).severity == "ok"
+
+
+def test_a_statement_timeout_that_is_too_short_for_all_queues_leaves_some_to_the_next_upkeep(
+    conn: Connection, queue: Queue
+) -> None:
+    for number in range(12):
+        run(conn, verbs.publish_batch(queue(f"q{number:02}"), list(range(2500))))
+    run(conn, verbs.upkeep())
     conn.execute("UPDATE messages.message SET lock_expires_at = now() - interval '1 s'")
-    conn.execute("SET statement_timeout = '2s'")
-    freed = 0
+    began = time.monotonic()
+    conn.execute("SELECT messages.look_at_next('')")
+    conn.execute("SELECT set_config('statement_timeout', %s, false)", [f"{round((time.monotonic() - began) * 6000)}ms"])
+    freed = 2500
     for _ in range(100):
-        freed += run(conn, verbs.upkeep())["freed"]
-        if freed == 40_000:
-            break
-    assert freed == 40_000
+        with suppress(ConnectionFailed):  # when something else keeps the machine busy
+            freed += run(conn, verbs.upkeep())["freed"]
+        if freed == 30_000:
+            return
+    pytest.fail(f"only {freed} were freed")

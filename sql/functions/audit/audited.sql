@@ -78,4 +78,4 @@ BEGIN
     RETURN rows;
 END $$;
 COMMENT ON FUNCTION messages.audited(text, text, jsonb, uuid) IS
-    'Calls a verb with named arguments, which this login must be allowed to call, records it in the audit with the name of the user for whom it acts, and returns the rows of the verb. That name is as trustworthy as the caller; the entry also has the login. With a request, a call of the same request that was done before does nothing and returns NULL. PQ004: no name, an unknown verb or argument; otherwise errors as in the verb.';
+    'Calls a verb with named arguments, which this login must be allowed to call, records it in the audit with the name of the user for whom it acts, and returns the rows of the verb. That name is as trustworthy as the caller; the entry also has the login. With a request, a call of the same request that was done before does nothing and returns NULL. PQ004: no name, an unknown verb or argument; PQ016: the same request is under way for more than three seconds; otherwise errors as in the verb.';

@@ -9,7 +9,9 @@ DECLARE
 BEGIN
     WITH free AS MATERIALIZED (
         SELECT m.ctid AS place, m.id, m.queue_name, m.priority, coalesce(m.due_at, m.visible_at) AS was FROM messages.message_rows m
-         WHERE m.id = ANY (ids) AND coalesce(m.lock_expires_at <= moment, true) FOR UPDATE SKIP LOCKED),
+         WHERE m.id = ANY (ids) AND coalesce(m.lock_expires_at <= moment, true)
+           -- It may have got a new delay since it was found to be due.
+           AND (m.visible_at <= moment OR m.visible_at = 'infinity') FOR UPDATE SKIP LOCKED),
     -- Microseconds keep those in their order that enter at one mark, which goes back to the first of them.
     numbered AS (
         SELECT f.*, l.mark, begins, begins - row_number() OVER (ORDER BY f.was DESC, f.id DESC) * interval '1 us' AS before
@@ -31,4 +33,4 @@ BEGIN
     RETURN coalesce(cardinality(entered), 0);
 END $$;
 COMMENT ON FUNCTION messages.enter_at_mark(text, bigint[]) IS
-    'Lets messages of a queue come back to their place in the order, or, where leases have passed it, to the mark: in front of all that leases have not reached. Ends the leases that they had, rings, and returns how many; leaves out what is leased, or locked by another session.';
+    'Lets messages of a queue come back to their place in the order, or, where leases have passed it, to the mark: in front of all that leases have not reached. Ends the leases that they had, rings, and returns how many; leaves out what is leased, delayed, or locked by another session.';

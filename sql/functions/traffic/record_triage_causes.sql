@@ -37,4 +37,4 @@ BEGIN
     RETURN recorded;
 END $$;
 COMMENT ON FUNCTION messages.record_triage_causes(text, jsonb) IS
-    'Records what a triage found, in place of what the same run of this login recorded before; keeps the last 30 of its runs. Returns the number of causes. PQ004: not an array, or more than 1000.';
+    'Records what a triage found, in place of what the same run of this login recorded before; keeps the last 30 of its runs. Returns the number of causes. PQ004: not an array, or more than 1000; PQ016: somebody else records for more than three seconds.';

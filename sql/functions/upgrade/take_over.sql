@@ -45,4 +45,4 @@ BEGIN
     RETURN jsonb_build_object('sequences_moved', moved, 'timers_made', made, 'archive_moved', renamed);
 END $$;
 COMMENT ON FUNCTION messages.take_over() IS
-    'Makes a copy of the queue, such as a restored dump or a logical replica, continue where the original ended: moves sequences past the ids that are taken, resets all marks, makes timers that are missing, moves the archive as a log into the past of this server. Nobody may use the queue meanwhile. Safe to repeat; the installation does it on another server than the last one.';
+    'Makes a copy of the queue, such as a restored dump or a logical replica, continue where the original ended: moves sequences past the ids that are taken, resets all marks, makes timers that are missing, moves the archive as a log into the past of this server. Nobody may use the queue meanwhile. Safe to repeat; the installation does it on another server than the last one. PQ016: an upkeep runs for more than three seconds.';

@@ -47,6 +47,8 @@ BEGIN
             PERFORM messages.note_upkeep(step.name, '', SQLSTATE, SQLERRM);
         END;
     END LOOP;
+    -- Retention comes each hour. What did not fail again since then is over, or its queue or partition is gone.
+    DELETE FROM messages.upkeep_failure f WHERE f.failed_at < clock_timestamp() - interval '2 hours';
     INSERT INTO messages.upkeep_run AS u (finished_at, done_by, next_queue)
     VALUES (clock_timestamp(), coalesce(nullif(current_setting('application_name'), ''), session_user), name)
     ON CONFLICT (only_row) DO UPDATE SET finished_at = excluded.finished_at, done_by = excluded.done_by, next_queue = excluded.next_queue;
