@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import tomllib
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -20,7 +21,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgqueue.core import Failed, InvalidArgument, LeaseLost, Message, RejectMessage, Retry, verbs
-from airflow_provider_pgqueue.testing.databases import uri
+from airflow_provider_pgqueue.testing.databases import new_database, uri
 from airflow_provider_pgqueue.testing.fixture import PgQueueFixture
 from airflow_provider_pgqueue.testing.ports import free_port, is_free
 from tests.test_docs import of_page
@@ -112,6 +113,19 @@ def test_a_role_that_may_only_create_databases_gets_a_fresh_one_for_each_test_an
     before = databases(cluster)
     done = run_pytest(TWO_TESTS, f"--pgqueue-dsn={cluster.dsn(user=role)}")
     assert "2 passed" in done.stdout, done.stdout
+    assert databases(cluster) == before
+
+
+def test_a_database_that_a_superuser_still_visits_is_dropped_by_another_role(cluster: Cluster, role: str) -> None:
+    """As autovacuum does, which nobody can order to come."""
+    with psycopg.connect(cluster.dsn(), autocommit=True) as admin:
+        admin.execute("ALTER ROLE tester CREATEDB")
+    before = databases(cluster)
+    with new_database(cluster.dsn(user=role)) as dsn:
+        visitor = psycopg.connect(cluster.dsn(str(conninfo_to_dict(dsn)["dbname"])))
+        leave = threading.Timer(0.5, visitor.close)
+        leave.start()
+    leave.join()
     assert databases(cluster) == before
 
 
