@@ -111,6 +111,6 @@ def _drop(conn: psycopg.Connection[Any], name: str) -> None:
     try:
         conn.execute(drop + sql.SQL(" WITH (FORCE)"))
     except psycopg.errors.InsufficientPrivilege:
-        # Autovacuum is there, or a superuser, whom only a superuser may terminate. Without FORCE PostgreSQL sends the one
-        # away, and waits five seconds for the other.
+        # Autovacuum is there, or a superuser, whom only a superuser may terminate. Without FORCE, PostgreSQL sends the
+        # one away, and waits five seconds for the other.
         conn.execute(drop)
