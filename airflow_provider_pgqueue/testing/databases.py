@@ -20,6 +20,7 @@ from airflow_provider_pgqueue.testing.binaries import OLDEST
 
 _CREATE = "CREATE DATABASE {} TEMPLATE {}"
 _DROP = "DROP DATABASE IF EXISTS {}"
+_DROP_WITH_SESSIONS = "DROP DATABASE IF EXISTS {} WITH (FORCE)"
 _numbers = itertools.count(1)
 
 
@@ -107,10 +108,10 @@ def _create(conn: psycopg.Connection[Any], template: str) -> str:
 
 
 def _drop(conn: psycopg.Connection[Any], name: str) -> None:
-    drop = sql.SQL(_DROP).format(sql.Identifier(name))
+    database = sql.Identifier(name)
     try:
-        conn.execute(drop + sql.SQL(" WITH (FORCE)"))
+        conn.execute(sql.SQL(_DROP_WITH_SESSIONS).format(database))
     except psycopg.errors.InsufficientPrivilege:
         # Autovacuum is there, or a superuser, whom only a superuser may terminate. Without FORCE, PostgreSQL sends the
         # one away, and waits five seconds for the other.
-        conn.execute(drop)
+        conn.execute(sql.SQL(_DROP).format(database))

@@ -31,6 +31,7 @@ ALLOWED = {
     ("hooks/pgqueue.py", "LISTEN "): NAMES,
     ("testing/clock.py", "SET LOCAL lock_timeout = '5s'"): SETTING,
     ("testing/databases.py", "CREATE DATABASE {} TEMPLATE {}"): NAMES,
+    ("testing/databases.py", "DROP DATABASE IF EXISTS {}"): NAMES,
     ("testing/databases.py", "DROP DATABASE IF EXISTS {} WITH (FORCE)"): NAMES,
     ("testing/server.py", "CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy"): NAMES,
     ("testing/server.py", "DROP DATABASE IF EXISTS {} WITH (FORCE)"): NAMES,
