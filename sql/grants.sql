@@ -33,7 +33,7 @@ DECLARE
         -- What these do may change with any version.
         ['internal', 'check_publish admit check_max_depth ring_for ring rings_are_paused pause_rings check_topic topic_regex'],
         ['internal', 'reopen_dispatch lock_dispatch check_lease check_outcomes lease_again leases_left after_archive'],
-        ['internal', 'look enter_at_mark make_lane mend_lanes create_mark stored_time store_time drop_unused_sequences'],
+        ['internal', 'look enter_at_mark used_lanes make_lane mend_lanes create_mark stored_time store_time drop_unused_sequences'],
         ['internal', 'end_due archive_ended mend_timers message_published message_changed message_archived check_times'],
         ['internal', 'check_dead_lease check_remedied_by group_heads next_of_groups free_group_heads'],
         ['internal', 'check_policy check_queue check_queue_name raise_unknown_queue delete_queue sample_messages estimate_messages'],
@@ -45,7 +45,7 @@ DECLARE
         ['internal', 'health_held_snapshot health_history health_index_bloat health_limited_roles health_notify_queue health_prepared_transaction'],
         ['internal', 'health_dispatches health_replication health_schedules health_settings health_upkeep_lag health_upkeep_steps health_waiting_messages health_wraparound'],
         ['internal', 'cron_database cron_cure prepare_cron_role show_cron_jobs_to_owner check_batch check_duration check_key check_number check_read_committed'],
-        ['internal', 'check_name check_label check_winners check_given check_no_dedup check_headers check_reference check_result json_bytes check_body lock_briefly lock_name raise_in_use raise_deadlock'],
+        ['internal', 'check_name check_label check_winners check_given check_no_dedup check_headers check_reference check_result json_bytes check_body lock_briefly lock_name max_locks_for check_lock_room raise_in_use raise_deadlock'],
         ['internal', 'begin_history note_history history_counts history_steps history_begins roll_up_history roll_up_bucket'],
         ['internal', 'delete_old_history duration_quantile record_audit record_remedy'],
         ['internal', 'lock_all_or_none supersede release_catalog release_differences health_drift health_copy']];

@@ -67,6 +67,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lanes/mend_lanes.sql
 \ir functions/lanes/create_mark.sql
 \ir functions/lanes/stored_time.sql
+\ir functions/lanes/used_lanes.sql
 \ir functions/lanes/store_time.sql
 \ir functions/lanes/drop_unused_sequences.sql
 
@@ -286,6 +287,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/checks/check_headers.sql
 \ir functions/checks/lock_briefly.sql
 \ir functions/checks/lock_name.sql
+\ir functions/checks/max_locks_for.sql
+\ir functions/checks/check_lock_room.sql
 \ir functions/checks/raise_in_use.sql
 \ir functions/checks/raise_deadlock.sql
 \ir functions/checks/check_reference.sql

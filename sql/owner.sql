@@ -3,11 +3,15 @@
 DO $$
 DECLARE
     thing text;
+    locks bigint;
 BEGIN
     IF current_setting('messages.roles', true) = 'off'
        OR pg_has_role(current_user, to_regrole('messages_owner'), 'USAGE') IS NOT TRUE THEN
         RETURN;
     END IF;
+    SELECT count(*) INTO locks FROM pg_class c
+     WHERE c.relnamespace = 'messages'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'S') AND c.relowner <> to_regrole('messages_owner');
+    PERFORM messages.check_lock_room('giving the schema to messages_owner', locks);
     FOR thing IN
         SELECT things.thing FROM (
             SELECT 1 AS place, 'SCHEMA messages' AS thing, nspowner AS owner FROM pg_namespace WHERE nspname = 'messages'

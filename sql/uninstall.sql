@@ -1,5 +1,6 @@
 -- Removes the pg_cron jobs and the schema with everything in it. Messages are lost. The group roles go with the last
 -- database of the cluster that uses them.
+\ir drop_marks.sql
 BEGIN;
 SELECT messages.uninstall_cron();
 DROP SCHEMA messages CASCADE;

@@ -11,7 +11,7 @@ from airflow_provider_pgqueue.cli.confirmation import confirm, yes_option
 from airflow_provider_pgqueue.cli.connection import Connection, connected
 from airflow_provider_pgqueue.cli.output import show, show_done
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core import migrations, verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import current_version
 from airflow_provider_pgqueue.core.errors import PermissionDenied
@@ -106,7 +106,7 @@ def uninstall(settings: Settings, yes: bool) -> None:
             f"with {quantity(waiting)} and {quantity(archived, 'archived message')}?"
         )
         confirm(question, yes=yes)
-        conn.execute((sql_folder() / "uninstall.sql").read_bytes())
+        migrations.uninstall(conn)
         removed = {"database": conn.info.dbname, "messages_deleted": waiting, "archived_deleted": archived}
     show_done(settings, removed, f"removed schema messages from database {removed['database']}.")
 

@@ -21,7 +21,7 @@ PgQueueError
  |    +-- UnremediedMessages  dead messages without a remedy
  |    +-- ForeignPartition    another role owns it
  +-- InUse                    transactions of others held a lock for seconds, or wait for this one; nothing was changed
- +-- TransactionTooLarge      it created more queues than the server has room to lock
+ +-- TransactionTooLarge      it would lock more than the server has room for
  +-- HandlerBroken            a handler fails on nearly every message, or hangs; consuming stopped
  +-- TransactionLeftOpen      a handler returned inside a transaction on the connection of its consumer
  +-- LeaseLost                somebody else may have the messages now; nothing was changed
@@ -162,7 +162,7 @@ class InUse(PgQueueError):
 
 
 class TransactionTooLarge(PgQueueError):
-    """A transaction created more queues than the server has room to lock."""
+    """A transaction would lock more than the server has room for: the hint says how many to do at once, or what to set."""
 
 
 class LeaseLost(PgQueueError):

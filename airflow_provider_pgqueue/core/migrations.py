@@ -1,4 +1,4 @@
-"""Installs and upgrades the schema from the files of `sql/`, in the order that `install.sql` gives."""
+"""Installs, upgrades and removes the schema from the files of `sql/`, in the order that `install.sql` gives."""
 
 from __future__ import annotations
 
@@ -78,6 +78,21 @@ def migrate(conn: psycopg.Connection[Any]) -> list[int]:
     except psycopg.Error as error:
         raise translate(error) from error
     return applied
+
+
+def uninstall(conn: psycopg.Connection[Any]) -> None:
+    """Remove the schema with everything in it, and the group roles with the last database that has one.
+
+    Needs a connection in autocommit: where there are more than a thousand marks, the others go in transactions of
+    their own before. Raises TransactionTooLarge, and changes nothing, if the server has no room to lock the rest.
+    """
+    folder = sql_folder()
+    first, rest = "drop_marks.sql", (folder / "uninstall.sql").read_text()
+    try:
+        conn.execute((folder / first).read_bytes())
+        conn.execute(rest.replace(f"\\ir {first}\n", "").encode())
+    except psycopg.Error as error:
+        raise translate(error) from error
 
 
 def _applied(conn: psycopg.Connection[Any]) -> set[int]:

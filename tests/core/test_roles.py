@@ -14,7 +14,15 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from airflow_provider_pgqueue.core import InvalidArgument, PermissionDenied, QueueNotFound, migrate, run, verbs
+from airflow_provider_pgqueue.core import (
+    InvalidArgument,
+    PermissionDenied,
+    QueueNotFound,
+    migrate,
+    migrations,
+    run,
+    verbs,
+)
 from airflow_provider_pgqueue.core.errors import DispatchNotFound
 from airflow_provider_pgqueue.core.installation import CRON_ROLE, check_owner, grant_group, install, leave_out_roles
 from airflow_provider_pgqueue.core.migrations import scripts
@@ -871,7 +879,7 @@ def test_a_grant_that_names_no_function_fails_the_installation(conn: Connection)
 def uninstall(conn: Connection) -> list[str]:
     said: list[str] = []
     conn.add_notice_handler(lambda notice: said.append(notice.message_primary or ""))
-    conn.execute((ROOT / "sql" / "uninstall.sql").read_bytes())
+    migrations.uninstall(conn)
     return [text for text in said if text.startswith("role")]
 
 

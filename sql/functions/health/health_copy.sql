@@ -1,25 +1,14 @@
 CREATE OR REPLACE FUNCTION messages.health_copy() RETURNS TABLE (severity text, finding text, cure text)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
-    WITH RECURSIVE used AS (
+    WITH used AS (
         SELECT greatest((SELECT max(m.id) FROM messages.message_rows m), (SELECT max(a.id) FROM messages.archive_rows a), 0) AS id),
-    -- From one priority to the next in the index, however many messages each has.
-    level AS (
-        (SELECT m.queue_name, m.priority FROM messages.message_rows m ORDER BY m.queue_name, m.priority DESC LIMIT 1)
-        UNION ALL
-        SELECT next.* FROM level l CROSS JOIN LATERAL (
-            (SELECT m.queue_name, m.priority FROM messages.message_rows m
-              WHERE m.queue_name = l.queue_name AND m.priority < l.priority ORDER BY m.priority DESC LIMIT 1)
-            UNION ALL
-            (SELECT m.queue_name, m.priority FROM messages.message_rows m
-              WHERE m.queue_name > l.queue_name ORDER BY m.queue_name, m.priority DESC LIMIT 1)
-            LIMIT 1) next),
     found (place, severity, finding, cure) AS (
         SELECT 1, 'critical', format('the next message gets an id up to %s, which is taken', u.id), 'SELECT messages.take_over()'
           FROM used u WHERE u.id > coalesce(pg_sequence_last_value('messages.message_id_seq'), 0)
         UNION ALL
         SELECT 2, 'critical', format('no lease sees the messages of queue %s with priority %s', l.queue_name, l.priority), 'SELECT messages.take_over()'
-          FROM level l
+          FROM messages.used_lanes() l
          WHERE NOT EXISTS (SELECT FROM messages.lane p JOIN pg_class c ON c.oid = p.mark WHERE p.queue_name = l.queue_name AND p.priority = l.priority)
            AND EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = l.queue_name)
         UNION ALL

@@ -29,11 +29,18 @@ AS $$
         UNION ALL
         SELECT 8, format('autovacuum is off for %s: nobody removes its dead versions', c.oid::regclass), format('ALTER TABLE %s RESET (autovacuum_enabled)', c.oid::regclass)
           FROM pg_class c CROSS JOIN LATERAL pg_options_to_table(c.reloptions) o
-         WHERE c.oid IN ('messages.message_rows'::regclass, 'messages.timer'::regclass) AND o.option_name = 'autovacuum_enabled' AND NOT o.option_value::boolean)
+         WHERE c.oid IN ('messages.message_rows'::regclass, 'messages.timer'::regclass) AND o.option_name = 'autovacuum_enabled' AND NOT o.option_value::boolean
+        UNION ALL
+        SELECT 9, format('pg_dump and pg_upgrade lock the %s tables and sequences of this database, and max_locks_per_transaction is %s: they fail some day',
+                         locks.number, current_setting('max_locks_per_transaction')),
+               format('ALTER SYSTEM SET max_locks_per_transaction = %s; -- then restart the server', messages.max_locks_for(locks.number))
+          FROM (SELECT count(*) AS number FROM pg_class c
+                 WHERE c.relkind IN ('r', 'p', 'S') AND c.relpersistence <> 't' AND c.relnamespace::regnamespace::text !~ '^(pg_|information_schema$)') locks
+         WHERE messages.max_locks_for(locks.number) IS NOT NULL)
     SELECT CASE WHEN count(*) > 0 THEN 'warning' ELSE 'ok' END,
-           coalesce(string_agg(f.finding, '; ' ORDER BY f.place), format('all %s settings that matter are on', (SELECT count(*) + 1 FROM wanted))),
+           coalesce(string_agg(f.finding, '; ' ORDER BY f.place), format('all %s settings that matter are as they should be', (SELECT count(*) + 2 FROM wanted))),
            string_agg(f.cure, '; ' ORDER BY f.place)
       FROM found f
 $$;
 COMMENT ON FUNCTION messages.health_settings() IS
-    'A check of health(). Settings of the server, this database, its roles and this session that lose messages or keep dead versions.';
+    'A check of health(). Settings of the server, this database, its roles and this session that lose messages or keep dead versions, or leave too little room for the locks of a dump.';

@@ -1,16 +1,22 @@
 CREATE OR REPLACE FUNCTION messages.health_waiting_messages(waiting_for interval) RETURNS TABLE (severity text, finding text, cure text)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
-    WITH waiting AS (
-        SELECT r.queue_name, r.oldest_age, false AS paused FROM messages.ready_queues(count_up_to => 1) r WHERE r.oldest_age IS NOT NULL
-        UNION ALL
-        SELECT q.queue_name, clock_timestamp() - min(first.visible_at), true
-          FROM messages.queue q JOIN messages.lane p USING (queue_name)
+    WITH asked AS MATERIALIZED (SELECT clock_timestamp() AS moment),
+    waiting AS (
+        SELECT q.queue_name, moment - min(coalesce(first.at, later.at)) AS oldest_age, q.paused
+          FROM asked CROSS JOIN messages.used_lanes() l JOIN messages.queue q USING (queue_name)
          CROSS JOIN LATERAL (
-            SELECT m.visible_at FROM messages.message_rows m
-             WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at <= (SELECT clock_timestamp())
-             ORDER BY m.visible_at LIMIT 1) first
-         WHERE q.paused GROUP BY q.queue_name)
+            SELECT min(m.visible_at) FILTER (WHERE q.paused OR m.lock_expires_at IS NULL AND coalesce(m.expires_at > moment, true)) AS at, count(*) AS seen
+              FROM (SELECT * FROM messages.message_rows m WHERE m.queue_name = l.queue_name AND m.priority = l.priority AND m.visible_at <= moment
+                     ORDER BY m.visible_at LIMIT 20) m) first
+         -- The mark leads past many leases. It is locked until the commit, so this is not for each queue.
+          LEFT JOIN LATERAL (
+            SELECT m.visible_at AS at FROM messages.lane p CROSS JOIN LATERAL (SELECT messages.stored_time(p.mark, moment) AS from_at) mark
+              JOIN messages.message_rows m ON m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at BETWEEN mark.from_at AND moment
+             WHERE first.at IS NULL AND first.seen = 20 AND p.queue_name = l.queue_name AND p.priority = l.priority
+               AND m.lock_expires_at IS NULL AND coalesce(m.expires_at > moment, true)
+             ORDER BY m.visible_at LIMIT 1) later ON true
+         GROUP BY q.queue_name, q.paused, moment HAVING min(coalesce(first.at, later.at)) IS NOT NULL)
     SELECT CASE WHEN oldest.oldest_age > waiting_for THEN 'warning' ELSE 'ok' END,
            CASE WHEN oldest.queue_name IS NULL THEN 'no message waits'
                 ELSE format('the oldest message of queue %s waits for %s%s; %s', oldest.queue_name, date_trunc('second', oldest.oldest_age),

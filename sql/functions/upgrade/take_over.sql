@@ -21,14 +21,16 @@ BEGIN
         PERFORM setval(counter.sequence, counter.used);
         moved := moved + 1;
     END LOOP;
-    -- The next lease of each queue looks at all of it.
+    -- Only what is missing is made. Marks that came with the copy are corrected by the next look, and a look is due in a minute at most.
+    PERFORM messages.check_lock_room('take_over()', (
+        SELECT count(*) FROM (
+            SELECT q.look_due FROM messages.queue q
+            UNION ALL
+            SELECT l.mark FROM messages.used_lanes() u LEFT JOIN messages.lane l USING (queue_name, priority)) needed (sequence)
+         WHERE NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = needed.sequence)));
     PERFORM messages.mend_lanes(q.queue_name) FROM messages.queue q;
-    PERFORM messages.make_lane(l.queue_name, l.priority) FROM messages.lane l
-      WHERE l.mark IS NULL AND EXISTS (SELECT FROM messages.message_rows m WHERE m.queue_name = l.queue_name AND m.priority = l.priority);
-    PERFORM setval(l.mark, 1) FROM messages.lane l WHERE l.mark IS NOT NULL;
-    PERFORM setval(q.look_due, 1) FROM messages.queue q;
+    PERFORM messages.make_lane(l.queue_name, l.priority) FROM messages.used_lanes() u JOIN messages.lane l USING (queue_name, priority) WHERE l.mark IS NULL;
     made := messages.mend_timers();
-    PERFORM messages.look(q.queue_name) FROM messages.queue q;
     PERFORM setval('messages.rings_paused_until', 1);
     -- The places in the log are transactions of the server that the archive comes from. Where they lie in the future of this
     -- one, nobody would read them for years: move them into its past, in the same order.
@@ -45,4 +47,4 @@ BEGIN
     RETURN jsonb_build_object('sequences_moved', moved, 'timers_made', made, 'archive_moved', renamed);
 END $$;
 COMMENT ON FUNCTION messages.take_over() IS
-    'Makes a copy of the queue, such as a restored dump or a logical replica, continue where the original ended: moves sequences past the ids that are taken, resets all marks, makes timers that are missing, moves the archive as a log into the past of this server. Nobody may use the queue meanwhile. Safe to repeat; the installation does it on another server than the last one. PQ016: an upkeep runs for more than three seconds.';
+    'Makes a copy of the queue, such as a restored dump or a logical replica, continue where the original ended: moves sequences past the ids that are taken, makes the marks and timers that are missing, moves the archive as a log into the past of this server. Nobody may use the queue meanwhile. Safe to repeat; the installation does it on another server than the last one. PQ016: an upkeep runs for more than three seconds; PQ018: thousands of marks are missing, and the server has no room to lock them.';

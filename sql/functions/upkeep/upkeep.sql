@@ -11,6 +11,7 @@ DECLARE
     freed    bigint      := 0;
     archived bigint      := 0;
     rung     bigint      := 0;
+    locks    bigint      := 0;
     done     jsonb       := '{}';
 BEGIN
     -- One at a time is enough; the others find nothing to do.
@@ -18,8 +19,9 @@ BEGIN
         RETURN jsonb_build_object('skipped', 'another upkeep is running');
     END IF;
     PERFORM messages.pause_rings();
-    -- What a statement_timeout would undo is left to the next.
-    WHILE name IS NOT NULL AND (patience IS NULL OR clock_timestamp() < statement_timestamp() + patience / 2) LOOP
+    -- What a statement_timeout would undo is left to the next; and so is what would lock more than a thousand marks until the commit.
+    WHILE name IS NOT NULL AND locks < 1000 AND (patience IS NULL OR clock_timestamp() < statement_timestamp() + patience / 2) LOOP
+        locks := locks + 1 + (SELECT count(l.mark) FROM messages.lane l WHERE l.queue_name = name);
         SELECT * INTO next FROM messages.look_at_next(name);
         name := next.queue_name;
         freed := freed + next.freed;
@@ -56,4 +58,4 @@ BEGIN
                               'archive_deleted', 0, 'cron_history_purged', 0, 'history_rows', 0) || done;
 END $$;
 COMMENT ON FUNCTION messages.upkeep() IS
-    'Ends what is due, rings again for what waits, makes partitions, applies retention, deletes old dedup keys, purges its own pg_cron history. Returns how many expired leases and delays it ended (freed), messages it archived (archived) and rang for (rung). Idempotent, and safe to run concurrently. Adds speed, never correctness. A step that fails is a warning and a row of health(), and leaves the others alone.';
+    'Ends what is due, rings again for what waits, in some hundred queues that have messages, after which the next upkeep continues; makes partitions, applies retention, deletes old dedup keys, purges its own pg_cron history. Returns how many expired leases and delays it ended (freed), messages it archived (archived) and rang for (rung). Idempotent, and safe to run concurrently. Adds speed, never correctness. A step that fails is a warning and a row of health(), and leaves the others alone.';

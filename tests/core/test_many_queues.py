@@ -1,0 +1,143 @@
+"""More queues than a transaction can lock: what the server has no room for is warned of, refused, or done in parts."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import migrate, migrations, run, verbs
+from airflow_provider_pgqueue.core.errors import TransactionTooLarge
+from airflow_provider_pgqueue.core.message import Finding
+from tests.waiting import until
+from tools import ROOT
+from tools.postgres import Cluster, fleeting_place
+
+Connection = psycopg.Connection[Any]
+QUEUES = 2500
+MOST = 1200  # locks of one transaction, beside the catalogue's
+
+
+@pytest.fixture(scope="module")
+def small(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A server with room for about 5,000 locks, and a database `many` with 5,000 sequences of queues."""
+    cluster = Cluster(fleeting_place() / "small", kind=request.config.getoption("--pg"), durable=False)
+    try:
+        cluster.start()
+        with psycopg.connect(cluster.create_database("many"), autocommit=True) as conn:
+            migrate(conn)
+            for first in range(0, QUEUES, 500):
+                conn.execute(
+                    "SELECT messages.create_queue('queue_' || n) FROM generate_series(%s::int, %s) n",
+                    [first, first + 499],
+                )
+            conn.execute("ALTER SYSTEM SET max_connections = 20")
+        cluster.restart()
+        yield cluster
+    finally:
+        cluster.destroy()
+
+
+@pytest.fixture
+def conn(small: Cluster) -> Iterator[Connection]:
+    small.drop_database("copy")
+    with psycopg.connect(small.create_database("copy", template="many"), autocommit=True) as conn:
+        yield conn
+
+
+def locks(conn: Connection) -> int:
+    ((held,),) = conn.execute("SELECT count(*) FROM pg_locks WHERE pid = pg_backend_pid()").fetchall()
+    return int(held)
+
+
+def settings(conn: Connection) -> Finding:
+    (found,) = [one for one in run(conn, verbs.health()) if one.check_name == "settings"]
+    return found
+
+
+def fill(small: Cluster, conn: Connection) -> None:
+    """One message in each queue, in transactions that stay small."""
+    conn.execute("INSERT INTO messages.message (queue_name, message) SELECT queue_name, '1' FROM messages.queue")
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["empty", "full"])
+def test_no_step_of_ours_locks_more_than_about_a_thousand(small: Cluster, conn: Connection, full: bool) -> None:
+    if full:
+        fill(small, conn)
+    for step in ("SELECT messages.upkeep()", "SELECT messages.health()", "SELECT messages.take_over()"):
+        with conn.transaction(force_rollback=True):
+            conn.execute(step.encode())
+            assert locks(conn) < MOST, step
+    with conn.transaction():
+        migrate(conn)
+        assert locks(conn) < MOST
+
+
+def test_an_upkeep_goes_on_where_the_last_one_stopped(small: Cluster, conn: Connection) -> None:
+    fill(small, conn)
+    at = ""
+    while at is not None:
+        run(conn, verbs.upkeep())
+        ((next_queue,),) = conn.execute("SELECT next_queue FROM messages.upkeep_run").fetchall()
+        assert next_queue is None or next_queue > at
+        at = next_queue
+    left_out = conn.execute("SELECT FROM messages.queue WHERE pg_sequence_last_value(look_due) IS NULL").rowcount
+    assert left_out == 0
+
+
+def test_a_copy_goes_on_though_its_marks_are_those_of_the_original(small: Cluster, conn: Connection) -> None:
+    fill(small, conn)
+    conn.execute("SELECT messages.store_time(mark, clock_timestamp()) FROM messages.lane WHERE queue_name = 'queue_7'")
+    conn.execute("SELECT messages.take_over()")
+    until(lambda: run(conn, verbs.lease("queue_7")))
+
+
+def test_a_copy_without_marks_is_refused_with_the_number_to_set(small: Cluster, conn: Connection) -> None:
+    conn.execute("DELETE FROM messages.lane; UPDATE messages.queue SET look_due = NULL")
+    with pytest.raises(psycopg.Error, match=r"take_over\(\) needs about 2501 locks") as refused:
+        conn.execute("SELECT messages.take_over()")
+    assert refused.value.sqlstate == "PQ018"
+    assert "Set max_locks_per_transaction = 512, restart" in (refused.value.diag.message_hint or "")
+
+
+def test_an_installation_that_has_to_give_much_away_is_refused(small: Cluster, conn: Connection) -> None:
+    conn.execute("UPDATE pg_class SET relowner = 10 WHERE relname ~ '^mark_'")
+    with pytest.raises(TransactionTooLarge, match="giving the schema to messages_owner needs about"):
+        migrate(conn)
+
+
+def test_health_names_the_number_with_which_a_dump_works(small: Cluster) -> None:
+    dump = [small.binaries.folder / "pg_dump", "-f", "/dev/null", small.dsn("many")]
+    with psycopg.connect(small.dsn("many"), autocommit=True) as conn:
+        found = settings(conn)
+        assert found.severity == "warning"
+        assert re.search(r"pg_dump and pg_upgrade lock the 50\d\d tables and sequences", found.finding)
+        assert found.cure is not None
+        (set_it,) = [one for one in found.cure.split("; ") if "max_locks" in one]
+        assert set_it == "ALTER SYSTEM SET max_locks_per_transaction = 1024"
+        conn.execute(set_it.encode())
+    small.restart()
+    try:
+        subprocess.run(dump, check=True, capture_output=True)
+        with psycopg.connect(small.dsn("many"), autocommit=True) as conn:
+            assert "max_locks_per_transaction" not in settings(conn).finding
+    finally:
+        with psycopg.connect(small.dsn("many"), autocommit=True) as conn:
+            conn.execute("ALTER SYSTEM RESET max_locks_per_transaction")
+        small.restart()
+
+
+def test_many_queues_are_uninstalled_by_psql(small: Cluster, conn: Connection) -> None:
+    psql = [small.binaries.folder / "psql", "-q", "-v", "ON_ERROR_STOP=1", "-f", ROOT / "sql" / "uninstall.sql"]
+    done = subprocess.run([*psql, small.dsn("copy")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert conn.execute("SELECT to_regnamespace('messages')").fetchone() == (None,)
+
+
+def test_many_queues_are_uninstalled_from_python(conn: Connection) -> None:
+    migrations.uninstall(conn)
+    assert conn.execute("SELECT to_regnamespace('messages')").fetchone() == (None,)
