@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from wsgiref.simple_server import WSGIServer
+from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
 
 import click
 import psycopg
@@ -27,8 +27,10 @@ def as_text(rows: Sequence[Row]) -> str:
 def serve(look: Callable[[], Sequence[Row]], host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
     """Serve what `look` returns at each request, from a thread of its own; OSError if nobody can listen there.
 
-    While `look` fails, the only metric is `pgqueue_up 0`, and stderr says why.
+    While `look` fails, the only metric is `pgqueue_up 0`, and stderr says why. No answer names a version.
     """
+    ServerHandler.server_software = WSGIRequestHandler.server_version = "pgqueue"
+    WSGIRequestHandler.sys_version = ""
     return start_http_server(port, host, _registry(look))
 
 

@@ -13,7 +13,6 @@ from fastapi import Request
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse
 
-from airflow_provider_pgqueue import __version__
 from airflow_provider_pgqueue.core.quantity import Estimate, quantity
 from airflow_provider_pgqueue.web.guard import token_for
 from airflow_provider_pgqueue.web.site import site_of, task_of
@@ -35,7 +34,6 @@ def page(request: Request, name: str, status: int = 200, **context: Any) -> HTML
             token=lambda: token_for(request),
             links=site_of(request).links,
             now=datetime.now(UTC),
-            version=__version__,
             **context,
         )
     )

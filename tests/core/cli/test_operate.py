@@ -7,12 +7,14 @@ import os
 import pty
 import re
 import select
+import socket
 import subprocess
 import time
 import urllib.request
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 import psycopg
@@ -249,6 +251,10 @@ def test_metrics_are_served_until_the_program_ends(program: Program, dsn: str, o
             text = answer.read().decode()
         assert 'pgqueue_unfinished_messages{queue="orders",state="ready"} 2.0' in text
         assert "pgqueue_up 1.0" in text
+        for request in ("GET /metrics HTTP/1.1", "GET /nothing HTTP/1.1", "BREW / HTTP/1.1", "no HTTP at all"):
+            with socket.create_connection(("127.0.0.1", urlsplit(address).port or 0), timeout=PATIENCE) as conn:
+                conn.sendall(f"{request}\r\nConnection: close\r\n\r\n".encode())
+                assert not re.search(r"Python|WSGI|BaseHTTP", conn.makefile("rb").read().decode()), request
         process.terminate()
 
 
