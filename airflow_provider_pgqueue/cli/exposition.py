@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
 
-import click
 import psycopg
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.metrics_core import Metric
@@ -14,7 +13,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from airflow_provider_pgqueue.cli.output import Row
-from airflow_provider_pgqueue.cli.text import one_line
+from airflow_provider_pgqueue.cli.text import one_line, say
 from airflow_provider_pgqueue.core.errors import PgQueueError, translate
 
 
@@ -55,7 +54,7 @@ class _Rows(Collector):
         except (psycopg.Error, PgQueueError) as error:
             known = translate(error) if isinstance(error, psycopg.Error) else error
             said = str(known) if isinstance(known, PgQueueError) else type(error).__name__
-            click.echo(f"no metrics: {one_line(said)}", err=True)
+            say(f"no metrics: {one_line(said)}", err=True)
             found = {}
         up.add_sample("pgqueue_up", {}, 1 if found else 0)
         yield up
