@@ -25,6 +25,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 -- Publish
 \ir functions/publish/publish.sql
 \ir functions/publish/publish_batch.sql
+\ir functions/publish/remember_key.sql
+\ir functions/publish/replace_waiting.sql
 \ir functions/publish/publish_deduplicated.sql
 \ir functions/publish/admit.sql
 \ir functions/publish/check_publish.sql
@@ -62,7 +64,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 
 -- Lanes and their marks: where a lease looks, and what makes it look elsewhere
 \ir functions/lanes/look.sql
-\ir functions/lanes/enter_at_mark.sql
+\ir functions/lanes/come_back.sql
 \ir functions/lanes/make_lane.sql
 \ir functions/lanes/mend_lanes.sql
 \ir functions/lanes/create_mark.sql
@@ -183,6 +185,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/partitions/record_archive_removal.sql
 \ir functions/partitions/closed_archive_partition.sql
 \ir functions/partitions/closed_archive_partitions.sql
+\ir functions/partitions/lock_export.sql
 \ir functions/partitions/drop_archive_partition.sql
 \ir functions/partitions/archive_checksums.sql
 
@@ -285,6 +288,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/checks/check_headers.sql
 \ir functions/checks/lock_briefly.sql
 \ir functions/checks/lock_name.sql
+\ir functions/checks/lock_queue.sql
+\ir functions/checks/lock_row.sql
 \ir functions/checks/raise_in_use.sql
 \ir functions/checks/raise_deadlock.sql
 \ir functions/checks/check_reference.sql

@@ -16,6 +16,7 @@ CREATE TABLE messages.queue (
     max_leased       integer     CHECK (max_leased >= 1),
     max_depth        bigint      CHECK (max_depth >= 1),
     look_due         regclass,
+    lock_key         integer     NOT NULL DEFAULT hashtext(gen_random_uuid()::text),
     handler_timeout  interval    CHECK (handler_timeout > '0'),
     paused           boolean     NOT NULL DEFAULT false,
     created_at       timestamptz NOT NULL DEFAULT clock_timestamp()
@@ -34,6 +35,7 @@ COMMENT ON COLUMN messages.queue.max_body_bytes IS 'Largest body that can be pub
 COMMENT ON COLUMN messages.queue.max_leased IS 'Largest number of messages that are leased at once; NULL for any.';
 COMMENT ON COLUMN messages.queue.max_depth IS 'About the largest number of unfinished messages: what is published within a second may pass it; NULL for any.';
 COMMENT ON COLUMN messages.queue.look_due IS 'Sequence: the time from which somebody may look again at all of the queue.';
+COMMENT ON COLUMN messages.queue.lock_key IS 'Part of the keys of its advisory locks, so that nobody can compute them who may not read this table.';
 COMMENT ON COLUMN messages.queue.handler_timeout IS 'How long a handler may take for a message before its consumer no longer renews the lease; NULL for ever.';
 COMMENT ON COLUMN messages.queue.paused IS 'While true nothing can be leased; publishing continues.';
 COMMENT ON COLUMN messages.queue.created_at IS 'When the queue was created.';
@@ -237,7 +239,8 @@ CREATE TABLE messages.archive_policy (
     partition_by    text        NOT NULL CHECK (partition_by IN ('day', 'month')),
     begins_at       timestamptz NOT NULL,
     retention_applied_at     timestamptz,
-    removals        bigint      NOT NULL DEFAULT 0
+    removals        bigint      NOT NULL DEFAULT 0,
+    lock_key        integer     NOT NULL DEFAULT hashtext(gen_random_uuid()::text)
 );
 INSERT INTO messages.archive_policy (partition_by, begins_at) VALUES ('month', date_trunc('month', now(), 'UTC'));
 DO $$ BEGIN
@@ -250,6 +253,7 @@ COMMENT ON COLUMN messages.archive_policy.partition_by IS 'The size of the parti
 COMMENT ON COLUMN messages.archive_policy.begins_at IS 'Older messages are no longer kept.';
 COMMENT ON COLUMN messages.archive_policy.retention_applied_at IS 'When retention last removed everything that was due.';
 COMMENT ON COLUMN messages.archive_policy.removals IS 'How many removals of messages have been recorded.';
+COMMENT ON COLUMN messages.archive_policy.lock_key IS 'Part of the keys of the locks of exports, so that nobody can compute them who may not read this table.';
 
 CREATE TABLE messages.archive_removal (
     queue_name  text        NOT NULL,

@@ -147,6 +147,7 @@ VERBS = {
         "pipeline admin",
     ),
     "closed_archive_partitions": ("SELECT messages.closed_archive_partitions()", "pipeline admin"),
+    "lock_export": ("SELECT messages.lock_export('message_archive_202601')", "pipeline admin"),
     "archive_checksums": ("SELECT messages.archive_checksums('none', 0, 1)", "pipeline admin"),
     "drop_archive_partition": ("SELECT messages.drop_archive_partition('none', '{}')", "pipeline admin"),
     "archive_log_end": ("SELECT messages.archive_log_end()", "reader pipeline admin"),
