@@ -51,6 +51,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lease/release_held_by.sql
 \ir functions/lease/release_messages.sql
 \ir functions/lease/workers.sql
+\ir functions/lease/oldest_leases.sql
 \ir functions/lease/consume.sql
 \ir functions/lease/once.sql
 \ir functions/lease/lease_named.sql
