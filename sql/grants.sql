@@ -18,7 +18,7 @@ DECLARE
         ['observer', 'metrics'],
         ['publisher consumer', 'audited'],
         ['observer upkeep', 'health'],
-        ['upkeep', 'upkeep look_at_next run_schedules install_cron uninstall_cron'],
+        ['upkeep', 'upkeep look_at_next run_schedules install_cron uninstall_cron expect_cron purge_cron_history'],
         -- messages_pipeline is a member of messages_reader.
         ['observer reader', 'archive_partitions'],
         ['reader', 'archive_log_end split_archive_log'],
@@ -38,7 +38,7 @@ DECLARE
         ['internal', 'check_dead_lease check_remedied_by group_heads next_of_groups free_group_heads'],
         ['internal', 'check_policy check_queue check_queue_name raise_unknown_queue delete_queue sample_messages estimate_messages'],
         ['internal', 'run_schedules_at check_schedule raise_unknown_schedule next_cron_tick cron_ticks parse_cron parse_cron_field'],
-        ['internal', 'find_role reads_all_bodies check_access delete_expired_records note_upkeep purge_cron_history'],
+        ['internal', 'find_role reads_all_bodies check_access delete_expired_records note_upkeep'],
         ['internal', 'make_archive_partitions drop_and_record_partition set_archive_begin record_archive_removal'],
         ['internal', 'closed_archive_partition lock_publish_run begin_publish_run check_run_begun drop_or_empty_stage insert_staged published_partitions raise_other_partitions traffic_kept_since'],
         ['internal', 'health_archive_partitions health_cron_history health_cron_jobs health_dead_messages health_dead_tuples'],

@@ -300,6 +300,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir cron/install_cron.sql
 \ir cron/prepare_cron_role.sql
 \ir cron/cron_cure.sql
+\ir cron/expect_cron.sql
 \ir cron/uninstall_cron.sql
 \ir cron/upkeep_mode.sql
 \ir cron/show_cron_jobs_to_owner.sql
