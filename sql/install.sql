@@ -53,6 +53,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lease/release_held_by.sql
 \ir functions/lease/release_messages.sql
 \ir functions/lease/workers.sql
+\ir functions/lease/oldest_leases.sql
 \ir functions/lease/consume.sql
 \ir functions/lease/once.sql
 \ir functions/lease/lease_named.sql
@@ -304,6 +305,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir cron/install_cron.sql
 \ir cron/prepare_cron_role.sql
 \ir cron/cron_cure.sql
+\ir cron/expect_cron.sql
 \ir cron/uninstall_cron.sql
 \ir cron/upkeep_mode.sql
 \ir cron/show_cron_jobs_to_owner.sql

@@ -4,8 +4,9 @@ AS $$
 DECLARE
     home   text := current_database();
     -- One statement, or pg_cron would run it in a single transaction.
-    upkeep CONSTANT text := 'DO $upkeep$ DECLARE next text := ''''; BEGIN WHILE next IS NOT NULL LOOP '
-        'next := (messages.look_at_next(next)).queue_name; COMMIT; END LOOP; PERFORM messages.upkeep(); END $upkeep$';
+    upkeep CONSTANT text := 'DO $upkeep$ DECLARE next text := ''''; BEGIN PERFORM pg_catalog.set_config(''application_name'', ''pg_cron'', false); '
+        'WHILE next IS NOT NULL LOOP next := (messages.look_at_next(next)).queue_name; COMMIT; END LOOP; '
+        'PERFORM messages.purge_cron_history(); COMMIT; PERFORM messages.upkeep(); END $upkeep$';
 BEGIN
     IF to_regnamespace('cron') IS NULL THEN
         BEGIN
@@ -49,6 +50,7 @@ BEGIN
             SELECT cron.schedule('messages:upkeep', '* * * * *', $2),
                    cron.schedule('messages:schedules', '* * * * *', 'SELECT messages.run_schedules()')
             $jobs$ END USING install_cron.run_as, upkeep;
+    PERFORM messages.expect_cron(coalesce(install_cron.run_as, current_user));
     RETURN 'messages:upkeep';
 END $$;
 COMMENT ON FUNCTION messages.install_cron(text) IS

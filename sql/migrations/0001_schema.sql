@@ -437,14 +437,20 @@ COMMENT ON COLUMN messages.schedule.last_error IS 'Why the last tick could not b
 
 CREATE TABLE messages.upkeep_run (
     only_row    boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
-    finished_at timestamptz NOT NULL,
-    done_by     text        NOT NULL,
-    next_queue  text
+    finished_at timestamptz,
+    done_by     text,
+    next_queue  text,
+    cron_at     timestamptz,
+    cron_role   text,
+    CONSTRAINT upkeep_run_done_check CHECK ((finished_at IS NULL) = (done_by IS NULL)),
+    CONSTRAINT upkeep_run_cron_check CHECK ((cron_at IS NULL) = (cron_role IS NULL))
 );
-COMMENT ON TABLE messages.upkeep_run IS 'The last upkeep.';
+COMMENT ON TABLE messages.upkeep_run IS 'The last upkeep, and the last one of pg_cron.';
 COMMENT ON COLUMN messages.upkeep_run.only_row IS 'Always true: there is one row.';
 COMMENT ON COLUMN messages.upkeep_run.finished_at IS 'When it finished.';
 COMMENT ON COLUMN messages.upkeep_run.done_by IS 'The application_name that ran it: pg_cron, a worker or a DAG.';
+COMMENT ON COLUMN messages.upkeep_run.cron_at IS 'When pg_cron last did it, or was given it since; NULL if it never did, or no longer has it.';
+COMMENT ON COLUMN messages.upkeep_run.cron_role IS 'As which login.';
 COMMENT ON COLUMN messages.upkeep_run.next_queue IS 'Where the next begins, if a statement_timeout left no time for all queues.';
 
 CREATE TABLE messages.upkeep_failure (

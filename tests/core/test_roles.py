@@ -111,6 +111,8 @@ VERBS = {
     "run_schedules": ("SELECT messages.run_schedules()", "upkeep admin"),
     "install_cron": ("SELECT messages.install_cron()", "upkeep admin"),
     "uninstall_cron": ("SELECT messages.uninstall_cron()", "upkeep admin"),
+    "expect_cron": ("SELECT messages.expect_cron(NULL)", "upkeep admin"),
+    "purge_cron_history": ("SELECT messages.purge_cron_history()", "upkeep admin"),
     "take_over": ("SELECT messages.take_over()", "admin"),
     "create_queue": ("SELECT messages.create_queue('mail')", "admin"),
     "alter_queue": ("SELECT messages.alter_queue('orders', max_attempts => 3)", "admin"),

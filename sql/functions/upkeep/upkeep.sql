@@ -8,6 +8,7 @@ DECLARE
     outcome  jsonb;
     name     text;
     patience interval    := nullif(current_setting('statement_timeout'), '0');
+    by_cron  boolean     := current_setting('application_name') = 'pg_cron';
     freed    bigint      := 0;
     archived bigint      := 0;
     rung     bigint      := 0;
@@ -31,7 +32,7 @@ BEGIN
     -- What locks the archive comes last, because everybody who archives waits from there to the commit.
     FOR step IN
         SELECT * FROM (VALUES
-            ('purge_cron_history', 'SELECT jsonb_build_object(''cron_history_purged'', messages.purge_cron_history(''3 days''))'),
+            ('purge_cron_history', 'SELECT jsonb_build_object(''cron_history_purged'', messages.purge_cron_history())'),
             ('delete_expired_records', 'SELECT ''{}''::jsonb FROM messages.delete_expired_records()'),
             ('delete_old_history', 'SELECT ''{}''::jsonb FROM messages.delete_old_history()'),
             ('drop_unused_sequences', 'SELECT ''{}''::jsonb FROM messages.drop_unused_sequences()'),
@@ -52,7 +53,8 @@ BEGIN
     -- Retention comes each hour. What did not fail again since then is over, or its queue or partition is gone.
     DELETE FROM messages.upkeep_failure f WHERE f.failed_at < clock_timestamp() - interval '2 hours';
     UPDATE messages.upkeep_run u
-       SET finished_at = clock_timestamp(), done_by = coalesce(nullif(current_setting('application_name'), ''), session_user), next_queue = name;
+       SET finished_at = clock_timestamp(), done_by = coalesce(nullif(current_setting('application_name'), ''), session_user), next_queue = name,
+           cron_at = CASE WHEN by_cron THEN clock_timestamp() ELSE u.cron_at END, cron_role = CASE WHEN by_cron THEN session_user ELSE u.cron_role END;
     RETURN jsonb_build_object('freed', freed, 'archived', archived, 'rung', rung, 'partitions_made', 0, 'partitions_dropped', 0,
                               'archive_deleted', 0, 'cron_history_purged', 0, 'history_rows', 0) || done;
 END $$;
