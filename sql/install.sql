@@ -88,6 +88,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/dispatch/dispatch_messages.sql
 \ir functions/dispatch/dispatch_dead.sql
 \ir functions/dispatch/open_dispatches.sql
+\ir functions/dispatch/lock_dispatch.sql
 \ir functions/dispatch/start_dispatch.sql
 \ir functions/dispatch/extend_dispatches.sql
 \ir functions/dispatch/overdue_dispatches.sql
