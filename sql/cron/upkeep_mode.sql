@@ -4,9 +4,10 @@ AS $$
 DECLARE
     scheduled boolean := false;
 BEGIN
-    IF has_schema_privilege(to_regnamespace('cron'), 'USAGE') THEN
+    IF EXISTS (SELECT FROM pg_extension e WHERE e.extname = 'pg_cron') AND has_schema_privilege('cron', 'USAGE') THEN
         EXECUTE $jobs$
-            SELECT count(DISTINCT jobname) = 2 FROM cron.job WHERE jobname IN ('messages:upkeep', 'messages:schedules') AND active
+            SELECT count(DISTINCT jobname) = 2 FROM cron.job
+             WHERE jobname IN ('messages:upkeep', 'messages:schedules') AND active AND database = current_database()
         $jobs$ INTO scheduled;
     END IF;
     RETURN CASE WHEN scheduled THEN 'pg_cron' ELSE 'airflow' END;
