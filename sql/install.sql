@@ -4,7 +4,9 @@
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 \ir session.sql
 DO $$ BEGIN PERFORM pg_advisory_xact_lock(hashtextextended('messages.migrate', 0)); END $$;
+\ir may_install.sql
 \ir bootstrap.sql
+\ir guard.sql
 \ir pre_release.sql
 \ir roles.sql
 
@@ -16,6 +18,7 @@ DO $$ BEGIN PERFORM pg_advisory_xact_lock(hashtextextended('messages.migrate', 0
 -- Migrations, each applied once; the next one is added here with the same four lines
 \ir functions/upgrade/lock_all_or_none.sql
 \ir functions/upgrade/supersede.sql
+\ir guard.sql
 SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 1) AS pending \gset
 \if :pending
 \ir migrations/0001_schema.sql
@@ -331,7 +334,11 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 
 -- Owner, first rows, grants
 \ir owner.sql
+\ir guard.sql
 \ir seed.sql
 \ir grants.sql
 \ir record.sql
+\if :{?cron_role}
+SELECT messages.install_cron(run_as => :'cron_role');
+\endif
 COMMIT;
