@@ -14,6 +14,7 @@ import psycopg
 from airflow_provider_pgqueue import dag_runs
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.errors import InUse
 from airflow_provider_pgqueue.core.message import Dispatch, Message
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
@@ -188,4 +189,9 @@ def why_failed(dag_id: str, run_id: str, tasks: list[str]) -> str:
 
 
 def _end(conn: psycopg.Connection[Any], one: Dispatch, result: Any, details: str | None = None) -> int:
-    return int(bool(run(conn, verbs.end_dispatch(one.dag_id, one.run_id, result, details=details))))
+    try:
+        return int(bool(run(conn, verbs.end_dispatch(one.dag_id, one.run_id, result, details=details))))
+    except InUse as error:
+        # An open transaction has this one; the others must not wait for it. The next round ends it.
+        log.warning("%s", error)
+        return 0

@@ -3,8 +3,11 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 AS $$
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('messages.' || lock_name.name, 0));
-EXCEPTION WHEN lock_not_available THEN
-    PERFORM messages.raise_in_use(lock_name.name);
+EXCEPTION
+    WHEN lock_not_available THEN
+        PERFORM messages.raise_in_use(lock_name.name);
+    WHEN deadlock_detected THEN
+        PERFORM messages.raise_deadlock(lock_name.name);
 END $$;
 COMMENT ON FUNCTION messages.lock_name(text) IS
-    'Lets one transaction at a time do what has this name, until its commit. PQ016: another held it for three seconds.';
+    'Lets one transaction at a time do what has this name, until its commit. PQ016: another held it for three seconds, or waits for this one.';

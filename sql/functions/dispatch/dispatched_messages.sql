@@ -7,13 +7,17 @@ DECLARE
 BEGIN
     SELECT * INTO known FROM messages.dispatch d
      WHERE d.dag_id = dispatched_messages.dag_id AND d.run_id = dispatched_messages.run_id
-       AND (NOT messages.session_is_limited() OR d.queue_name IN (SELECT messages.granted_queues('consume'))) FOR UPDATE;
+       AND (NOT messages.session_is_limited() OR d.queue_name IN (SELECT messages.granted_queues('consume')));
     IF NOT FOUND THEN
         RAISE EXCEPTION 'no messages were dispatched to run % of %', quote_literal(dispatched_messages.run_id), quote_literal(dispatched_messages.dag_id)
             USING ERRCODE = 'PQ017', HINT = 'Only a run that a dispatcher started has messages; they are known for 30 days after its end.';
     END IF;
+    -- Only who leases again locks it: a task may keep its transaction open for as long as it works.
     IF known.ended_at IS NOT NULL AND known.result <> 'success' THEN
-        known := messages.reopen_dispatch(known);
+        known := messages.lock_dispatch(known.dag_id, known.run_id);
+        IF known.ended_at IS NOT NULL AND known.result <> 'success' THEN
+            known := messages.reopen_dispatch(known);
+        END IF;
     END IF;
     RETURN QUERY
     SELECT m.id, m.queue_name, m.message, m.headers, m.reference, m.topic, m.group_key, m.priority, m.attempts,
@@ -28,4 +32,4 @@ BEGIN
      ORDER BY id;
 END $$;
 COMMENT ON FUNCTION messages.dispatched_messages(text, text) IS
-    'The messages of a run that a dispatcher started, for its tasks; finished ones come from the archive, without a lease. After the run was cleared, messages that wait for another attempt are leased again. PQ017: the run has no dispatch, or another run has the messages.';
+    'The messages of a run that a dispatcher started, for its tasks; finished ones come from the archive, without a lease. After the run was cleared, messages that wait for another attempt are leased again. PQ017: the run has no dispatch, or another run has the messages; PQ016: another transaction is changing its dispatch.';

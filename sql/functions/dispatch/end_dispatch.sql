@@ -12,10 +12,8 @@ BEGIN
         RAISE EXCEPTION 'result is %', coalesce(quote_literal(left(end_dispatch.result, 100)), 'NULL')
             USING ERRCODE = 'PQ004', HINT = 'Give success, failed, lost or refused.';
     END IF;
-    SELECT * INTO known FROM messages.dispatch d
-     WHERE d.dag_id = end_dispatch.dag_id AND d.run_id = end_dispatch.run_id
-       AND (NOT messages.session_is_limited() OR d.queue_name IN (SELECT messages.granted_queues('consume'))) FOR UPDATE;
-    IF NOT FOUND THEN
+    known := messages.lock_dispatch(end_dispatch.dag_id, end_dispatch.run_id);
+    IF known.dispatch_id IS NULL THEN
         RETURN NULL;
     END IF;
     IF known.ended_at IS NOT NULL AND known.result <> 'success' AND end_dispatch.result = 'success' THEN
@@ -50,4 +48,4 @@ BEGIN
     RETURN finished;
 END $$;
 COMMENT ON FUNCTION messages.end_dispatch(text, text, text, text) IS
-    'Ends the dispatch of a run and returns how many messages this finished or gave back; 0 if it had ended, NULL if the run has no dispatch. success archives its messages; failed does what on_failure of the dispatch says; lost (the run was deleted) delivers them again; refused (the run was never made) does so without an attempt. A run that was cleared and now succeeds finishes its messages that still wait, and dismisses those that are dead. For a run of dead messages, failed, lost and refused leave messages without a remedy to another run. PQ004: bad result.';
+    'Ends the dispatch of a run and returns how many messages this finished or gave back; 0 if it had ended, NULL if the run has no dispatch. success archives its messages; failed does what on_failure of the dispatch says; lost (the run was deleted) delivers them again; refused (the run was never made) does so without an attempt. A run that was cleared and now succeeds finishes its messages that still wait, and dismisses those that are dead. For a run of dead messages, failed, lost and refused leave messages without a remedy to another run. PQ004: bad result; PQ016: another transaction is ending it.';

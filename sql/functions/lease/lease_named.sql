@@ -10,15 +10,23 @@ AS $$
 #variable_conflict use_column
 DECLARE
     known messages.named_lease;
+    fresh boolean;
     until timestamptz;
 BEGIN
     PERFORM messages.check_key('lease_name', coalesce(lease_named.lease_name, ''));
     PERFORM messages.check_queue(lease_named.queue_name, 'consume');
     PERFORM messages.check_duration('lease_for', lease_named.lease_for, '1 millisecond', '12 hours');
     -- Of two concurrent calls the second waits here for the first, and then finds what that one leased.
-    INSERT INTO messages.named_lease (lease_name, queue_name, expires_at)
-    VALUES (lease_named.lease_name, lease_named.queue_name, clock_timestamp()) ON CONFLICT (made_by, lease_name) DO NOTHING;
-    IF FOUND THEN
+    BEGIN
+        INSERT INTO messages.named_lease (lease_name, queue_name, expires_at)
+        VALUES (lease_named.lease_name, lease_named.queue_name, clock_timestamp()) ON CONFLICT (made_by, lease_name) DO NOTHING;
+        fresh := FOUND;
+        SELECT * INTO known FROM messages.named_lease n
+         WHERE n.made_by = session_user AND n.lease_name = lease_named.lease_name COLLATE "default" FOR UPDATE;
+    EXCEPTION WHEN deadlock_detected THEN
+        PERFORM messages.raise_deadlock(format('lease name %L', lease_named.lease_name));
+    END;
+    IF fresh THEN
         RETURN QUERY
         WITH leased AS MATERIALIZED (
             SELECT * FROM messages.lease(lease_named.queue_name, lease_named.max_messages, lease_named.lease_for,
@@ -30,8 +38,6 @@ BEGIN
         SELECT * FROM leased;
         RETURN;
     END IF;
-    SELECT * INTO known FROM messages.named_lease n
-     WHERE n.made_by = session_user AND n.lease_name = lease_named.lease_name COLLATE "default" FOR UPDATE;
     IF known.queue_name <> lease_named.queue_name THEN
         RAISE EXCEPTION 'the lease name % is in use for queue %', quote_literal(lease_named.lease_name), quote_literal(known.queue_name)
             USING ERRCODE = 'PQ004', HINT = 'Give each stream a name of its own.';
@@ -51,4 +57,4 @@ BEGIN
       FROM held h JOIN messages.queue q ON q.queue_name = h.queue_name;
 END $$;
 COMMENT ON FUNCTION messages.lease_named(text, text, integer, interval, text) IS
-    'Leases like lease, but only once for each name; every login has names of its own. A repeated call extends and returns those messages of the name that are still leased, never others. Two concurrent calls get the same messages. PQ001: unknown queue; PQ002: paused; PQ004: bad argument, or the name is in use for another queue.';
+    'Leases like lease, but only once for each name; every login has names of its own. A repeated call extends and returns those messages of the name that are still leased, never others. Two concurrent calls get the same messages. PQ001: unknown queue; PQ002: paused; PQ004: bad argument, or the name is in use for another queue; PQ016: a transaction that leased under the name waits for this one.';

@@ -7,6 +7,8 @@ BEGIN
     INSERT INTO messages.pipeline_run (run_id, pipeline) VALUES (begin_run.run_id, begin_run.pipeline)
     ON CONFLICT (started_by, run_id) DO NOTHING;
     RETURN messages.run_summary(begin_run.run_id, begin_run.pipeline);
+EXCEPTION WHEN deadlock_detected THEN
+    PERFORM messages.raise_deadlock(format('run %L', begin_run.run_id));
 END $$;
 COMMENT ON FUNCTION messages.begin_run(text, text) IS
-    'Records that a run of a pipeline starts; returns its summary if it has already finished, else NULL. Each login has names of its own. PQ004: no name, or the name of another pipeline''s run.';
+    'Records that a run of a pipeline starts; returns its summary if it has already finished, else NULL. Each login has names of its own. PQ004: no name, or the name of another pipeline''s run; PQ016: a transaction that begins it waits for this one.';

@@ -19,6 +19,8 @@ BEGIN
         RETURN run.summary;
     END IF;
     RETURN NULL;
+EXCEPTION WHEN deadlock_detected THEN
+    PERFORM messages.raise_deadlock(format('run %L', lock_publish_run.run_id));
 END $$;
 COMMENT ON FUNCTION messages.lock_publish_run(text, bigint) IS
-    'Locks a run, or a stream whose last batch is remembered, so that of two concurrent calls the second waits. Returns what it published before, else NULL. PQ004: the name of another pipeline''s run, or a batch before the last.';
+    'Locks a run, or a stream whose last batch is remembered, so that of two concurrent calls the second waits. Returns what it published before, else NULL. PQ004: the name of another pipeline''s run, or a batch before the last; PQ016: a transaction that publishes it waits for this one.';
