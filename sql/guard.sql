@@ -6,7 +6,7 @@ DECLARE
     doors CONSTANT text[] := '{message_published,message_changed,message_archived}';
     views CONSTANT text[] := '{session_reach,queue_overview,message_overview,dispatch_overview,archive_overview,result_count}';
     -- In an expression, next to the immutable ones.
-    calls CONSTANT text[] := '{timestamptz_pl_interval,date_trunc,current_setting,pg_current_xact_id,nextval,clock_timestamp,pg_column_size}';
+    calls CONSTANT text[] := '{timestamptz_pl_interval,date_trunc,gen_random_uuid,current_setting,pg_current_xact_id,nextval,clock_timestamp,pg_column_size}';
     thing record;
 BEGIN
     FOR thing IN
@@ -47,7 +47,7 @@ BEGIN
             SELECT format('trigger %I on %s', t.tgname, r.place), format('DROP TRIGGER %I ON %s', t.tgname, r.place), t.tgqual::text
               FROM relation r JOIN pg_trigger t ON t.tgrelid = r.oid)
         SELECT e.what, e.cure, format('calls %s', p.oid::regprocedure) AS why
-          FROM expression e CROSS JOIN LATERAL regexp_matches(e.tree, ':(?:op)?funcid (\d+)', 'g') AS called JOIN pg_proc p ON p.oid = called[1]::oid
+          FROM expression e CROSS JOIN LATERAL regexp_matches(e.tree, ':(?:op)?funcid ([0-9]+)', 'g') AS called JOIN pg_proc p ON p.oid = called[1]::oid
          WHERE NOT (p.pronamespace = 'pg_catalog'::regnamespace AND (p.provolatile = 'i' OR p.proname = ANY (calls)))
         UNION ALL
         SELECT format('trigger %I on %s', t.tgname, r.place), format('DROP TRIGGER %I ON %s', t.tgname, r.place), format('calls %s', p.oid::regprocedure)

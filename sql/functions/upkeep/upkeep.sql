@@ -14,7 +14,7 @@ DECLARE
     rung     bigint      := 0;
     done     jsonb       := '{}';
 BEGIN
-    INSERT INTO messages.upkeep_run (only_row) SELECT true WHERE NOT EXISTS (SELECT FROM messages.upkeep_run);
+    INSERT INTO messages.upkeep_run (only_row) SELECT true WHERE NOT EXISTS (SELECT FROM messages.upkeep_run) ON CONFLICT DO NOTHING;
     -- One at a time is enough; the others find nothing to do.
     SELECT coalesce(u.next_queue, '') INTO name FROM messages.upkeep_run u FOR NO KEY UPDATE SKIP LOCKED;
     IF NOT FOUND THEN
