@@ -14,7 +14,7 @@ import psycopg
 from airflow_provider_pgqueue import dag_runs
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import DispatchNotFound, InUse
+from airflow_provider_pgqueue.core.errors import InUse
 from airflow_provider_pgqueue.core.message import Dispatch, Message
 from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
@@ -31,7 +31,9 @@ _LOOK_EVERY: Final = 20.0
 """Seconds after which whoever starts runs looks at those that it has started; the shortest lease is a minute."""
 
 
-def get_messages(context: Context, *, ids: Iterable[int] | None = None) -> list[Message]:
+def get_messages(
+    context: Context, *, ids: Iterable[int] | None = None, pgqueue_conn_id: str = PgQueueHook.default_conn_name
+) -> list[Message]:
     """Return the messages of the DAG run that a `PgQueueDispatchOperator` started, in any of its tasks.
 
     The leases belong to the run: nothing has to be archived or renewed. When the run has succeeded, its messages are
@@ -39,24 +41,21 @@ def get_messages(context: Context, *, ids: Iterable[int] | None = None) -> list[
     finished, they come from the archive; so do the dead messages of a run of `PgQueueDispatchDeadOperator`.
 
     :param ids: only these, for example in a mapped task: `context["dag_run"].conf["pgqueue"]["ids"]` has all.
+    :param pgqueue_conn_id: the connection of the dispatcher. Never take it from a `conf`, which whoever triggers a run
+        writes.
 
     Raises DispatchNotFound in a run that no dispatcher started, and in a cleared one if another run, for the next
     attempt, has the messages.
     """
     dag_run = context["dag_run"]
-    named = (dag_run.conf or {}).get(_CONF)
-    if not isinstance(named, Mapping) or not isinstance(named.get("pgqueue_conn_id"), str):
-        raise DispatchNotFound(
-            f"run {dag_run.run_id!r} of DAG {dag_run.dag_id!r} was not started by a PgQueueDispatchOperator"
-        )
-    messages = PgQueueHook(named["pgqueue_conn_id"]).run(verbs.dispatched_messages(dag_run.dag_id, dag_run.run_id))
+    messages = PgQueueHook(pgqueue_conn_id).run(verbs.dispatched_messages(dag_run.dag_id, dag_run.run_id))
     wanted = None if ids is None else set(ids)
     return [message for message in messages if wanted is None or message.id in wanted]
 
 
-def conf_of(dispatch: Dispatch, pgqueue_conn_id: str, conf: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the `conf` of a run: the caller's, and which messages it has. Never a body."""
-    named = {"pgqueue_conn_id": pgqueue_conn_id, "queue_name": dispatch.queue_name, "ids": dispatch.ids}
+def conf_of(dispatch: Dispatch, conf: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the `conf` of a run: the caller's, and which messages it has. Never a body, and no connection."""
+    named: dict[str, Any] = {"queue_name": dispatch.queue_name, "ids": dispatch.ids}
     if dispatch.fingerprint is not None:
         named["fingerprint"] = dispatch.fingerprint
     return {**(conf or {}), _CONF: named}
@@ -83,7 +82,7 @@ def hand_over(
             unstarted = _renew(conn, unstarted, done)
             look_at = monotonic() + _LOOK_EVERY
             while unstarted or (unstarted := run(conn, opening)):
-                _start(conn, unstarted[0], pgqueue_conn_id, conf)
+                _start(conn, unstarted[0], conf)
                 done["started"] += 1
                 del unstarted[0]
                 if monotonic() >= look_at:
@@ -101,11 +100,9 @@ def hand_over(
     return done
 
 
-def _start(
-    conn: psycopg.Connection[Any], one: Dispatch, pgqueue_conn_id: str, conf: Mapping[str, Any] | None = None
-) -> None:
+def _start(conn: psycopg.Connection[Any], one: Dispatch, conf: Mapping[str, Any] | None = None) -> None:
     """Start the run of a recorded dispatch, and note that. Raises RunRefused if Airflow makes none."""
-    dag_runs.start_run(one.dag_id, one.run_id, conf_of(one, pgqueue_conn_id, conf))
+    dag_runs.start_run(one.dag_id, one.run_id, conf_of(one, conf))
     run(conn, verbs.start_dispatch(one.dispatch_id))
 
 

@@ -102,9 +102,15 @@ def _connection_type() -> dict[str, Any]:
 
 def _config() -> dict[str, Any]:
     return {
-        "description": "The page Queues, and the states of DAG runs and tasks as messages of a queue.",
+        "description": "The page Queues, dispatches, and the states of DAG runs and tasks as messages of a queue.",
         "options": {
             "conn_id": _option("The Airflow connection of the page Queues.", "pgqueue_default", "pgqueue_default"),
+            "dispatch_conn_ids": _option(
+                "The Airflow connections of the dispatchers, with commas between: the listener that ends dispatches at "
+                "once looks there. Empty for conn_id.",
+                "pgqueue_default,pgqueue_billing",
+                "",
+            ),
             "states_queue": _option("The queue to publish states to; empty for none.", "airflow_states", ""),
             "states_conn_id": _option("The Airflow connection of its database.", "pgqueue_default", "pgqueue_default"),
             "states_of": _option("Whose states, with commas between: dag_run, task.", "dag_run,task", "dag_run"),

@@ -4,7 +4,9 @@
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 \ir session.sql
 DO $$ BEGIN PERFORM pg_advisory_xact_lock(hashtextextended('messages.migrate', 0)); END $$;
+\ir may_install.sql
 \ir bootstrap.sql
+\ir guard.sql
 \ir pre_release.sql
 \ir roles.sql
 
@@ -16,6 +18,7 @@ DO $$ BEGIN PERFORM pg_advisory_xact_lock(hashtextextended('messages.migrate', 0
 -- Migrations, each applied once; the next one is added here with the same four lines
 \ir functions/upgrade/lock_all_or_none.sql
 \ir functions/upgrade/supersede.sql
+\ir guard.sql
 SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 1) AS pending \gset
 \if :pending
 \ir migrations/0001_schema.sql
@@ -25,6 +28,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 -- Publish
 \ir functions/publish/publish.sql
 \ir functions/publish/publish_batch.sql
+\ir functions/publish/remember_key.sql
+\ir functions/publish/replace_waiting.sql
 \ir functions/publish/publish_deduplicated.sql
 \ir functions/publish/admit.sql
 \ir functions/publish/check_publish.sql
@@ -51,6 +56,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/lease/release_held_by.sql
 \ir functions/lease/release_messages.sql
 \ir functions/lease/workers.sql
+\ir functions/lease/oldest_leases.sql
 \ir functions/lease/consume.sql
 \ir functions/lease/once.sql
 \ir functions/lease/lease_named.sql
@@ -62,7 +68,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 
 -- Lanes and their marks: where a lease looks, and what makes it look elsewhere
 \ir functions/lanes/look.sql
-\ir functions/lanes/enter_at_mark.sql
+\ir functions/lanes/come_back.sql
 \ir functions/lanes/make_lane.sql
 \ir functions/lanes/mend_lanes.sql
 \ir functions/lanes/create_mark.sql
@@ -185,6 +191,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/partitions/record_archive_removal.sql
 \ir functions/partitions/closed_archive_partition.sql
 \ir functions/partitions/closed_archive_partitions.sql
+\ir functions/partitions/lock_export.sql
 \ir functions/partitions/drop_archive_partition.sql
 \ir functions/partitions/archive_checksums.sql
 
@@ -287,6 +294,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/checks/check_headers.sql
 \ir functions/checks/lock_briefly.sql
 \ir functions/checks/lock_name.sql
+\ir functions/checks/lock_queue.sql
+\ir functions/checks/lock_row.sql
 \ir functions/checks/max_locks_for.sql
 \ir functions/checks/check_lock_room.sql
 \ir functions/checks/raise_in_use.sql
@@ -303,6 +312,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir cron/install_cron.sql
 \ir cron/prepare_cron_role.sql
 \ir cron/cron_cure.sql
+\ir cron/expect_cron.sql
 \ir cron/uninstall_cron.sql
 \ir cron/upkeep_mode.sql
 \ir cron/show_cron_jobs_to_owner.sql
@@ -327,7 +337,11 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 
 -- Owner, first rows, grants
 \ir owner.sql
+\ir guard.sql
 \ir seed.sql
 \ir grants.sql
 \ir record.sql
+\if :{?cron_role}
+SELECT messages.install_cron(run_as => :'cron_role');
+\endif
 COMMIT;

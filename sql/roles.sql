@@ -19,7 +19,7 @@ BEGIN
                 NULL;                      -- an installation in another database was faster
             WHEN insufficient_privilege THEN
                 RAISE INFO 'role % may not create role %: installed without the group roles', current_user, name
-                    USING HINT = 'Install once as a superuser or a role with CREATEROLE, or grant EXECUTE by hand.';
+                    USING HINT = format('With ALTER ROLE %I CREATEROLE the next installation makes them; or grant EXECUTE by hand.', current_user);
                 RETURN;
         END;
     END LOOP;

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ FOLDER = ROOT / "monitoring"
 PAGE = (ROOT / "docs" / "how-to" / "monitoring.md").read_text()
 RULES = yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"][0]["rules"]
 DASHBOARD = json.loads((FOLDER / "grafana.json").read_text())
-PER_QUEUE = 16
+PER_QUEUE = 18
 COMMON = 60  # the checks of health() with three severities, and what is of all queues
 
 
@@ -79,10 +80,73 @@ def test_the_metrics_are_openmetrics_with_the_numbers_of_the_queue(conn: Connect
     assert value(found, "pgqueue_delivery_attempts_total", queue="orders") == 2
     assert value(found, "pgqueue_dead_messages", queue="orders") == 1
     assert 0 < value(found, "pgqueue_oldest_ready_age_seconds", queue="orders") < 60
+    assert 0 < value(found, "pgqueue_oldest_lease_age_seconds", queue="orders") < 60
     assert value(found, "pgqueue_queues") == 2
     assert value(found, "pgqueue_up") == 1
     run(conn, verbs.pause_queue("orders"))
     assert value(parsed(conn), "pgqueue_queue_paused", queue="orders") == 1
+
+
+def test_the_oldest_lease_is_the_one_held_for_longest_however_often_it_was_extended(
+    conn: Connection, queue: Queue
+) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), list(range(4))))
+    first, second = (run(conn, verbs.lease("orders", max_messages=2)) for _ in range(2))
+    conn.execute(
+        "UPDATE messages.message_rows SET leased_at = leased_at - interval '1 hour' WHERE lock_token = %s",
+        [first[0].lock_token],
+    )
+
+    def held() -> list[float]:
+        found = run(conn, verbs.metrics(names=["pgqueue_oldest_lease_age_seconds"]))
+        return [row["value"] // 3600 for row in found]
+
+    run(conn, verbs.extend(first[0].lock_token, [first[0].id, first[1].id], lease_for=timedelta(minutes=1)))
+    # One of the batch is finished, and the timer still names both.
+    run(conn, verbs.archive(first[0].lock_token, [first[0].id]))
+    assert held() == [1]
+    run(conn, verbs.archive(first[0].lock_token, [first[1].id]))
+    assert held() == [0]
+    run(conn, verbs.archive(second[0].lock_token, [message.id for message in second]))
+    assert held() == []
+
+
+def test_the_oldest_lease_is_found_without_reading_what_is_delayed(
+    conn: Connection, connect: Callable[..., Connection], queue: Queue
+) -> None:
+    for _ in range(5):
+        run(conn, verbs.publish_batch(queue("orders"), list(range(2000)), expires_in=timedelta(minutes=1)))
+    run(conn, verbs.publish("orders", 1, priority=9))
+    (held,) = run(conn, verbs.lease("orders"))
+    assert held.priority == 9
+    fresh = connect()
+    with fresh.transaction():
+        (row,) = run(fresh, verbs.metrics(names=["pgqueue_oldest_lease_age_seconds"]))
+        read = fresh.execute(
+            "SELECT sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::integer FROM pg_stat_xact_user_tables"
+            " WHERE relname ~ '^(message|timer)'"
+        ).fetchone()
+    assert row["labels"] == {"queue": "orders"}
+    assert read is not None
+    assert read[0] < 100
+
+
+def test_a_queue_that_nobody_consumes_shows_among_the_others_of_which_some_are(conn: Connection, queue: Queue) -> None:
+    for name in ("dead", "busy", "paused"):
+        run(conn, verbs.publish_batch(queue(name), [1, 2]))
+    run(conn, verbs.lease("busy"))
+    run(conn, verbs.pause_queue("paused"))
+    conn.execute(
+        "UPDATE messages.message_rows SET visible_at = visible_at - CASE queue_name"
+        " WHEN 'dead' THEN interval '1 hour' ELSE interval '1 day' END WHERE lock_expires_at IS NULL"
+    )
+
+    def age(**arguments: Any) -> dict[str, float]:
+        found = run(conn, verbs.metrics(names=["pgqueue_oldest_unconsumed_age_seconds"], **arguments))
+        return {row["labels"]["queue"]: row["value"] // 3600 for row in found}
+
+    assert age(max_queues=0) == {"other": 1}
+    assert age() == {"dead": 1, "busy": 0, "paused": 0, "default": 0}
 
 
 def test_counters_only_grow(conn: Connection, orders: str) -> None:
@@ -203,7 +267,7 @@ def check_expression(expression: str, known: dict[str, set[str]]) -> None:
         assert expression.count(opened) == expression.count(closed)
     # Prometheus takes no group that has one such rule: "vector matching only allowed between instant vectors".
     assert not re.search(r"\b\d[\d.]*\s*(?:[-+*/%^]|[<>=!]=?)\s*(?:on|ignoring)\b", expression)
-    for metric in re.findall(r"rate\((pgqueue_\w+)", expression):
+    for metric in re.findall(r"(?:rate|increase)\((pgqueue_\w+)", expression):
         assert metric.endswith("_total")
 
 

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
+from airflow_provider_pgqueue.cli.text import printable
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -25,5 +27,5 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise click.UsageError(f"{question} Standard input is not a terminal: repeat the command with --yes.")
-    if not click.confirm(question, err=True):
+    if not click.confirm(printable(question), err=True):
         raise click.ClickException("not confirmed: nothing was changed.")

@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-import click
 import psycopg
 
 from airflow_provider_pgqueue.cli.privilege import with_role
 from airflow_provider_pgqueue.cli.settings import Settings
+from airflow_provider_pgqueue.cli.text import say
 from airflow_provider_pgqueue.core.connection import check_version, connect, conninfo_of, parameters
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, PermissionDenied, translate, why_again
 from airflow_provider_pgqueue.core.pause import pause_after
@@ -79,7 +79,7 @@ class Lasting:
             self.conn.close()
             self.failures += 1
             pause = pause_after(self.failures)
-            click.echo(f"{why_again(error)}; next try in {pause:.1f} s", err=True)
+            say(f"{why_again(error)}; next try in {pause:.1f} s", err=True)
             time.sleep(pause)
             try:
                 self.conn = open_connection(self.settings)

@@ -6,6 +6,7 @@ import logging
 import re
 from typing import Final
 
+from airflow_provider_pgqueue.cli.text import printable_lines
 from airflow_provider_pgqueue.core.errors import (
     PgQueueError,
     QueueFull,
@@ -63,7 +64,7 @@ class LogFormat(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        return in_commands(super().format(record))
+        return printable_lines(in_commands(super().format(record)))
 
 
 def log_to_stderr() -> None:

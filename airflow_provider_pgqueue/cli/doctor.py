@@ -12,7 +12,7 @@ from airflow_provider_pgqueue.cli.connection import Connection, open_connection
 from airflow_provider_pgqueue.cli.output import records, span, to_text
 from airflow_provider_pgqueue.cli.privilege import grant, with_role
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
-from airflow_provider_pgqueue.cli.text import one_line, printable
+from airflow_provider_pgqueue.cli.text import one_line, printable, say
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import check_version
@@ -65,12 +65,12 @@ def doctor(settings: Settings, fail_on: str, show_all: bool) -> int:
     bad = {"critical"} if fail_on == "critical" else {"critical", "warning"}
     sound = not any(finding.severity in bad for finding in findings)
     if settings.as_json:
-        click.echo(to_text({"sound": sound, "findings": records(findings)}))
+        say(to_text({"sound": sound, "findings": records(findings)}))
         return 0 if sound else 1
     for finding in findings:
         if show_all or finding.severity != "ok":
-            click.echo(_line(finding))
-    click.echo(_summary(findings, show_all))
+            say(_line(finding))
+    say(_summary(findings, show_all))
     return 0 if sound else 1
 
 

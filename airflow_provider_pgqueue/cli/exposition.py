@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from wsgiref.simple_server import WSGIServer
+from wsgiref.simple_server import ServerHandler, WSGIRequestHandler, WSGIServer
 
-import click
 import psycopg
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.metrics_core import Metric
@@ -14,7 +13,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from airflow_provider_pgqueue.cli.output import Row
-from airflow_provider_pgqueue.cli.text import one_line
+from airflow_provider_pgqueue.cli.text import one_line, say
 from airflow_provider_pgqueue.core.errors import PgQueueError, translate
 
 
@@ -27,8 +26,10 @@ def as_text(rows: Sequence[Row]) -> str:
 def serve(look: Callable[[], Sequence[Row]], host: str, port: int) -> tuple[WSGIServer, threading.Thread]:
     """Serve what `look` returns at each request, from a thread of its own; OSError if nobody can listen there.
 
-    While `look` fails, the only metric is `pgqueue_up 0`, and stderr says why.
+    While `look` fails, the only metric is `pgqueue_up 0`, and stderr says why. No answer names a version.
     """
+    ServerHandler.server_software = WSGIRequestHandler.server_version = "pgqueue"
+    WSGIRequestHandler.sys_version = ""
     return start_http_server(port, host, _registry(look))
 
 
@@ -53,7 +54,7 @@ class _Rows(Collector):
         except (psycopg.Error, PgQueueError) as error:
             known = translate(error) if isinstance(error, psycopg.Error) else error
             said = str(known) if isinstance(known, PgQueueError) else type(error).__name__
-            click.echo(f"no metrics: {one_line(said)}", err=True)
+            say(f"no metrics: {one_line(said)}", err=True)
             found = {}
         up.add_sample("pgqueue_up", {}, 1 if found else 0)
         yield up

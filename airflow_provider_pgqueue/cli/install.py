@@ -14,7 +14,7 @@ from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, share
 from airflow_provider_pgqueue.core import migrations, verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import current_version
-from airflow_provider_pgqueue.core.errors import PermissionDenied
+from airflow_provider_pgqueue.core.errors import INSTALL, PermissionDenied, SchemaMissing
 from airflow_provider_pgqueue.core.installation import check_owner, schedule_upkeep
 from airflow_provider_pgqueue.core.migrations import migrate, scripts
 from airflow_provider_pgqueue.core.quantity import quantity
@@ -44,7 +44,8 @@ def install(settings: Settings, cron: bool | None, cron_role: str | None, print_
         script = _install_script(cron)
         show(settings, {"sql": script}, "") if settings.as_json else click.echo(script, nl=False)
         return
-    with connected(settings, check=False) as conn:
+    # One transaction: after it, a member of messages_owner may replace the functions that a superuser calls here.
+    with connected(settings, check=False) as conn, conn.transaction():
         applied = migrate(conn)
         no_cron = schedule_upkeep(conn, cron, cron_role)
         found = {
@@ -88,7 +89,8 @@ def _install_script(cron: bool | None = None) -> str:
     for script in scripts():
         text = text.replace(f"\\ir {script.path}\n", f"-- {script.path}\n{script.text.rstrip()}\n")
     if cron is not None:
-        text += query("install/install_cron" if cron else "install/uninstall_cron").decode()
+        text = text.removesuffix("COMMIT;\n")
+        text += query("install/install_cron" if cron else "install/uninstall_cron").decode() + "COMMIT;\n"
     return text
 
 
@@ -99,8 +101,7 @@ def _install_script(cron: bool | None = None) -> str:
 def uninstall(settings: Settings, yes: bool) -> None:
     """Remove the schema with all queues, messages and archives."""
     with connected(settings, check=False) as conn:
-        current_version(conn)
-        ((waiting, archived),) = conn.execute(query("install/messages_to_remove")).fetchall()
+        waiting, archived = _contents(conn)
         question = (
             f"Remove schema messages from database {conn.info.dbname} on {_server(conn)}, "
             f"with {quantity(waiting)} and {quantity(archived, 'archived message')}?"
@@ -109,6 +110,19 @@ def uninstall(settings: Settings, yes: bool) -> None:
         migrations.uninstall(conn)
         removed = {"database": conn.info.dbname, "messages_deleted": waiting, "archived_deleted": archived}
     show_done(settings, removed, f"removed schema messages from database {removed['database']}.")
+
+
+def _contents(conn: Connection) -> tuple[int, int]:
+    """Return how many messages are unfinished and archived; SchemaMissing if there is no schema.
+
+    It calls nothing of the schema, which a member of messages_owner may have written.
+    """
+    if not conn.execute(query("install/is_installed")).rowcount:
+        raise SchemaMissing(f"schema messages is not installed in database {conn.info.dbname!r}", INSTALL)
+    if not conn.execute(query("install/has_tables")).rowcount:
+        return 0, 0
+    ((waiting, archived),) = conn.execute(query("install/messages_to_remove")).fetchall()
+    return waiting, archived
 
 
 def _server(conn: Connection) -> str:

@@ -10,6 +10,7 @@ import click
 from airflow_provider_pgqueue.cli.connection import connected
 from airflow_provider_pgqueue.cli.output import Row, to_text
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.cli.text import say
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 
@@ -36,9 +37,9 @@ def metrics(settings: Settings, listen: str | None, max_queues: int) -> None:
     with connected(settings) as conn:
         found = run(conn, verbs.metrics(max_queues))
     if settings.as_json:
-        click.echo(to_text({"metrics": found}))
+        say(to_text({"metrics": found}))
         return
-    click.echo(_exposition().as_text(found), nl=False)
+    say(_exposition().as_text(found).rstrip("\n"))
 
 
 def _exposition() -> Any:
@@ -72,5 +73,5 @@ def _serve(settings: Settings, address: tuple[str, int], max_queues: int) -> Non
     except (OSError, OverflowError) as error:
         where = f"{address[0]}:{address[1]}"
         raise click.ClickException(f"cannot listen at {where}: {error}. Give another address.") from error
-    click.echo(f"serving http://{address[0]}:{server.server_port}/metrics", err=True)
+    say(f"serving http://{address[0]}:{server.server_port}/metrics", err=True)
     thread.join()

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 
 from airflow_provider_pgqueue.cli.settings import Settings
-from airflow_provider_pgqueue.cli.text import printable
+from airflow_provider_pgqueue.cli.text import printable, say
 from airflow_provider_pgqueue.core.quantity import estimate, per_second
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -28,7 +28,7 @@ def number_option(what: str, *, default: int = 20, most: int | None = 10_000) ->
 
 def show(settings: Settings, value: Row, text: str) -> None:
     """Print one result: the sentence, or the object."""
-    click.echo(to_text(value) if settings.as_json else printable(text))
+    say(to_text(value) if settings.as_json else printable(text))
 
 
 class DoneUnsaid(click.ClickException):
@@ -52,11 +52,11 @@ def show_done(settings: Settings, value: Row, text: str) -> None:
 def show_rows(settings: Settings, name: str, rows: Sequence[Row], columns: Sequence[str] | None = None) -> None:
     """Print rows: a table of `columns` (all, if none are named), or one object that has them all under `name`."""
     if settings.as_json:
-        click.echo(to_text({name: rows}))
+        say(to_text({name: rows}))
     elif rows:
         console().print(table(rows, columns))
     else:
-        click.echo(f"no {name}")
+        say(f"no {name}")
 
 
 def show_line(settings: Settings, value: Row, text: str) -> None:

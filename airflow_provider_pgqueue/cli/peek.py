@@ -12,6 +12,7 @@ from airflow_provider_pgqueue.cli.connection import Connection, connected
 from airflow_provider_pgqueue.cli.output import number_option, show_rows, to_text
 from airflow_provider_pgqueue.cli.privilege import with_role
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.cli.text import say
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import PermissionDenied
@@ -40,7 +41,7 @@ def peek(settings: Settings, queue: str, number: int, headers_only: bool) -> Non
         if not rows:
             run(conn, verbs.status(queue))  # an unknown queue is an error, an empty one is not
     if settings.as_json and not headers_only:
-        click.echo(f'{{"messages": [{", ".join(map(_with_its_body, rows))}]}}')
+        say(f'{{"messages": [{", ".join(map(_with_its_body, rows))}]}}')
     else:
         show_rows(settings, "messages", rows, (*_SHOWN, "body_bytes" if headers_only else "message"))
 

@@ -110,14 +110,16 @@ def _refused(error: click.ClickException) -> int:
 
 
 def _say(text: str) -> None:
+    from airflow_provider_pgqueue.cli.text import say
+
     # Where stderr cannot be written either, the exit status is all that is left.
     with suppress(OSError):
-        click.echo(text, err=True)
+        say(text, err=True)
 
 
 def _failed(error: Exception, settings: Settings) -> int:
     if settings.debug:
-        traceback.print_exception(error)
+        _say("".join(traceback.format_exception(error)))
     text = _text(error)
     if text is None:
         _say(f"error: {type(error).__name__}. This is a bug in pgqueue: report it with --debug.")
@@ -129,7 +131,7 @@ def _failed(error: Exception, settings: Settings) -> int:
 def _ended(error: BaseException, settings: Settings) -> int:
     """Report what a function of the user raised to end the process, without its text, which may quote a body."""
     if settings.debug:
-        traceback.print_exception(error)
+        _say("".join(traceback.format_exception(error)))
     _say(f"error: {type(error).__name__} ended the command. --debug shows its text.")
     return 1
 

@@ -19,6 +19,7 @@ from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.lines import Line, json_object, parse, read_lines, refuse_huge_numbers
 from airflow_provider_pgqueue.cli.output import console, show_done
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.cli.text import say
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
@@ -141,7 +142,7 @@ def publish(
         except BaseException:
             if place and not one_transaction:
                 # Whoever repeats the command would publish them twice.
-                click.echo(f"published {quantity(published)} to {queue}, up to {place}, before this error:", err=True)
+                say(f"published {quantity(published)} to {queue}, up to {place}, before this error:", err=True)
             raise
     seconds = time.monotonic() - started
     result = {

@@ -1,13 +1,27 @@
-"""Text of strangers, fit for a terminal: bodies, references and reasons may hold anything."""
+"""Everything that a command prints, fit for a terminal: bodies, references and reasons may hold anything."""
 
 from __future__ import annotations
 
+import json
+
+import click
+
+from airflow_provider_pgqueue.core.unseen import replace_unseen
+
+
+def say(text: str, *, err: bool = False) -> None:
+    """Print lines, on standard output or standard error; OSError if that cannot be written."""
+    click.echo(printable_lines(text), err=err)
+
 
 def printable(text: str) -> str:
-    """Return the text with control characters and direction marks escaped, so that it cannot steer a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    """Return the text with all that a reader would not see escaped as in JSON, so that JSON keeps its meaning."""
+    return replace_unseen(text, lambda letter: json.dumps(letter)[1:-1])
+
+
+def printable_lines(text: str) -> str:
+    """Return the text as `printable` does, with its lines."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def one_line(text: str) -> str:

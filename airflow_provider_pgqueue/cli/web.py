@@ -49,11 +49,13 @@ def web(settings: Settings, port: int, base_url: str, read_only: bool) -> None:
         listening.bind(("127.0.0.1", port))
         # So that the address works from the moment in which it is printed.
         listening.listen()
-        address = f"{base_url or f'http://127.0.0.1:{listening.getsockname()[1]}'}/enter/{token}"
+        address = f"{base_url or f'http://127.0.0.1:{listening.getsockname()[1]}'}/{token}/"
         show_line(settings, {"address": address}, f"The queues are at {address}")
-        # No access log: the address in it has the token.
         path = urlsplit(base_url).path
-        config = uvicorn.Config(app, root_path=path, log_level="warning", access_log=False, lifespan="off")
+        # No access log: each address in it has the token.
+        config = uvicorn.Config(
+            app, root_path=path, log_level="warning", access_log=False, server_header=False, lifespan="off"
+        )
         uvicorn.Server(config).run(sockets=[listening])
 
 

@@ -162,7 +162,7 @@ class InUse(PgQueueError):
 
 
 class TransactionTooLarge(PgQueueError):
-    """A transaction would lock more than the server has room for: the hint says how many to do at once, or what to set."""
+    """A transaction would lock more than the server has room for; the hint says what to set or how many to do."""
 
 
 class LeaseLost(PgQueueError):

@@ -27,7 +27,6 @@ T = TypeVar("T")
 CRON_ROLE: Final = "messages_cron"
 _GROUPS: Final = ("publisher", "consumer", "observer", "upkeep", "admin", "raw", "reader", "pipeline")
 _PRIVILEGES: Final = ("publish", "consume", "observe")
-_WITH_ROLES: Final = "Install as a superuser, as a role with CREATEROLE, or as a member of messages_owner."
 _MAY_INSTALL: Final = "Install as the owner of schema messages, or if there is none, as a role that may create one."
 
 
@@ -104,7 +103,9 @@ def install(
         installation would raise. Meanwhile it holds the locks of an installation.
     """
     check({"queues": queues, "grants": grants, "queue_grants": queue_grants}, RULES)
-    with conn.transaction(force_rollback=True) if dry_run else nullcontext():
+    # A superuser calls functions only before the commit: afterwards a member of messages_owner may replace them.
+    together = dry_run or conn.execute(query("install/is_superuser")).rowcount
+    with conn.transaction(force_rollback=dry_run) if together else nullcontext():
         return _install(conn, queues, cron, cron_role, roles, grants, queue_grants)
 
 
@@ -120,7 +121,7 @@ def _install(
     applied = _migrate(conn, roles)
     owned = _is_owned(conn)
     if not owned and roles is not False:
-        log.info("there are no group roles: role %r may not create them. %s", conn.info.user, _WITH_ROLES)
+        log.info("there are no group roles: role %r may not create them. %s", conn.info.user, _missing_right(conn))
     created = [_name(queue) for queue in _listed(queues) if _create(conn, queue)]
     for group, users in (grants or {}).items():
         grant_group(conn, group, users)
@@ -188,7 +189,13 @@ def leave_out_roles(conn: Connection) -> None:
 def check_owner(conn: Connection) -> None:
     """Raise PermissionDenied unless the schema belongs to `messages_owner`."""
     if not _is_owned(conn):
-        raise PermissionDenied(f"role {conn.info.user!r} could not give schema messages to messages_owner", _WITH_ROLES)
+        problem = f"role {conn.info.user!r} could not give schema messages to messages_owner"
+        raise PermissionDenied(problem, _missing_right(conn))
+
+
+def _missing_right(conn: Connection) -> str:
+    row = conn.execute(query("install/missing_right")).fetchone()
+    return f"Install again after {row[0]}, or install as a superuser." if row else ""
 
 
 def _is_owned(conn: Connection) -> bool:

@@ -69,8 +69,8 @@ def migrate(conn: psycopg.Connection[Any]) -> list[int]:
                 if script.version in found:
                     continue
                 conn.execute(script.text.encode())
-                if script.path == "bootstrap.sql":
-                    # Not before: it makes the table in which that is recorded.
+                if script.path == "guard.sql":
+                    # Not before: this reads a table that others may write.
                     found = _applied(conn)
                 elif script.version is not None:
                     conn.execute(query("install/record_migration"), [script.version, script.name])

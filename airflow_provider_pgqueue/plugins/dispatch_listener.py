@@ -7,20 +7,19 @@ next dispatcher or `PgQueueReconcileOperator` finds it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from airflow.listeners import hookimpl
 
 from airflow_provider_pgqueue.plugins.background import Background
+from airflow_provider_pgqueue.plugins.page import connection_id
 
 log = logging.getLogger(__name__)
 _PREFIX: Final = "pgqueue__"
 
 
 class _Ended(NamedTuple):
-    conn_id: str
     dag_id: str
     run_id: str
     result: str
@@ -40,15 +39,14 @@ def on_dag_run_failed(dag_run: Any, msg: str) -> None:
 
 
 def _hear(dag_run: Any, result: str) -> None:
-    named = (dag_run.conf or {}).get("pgqueue") if dag_run.run_id.startswith(_PREFIX) else None
-    if not isinstance(named, Mapping) or not isinstance(named.get("pgqueue_conn_id"), str):
+    if not dag_run.run_id.startswith(_PREFIX):
         return
     tasks: list[str] = []
     if result == "failed":
         # As the run knows them: get_task_instances() commits, which breaks the locks of the scheduler.
         with suppress(Exception):
             tasks = sorted({ti.task_id for ti in dag_run.task_instances if ti.state == "failed"})
-    _ended.put(_Ended(named["pgqueue_conn_id"], dag_run.dag_id, dag_run.run_id, result, tasks))
+    _ended.put(_Ended(dag_run.dag_id, dag_run.run_id, result, tasks))
 
 
 def _end(some: list[_Ended]) -> None:
@@ -59,11 +57,23 @@ def _end(some: list[_Ended]) -> None:
 
     for one in some:
         details = why_failed(one.dag_id, one.run_id, one.tasks) if one.result == "failed" else None
-        try:
-            statement = verbs.end_dispatch(one.dag_id, one.run_id, one.result, details=details)  # type: ignore[arg-type]
-            PgQueueHook(one.conn_id).run(statement)
-        except Exception as error:
-            log.warning("run %s of DAG %s ended, which a reconciliation has to note: %s", one.run_id, one.dag_id, error)
+        statement = verbs.end_dispatch(one.dag_id, one.run_id, one.result, details=details)  # type: ignore[arg-type]
+        for conn_id in _connection_ids():
+            try:
+                if PgQueueHook(conn_id).run(statement) is not None:
+                    break
+            except Exception as error:
+                log.warning(
+                    "run %s of DAG %s ended, which a reconciliation has to note: %s", one.run_id, one.dag_id, error
+                )
+
+
+def _connection_ids() -> list[str]:
+    """Return whose databases may know the run: as configured, because anybody who triggers a run writes its conf."""
+    from airflow.providers.common.compat.sdk import conf
+
+    known = conf.get("pgqueue", "dispatch_conn_ids", fallback="") or connection_id()
+    return [name for one in known.split(",") if (name := one.strip())]
 
 
 _ended: Background[_Ended] = Background("pgqueue-dispatches", _end)

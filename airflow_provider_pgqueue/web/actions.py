@@ -29,7 +29,9 @@ Form = Mapping[str, str]
 Connection = psycopg.Connection[Any]
 Id = Annotated[int, Path(ge=1, le=2**63 - 1)]
 _HELD: Final = "Nothing was done: it has a remedy by now, or somebody holds it."
-_PART: Final = "A part was sent twice. It was done once, and the action stopped here: what is left was counted again."
+_PART: Final = InvalidArgument(
+    "a part was sent twice; it was done once, and the action stopped here", "What is left was counted again."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +223,6 @@ def said_of(request: Request) -> Said | None:
     given = request.query_params
     if given.get("done") == "again":
         return Said("The form was sent twice, and only the first time counted.")
-    if given.get("done") == "part":
-        return Said(_PART, False)
     if (action := (OF_QUEUES | OF_MESSAGES).get(given.get("done", ""))) is None:
         return None
     number, asked = _number(given.get("n", "")), _number(given.get("of", ""))
@@ -243,8 +243,13 @@ def _number(text: str) -> int:
 
 @router.get("/queues/{name}/{action}")
 def ask_of_queue(request: Request, name: str, action: str) -> Response:
-    """Ask whether to do this to a queue, and say what will happen."""
-    return _ask(request, _known(OF_QUEUES, action), name, request.query_params)
+    """Ask whether to do this to a queue, and say what will happen.
+
+    Of the address, which anybody can make, only a filter gets into the form: the page counts and says what it finds.
+    """
+    known, given = _known(OF_QUEUES, action), request.query_params
+    filtered = dead.FILTER if known.about is dead.count else ()
+    return _ask(request, known, name, {key: given[key] for key in filtered if key in given})
 
 
 @router.post("/queues/{name}/{action}")
@@ -309,8 +314,11 @@ def _act(request: Request, action: Action, name: str, form: dict[str, str], path
         return _ask(request, action, name, form, error)
     finally:
         site.shared.forget()
+    if rows is None and many and many.later:
+        # Not to the next part: if the first answer arrived, too, both would continue and take more than was asked for.
+        return _ask(request, action, name, form | {"max_messages": str(many.later)}, _PART)
     if rows is None:
-        return RedirectResponse(_again(request, form, path, done, many), 303)
+        return RedirectResponse(back_to(request, path, done="again"), 303)
     if many is None:
         return RedirectResponse(back_to(request, path, done=done, n=_many(action, rows)), 303)
     goes_on = len(rows) == many.next and many.later
@@ -319,15 +327,6 @@ def _act(request: Request, action: Action, name: str, form: dict[str, str], path
         fields = (*dead.FILTER, "reason")
         return page(request, "progress.html", action=action, queue_name=name, given=form, many=many, fields=fields)
     return RedirectResponse(back_to(request, path, done=done, n=many.done, of=many.asked), 303)
-
-
-def _again(request: Request, form: Form, path: str, done: str, many: dead.Progress | None) -> str:
-    """Return where a form leads that was sent twice: to its end, or to the form that begins again with what is left."""
-    if many is None or not many.later:
-        return back_to(request, path, done="again")
-    # Not to the next part: if the first answer arrived, too, both would continue and take more than was asked for.
-    which = {key: form[key] for key in dead.FILTER if form.get(key)}
-    return back_to(request, f"{path}/{done}", done="part", max_messages=many.later, **which)
 
 
 def _many(action: Action, rows: list[Any]) -> int:

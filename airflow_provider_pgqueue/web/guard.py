@@ -20,7 +20,7 @@ _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'self'; base-uri 'none'"
 )
-_HEADERS: Final = {
+HEADERS: Final = {
     "Content-Security-Policy": _POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "SAMEORIGIN",
@@ -37,7 +37,7 @@ async def with_headers(request: Request, call_next: Callable[[Request], Awaitabl
     except Exception:
         log.exception("the page of the queues failed")
         response = Response("The page failed; the log of the server says why.", 500, media_type="text/plain")
-    response.headers.update(_HEADERS)
+    response.headers.update(HEADERS)
     # A file may be kept by a browser that asks whether it changed; of a page nothing may.
     response.headers.setdefault("Cache-Control", "no-cache" if "etag" in response.headers else "no-store")
     return response

@@ -13,8 +13,8 @@ from fastapi import Request
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse
 
-from airflow_provider_pgqueue import __version__
 from airflow_provider_pgqueue.core.quantity import Estimate, quantity
+from airflow_provider_pgqueue.core.unseen import replace_unseen
 from airflow_provider_pgqueue.web.guard import token_for
 from airflow_provider_pgqueue.web.site import site_of, task_of
 
@@ -35,7 +35,6 @@ def page(request: Request, name: str, status: int = 200, **context: Any) -> HTML
             token=lambda: token_for(request),
             links=site_of(request).links,
             now=datetime.now(UTC),
-            version=__version__,
             **context,
         )
     )
@@ -146,7 +145,7 @@ def _iso(given: datetime | None) -> str:
 def printable(text: object, longest: int = 300) -> str:
     """Return a text without what would reorder or hide the letters around it, cut off."""
     said = "" if text is None else str(text)
-    plain = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in said[: longest + 1])
+    plain = replace_unseen(said[: longest + 1], lambda letter: "\N{REPLACEMENT CHARACTER}")
     return plain if len(plain) <= longest else plain[:longest] + "…"
 
 

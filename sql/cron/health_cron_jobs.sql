@@ -3,32 +3,33 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = on
 AS $$
 #variable_conflict use_column
 DECLARE
-    home    text := messages.cron_database();
-    last_by text;
-    done    boolean;
-    -- The cure needs a superuser. A role that can log in gets the jobs; messages_owner can only be shown them.
-    shown   text := CASE WHEN current_user = 'messages_owner' THEN 'SELECT messages.show_cron_jobs_to_owner()'
-                         ELSE format($cure$SELECT cron.unschedule(jobid), cron.schedule_in_database(jobname, schedule, command, database, %L) FROM cron.job WHERE jobname LIKE 'messages:%%'$cure$, current_user) END;
+    home text        := messages.cron_database();
+    last messages.upkeep_run;
+    ago  text;
+    done boolean;
+    -- A launcher that was ended stays away until the server starts again; a session without a type is one that hides what it is.
+    gone boolean     := NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.backend_type IS NULL OR a.backend_type = 'pg_cron launcher');
 BEGIN
+    SELECT * INTO last FROM messages.upkeep_run;
+    ago := date_trunc('second', clock_timestamp() - last.cron_at)::text;
+    done := coalesce(last.cron_at > clock_timestamp() - interval '3 minutes', false);
+    gone := gone AND (last.cron_at > clock_timestamp() - interval '90 seconds') IS NOT TRUE;
     IF home IS DISTINCT FROM current_database() THEN
-        RETURN QUERY SELECT 'ok', CASE WHEN home IS NULL THEN 'pg_cron is not loaded: Airflow does the upkeep'
-            ELSE format('pg_cron lives in %s: jobs there or Airflow do the upkeep', coalesce('database ' || nullif(home, ''), 'another database')) END, NULL;
+        RETURN QUERY SELECT 'ok', CASE
+            WHEN home IS NULL THEN 'pg_cron is not loaded: Airflow does the upkeep'
+            ELSE format('pg_cron lives in %s: ', coalesce('database ' || nullif(home, ''), 'another database'))
+                 || CASE WHEN done THEN format('it did the upkeep %s ago, as %s', ago, last.cron_role) ELSE 'jobs there or Airflow do the upkeep' END END, NULL;
         RETURN;
     END IF;
-    SELECT u.done_by, u.finished_at > clock_timestamp() - interval '3 minutes' INTO last_by, done FROM messages.upkeep_run u;
-    IF EXISTS (SELECT FROM pg_extension e WHERE e.extname = 'pg_cron') THEN
-        IF NOT has_schema_privilege('cron', 'USAGE') THEN
-            RETURN QUERY SELECT 'warning', format('role %s may not look at the jobs of pg_cron', current_user),
-                CASE WHEN current_user = 'messages_owner' THEN shown
-                     ELSE format('GRANT USAGE ON SCHEMA cron TO %I', current_user) END;
-            RETURN;
-        END IF;
+    IF has_schema_privilege(to_regnamespace('cron'), 'USAGE') THEN
         RETURN QUERY EXECUTE $jobs$
             WITH job AS (
-                SELECT t.task, j.jobid, j.active, j.username, j.username = ANY (SELECT r.rolname FROM pg_roles r WHERE r.rolsuper) AS all_powerful
-                  FROM (VALUES ('upkeep', 'messages[.]upkeep[(]'), ('schedules', 'messages[.]run_schedules[(]')) AS t (task, calls)
-                  JOIN cron.job j ON j.jobname = 'messages:' || t.task OR j.command ~ t.calls
-                 WHERE j.database = current_database()),
+                SELECT t.task, j.jobid, j.active, j.username, r.rolsuper AS all_powerful
+                  FROM (VALUES ('upkeep', 'messages.upkeep()', 'messages[.]upkeep[(]'),
+                               ('schedules', 'messages.run_schedules()', 'messages[.]run_schedules[(]')) AS t (task, function, calls)
+                  JOIN cron.job j ON j.command ~ t.calls
+                  JOIN pg_roles r ON r.rolname = j.username
+                 WHERE j.database = current_database() AND has_function_privilege(r.oid, t.function, 'EXECUTE')),
             task AS (
                 SELECT t.task, count(j.jobid) AS jobs, count(*) FILTER (WHERE j.active) AS at_work,
                        min(j.jobid) AS oldest, max(j.jobid) FILTER (WHERE j.active) AS newest
@@ -46,29 +47,41 @@ BEGIN
                        messages.cron_cure()
                   FROM job j JOIN last_run l USING (jobid) WHERE l.status = 'failed' AND j.active
                 UNION ALL
-                SELECT 2, 'warning', format('pg_cron has no job for %s', t.task), messages.cron_cure() FROM task t WHERE t.jobs = 0
+                SELECT 3, 'warning', format('pg_cron has no job for %s', t.task), messages.cron_cure() FROM task t WHERE t.jobs = 0
                 UNION ALL
-                SELECT 3, 'warning', format('pg_cron job %s (%s) is not active', t.oldest, t.task), format('SELECT cron.alter_job(%s, active => true)', t.oldest)
+                SELECT 4, 'warning', format('pg_cron job %s (%s) is not active', t.oldest, t.task), format('SELECT cron.alter_job(%s, active => true)', t.oldest)
                   FROM task t WHERE t.jobs > 0 AND t.at_work = 0
                 UNION ALL
-                SELECT 4, 'warning', format('%s active jobs of pg_cron do the %s', t.at_work, t.task), format('SELECT cron.unschedule(%s)', t.newest)
+                SELECT 5, 'warning', format('%s active jobs of pg_cron do the %s', t.at_work, t.task), format('SELECT cron.unschedule(%s)', t.newest)
                   FROM task t WHERE t.at_work > 1
                 UNION ALL
-                SELECT 5, 'ok', format('pg_cron job %s does the upkeep as %s', j.jobid, j.username), NULL FROM job j WHERE j.task = 'upkeep')
+                SELECT CASE WHEN $2 THEN 2 ELSE 6 END, CASE WHEN $2 THEN 'critical' ELSE 'warning' END,
+                       format('pg_cron job %s did %s', t.newest, coalesce('no upkeep for ' || $3, 'no upkeep yet'))
+                       || CASE WHEN $2 THEN ': the launcher of pg_cron does not run' ELSE '' END,
+                       CASE WHEN $2 THEN 'SELECT messages.upkeep() -- and restart PostgreSQL, which starts the launcher, until then the DAG pgqueue_upkeep does the upkeep'
+                            ELSE messages.cron_cure() || ' -- if it does nothing within three minutes either, the log of the server says why' END
+                  FROM task t WHERE t.task = 'upkeep' AND t.at_work > 0 AND ($2 OR NOT $1)
+                UNION ALL
+                SELECT 7, 'ok', format('pg_cron job %s does the upkeep as %s', j.jobid, j.username), NULL FROM job j WHERE j.task = 'upkeep')
             SELECT f.severity, string_agg(f.finding, '; '), min(f.cure) FROM found f
-             WHERE EXISTS (SELECT FROM job) GROUP BY f.place, f.severity ORDER BY f.place LIMIT 1 $jobs$;
+             WHERE EXISTS (SELECT FROM job) GROUP BY f.place, f.severity ORDER BY f.place LIMIT 1 $jobs$ USING done, gone, ago;
         IF FOUND THEN
             RETURN;
         END IF;
     END IF;
-    -- No job that this role can see: the row security of pg_cron shows each role its own jobs only.
+    -- No job that this role can see: the row security of pg_cron shows each role its own jobs only. What was done shows who did it.
     RETURN QUERY SELECT found.severity, found.finding, found.cure FROM (VALUES
-        (done AND last_by = 'pg_cron' AND EXISTS (SELECT FROM pg_policy p WHERE p.polname = current_user AND p.polrelid = to_regclass('cron.job')),
-         'ok', 'pg_cron does the upkeep in a job that is not called messages:upkeep', NULL),
-        (done AND last_by = 'pg_cron', 'warning', format('pg_cron does the upkeep in a job that role %s cannot see', current_user), shown),
-        (done, 'ok', format('pg_cron has no job for the upkeep; %s does it', last_by), NULL),
+        (done AND EXISTS (SELECT FROM pg_roles r WHERE r.rolname = last.cron_role AND r.rolsuper), 'critical',
+         format('pg_cron does the upkeep as the superuser %s, and whoever owns our functions may say what it does', last.cron_role),
+         'SELECT cron.unschedule(jobid) FROM cron.job WHERE database = current_database() AND command ~ ''messages[.](upkeep|run_schedules)[(]''; '
+         'SELECT messages.install_cron(run_as => ''messages_cron'')'),
+        (done AND NOT gone, 'ok', format('pg_cron does the upkeep as %s, in a job that role %s cannot see', last.cron_role, current_user), NULL),
+        (last.finished_at > clock_timestamp() - interval '3 minutes', 'ok', format('pg_cron has no job for the upkeep; %s does it', last.done_by), NULL),
+        (last.cron_at IS NOT NULL, 'warning', format('pg_cron did no upkeep for %s', ago) || CASE WHEN gone THEN ': its launcher does not run' ELSE '' END,
+         CASE WHEN gone THEN 'SELECT messages.upkeep() -- and restart PostgreSQL, which starts the launcher, until then the DAG pgqueue_upkeep does the upkeep'
+              ELSE messages.cron_cure() END),
         (true, 'warning', 'pg_cron has no job for the upkeep, and nobody else does it', messages.cron_cure())
     ) AS found (applies, severity, finding, cure) WHERE found.applies LIMIT 1;
 END $$;
 COMMENT ON FUNCTION messages.health_cron_jobs() IS
-    'A check of health(). Whether pg_cron has one active job for the upkeep and one for the schedules, whose they are, and how their last runs ended.';
+    'A check of health(). Whether pg_cron does the upkeep: as whom, and when it last did, which it may do in jobs that the owner of the schema cannot see; of those that it can, whether there is one for the upkeep and one for the schedules, and how their last runs ended.';

@@ -3,11 +3,13 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = on
 AS $$
 DECLARE
     home   text := current_database();
+    made   CONSTANT boolean := EXISTS (SELECT FROM pg_extension e WHERE e.extname = 'pg_cron');
     -- One statement, or pg_cron would run it in a single transaction.
-    upkeep CONSTANT text := 'DO $upkeep$ DECLARE next text := ''''; BEGIN WHILE next IS NOT NULL LOOP '
-        'next := (messages.look_at_next(next)).queue_name; COMMIT; END LOOP; PERFORM messages.upkeep(); END $upkeep$';
+    upkeep CONSTANT text := 'DO $upkeep$ DECLARE next text := ''''; BEGIN PERFORM pg_catalog.set_config(''application_name'', ''pg_cron'', false); '
+        'WHILE next IS NOT NULL LOOP next := (messages.look_at_next(next)).queue_name; COMMIT; END LOOP; '
+        'PERFORM messages.purge_cron_history(); COMMIT; PERFORM messages.upkeep(); END $upkeep$';
 BEGIN
-    IF to_regnamespace('cron') IS NULL THEN
+    IF NOT made THEN
         BEGIN
             home := current_setting('cron.database_name', true);
         EXCEPTION WHEN insufficient_privilege THEN
@@ -21,14 +23,15 @@ BEGIN
     ELSIF home <> current_database() THEN
         RAISE EXCEPTION 'pg_cron lives in database %, not in %', quote_literal(home), quote_literal(current_database())
             USING ERRCODE = 'PQ006',
-            HINT = format('Run there, for a login that is a member of messages_upkeep: SELECT cron.schedule_in_database(''messages:upkeep'', ''* * * * *'', %2$L, %1$L, ''messages_cron''), cron.schedule_in_database(''messages:schedules'', ''* * * * *'', ''SELECT messages.run_schedules()'', %1$L, ''messages_cron''); or let Airflow do the upkeep.', current_database(), upkeep);
+            HINT = format('Run there, for a login that is a member of messages_upkeep: SELECT cron.schedule_in_database(%3$L, ''* * * * *'', %2$L, %1$L, ''messages_cron''), cron.schedule_in_database(%4$L, ''* * * * *'', ''SELECT messages.run_schedules()'', %1$L, ''messages_cron''); or let Airflow do the upkeep.', current_database(), upkeep,
+                          'messages:upkeep:' || current_database(), 'messages:schedules:' || current_database());
     END IF;
     -- Members of messages_owner may replace the functions: in a job of a superuser that would be a way to all of the server.
     IF install_cron.run_as IS NULL AND (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = current_user) THEN
         RAISE EXCEPTION 'role % is a superuser, and so would be what the jobs run', current_user USING ERRCODE = 'PQ004',
             HINT = 'Name a login for the jobs, which is made if it is missing: SELECT messages.install_cron(run_as => ''messages_cron'')';
     END IF;
-    IF to_regnamespace('cron') IS NULL THEN
+    IF NOT made THEN
         EXECUTE 'CREATE EXTENSION IF NOT EXISTS pg_cron';
     END IF;
     IF has_function_privilege('messages.show_cron_jobs_to_owner()', 'EXECUTE') THEN
@@ -49,6 +52,7 @@ BEGIN
             SELECT cron.schedule('messages:upkeep', '* * * * *', $2),
                    cron.schedule('messages:schedules', '* * * * *', 'SELECT messages.run_schedules()')
             $jobs$ END USING install_cron.run_as, upkeep;
+    PERFORM messages.expect_cron(coalesce(install_cron.run_as, current_user));
     RETURN 'messages:upkeep';
 END $$;
 COMMENT ON FUNCTION messages.install_cron(text) IS

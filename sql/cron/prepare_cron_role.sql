@@ -9,7 +9,7 @@ BEGIN
         EXECUTE format('CREATE ROLE %I LOGIN', role_name);
         IF to_regrole('messages_upkeep') IS NULL THEN
             EXECUTE format('GRANT USAGE ON SCHEMA messages TO %I', role_name);
-            EXECUTE format('GRANT EXECUTE ON FUNCTION messages.upkeep, messages.look_at_next, messages.run_schedules TO %I', role_name);
+            EXECUTE format('GRANT EXECUTE ON FUNCTION messages.upkeep, messages.look_at_next, messages.run_schedules, messages.purge_cron_history TO %I', role_name);
         ELSE
             EXECUTE format('GRANT messages_upkeep TO %I', role_name);
         END IF;
@@ -18,8 +18,9 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Name a login that is a member of messages_upkeep.';
     ELSIF NOT (has_schema_privilege(role_name, 'messages', 'USAGE') AND has_function_privilege(role_name, 'messages.upkeep()', 'EXECUTE')
                AND has_function_privilege(role_name, 'messages.look_at_next(text)', 'EXECUTE')
-               AND has_function_privilege(role_name, 'messages.run_schedules()', 'EXECUTE')) THEN
-        RAISE EXCEPTION 'role % may not execute messages.upkeep(), messages.look_at_next() and messages.run_schedules()', quote_literal(role_name)
+               AND has_function_privilege(role_name, 'messages.run_schedules()', 'EXECUTE')
+               AND has_function_privilege(role_name, 'messages.purge_cron_history(integer)', 'EXECUTE')) THEN
+        RAISE EXCEPTION 'role % may not execute messages.upkeep(), messages.look_at_next(), messages.run_schedules() and messages.purge_cron_history()', quote_literal(role_name)
             USING ERRCODE = 'PQ004', HINT = format('GRANT messages_upkeep TO %I', role_name);
     END IF;
 END $$;

@@ -2,7 +2,7 @@ CREATE OR REPLACE FUNCTION messages.show_cron_jobs_to_owner() RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = on
 AS $$
 DECLARE
-    cron_owner oid := (SELECT c.relowner FROM pg_class c WHERE c.relnamespace = to_regnamespace('cron') AND c.relname = 'job');
+    cron_owner oid := (SELECT e.extowner FROM pg_extension e WHERE e.extname = 'pg_cron');
 BEGIN
     IF to_regrole('messages_owner') IS NULL OR pg_has_role(current_user, cron_owner, 'USAGE') IS NOT TRUE THEN
         RETURN false;

@@ -1,14 +1,14 @@
 CREATE OR REPLACE FUNCTION messages.upkeep_mode() RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET row_security = on
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-DECLARE
-    scheduled boolean := false;
-BEGIN
-    IF has_schema_privilege(to_regnamespace('cron'), 'USAGE') THEN
-        EXECUTE $jobs$
-            SELECT count(DISTINCT jobname) = 2 FROM cron.job WHERE jobname IN ('messages:upkeep', 'messages:schedules') AND active
-        $jobs$ INTO scheduled;
-    END IF;
-    RETURN CASE WHEN scheduled THEN 'pg_cron' ELSE 'airflow' END;
-END $$;
-COMMENT ON FUNCTION messages.upkeep_mode() IS 'Who does the upkeep: pg_cron if both of its jobs are scheduled here, else airflow.';
+    SELECT CASE WHEN EXISTS (SELECT FROM messages.upkeep_run u WHERE u.cron_at > clock_timestamp() - interval '3 minutes')
+                 -- One that fails is late whoever runs it.
+                 AND NOT EXISTS (
+                    SELECT FROM messages.schedule s
+                     WHERE NOT s.paused AND s.last_error IS NULL AND s.checked_until < clock_timestamp() - interval '3 minutes'
+                       AND messages.next_cron_tick(s.cron, s.time_zone, greatest(s.checked_until, clock_timestamp() - interval '24 hours'))
+                           < clock_timestamp() - interval '3 minutes')
+           THEN 'pg_cron' ELSE 'airflow' END
+$$;
+COMMENT ON FUNCTION messages.upkeep_mode() IS
+    'Who does the upkeep: pg_cron if it did, or was given it, within the last three minutes, and no schedule is late; else airflow.';

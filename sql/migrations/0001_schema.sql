@@ -16,6 +16,7 @@ CREATE TABLE messages.queue (
     max_leased       integer     CHECK (max_leased >= 1),
     max_depth        bigint      CHECK (max_depth >= 1),
     look_due         regclass,
+    lock_key         integer     NOT NULL DEFAULT hashtext(gen_random_uuid()::text),
     handler_timeout  interval    CHECK (handler_timeout > '0'),
     paused           boolean     NOT NULL DEFAULT false,
     created_at       timestamptz NOT NULL DEFAULT clock_timestamp()
@@ -34,6 +35,7 @@ COMMENT ON COLUMN messages.queue.max_body_bytes IS 'Largest body that can be pub
 COMMENT ON COLUMN messages.queue.max_leased IS 'Largest number of messages that are leased at once; NULL for any.';
 COMMENT ON COLUMN messages.queue.max_depth IS 'About the largest number of unfinished messages: what is published within a second may pass it; NULL for any.';
 COMMENT ON COLUMN messages.queue.look_due IS 'Sequence: the time from which somebody may look again at all of the queue.';
+COMMENT ON COLUMN messages.queue.lock_key IS 'Part of the keys of its advisory locks, so that nobody can compute them who may not read this table.';
 COMMENT ON COLUMN messages.queue.handler_timeout IS 'How long a handler may take for a message before its consumer no longer renews the lease; NULL for ever.';
 COMMENT ON COLUMN messages.queue.paused IS 'While true nothing can be leased; publishing continues.';
 COMMENT ON COLUMN messages.queue.created_at IS 'When the queue was created.';
@@ -237,7 +239,8 @@ CREATE TABLE messages.archive_policy (
     partition_by    text        NOT NULL CHECK (partition_by IN ('day', 'month')),
     begins_at       timestamptz NOT NULL,
     retention_applied_at     timestamptz,
-    removals        bigint      NOT NULL DEFAULT 0
+    removals        bigint      NOT NULL DEFAULT 0,
+    lock_key        integer     NOT NULL DEFAULT hashtext(gen_random_uuid()::text)
 );
 INSERT INTO messages.archive_policy (partition_by, begins_at) VALUES ('month', date_trunc('month', now(), 'UTC'));
 DO $$ BEGIN
@@ -250,6 +253,7 @@ COMMENT ON COLUMN messages.archive_policy.partition_by IS 'The size of the parti
 COMMENT ON COLUMN messages.archive_policy.begins_at IS 'Older messages are no longer kept.';
 COMMENT ON COLUMN messages.archive_policy.retention_applied_at IS 'When retention last removed everything that was due.';
 COMMENT ON COLUMN messages.archive_policy.removals IS 'How many removals of messages have been recorded.';
+COMMENT ON COLUMN messages.archive_policy.lock_key IS 'Part of the keys of the locks of exports, so that nobody can compute them who may not read this table.';
 
 CREATE TABLE messages.archive_removal (
     queue_name  text        NOT NULL,
@@ -433,14 +437,20 @@ COMMENT ON COLUMN messages.schedule.last_error IS 'Why the last tick could not b
 
 CREATE TABLE messages.upkeep_run (
     only_row    boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
-    finished_at timestamptz NOT NULL,
-    done_by     text        NOT NULL,
-    next_queue  text
+    finished_at timestamptz,
+    done_by     text,
+    next_queue  text,
+    cron_at     timestamptz,
+    cron_role   text,
+    CONSTRAINT upkeep_run_done_check CHECK ((finished_at IS NULL) = (done_by IS NULL)),
+    CONSTRAINT upkeep_run_cron_check CHECK ((cron_at IS NULL) = (cron_role IS NULL))
 );
-COMMENT ON TABLE messages.upkeep_run IS 'The last upkeep.';
+COMMENT ON TABLE messages.upkeep_run IS 'The last upkeep, and the last one of pg_cron.';
 COMMENT ON COLUMN messages.upkeep_run.only_row IS 'Always true: there is one row.';
 COMMENT ON COLUMN messages.upkeep_run.finished_at IS 'When it finished.';
 COMMENT ON COLUMN messages.upkeep_run.done_by IS 'The application_name that ran it: pg_cron, a worker or a DAG.';
+COMMENT ON COLUMN messages.upkeep_run.cron_at IS 'When pg_cron last did it, or was given it since; NULL if it never did, or no longer has it.';
+COMMENT ON COLUMN messages.upkeep_run.cron_role IS 'As which login.';
 COMMENT ON COLUMN messages.upkeep_run.next_queue IS 'Where the next begins, if a statement_timeout left no time for all queues.';
 
 CREATE TABLE messages.upkeep_failure (

@@ -15,8 +15,10 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.message import Dispatch
 from airflow_provider_pgqueue.operators.dispatch import PgQueueDispatchOperator, PgQueueReconcileOperator
 from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDeadOperator
+from airflow_provider_pgqueue.plugins import dispatch_listener
+from tests.airflow_layer.secrets import Vault
 from tests.airflow_layer.supervisor import Supervisor
-from tests.waiting import until_leases_expire
+from tests.waiting import PATIENCE, until_leases_expire
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -206,3 +208,46 @@ def test_a_run_that_exists_is_noted_as_started_by_a_reconciliation(
     assert noted.started_at is not None
     del supervisor.runs[one.run_id]
     assert run(reconciler()) == {"lost": 1}
+
+
+def dag_run(one: Dispatch, conf: dict[str, Any]) -> Any:
+    """A run as Airflow's scheduler has it, of which somebody else wrote the conf."""
+    from airflow.models import DagRun
+
+    return DagRun(dag_id=one.dag_id, run_id=one.run_id, conf=conf)
+
+
+CONFS = [{"pgqueue": {"pgqueue_conn_id": "treasure", "queue_name": "orders", "ids": [1]}}, {"pgqueue": "treasure"}, {}]
+
+
+@pytest.mark.parametrize("conf", CONFS)
+def test_a_conf_chooses_no_connection(
+    conn_id: str, conn: Connection, queue: Queue, vault: type[Vault], conf: dict[str, Any]
+) -> None:
+    """Whoever may trigger a DAG writes the conf of its run, and must not log in with a connection of others."""
+    queue("orders")
+    one = open_one(conn)
+    (message,) = dispatch.get_messages({"dag_run": dag_run(one, conf)})  # type: ignore[typeddict-item]
+    assert message.id == one.ids[0]
+    dispatch_listener.on_dag_run_success(dag_run(one, conf), "")
+    assert dispatch_listener._ended.flush(PATIENCE)
+    assert ended(conn) == ["success"]
+    assert set(vault.asked) == {"pgqueue_default"}
+
+
+def test_the_listener_looks_where_the_configuration_says(
+    conn_id: str, conn: Connection, queue: Queue, vault: type[Vault], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also behind a connection that does not work."""
+    queue("orders")
+    monkeypatch.setenv("AIRFLOW__PGQUEUE__DISPATCH_CONN_IDS", f"nowhere, {conn_id},unused")
+    dispatch_listener.on_dag_run_failed(dag_run(open_one(conn), {}), "")
+    assert dispatch_listener._ended.flush(PATIENCE)
+    assert ended(conn) == ["failed"]
+    assert set(vault.asked) == {"nowhere", conn_id}
+
+
+def test_what_a_dispatcher_writes_into_a_conf_names_no_connection(conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    one = open_one(conn)
+    assert dispatch.conf_of(one, {"more": 1}) == {"more": 1, "pgqueue": {"queue_name": "orders", "ids": one.ids}}

@@ -79,6 +79,7 @@ PARTITION = (
     "SELECT messages.publish_partition('none', 'c', '{{\"partition\": {}, \"attempt\": 1, \"rows\": 0}}', 'orders')"
 )
 # Each with what is there before, and one call for each of two names.
+TWO_QUEUES = "SELECT messages.create_queue('orders1'), messages.create_queue('orders2')"
 CROSSED = {
     "lease_named": ("", "SELECT messages.lease_named('{}', 'orders')", "12"),
     "lease_named again": (
@@ -86,8 +87,8 @@ CROSSED = {
         "SELECT messages.lease_named('{}', 'orders')",
         "12",
     ),
-    "dispatch_messages": ("", "SELECT messages.dispatch_messages('orders', '{}')", "12"),
-    "dispatch_dead": ("", "SELECT messages.dispatch_dead('orders', '{}')", "12"),
+    "dispatch_messages": (TWO_QUEUES, "SELECT messages.dispatch_messages('orders{}', 'handle')", "12"),
+    "dispatch_dead": (TWO_QUEUES, "SELECT messages.dispatch_dead('orders{}', 'handle')", "12"),
     "stage_publish": ("", "SELECT messages.stage_publish('{}', 'orders')", "12"),
     "stage_publish again": (
         "SELECT messages.stage_publish('1', 'orders'), messages.stage_publish('2', 'orders')",

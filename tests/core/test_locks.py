@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.errors import InUse, TransactionTooLarge
@@ -164,23 +165,69 @@ def test_whoever_ends_the_same_leases_at_once_waits_in_no_circle(
         run(conn, verbs.purge_queue("orders"))
 
 
+DISPATCH = "SELECT messages.dispatch_messages('orders', 'work')"
+PARTITION = "SELECT messages.partition_archive('day')"
+UPKEEP = "SELECT messages.upkeep()"
+
+
 @pytest.mark.parametrize(
-    ("name", "call"),
+    ("held", "call"),
     [
-        ("dispatch/orders/work", "SELECT messages.dispatch_dead('orders', 'work')"),
-        ("dispatch/orders/work", "SELECT messages.dispatch_messages('orders', 'work')"),
-        ("make_archive_partitions", "SELECT messages.partition_archive('day')"),
-        ("upkeep", "SELECT messages.take_over()"),
+        (DISPATCH, DISPATCH),
+        (DISPATCH, "SELECT messages.dispatch_dead('orders', 'other')"),
+        ("SELECT messages.lease('small')", "SELECT messages.lease('small')"),
+        (PARTITION, PARTITION),
+        (PARTITION, "SELECT messages.adopt_archive_default()"),
+        (UPKEEP, "SELECT messages.take_over()"),
     ],
 )
-def test_a_lock_that_somebody_holds_is_waited_for_and_then_an_error(
-    conn: Connection, connect: Connect, queue: Queue, name: str, call: str
+def test_what_a_transaction_keeps_to_itself_is_waited_for_and_then_an_error(
+    conn: Connection, connect: Connect, queue: Queue, held: str, call: str
 ) -> None:
-    """Whoever may log in can hold it, so nobody may hang for it."""
     queue("orders")
+    queue("small", max_leased=1)
+    conn.execute("SELECT messages.upkeep()")
     holder = connect(autocommit=False)
-    holder.execute("SELECT pg_advisory_xact_lock(hashtextextended('messages.' || %s, 0))", [name])
+    holder.execute(held.encode())
     conn.execute("SET statement_timeout = '20s'")
     with pytest.raises(psycopg.Error, match="is in use") as refused:
         conn.execute(call.encode())
     assert refused.value.sqlstate == "PQ016"
+
+
+def test_what_nobody_has_to_wait_for_leaves_out_what_another_transaction_does(
+    conn: Connection, connect: Connect, queue: Queue
+) -> None:
+    queue("orders")
+    conn.execute("SELECT messages.upkeep()")
+    holder = connect(autocommit=False)
+    holder.execute(UPKEEP.encode())
+    assert conn.execute(UPKEEP.encode()).fetchone() == ({"skipped": "another upkeep is running"},)
+    holder.rollback()
+    holder.execute("SELECT messages.lock_export('message_archive_202601')")
+    taken = "SELECT messages.lock_export('message_archive_2026' || part) FROM unnest(ARRAY['01', '02']) AS part"
+    assert conn.execute(taken.encode()).fetchall() == [(False,), (True,)]
+
+
+def test_nobody_without_a_grant_can_compute_the_key_of_a_lock(conn: Connection, connect: Connect, queue: Queue) -> None:
+    """What a session can know of a lock are the names of the queue and of the group."""
+    keys = []
+    for name in ("orders", "letters"):
+        queue(name)
+        run(conn, verbs.publish(name, 1, group_key="ann"))
+        with conn.transaction():
+            run(conn, verbs.lease(name))
+            keys += conn.execute("SELECT classid, objid FROM pg_locks WHERE locktype = 'advisory'").fetchall()
+    ((orders, group), (letters, same_group)) = keys
+    assert group == same_group
+    assert orders != letters
+    assert conn.execute("SELECT count(DISTINCT lock_key) >= 2 FROM messages.queue").fetchone() == (True,)
+    conn.execute("CREATE ROLE stranger_to_locks LOGIN")
+    try:
+        for table in ("queue", "archive_policy"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connect(user="stranger_to_locks").execute(
+                    sql.SQL("SELECT lock_key FROM messages.{}").format(sql.Identifier(table))
+                )
+    finally:
+        conn.execute("DROP ROLE stranger_to_locks")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.core import migrate, run, verbs
 from airflow_provider_pgqueue.core.installation import CRON_ROLE, install
 from tests.core.test_health import check, cure
 from tests.core.test_schedules import only
 from tests.waiting import until
+from tools.postgres import Cluster, fleeting_place
 
 Connection = psycopg.Connection[Any]
 pytestmark = pytest.mark.cron
@@ -56,3 +58,49 @@ def test_a_member_of_the_owner_who_replaces_the_upkeep_gets_no_superuser(cron_co
     cron_conn.execute("RESET ROLE")
     until(lambda: cron_conn.execute("SELECT FROM messages.proof").rowcount, timeout=180, what="a minute of pg_cron")
     assert cron_conn.execute("SELECT DISTINCT who, super FROM messages.proof").fetchall() == [(CRON_ROLE, False)]
+
+
+@pytest.fixture
+def of_its_own(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A cluster of this test alone, whose pg_cron runs jobs in background workers."""
+    cluster = Cluster(
+        fleeting_place() / "launcher", kind=request.config.getoption("--pg"), durable=False, cron_database="shop"
+    )
+    try:
+        cluster.start()
+        with psycopg.connect(cluster.dsn(), autocommit=True) as conn:
+            conn.execute("ALTER SYSTEM SET cron.use_background_workers = on")
+        with psycopg.connect(cluster.create_database("shop"), autocommit=True) as conn:
+            migrate(conn)
+        cluster.restart()
+        yield cluster
+    finally:
+        cluster.destroy()
+
+
+def test_a_launcher_that_died_is_critical_and_airflow_does_the_upkeep_until_the_server_restarts(
+    of_its_own: Cluster,
+) -> None:
+    launcher = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'pg_cron launcher'"
+    with psycopg.connect(of_its_own.dsn("shop"), autocommit=True, application_name="by hand") as conn:
+        run(conn, verbs.install_cron(CRON_ROLE))
+        (pid,) = until(lambda: conn.execute(launcher).fetchone())
+        conn.execute("SELECT pg_terminate_backend(%s, 10000)", [pid])
+        assert run(conn, verbs.upkeep_mode()) == "pg_cron"
+        conn.execute("UPDATE messages.upkeep_run SET cron_at = cron_at - interval '2 minutes'")
+        dead = check(conn, "cron_jobs")
+        assert dead.severity == "critical"
+        assert re.fullmatch(
+            r"pg_cron job \d+ did no upkeep for 00:02:0\d: the launcher of pg_cron does not run", dead.finding
+        )
+        cure(conn, dead.cure)
+        assert check(conn, "upkeep_lag").severity == "ok"
+        # What the one cannot, the other does at once, and the check keeps saying so.
+        assert check(conn, "cron_jobs").severity == "critical"
+        conn.execute("UPDATE messages.upkeep_run SET cron_at = cron_at - interval '2 minutes'")
+        assert run(conn, verbs.upkeep_mode()) == "airflow"
+    of_its_own.restart()
+    with psycopg.connect(of_its_own.dsn("shop"), autocommit=True, application_name="by hand") as conn:
+        until(lambda: run(conn, verbs.upkeep_mode()) == "pg_cron", timeout=180, what="a minute of pg_cron")
+        assert conn.execute("SELECT done_by, cron_role FROM messages.upkeep_run").fetchone() == ("pg_cron", CRON_ROLE)
+        assert check(conn, "cron_jobs").severity == "ok"

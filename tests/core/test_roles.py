@@ -119,6 +119,8 @@ VERBS = {
     "run_schedules": ("SELECT messages.run_schedules()", "upkeep admin"),
     "install_cron": ("SELECT messages.install_cron()", "upkeep admin"),
     "uninstall_cron": ("SELECT messages.uninstall_cron()", "upkeep admin"),
+    "expect_cron": ("SELECT messages.expect_cron(NULL)", "upkeep admin"),
+    "purge_cron_history": ("SELECT messages.purge_cron_history()", "upkeep admin"),
     "take_over": ("SELECT messages.take_over()", "admin"),
     "create_queue": ("SELECT messages.create_queue('mail')", "admin"),
     "alter_queue": ("SELECT messages.alter_queue('orders', max_attempts => 3)", "admin"),
@@ -155,6 +157,7 @@ VERBS = {
         "pipeline admin",
     ),
     "closed_archive_partitions": ("SELECT messages.closed_archive_partitions()", "pipeline admin"),
+    "lock_export": ("SELECT messages.lock_export('message_archive_202601')", "pipeline admin"),
     "archive_checksums": ("SELECT messages.archive_checksums('none', 0, 1)", "pipeline admin"),
     "drop_archive_partition": ("SELECT messages.drop_archive_partition('none', '{}')", "pipeline admin"),
     "archive_log_end": ("SELECT messages.archive_log_end()", "reader pipeline admin"),
@@ -788,11 +791,11 @@ def test_who_may_not_create_roles_installs_without_them(
     assert plain.execute("SELECT messages.session_is_limited()").fetchone() == (False,)
     with pytest.raises(psycopg.errors.UndefinedObject, match="no role messages_limited"):
         plain.execute("SELECT messages.grant_queue('default', 'pg_monitor', 'observe')")
-    with pytest.raises(PermissionDenied, match="Install as a superuser"):
+    with pytest.raises(PermissionDenied, match="Install again after ALTER ROLE plain CREATEROLE"):
         check_owner(plain)
     assert not install(plain)["group_roles"]
-    assert "there are no group roles: role 'plain' may not create them. Install as a superuser" in caplog.text
-    with pytest.raises(PermissionDenied, match=r"permission denied .*Install as the owner of schema messages"):
+    assert "may not create them. Install again after ALTER ROLE plain CREATEROLE" in caplog.text
+    with pytest.raises(PermissionDenied, match=r"role stranger is no member of plain.*GRANT plain TO stranger"):
         install(on_bare("shop", "stranger"))
     # Grants by hand are what version 0.1 had, and still do.
     guest = on_bare("shop", "guest")
@@ -827,6 +830,62 @@ def test_a_role_with_createrole_installs_and_grants_and_a_member_of_the_owner_up
     assert migrate(on_bare("shop")) == []
     assert owners(second) == {"messages_owner"}
     packer.execute("SELECT messages.lease('default')")
+
+
+def installation_refused(conn: Connection, **arguments: Any) -> tuple[str, str]:
+    """Return why the installation is refused, and the statement that its hint gives."""
+    with pytest.raises((PermissionDenied, psycopg.errors.FeatureNotSupported)) as refused:
+        install(conn, **arguments)
+    if isinstance(refused.value, PermissionDenied):
+        return refused.value.problem, refused.value.cure or ""
+    return refused.value.diag.message_primary or "", refused.value.diag.message_hint or ""
+
+
+def test_a_refused_installation_names_what_is_missing_and_the_statement_that_gives_it(
+    on_bare: Callable[..., Connection], bare: Cluster
+) -> None:
+    admin = on_bare("postgres_of_shop")
+    admin.execute("CREATE ROLE guest LOGIN; CREATE ROLE other LOGIN")
+    guest = on_bare("postgres_of_shop", "guest")
+    problem, cure = installation_refused(guest)
+    assert problem == "role guest may not create a schema in database postgres_of_shop"
+    admin.execute(cure.encode())
+    problem, cure = installation_refused(guest, roles=True)
+    assert problem == "role 'guest' could not give schema messages to messages_owner"
+    assert cure == "Install again after ALTER ROLE guest CREATEROLE, or install as a superuser."
+    admin.execute("ALTER ROLE guest CREATEROLE")
+    assert install(guest, roles=True)["group_roles"]
+    other = on_bare("postgres_of_shop", "other")
+    problem, cure = installation_refused(other)
+    assert (problem, cure) == (
+        "role other is no member of messages_owner, which owns schema messages",
+        "GRANT messages_owner TO other",
+    )
+    guest.execute(cure.encode())
+    assert install(other)["group_roles"]
+    admin.execute("ALTER ROLE other NOINHERIT")
+    if other.info.server_version < 160000:
+        assert installation_refused(other)[1].startswith("Install after SET ROLE messages_owner")
+    other.execute("SET ROLE messages_owner")
+    assert install(other)["group_roles"]
+
+
+def test_a_database_that_cannot_hold_every_text_is_refused_with_one_that_can(
+    on_bare: Callable[..., Connection], bare: Cluster
+) -> None:
+    admin = on_bare("old_utf8_maker")
+    admin.execute("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
+    try:
+        with psycopg.connect(bare.dsn("latin"), autocommit=True) as latin:
+            problem, cure = installation_refused(latin)
+            assert problem == "database latin has the encoding LATIN1, and messages need UTF8"
+            assert latin.execute("SELECT to_regnamespace('messages')").fetchone() == (None,)
+        admin.execute(cure.partition(": ")[2].encode())
+        with psycopg.connect(bare.dsn("latin_utf8"), autocommit=True) as one:
+            assert migrate(one) == [1]
+    finally:
+        bare.drop_database("latin")
+        bare.drop_database("latin_utf8")
 
 
 def test_a_superuser_gives_what_somebody_else_installed_to_the_owner(on_bare: Callable[..., Connection]) -> None:

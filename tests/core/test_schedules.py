@@ -644,10 +644,13 @@ def test_install_cron_gives_the_schedules_to_pg_cron(cron_dsn: str) -> None:
 
 
 @pytest.mark.cron
-def test_a_pg_cron_job_from_before_the_schedules_leaves_the_upkeep_to_airflow(cron_dsn: str) -> None:
+def test_a_pg_cron_that_publishes_no_schedule_leaves_the_upkeep_to_airflow(cron_dsn: str) -> None:
     with psycopg.connect(cron_dsn, autocommit=True) as conn:
         run(conn, verbs.install_cron(CRON_ROLE))
         conn.execute("SELECT cron.unschedule(jobid) FROM cron.job WHERE jobname = 'messages:schedules'")
+        run(conn, verbs.schedule("s", "* * * * *", "default", 1))
+        assert run(conn, verbs.upkeep_mode()) == "pg_cron"
+        settle(conn, datetime.now(UTC) - timedelta(minutes=10))
         assert run(conn, verbs.upkeep_mode()) == "airflow"
-        run(conn, verbs.install_cron(CRON_ROLE))
+        run(conn, verbs.run_schedules())
         assert run(conn, verbs.upkeep_mode()) == "pg_cron"

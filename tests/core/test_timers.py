@@ -169,7 +169,7 @@ def test_a_lease_that_goes_on_is_ended_by_nobody_who_took_it_for_over(conn: Conn
     queue("orders")
     ids = publish(conn, 1)
     finish_later = lease(conn)
-    call = "SELECT messages.archive_ended(%(ids)s, clock_timestamp()), messages.enter_at_mark('orders', %(ids)s)"
+    call = "SELECT messages.archive_ended(%(ids)s, clock_timestamp()), messages.come_back('orders', %(ids)s)"
     assert conn.execute(call, {"ids": ids}).fetchall() == [(0, 0)]
     finish(conn, finish_later)
 
@@ -322,5 +322,5 @@ def test_a_delay_that_a_message_got_meanwhile_is_kept(conn: Connection, queue: Q
     (message,) = lease(conn)
     assert message.lock_token is not None
     run(conn, verbs.release(message.lock_token, [message.id], delay=HOUR))
-    assert conn.execute("SELECT messages.enter_at_mark('orders', %s)", [[message.id]]).fetchone() == (0,)
+    assert conn.execute("SELECT messages.come_back('orders', %s)", [[message.id]]).fetchone() == (0,)
     assert lease(conn) == []

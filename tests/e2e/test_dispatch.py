@@ -79,7 +79,7 @@ def test_each_message_is_finished_by_a_run_of_its_own(stack: Stack, queue_conn: 
     ).fetchone()
     assert handled_by == (f"e2e_handle/pgqueue__e2e_each__{ids[0]}__1",)
     conf = stack.client.run("e2e_handle", f"pgqueue__e2e_each__{ids[0]}__1")["conf"]
-    assert conf == {"pgqueue": {"pgqueue_conn_id": "pgqueue_default", "queue_name": "e2e_each", "ids": [ids[0]]}}
+    assert conf == {"pgqueue": {"queue_name": "e2e_each", "ids": [ids[0]]}}
 
 
 def test_mapped_tasks_of_a_run_read_their_messages(stack: Stack, queue_conn: Connection, cluster: Cluster) -> None:
@@ -131,7 +131,7 @@ def test_a_dispatcher_that_died_before_it_recorded_the_start_makes_no_second_run
     create(queue_conn, "e2e_unrecorded", [{}])
     (one,) = run(queue_conn, verbs.dispatch_messages("e2e_unrecorded", "e2e_handle"))
     stack.client.wait_for_dag("e2e_handle")
-    stack.client.trigger("e2e_handle", conf=conf_of(one, "pgqueue_default"), dag_run_id=one.run_id)
+    stack.client.trigger("e2e_handle", conf=conf_of(one), dag_run_id=one.run_id)
     dispatch(stack, "e2e_unrecorded")
     ended(queue_conn, "e2e_unrecorded", "success")
     assert account(queue_conn, "e2e_unrecorded") == {"success": 1}
@@ -147,13 +147,15 @@ def test_a_run_that_was_deleted_is_delivered_again(stack: Stack, queue_conn: Con
 
 
 def test_a_reconciliation_finds_what_the_listener_missed(stack: Stack, queue_conn: Connection) -> None:
-    create(queue_conn, "e2e_missed", [{}])
-    (one,) = run(queue_conn, verbs.dispatch_messages("e2e_missed", "e2e_handle"))
-    # Without a conf the listener does not know whose run it is, and the task of the run fails.
+    (id_,) = create(queue_conn, "e2e_missed", [{}])
+    run_id = f"pgqueue__e2e_missed__{id_}__1"
     stack.client.wait_for_dag("e2e_handle")
     stack.client.wait_for_dag("e2e_reconcile")
-    stack.client.trigger("e2e_handle", dag_run_id=one.run_id)
-    assert stack.client.wait_for_run("e2e_handle", one.run_id) == "failed"
+    # It has no messages yet, and the listener finds nothing to end.
+    stack.client.trigger("e2e_handle", dag_run_id=run_id)
+    assert stack.client.wait_for_run("e2e_handle", run_id) == "failed"
+    (one,) = run(queue_conn, verbs.dispatch_messages("e2e_missed", "e2e_handle"))
+    assert one.run_id == run_id
     run_id = stack.client.trigger("e2e_reconcile")
     assert stack.client.wait_for_run("e2e_reconcile", run_id) == "success"
     assert stack.client.xcom("e2e_reconcile", run_id, "reconcile")["failed"] == 1

@@ -28,7 +28,7 @@ HOSTILE = (
     '"><img src=x onerror="document.documentElement.dataset.broken = 2">',
     "'; document.documentElement.dataset.broken = 3; //",
     "{{ 7 * 7 }} {% raw %} ${7 * 7}",
-    "\u202eretsinis\u202c \u2066isolate\u2069 \u200bhidden \u0007bell",
+    "\u202eretsinis\u202c \u2066isolate\u2069 \u200bhidden\u3164\u2800 \u0007bell",
     "javascript:document.documentElement.dataset.broken=4",
     '</pre></textarea></title><svg onload="document.documentElement.dataset.broken = 5">',
 )
@@ -91,7 +91,7 @@ def test_what_strangers_wrote_is_text(tab: chromium.Browser, dsn: str, message: 
         told = found[f"/pgqueue{page}"]
         assert told["broken"] is None
         assert told["foreign"] == [], "an element that no template of ours has"
-        assert not re.search("[\u202a-\u202e\u2066-\u2069\u200b\u0007]", told["text"])
+        assert not re.search("[\u202a-\u202e\u2066-\u2069\u200b\u3164\u2800\u0007]", told["text"])
         assert told["violations"] == [], "the policy was needed"
     assert HOSTILE[0] in found[f"/pgqueue{pages[2]}"]["text"]
 

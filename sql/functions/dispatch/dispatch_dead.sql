@@ -25,7 +25,7 @@ BEGIN
             messages.check_number('max_open', coalesce(dispatch_dead.max_open, 0), 1, 10000),
             messages.check_number('batch_size', coalesce(dispatch_dead.batch_size, 0), 1, 10000);
     -- One dispatcher counts and opens at a time, or two would exceed max_open together, and give a cause two runs.
-    PERFORM messages.lock_name(format('dispatch/%s/%s', dispatch_dead.queue_name, dispatch_dead.dag_id));
+    PERFORM messages.lock_queue(dispatch_dead.queue_name);
     SELECT dispatch_dead.max_open - count(*) INTO room FROM messages.dispatch d
      WHERE d.queue_name = dispatch_dead.queue_name COLLATE "default" AND d.dag_id = dispatch_dead.dag_id AND d.ended_at IS NULL;
     FOR cause IN
@@ -73,4 +73,4 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.dispatch_dead(text, text, integer, integer, text[], integer, interval, text) IS
-    'Gives the dead messages of each cause to a run of a DAG, at most batch_size, oldest first, records a dispatch for each run, and returns the dispatches; the caller starts the runs. Leaves out messages that somebody has leased, or that were requeued max_requeues times. A cause has one run at a time. A message has one run; if that fails or is lost, it gets another after retry_after, which doubles each time up to a day. At most max_open of a queue and DAG are open at once. PQ001: unknown queue; PQ004: bad argument; PQ016: somebody else dispatches there for more than three seconds.';
+    'Gives the dead messages of each cause to a run of a DAG, at most batch_size, oldest first, records a dispatch for each run, and returns the dispatches; the caller starts the runs. Leaves out messages that somebody has leased, or that were requeued max_requeues times. A cause has one run at a time. A message has one run; if that fails or is lost, it gets another after retry_after, which doubles each time up to a day. At most max_open of a queue and DAG are open at once. PQ001: unknown queue; PQ004: bad argument; PQ016: somebody else dispatches from this queue for more than three seconds.';

@@ -32,7 +32,7 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give retry or fail.';
     END IF;
     -- One dispatcher counts and opens at a time, or two would exceed max_open together.
-    PERFORM messages.lock_name(format('dispatch/%s/%s', dispatch_messages.queue_name, dispatch_messages.dag_id));
+    PERFORM messages.lock_queue(dispatch_messages.queue_name);
     SELECT dispatch_messages.max_open - count(*) INTO room FROM messages.dispatch d
      WHERE d.queue_name = dispatch_messages.queue_name COLLATE "default" AND d.dag_id = dispatch_messages.dag_id AND d.ended_at IS NULL;
     IF room < 1 THEN
@@ -76,4 +76,4 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.dispatch_messages(text, text, integer, integer, text, text, interval, text, text, jsonb) IS
-    'Leases messages for runs of a DAG, at most batch_size for each, records a dispatch for each run, and returns the dispatches; the caller starts the runs. At most max_open of a queue and DAG are open at once, whoever dispatches. The lease lasts lease_for from the last time that anybody saw the run alive. With group_by topic or reference, all messages of a run have the same. on_failure says what a failed run does to its messages: retry after the back-off until their last attempt, or fail. PQ001: unknown queue; PQ002: paused; PQ004: bad argument; PQ016: somebody else dispatches there for more than three seconds.';
+    'Leases messages for runs of a DAG, at most batch_size for each, records a dispatch for each run, and returns the dispatches; the caller starts the runs. At most max_open of a queue and DAG are open at once, whoever dispatches. The lease lasts lease_for from the last time that anybody saw the run alive. With group_by topic or reference, all messages of a run have the same. on_failure says what a failed run does to its messages: retry after the back-off until their last attempt, or fail. PQ001: unknown queue; PQ002: paused; PQ004: bad argument; PQ016: somebody else dispatches from this queue for more than three seconds.';

@@ -1,11 +1,11 @@
-CREATE OR REPLACE FUNCTION messages.free_group_heads(queue_name text) RETURNS bigint
+CREATE OR REPLACE FUNCTION messages.free_group_heads(queue_name text) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off
 AS $$
 #variable_conflict use_column
 BEGIN
     -- From one group to the next in the index, however many messages each has: groups of which nothing is leased or ready.
-    RETURN messages.enter_at_mark(free_group_heads.queue_name, ARRAY(
+    PERFORM messages.come_back(free_group_heads.queue_name, ARRAY(
         WITH RECURSIVE head AS (
             (SELECT m.group_key, m.id, m.visible_at FROM messages.message_rows m
               WHERE m.queue_name = free_group_heads.queue_name COLLATE "default" AND m.group_key IS NOT NULL
@@ -27,4 +27,4 @@ BEGIN
                             WHERE d.queue_name = free_group_heads.queue_name COLLATE "default" AND d.group_key = h.group_key AND q.on_dead_head = 'block')));
 END $$;
 COMMENT ON FUNCTION messages.free_group_heads(text) IS
-    'Makes the first message ready in each group of a queue of which none is leased or ready, unless a delayed message goes before it or a dead one blocks it, and returns how many: the message before it was finished while another session put it behind.';
+    'Makes the first message ready in each group of a queue of which none is leased or ready, unless a delayed message goes before it or a dead one blocks it: the message before it was finished while another session put it behind.';

@@ -4,10 +4,9 @@ AS $$
     SELECT late.severity,
            CASE WHEN run.done_by IS NULL THEN format('no upkeep ran since the installation %s ago; it is due every minute', date_trunc('second', run.age))
                 ELSE format('the last upkeep was %s ago, by %s; it is due every minute', date_trunc('second', run.age), run.done_by) END,
-           CASE WHEN late.severity = 'ok' THEN NULL
-                WHEN messages.cron_database() = current_database()
-                THEN messages.cron_cure() || ', messages.upkeep()'
-                ELSE 'SELECT messages.upkeep() -- and every minute from now on: start the DAG pgqueue_upkeep' END
+           CASE WHEN late.severity <> 'ok' THEN 'SELECT messages.upkeep() -- and every minute from now on: '
+                || CASE WHEN messages.cron_database() = current_database() THEN 'the check cron_jobs says how, or ' ELSE '' END
+                || 'start the DAG pgqueue_upkeep' END
       FROM (SELECT max(u.done_by) AS done_by, clock_timestamp() - coalesce(
                    max(u.finished_at), (SELECT min(m.applied_at) FROM messages.schema_migration m)) AS age
               FROM messages.upkeep_run u) run

@@ -18,11 +18,12 @@ BEGIN
                 OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))
          ORDER BY q.created_at, q.queue_name LIMIT metrics.max_queues);
     IF metrics.names IS NULL OR metrics.names && ARRAY['pgqueue_unfinished_messages', 'pgqueue_dead_messages', 'pgqueue_oldest_ready_age_seconds',
-                                                       'pgqueue_queue_paused', 'pgqueue_queues', 'pgqueue_upkeep_age_seconds'] THEN
+                                                       'pgqueue_oldest_unconsumed_age_seconds', 'pgqueue_queue_paused', 'pgqueue_queues', 'pgqueue_upkeep_age_seconds'] THEN
         RETURN QUERY
         WITH level AS MATERIALIZED (
             SELECT CASE WHEN s.queue_name = ANY (shown) THEN s.queue_name ELSE 'other' END AS queue, sum(s.ready) AS ready, sum(s.leased) AS leased,
-                   sum(s.delayed) AS delayed, sum(s.dead) AS dead, max(s.oldest_age) AS oldest_age, count(*) FILTER (WHERE s.paused) AS paused,
+                   sum(s.delayed) AS delayed, sum(s.dead) AS dead, max(s.oldest_age) AS oldest_age,
+                   max(s.oldest_age) FILTER (WHERE s.leased = 0 AND NOT s.paused) AS unconsumed_age, count(*) FILTER (WHERE s.paused) AS paused,
                    count(*) AS queues, max(s.upkeep_age) AS upkeep_age
               FROM messages.status() s GROUP BY 1)
         SELECT m.* FROM (
@@ -34,12 +35,22 @@ BEGIN
             SELECT 'pgqueue_oldest_ready_age_seconds', 'gauge', 'How long the oldest ready message has been ready; 0 if none is.',
                    jsonb_build_object('queue', l.queue), coalesce(date_part('epoch', l.oldest_age), 0) FROM level l
             UNION ALL
+            SELECT 'pgqueue_oldest_unconsumed_age_seconds', 'gauge', 'How long the oldest ready message has been ready, of queues that are not paused and of which nobody holds a lease; 0 if none is.',
+                   jsonb_build_object('queue', l.queue), coalesce(date_part('epoch', l.unconsumed_age), 0) FROM level l
+            UNION ALL
             SELECT 'pgqueue_queue_paused', 'gauge', '1 if the queue is paused; of other, how many are.', jsonb_build_object('queue', l.queue), l.paused FROM level l
             UNION ALL
             SELECT 'pgqueue_queues', 'gauge', 'Queues.', '{}', coalesce(sum(l.queues), 0) FROM level l
             UNION ALL
             SELECT 'pgqueue_upkeep_age_seconds', 'gauge', 'Time since the last upkeep.', '{}', date_part('epoch', max(l.upkeep_age)) FROM level l) AS m (metric, kind, help, labels, value)
          WHERE m.value IS NOT NULL AND (metrics.names IS NULL OR m.metric = ANY (metrics.names));
+    END IF;
+    IF metrics.names IS NULL OR 'pgqueue_oldest_lease_age_seconds' = ANY (metrics.names) THEN
+        RETURN QUERY
+        SELECT 'pgqueue_oldest_lease_age_seconds', 'gauge', 'How long the lease that is held for longest has been held; none if nothing is leased.',
+               jsonb_build_object('queue', CASE WHEN o.queue_name = ANY (shown) THEN o.queue_name ELSE 'other' END),
+               date_part('epoch', clock_timestamp() - min(o.leased_at))
+          FROM messages.oldest_leases() o GROUP BY 4;
     END IF;
     IF metrics.names IS NULL OR metrics.names && ARRAY['pgqueue_published_messages_total', 'pgqueue_finished_messages_total', 'pgqueue_delivery_attempts_total'] THEN
         RETURN QUERY

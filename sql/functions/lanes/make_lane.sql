@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.make_lane(queue_name text, priority integer) RETURNS boolean
+CREATE OR REPLACE FUNCTION messages.make_lane(queue_name text, priority integer) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
@@ -10,6 +10,5 @@ BEGIN
         UPDATE messages.lane l SET mark = messages.create_mark()
          WHERE l.queue_name = make_lane.queue_name COLLATE "default" AND l.priority = make_lane.priority;
     END IF;
-    RETURN FOUND;
 END $$;
-COMMENT ON FUNCTION messages.make_lane(text, integer) IS 'Gives the lane of a priority that is used for the first time its mark; returns false, without waiting, if it has one or another session is about to.';
+COMMENT ON FUNCTION messages.make_lane(text, integer) IS 'Gives the lane of a priority that is used for the first time its mark, unless another session is about to.';

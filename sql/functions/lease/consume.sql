@@ -17,8 +17,8 @@ BEGIN
         RETURN QUERY
         -- Of each lane, the highest first, what is ready from its mark on; a lower lane is not touched if the upper ones have enough.
         WITH ready AS MATERIALIZED (
-            SELECT m.*, lane.*
-              FROM (SELECT q.max_attempts, l.priority, l.mark, pg_sequence_last_value(l.mark) AS marked,
+            SELECT found.*, lane.*
+              FROM (SELECT q.max_attempts, q.lock_key, l.priority, l.mark, pg_sequence_last_value(l.mark) AS marked,
                            'epoch'::timestamptz + coalesce(pg_sequence_last_value(l.mark), 0) * interval '1 us' AS begins
                       FROM messages.queue q JOIN messages.lane l ON l.queue_name = q.queue_name AND (l.mark IS NOT NULL OR tries > 0)
                      WHERE q.queue_name = consume.queue_name COLLATE "default"
@@ -33,9 +33,9 @@ BEGIN
                    -- A mark that lies ahead was stored before the clock went back.
                    AND m.visible_at >= CASE WHEN lane.begins <= moment THEN lane.begins ELSE 'epoch' END AND m.visible_at <= moment
                    AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > moment)
-                   -- Of a group that another session judges nothing is taken, and nobody waits for it.
-                   AND (m.group_key IS NULL OR pg_try_advisory_xact_lock(hashtext('messages.group.' || m.queue_name), hashtext(m.group_key) & 1023))
-                 ORDER BY m.visible_at LIMIT wanted FOR UPDATE SKIP LOCKED) m
+                   -- Of a group that another session judges nothing is taken, and nobody waits for it. A queue has 1,024 of these locks.
+                   AND (m.group_key IS NULL OR pg_try_advisory_xact_lock(lane.lock_key, hashtext(m.group_key) & 1023))
+                 ORDER BY m.visible_at LIMIT wanted FOR UPDATE SKIP LOCKED) found
              LIMIT wanted),
         -- The next lease begins at the first of these, but 5 ms behind the clock, for publishers that commit after their
         -- visible_at; unless somebody has moved the mark meanwhile.

@@ -3,11 +3,13 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off
 AS $$
 #variable_conflict use_column
+DECLARE
+    moment timestamptz := clock_timestamp();
 BEGIN
     PERFORM messages.check_duration('lease_for', extend.lease_for, '1 millisecond', '12 hours');
     RETURN QUERY
     WITH extended AS (
-        UPDATE messages.message_rows m SET lock_expires_at = clock_timestamp() + coalesce(
+        UPDATE messages.message_rows m SET lock_expires_at = moment + coalesce(
                extend.lease_for, (SELECT q.lease_for FROM messages.queue q WHERE q.queue_name = m.queue_name))
           FROM messages.message_rows before
          WHERE m.id = ANY (extend.ids) AND m.lock_token = extend.lock_token AND m.lock_expires_at > clock_timestamp() AND before.id = m.id

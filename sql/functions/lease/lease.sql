@@ -19,7 +19,7 @@ DECLARE
     wanted  integer     := CASE WHEN lease.max_messages BETWEEN 1 AND 10000 THEN lease.max_messages
                                ELSE messages.check_lease(lease.queue_name, false, lease.max_messages, NULL)::integer END;
     tries   integer     := 0;
-    leased  integer;
+    taken   integer;
 BEGIN
     -- A lane has the messages of one priority in the order of visible_at. Its mark is a sequence with the time from which leases
     -- look: a hint, which look() corrects. Mostly this is done once, and as one statement, because PL/pgSQL prepares each of its
@@ -28,8 +28,8 @@ BEGIN
         RETURN QUERY
         -- Of each lane, the highest first, what is ready from its mark on; a lower lane is not touched if the upper ones have enough.
         WITH ready AS MATERIALIZED (
-            SELECT m.*, lane.*
-              FROM (SELECT q.max_attempts, moment + coalesce(lease.lease_for, q.lease_for) AS until, l.priority, l.mark,
+            SELECT found.*, lane.*
+              FROM (SELECT q.max_attempts, q.lock_key, moment + coalesce(lease.lease_for, q.lease_for) AS until, l.priority, l.mark,
                            pg_sequence_last_value(l.mark) AS marked,
                            'epoch'::timestamptz + coalesce(pg_sequence_last_value(l.mark), 0) * interval '1 us' AS begins
                       FROM messages.queue q JOIN messages.lane l ON l.queue_name = q.queue_name AND (l.mark IS NOT NULL OR tries > 0)
@@ -47,10 +47,10 @@ BEGIN
                    -- A mark that lies ahead was stored before the clock went back.
                    AND m.visible_at >= CASE WHEN lane.begins <= moment THEN lane.begins ELSE 'epoch' END AND m.visible_at <= moment
                    AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > moment)
-                   -- Of a group that another session judges nothing is taken, and nobody waits for it.
-                   AND (m.group_key IS NULL OR pg_try_advisory_xact_lock(hashtext('messages.group.' || m.queue_name), hashtext(m.group_key) & 1023))
+                   -- Of a group that another session judges nothing is taken, and nobody waits for it. A queue has 1,024 of these locks.
+                   AND (m.group_key IS NULL OR pg_try_advisory_xact_lock(lane.lock_key, hashtext(m.group_key) & 1023))
                    AND (pattern IS NULL OR '.' || m.topic ~ pattern) AND (lease.headers IS NULL OR m.headers @> lease.headers)
-                 ORDER BY m.visible_at LIMIT wanted FOR UPDATE SKIP LOCKED) m
+                 ORDER BY m.visible_at LIMIT wanted FOR UPDATE SKIP LOCKED) found
              LIMIT wanted),
         leased AS (
             UPDATE messages.message_rows m
@@ -74,10 +74,10 @@ BEGIN
         SELECT l.id, l.queue_name, l.message, l.headers, l.reference, l.topic, l.group_key, l.priority, l.attempts,
                l.max_attempts, l.requeues, l.created_at, l.lock_token, l.lock_expires_at
           FROM leased l;
-        GET DIAGNOSTICS leased = ROW_COUNT;
-        EXIT WHEN leased = wanted;
+        GET DIAGNOSTICS taken = ROW_COUNT;
+        EXIT WHEN taken = wanted;
         tries := tries + 1;
-        wanted := messages.lease_again(lease.queue_name, wanted - leased, tries, false, pattern, lease.headers);
+        wanted := messages.lease_again(lease.queue_name, wanted - taken, tries, false, pattern, lease.headers);
         EXIT WHEN wanted = 0;
         moment := clock_timestamp();
     END LOOP;

@@ -7,10 +7,11 @@ AS $$
 #variable_conflict use_column
 DECLARE
     moment timestamptz := clock_timestamp();
-    -- What a look frees is kept from others until the commit, and whoever consumes works until then.
-    looked boolean     := messages.look(lease_again.queue_name, CASE WHEN consumes THEN least(10 * wanted, 1000) ELSE 1000 END);
     policy messages.queue;
+    again  boolean;
 BEGIN
+    -- What a look frees is kept from others until the commit, and whoever consumes works until then.
+    again := messages.look(lease_again.queue_name, CASE WHEN consumes THEN least(10 * wanted, 1000) ELSE 1000 END);
     SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = lease_again.queue_name COLLATE "default";
     IF policy.queue_name IS NULL OR policy.paused THEN
         PERFORM messages.check_lease(lease_again.queue_name, policy.paused, wanted, NULL);
@@ -18,7 +19,7 @@ BEGIN
     IF policy.max_leased IS NOT NULL AND tries = 1 AND NOT consumes THEN
         RETURN least(wanted, messages.leases_left(lease_again.queue_name, policy.max_leased));
     END IF;
-    IF NOT looked THEN
+    IF NOT again THEN
         -- Messages that were put behind others of their groups stood in the way of these, or nobody made the mark of their lane.
         PERFORM FROM (SELECT l.priority, messages.stored_time(l.mark, moment) AS begins FROM messages.lane l
                        WHERE l.queue_name = lease_again.queue_name COLLATE "default" OFFSET 0) lane
@@ -27,14 +28,14 @@ BEGIN
               WHERE m.queue_name = lease_again.queue_name COLLATE "default" AND m.priority = lane.priority
                 AND m.visible_at >= lane.begins AND m.visible_at <= moment
                 AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > moment)
-                AND (m.group_key IS NULL OR pg_try_advisory_xact_lock(hashtext('messages.group.' || m.queue_name), hashtext(m.group_key) & 1023))
+                AND (m.group_key IS NULL OR pg_try_advisory_xact_lock(policy.lock_key, hashtext(m.group_key) & 1023))
                 AND (lease_again.pattern IS NULL OR '.' || m.topic ~ lease_again.pattern) AND (lease_again.headers IS NULL OR m.headers @> lease_again.headers)
               ORDER BY m.visible_at LIMIT 1 FOR UPDATE SKIP LOCKED) m
           LIMIT 1;
-        looked := FOUND;
+        again := FOUND;
     END IF;
     -- However much falls due, or is published, meanwhile.
-    RETURN CASE WHEN looked AND tries < 10 THEN wanted ELSE 0 END;
+    RETURN CASE WHEN again AND tries < 10 THEN wanted ELSE 0 END;
 END $$;
 COMMENT ON FUNCTION messages.lease_again(text, integer, integer, boolean, text, jsonb) IS
     'Whether a lease that found less than was wanted should try again, and for how many messages: if a look was due, if something is ready behind messages of groups, or, at the first try, as a max_leased allows. Errors as in lease.';

@@ -44,7 +44,7 @@ BEGIN
             SELECT f.queue_name, f.visible_at, array_agg(f.id) FROM freed f WHERE f.visible_at > moment GROUP BY f.queue_name, f.visible_at)
         SELECT f.queue_name, array_agg(f.id) AS ids, array_agg(f.id) FILTER (WHERE f.visible_at <= moment) AS ready FROM freed f GROUP BY f.queue_name
     LOOP
-        PERFORM messages.enter_at_mark(released.queue_name, released.ready);
+        PERFORM messages.come_back(released.queue_name, released.ready);
         IF released.ready IS NULL THEN     -- whoever waits learns when to look again
             PERFORM messages.ring_for(released.queue_name, released.ids[1]);
         END IF;

@@ -8,7 +8,7 @@ DECLARE
     end_at   timestamptz;
     name     text;
 BEGIN
-    PERFORM messages.lock_name('make_archive_partitions');
+    PERFORM messages.lock_row('messages.archive_policy');
     PERFORM messages.lock_briefly('messages.archive_rows', 'ACCESS EXCLUSIVE');
     SELECT min(d.archived_at), max(d.archived_at) INTO oldest, newest FROM messages.message_archive_default d;
     IF oldest IS NULL THEN

@@ -4,21 +4,22 @@ SET default_tablespace = '' SET default_table_access_method = 'heap'
 AS $$
 #variable_conflict use_column
 DECLARE
-    size    text := (SELECT p.partition_by FROM messages.archive_policy p);
+    size    text;
     moment  timestamptz := clock_timestamp();
-    first   timestamptz := date_trunc(size, moment);
+    first   timestamptz;
     after   timestamptz;
     begins  timestamptz;
     name    text;
     last    timestamptz;
     made    integer := 0;
 BEGIN
-    -- Somebody else is at it.
-    IF NOT pg_try_advisory_xact_lock(hashtextextended('messages.make_archive_partitions', 0)) THEN
+    SELECT p.partition_by INTO size FROM messages.archive_policy p FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN                      -- somebody else is at it
         RETURN 0;
     END IF;
     -- A week ahead by day, three months ahead by month: so long the upkeep may be missing. And always the one that follows
     -- the current partition, which may be of another size.
+    first := date_trunc(size, moment);
     last := greatest(first + CASE size WHEN 'day' THEN interval '7 days' ELSE interval '3 months' END,
                      (SELECT p.end_at FROM messages.archive_partitions() p WHERE p.first_at <= moment AND p.end_at > moment));
     WHILE first <= last LOOP

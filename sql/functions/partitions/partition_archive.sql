@@ -10,7 +10,7 @@ BEGIN
         RAISE EXCEPTION 'partition_by is %', coalesce(quote_literal(left(partition_archive.partition_by, 100)), 'NULL')
             USING ERRCODE = 'PQ004', HINT = 'Give day or month.';
     END IF;
-    PERFORM messages.lock_name('make_archive_partitions');
+    PERFORM messages.lock_row('messages.archive_policy');
     PERFORM messages.lock_briefly('messages.archive_rows', 'ACCESS EXCLUSIVE');
     UPDATE messages.archive_policy p SET partition_by = partition_archive.partition_by;
     -- Future partitions are empty: drop them, so that the new size begins with the next period and not in months.

@@ -52,7 +52,7 @@ BEGIN
           FROM messages.queue q LEFT JOIN messages.lane l ON l.queue_name = q.queue_name AND l.priority = publish.priority
          CROSS JOIN LATERAL (SELECT nextval('messages.message_id_seq') AS id) new
          WHERE q.queue_name = publish.queue_name COLLATE "default" AND (admitted OR q.max_depth IS NULL AND l.mark IS NOT NULL)
-           AND CASE WHEN (q.notify = 'always' OR q.notify = 'gated' AND pg_try_advisory_xact_lock(hashtextextended('messages.new_message.' || q.queue_name, 0)))
+           AND CASE WHEN (q.notify = 'always' OR q.notify = 'gated' AND pg_try_advisory_xact_lock(q.lock_key, -1))
                          AND coalesce(pg_sequence_last_value('messages.rings_paused_until') < extract(epoch FROM moment) * 1000000, true)
                     THEN pg_notify('new_message', new.id::text) IS NOT NULL ELSE true END
         RETURNING id INTO new_id;

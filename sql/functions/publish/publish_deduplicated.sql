@@ -17,19 +17,17 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET plan
 AS $$
 #variable_conflict use_column
 DECLARE
-    moment  timestamptz := clock_timestamp();
-    due     timestamptz;
-    expires timestamptz;
-    forget  timestamptz;
-    limits  record;
-    item    record;
-    known   bigint;
-    ids     bigint[];
-    old     boolean[] := '{}';
-    own     integer;                       -- the place in the arrays of what this call publishes under the key
-    source  integer[] := '{}';             -- the place whose body it gets
-    sooner  boolean;
-    rings   bigint;
+    moment     timestamptz := clock_timestamp();
+    due        timestamptz;
+    expires    timestamptz;
+    forget     timestamptz;
+    limits     record;
+    item       record;
+    known      bigint;
+    ids        bigint[];
+    duplicates boolean[] := '{}';
+    own        integer;                    -- the place in the arrays of what this call publishes under the key
+    source     integer[] := '{}';          -- the place whose body it gets
 BEGIN
     PERFORM messages.check_batch(publish_deduplicated.queue_name, publish_deduplicated.messages, publish_deduplicated."references",
                                  publish_deduplicated.topics, publish_deduplicated.group_keys, publish_deduplicated.dedup_keys);
@@ -60,56 +58,30 @@ BEGIN
             SELECT keys.dedup_key, keys.place FROM unnest(publish_deduplicated.dedup_keys) WITH ORDINALITY AS keys (dedup_key, place)
              ORDER BY keys.dedup_key COLLATE "C", keys.place
         LOOP
-            old[item.place] := false;
+            duplicates[item.place] := false;
             source[item.place] := item.place;
             CONTINUE WHEN item.dedup_key IS NULL;
-            LOOP
-                INSERT INTO messages.dedup AS d (queue_name, dedup_key, id, expires_at)
-                VALUES (publish_deduplicated.queue_name, item.dedup_key, ids[item.place], forget)
-                ON CONFLICT (queue_name, dedup_key) DO UPDATE SET id = excluded.id, expires_at = excluded.expires_at
-                 WHERE d.expires_at <= moment;
-                IF FOUND THEN
-                    own := item.place;
-                    EXIT;
-                END IF;
-                SELECT d.id INTO known FROM messages.dedup d
-                 WHERE d.queue_name = publish_deduplicated.queue_name COLLATE "default" AND d.dedup_key = item.dedup_key COLLATE "default" FOR UPDATE;
-                CONTINUE WHEN NOT FOUND;                               -- it expired just now
-                IF publish_deduplicated.on_conflict = 'replace' AND known = ids[own] THEN
-                    source[own] := item.place;
-                ELSIF publish_deduplicated.on_conflict = 'replace' THEN
-                    UPDATE messages.message_rows m
-                       SET message = publish_deduplicated.messages -> (item.place - 1)::integer,
-                           headers = publish_deduplicated.headers,
-                           reference = publish_deduplicated."references"[item.place],
-                           topic = publish_deduplicated.topics[item.place], expires_at = expires,
-                           visible_at = CASE WHEN m.visible_at = 'infinity' THEN m.visible_at ELSE due END,
-                           due_at = CASE WHEN m.visible_at = 'infinity' THEN due END
-                     WHERE m.id = known AND m.lock_expires_at IS NULL
-                    RETURNING m.visible_at < (SELECT before.visible_at FROM messages.message_rows before WHERE before.id = known) INTO sooner;
-                    IF sooner THEN
-                        rings := known;
-                    END IF;
-                    INSERT INTO messages.timer (queue_name, at, ids)
-                    SELECT publish_deduplicated.queue_name, expires, ARRAY[known] WHERE sooner IS NOT NULL AND expires IS NOT NULL;
-                    IF sooner IS NULL THEN                             -- too late to replace: it was leased or finished
-                        own := item.place;
-                        UPDATE messages.dedup d SET id = ids[item.place], expires_at = forget
-                         WHERE d.queue_name = publish_deduplicated.queue_name COLLATE "default" AND d.dedup_key = item.dedup_key COLLATE "default";
-                        EXIT;
-                    END IF;
-                END IF;
-                ids[item.place] := known;
-                old[item.place] := true;
-                EXIT;
-            END LOOP;
+            known := messages.remember_key(publish_deduplicated.queue_name, item.dedup_key, ids[item.place], moment, forget);
+            IF known = ids[item.place] THEN
+                own := item.place;
+                CONTINUE;
+            ELSIF publish_deduplicated.on_conflict = 'replace' AND known = ids[own] THEN
+                source[own] := item.place;
+            ELSIF publish_deduplicated.on_conflict = 'replace'
+                  AND NOT messages.replace_waiting(
+                      known, publish_deduplicated.messages -> (item.place - 1)::integer, publish_deduplicated.headers,
+                      publish_deduplicated."references"[item.place], publish_deduplicated.topics[item.place], due, expires) THEN
+                own := item.place;
+                UPDATE messages.dedup d SET id = ids[item.place], expires_at = forget
+                 WHERE d.queue_name = publish_deduplicated.queue_name COLLATE "default" AND d.dedup_key = item.dedup_key COLLATE "default";
+                CONTINUE;
+            END IF;
+            ids[item.place] := known;
+            duplicates[item.place] := true;
         END LOOP;
     EXCEPTION WHEN deadlock_detected THEN
         PERFORM messages.raise_deadlock(format('dedup_key %L', left(item.dedup_key, 100)));
     END;
-    IF rings IS NOT NULL THEN
-        PERFORM messages.ring_for(publish_deduplicated.queue_name, rings);
-    END IF;
     INSERT INTO messages.message (id, queue_name, message, priority, created_at, visible_at, expires_at, headers, reference, topic, group_key)
     SELECT ids[body.place], publish_deduplicated.queue_name,
            CASE WHEN source[body.place] = body.place THEN body.value ELSE publish_deduplicated.messages -> (source[body.place] - 1) END,
@@ -117,8 +89,8 @@ BEGIN
            publish_deduplicated.headers, publish_deduplicated."references"[source[body.place]],
            publish_deduplicated.topics[source[body.place]], publish_deduplicated.group_keys[body.place]
       FROM jsonb_array_elements(publish_deduplicated.messages) WITH ORDINALITY AS body (value, place)
-     WHERE NOT old[body.place];
-    RETURN QUERY SELECT * FROM unnest(ids, old);
+     WHERE NOT duplicates[body.place];
+    RETURN QUERY SELECT * FROM unnest(ids, duplicates);
 END $$;
 COMMENT ON FUNCTION messages.publish_deduplicated(text, jsonb, text[], interval, text, integer, interval, interval, jsonb, text[], timestamptz, text[], text[]) IS
     'Publishes the bodies whose dedup_key is not remembered; a duplicate returns the id of the message that was published before. on_conflict => replace puts the new body in its place while that message waits; of a key that is given twice the last body counts, and the last of its places is the duplicate. Waits for the end of a transaction that publishes under one of the keys. PQ016: that one waits for this one; other errors as in publish.';

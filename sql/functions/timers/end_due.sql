@@ -35,13 +35,12 @@ BEGIN
     END IF;
     -- A message that was leased again since has a timer of its own; one that was given a longer delay waits for its end.
     WITH over AS MATERIALIZED (
-        SELECT m.id, m.queue_name, m.lock_expires_at, m.expires_at, m.attempts + (m.lock_token IS NULL)::integer AS attempts
-          FROM unnest(known, tokens) AS t (id, lock_token) JOIN messages.message_rows m ON m.id = t.id
+        SELECT m.id, m.expires_at <= moment OR m.lock_expires_at IS NOT NULL AND m.attempts + (m.lock_token IS NULL)::integer >= q.max_attempts AS is_last
+          FROM unnest(known, tokens) AS t (id, lock_token) JOIN messages.message_rows m ON m.id = t.id JOIN messages.queue q ON q.queue_name = m.queue_name
          WHERE coalesce(m.lock_expires_at, least(m.visible_at, m.expires_at)) <= moment AND (t.lock_token IS NULL OR t.lock_token = m.lock_token OR m.expires_at <= moment))
-    SELECT array_agg(o.id) FILTER (WHERE o.expires_at <= moment OR o.lock_expires_at IS NOT NULL AND o.attempts >= q.max_attempts), array_agg(o.id)
-      INTO ended, free FROM over o JOIN messages.queue q ON q.queue_name = o.queue_name;
+    SELECT array_agg(o.id) FILTER (WHERE o.is_last), array_agg(o.id) FILTER (WHERE o.is_last IS NOT TRUE) INTO ended, free FROM over o;
     archived := messages.archive_ended(ended, moment);
-    freed := messages.enter_at_mark(end_due.queue_name, ARRAY(SELECT unnest(free) EXCEPT SELECT unnest(ended)));
+    freed := messages.come_back(end_due.queue_name, free);
     -- Those that are leased for longer by now, and those that another session has locked, keep a timer.
     WITH kept AS MATERIALIZED (            -- or the planner walks the queue in the order of the groups
         SELECT m.queue_name, greatest(m.lock_expires_at, moment + interval '100 ms') AS at, m.lock_token, m.id

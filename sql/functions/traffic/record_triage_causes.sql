@@ -11,7 +11,7 @@ BEGIN
             USING ERRCODE = 'PQ004', HINT = 'Give a JSON array of objects.';
     END IF;
     PERFORM messages.check_number('the number of causes', jsonb_array_length(record_triage_causes.causes), 0, 1000);
-    PERFORM messages.lock_name('record_triage_causes');
+    PERFORM messages.lock_briefly('messages.triage_run', 'SHARE ROW EXCLUSIVE');
     moment := clock_timestamp();
     BEGIN
         DELETE FROM messages.triage_run t WHERE t.recorded_by = session_user AND t.run_id = record_triage_causes.run_id;

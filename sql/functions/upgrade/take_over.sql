@@ -9,7 +9,7 @@ DECLARE
     renamed bigint := 0;
     counter record;
 BEGIN
-    PERFORM messages.lock_name('upkeep');
+    PERFORM messages.lock_row('messages.upkeep_run');
     FOR counter IN
         SELECT v.sequence, greatest(v.used, 1) AS used FROM (VALUES
             ('messages.message_id_seq'::regclass, (SELECT greatest(max(m.id), (SELECT max(a.id) FROM messages.archive_rows a)) FROM messages.message_rows m)),

@@ -6,16 +6,19 @@ DECLARE
     next     record;
     step     record;
     outcome  jsonb;
-    name     text        := coalesce((SELECT u.next_queue FROM messages.upkeep_run u), '');
+    name     text;
     patience interval    := nullif(current_setting('statement_timeout'), '0');
+    by_cron  boolean     := current_setting('application_name') = 'pg_cron';
     freed    bigint      := 0;
     archived bigint      := 0;
     rung     bigint      := 0;
     locks    bigint      := 0;
     done     jsonb       := '{}';
 BEGIN
+    INSERT INTO messages.upkeep_run (only_row) SELECT true WHERE NOT EXISTS (SELECT FROM messages.upkeep_run) ON CONFLICT DO NOTHING;
     -- One at a time is enough; the others find nothing to do.
-    IF NOT pg_try_advisory_xact_lock(hashtextextended('messages.upkeep', 0)) THEN
+    SELECT coalesce(u.next_queue, '') INTO name FROM messages.upkeep_run u FOR NO KEY UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
         RETURN jsonb_build_object('skipped', 'another upkeep is running');
     END IF;
     PERFORM messages.pause_rings();
@@ -31,7 +34,7 @@ BEGIN
     -- What locks the archive comes last, because everybody who archives waits from there to the commit.
     FOR step IN
         SELECT * FROM (VALUES
-            ('purge_cron_history', 'SELECT jsonb_build_object(''cron_history_purged'', messages.purge_cron_history(''3 days''))'),
+            ('purge_cron_history', 'SELECT jsonb_build_object(''cron_history_purged'', messages.purge_cron_history())'),
             ('delete_expired_records', 'SELECT ''{}''::jsonb FROM messages.delete_expired_records()'),
             ('delete_old_history', 'SELECT ''{}''::jsonb FROM messages.delete_old_history()'),
             ('drop_unused_sequences', 'SELECT ''{}''::jsonb FROM messages.drop_unused_sequences()'),
@@ -51,9 +54,9 @@ BEGIN
     END LOOP;
     -- Retention comes each hour. What did not fail again since then is over, or its queue or partition is gone.
     DELETE FROM messages.upkeep_failure f WHERE f.failed_at < clock_timestamp() - interval '2 hours';
-    INSERT INTO messages.upkeep_run AS u (finished_at, done_by, next_queue)
-    VALUES (clock_timestamp(), coalesce(nullif(current_setting('application_name'), ''), session_user), name)
-    ON CONFLICT (only_row) DO UPDATE SET finished_at = excluded.finished_at, done_by = excluded.done_by, next_queue = excluded.next_queue;
+    UPDATE messages.upkeep_run u
+       SET finished_at = clock_timestamp(), done_by = coalesce(nullif(current_setting('application_name'), ''), session_user), next_queue = name,
+           cron_at = CASE WHEN by_cron THEN clock_timestamp() ELSE u.cron_at END, cron_role = CASE WHEN by_cron THEN session_user ELSE u.cron_role END;
     RETURN jsonb_build_object('freed', freed, 'archived', archived, 'rung', rung, 'partitions_made', 0, 'partitions_dropped', 0,
                               'archive_deleted', 0, 'cron_history_purged', 0, 'history_rows', 0) || done;
 END $$;

@@ -7,12 +7,14 @@ import os
 import pty
 import re
 import select
+import socket
 import subprocess
 import time
 import urllib.request
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 import psycopg
@@ -249,6 +251,10 @@ def test_metrics_are_served_until_the_program_ends(program: Program, dsn: str, o
             text = answer.read().decode()
         assert 'pgqueue_unfinished_messages{queue="orders",state="ready"} 2.0' in text
         assert "pgqueue_up 1.0" in text
+        for request in ("GET /metrics HTTP/1.1", "GET /nothing HTTP/1.1", "BREW / HTTP/1.1", "no HTTP at all"):
+            with socket.create_connection(("127.0.0.1", urlsplit(address).port or 0), timeout=PATIENCE) as conn:
+                conn.sendall(f"{request}\r\nConnection: close\r\n\r\n".encode())
+                assert not re.search(r"Python|WSGI|BaseHTTP", conn.makefile("rb").read().decode()), request
         process.terminate()
 
 
@@ -316,6 +322,39 @@ def every_command() -> list[str]:
 
 def test_the_walk_has_every_command() -> None:
     assert set(every_command()) - {"web"} == set(WALK)
+
+
+HOSTILE = "a\u202eb\u2066c\u3164d\u2800e\u200bf\x9bg\ufe0fh\U000e0041i"
+UNSEEN = set(HOSTILE) - set("abcdefghi")
+
+
+@pytest.mark.parametrize("option", ["--json", ""])
+def test_what_strangers_wrote_is_seen_whatever_prints_it(
+    pgqueue: Pgqueue, conn: Connection, queue: Queue, option: str
+) -> None:
+    queue("orders", max_attempts=1)
+    for _ in range(3):
+        named = {"headers": {HOSTILE: HOSTILE}, "reference": HOSTILE}
+        run(conn, verbs.publish("orders", {HOSTILE: HOSTILE}, **named))
+    (dead,) = run(conn, verbs.lease("orders", locked_by=HOSTILE))
+    failure = {"error": HOSTILE, "message": HOSTILE, "traceback": HOSTILE}
+    verb = verbs.archive(dead.lock_token, [dead.id], result="failed", details=HOSTILE, failure=failure)
+    run(conn, verb)
+    run(conn, verbs.lease("orders", locked_by=HOSTILE))
+    run(conn, verbs.schedule("daily", "@daily", "orders", {HOSTILE: HOSTILE}))
+    run(conn, verbs.upkeep())
+    shown = ""
+    commands = {name: WALK[name] for name in READS} | {"show": [str(dead.id)], "requeue": ["orders", "--dry-run"]}
+    commands |= {"dismiss": ["orders", "--reason", HOSTILE, "--yes"], "audit": [], "search": ["--reference", HOSTILE]}
+    for name, arguments in commands.items():
+        ended = pgqueue(*name.split(), *arguments, *filter(None, [option]))
+        assert not UNSEEN & set(ended.out + ended.err), name
+        shown += ended.out
+        if option:
+            assert all(isinstance(line, dict) for line in ended.lines)
+    assert pgqueue("schedules", "pause", HOSTILE).err.isascii()
+    assert shown.count("\\u3164") > 10
+    assert json.loads(pgqueue("peek", "orders", "--json").out)["messages"][0]["message"] == {HOSTILE: HOSTILE}
 
 
 @pytest.mark.parametrize("names", [READS, *([name] for name in WALK if name not in READS)], ids=" ".join)

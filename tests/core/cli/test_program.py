@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from datetime import timedelta
@@ -245,8 +246,19 @@ def test_what_is_no_duration_is_refused_with_the_cure(text: str) -> None:
 
 
 def test_text_of_strangers_cannot_steer_a_terminal() -> None:
-    assert printable("a\x1b[2Jb\x9bc\u202ed é") == "a\\x1b[2Jb\\x9bc\\u202ed é"
-    assert one_line("a\n  b\t\x07") == "a b \\x07"
+    assert printable("a\x1b[2Jb\x9bc\u202ed é") == "a\\u001b[2Jb\\u009bc\\u202ed é"
+    assert one_line("a\n  b\t\x07") == "a b \\u0007"
+
+
+def test_every_letter_that_unicode_lets_a_reader_ignore_is_escaped() -> None:
+    """Default_Ignorable_Code_Point in DerivedCoreProperties.txt of Unicode 16, and the blank of Braille."""
+    ignorable = [0xAD, 0x34F, 0x61C, *range(0x115F, 0x1161), *range(0x17B4, 0x17B6), *range(0x180B, 0x1810)]
+    ignorable += [*range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0x3164]
+    ignorable += [*range(0xFE00, 0xFE10), 0xFEFF, 0xFFA0, *range(0xFFF0, 0xFFF9), *range(0x1BCA0, 0x1BCA4)]
+    ignorable += [*range(0x1D173, 0x1D17B), *range(0xE0000, 0xE1000), 0x2800]
+    for letter in map(chr, ignorable):
+        assert printable(letter).isascii(), hex(ord(letter))
+        assert json.loads(f'"{printable(letter)}"') == letter
 
 
 def test_durations_are_shown_in_two_units() -> None:

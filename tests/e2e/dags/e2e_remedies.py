@@ -29,7 +29,7 @@ with DAG("e2e_remedy", schedule=None) as remedy:
     def fail_once() -> None:
         """Fail for the cause that says so, unless a run of it has failed before."""
         named = get_current_context()["dag_run"].conf["pgqueue"]
-        with PgQueueHook(named["pgqueue_conn_id"]).connect() as conn:
+        with PgQueueHook().connect() as conn:
             causes = run(conn, verbs.dead_causes(named["queue_name"]))
             example = next(one.example for one in causes if one.fingerprint == named["fingerprint"])
             failed = conn.execute(

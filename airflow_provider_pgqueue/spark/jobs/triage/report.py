@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from airflow_provider_pgqueue.core.cause import Period
 from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.core.unseen import replace_unseen
 from airflow_provider_pgqueue.spark.jobs.triage.causes import FINGERPRINTS, Cause, Causes
 
 _SHOWN: Final = 100  # causes in the table
@@ -97,7 +98,5 @@ def _bars(series: list[int], width: int, height: int) -> str:
 
 def _printable(text: str | None, longest: int = 300) -> str:
     """Return a text without what would reorder or hide the letters around it, cut off."""
-    plain = "".join(
-        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in (text or "")[: longest + 1]
-    )
+    plain = replace_unseen((text or "")[: longest + 1], lambda letter: "\N{REPLACEMENT CHARACTER}")
     return plain if len(plain) <= longest else plain[:longest] + "…"

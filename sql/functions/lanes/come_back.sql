@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.enter_at_mark(queue_name text, ids bigint[]) RETURNS bigint
+CREATE OR REPLACE FUNCTION messages.come_back(queue_name text, ids bigint[]) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
@@ -28,9 +28,9 @@ BEGIN
         RETURNING m.id)
     SELECT array_agg(b.id) INTO entered FROM back b WHERE (SELECT count(*) FROM moved) >= 0;
     IF entered IS NOT NULL THEN
-        PERFORM messages.ring_for(enter_at_mark.queue_name, entered[1]);
+        PERFORM messages.ring_for(come_back.queue_name, entered[1]);
     END IF;
     RETURN coalesce(cardinality(entered), 0);
 END $$;
-COMMENT ON FUNCTION messages.enter_at_mark(text, bigint[]) IS
+COMMENT ON FUNCTION messages.come_back(text, bigint[]) IS
     'Lets messages of a queue come back to their place in the order, or, where leases have passed it, to the mark: in front of all that leases have not reached. Ends the leases that they had, rings, and returns how many; leaves out what is leased, delayed, or locked by another session.';

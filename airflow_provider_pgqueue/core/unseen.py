@@ -1,0 +1,19 @@
+"""Letters that no reader sees: they steer a terminal, turn the text around, or hide what is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+# For Unicode the blank of Braille is a symbol, the fillers of Hangul are letters, and selectors of variants are marks.
+_BLANK: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+)
+
+
+def replace_unseen(text: str, shown: Callable[[str], str]) -> str:
+    """Return the text with what `shown` returns in place of each letter that is not seen as itself."""
+    if text.isprintable() and not _BLANK.search(text):
+        return text
+    return "".join(shown(one) if not one.isprintable() or _BLANK.match(one) else one for one in text)

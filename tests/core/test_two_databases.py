@@ -1,0 +1,60 @@
+"""What uninstalling in one database leaves to the upkeep of another one of the same cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.core.errors import CronUnavailable
+from airflow_provider_pgqueue.core.installation import CRON_ROLE
+
+Connection = psycopg.Connection[Any]
+UNINSTALL = (Path(__file__).parents[2] / "sql" / "uninstall.sql").read_bytes()
+JOBS = "SELECT jobname, database, username FROM cron.job ORDER BY jobname"
+pytestmark = pytest.mark.cron
+
+
+def schedule_from(cron_conn: Connection, conn: Connection) -> list[tuple[Any, ...]]:
+    """Let pg_cron, which lives elsewhere, do the upkeep of this database, as the refusal says; return all jobs."""
+    with pytest.raises(CronUnavailable) as refused:
+        run(conn, verbs.install_cron(CRON_ROLE))
+    statement = (refused.value.cure or "").partition("SELECT ")[2].partition("; or let Airflow")[0]
+    cron_conn.execute(f"SELECT {statement}".encode())
+    return cron_conn.execute(JOBS).fetchall()
+
+
+def test_the_jobs_of_two_databases_live_side_by_side_and_go_one_by_one(cron_conn: Connection, conn: Connection) -> None:
+    run(cron_conn, verbs.install_cron(CRON_ROLE))
+    other = conn.info.dbname
+    jobs = schedule_from(cron_conn, conn)
+    assert [(database, username) for _, database, username in jobs].count((other, CRON_ROLE)) == 2
+    assert len(jobs) == 4
+    assert run(cron_conn, verbs.upkeep_mode()) == "pg_cron"
+    assert run(cron_conn, verbs.uninstall_cron()) == 2
+    assert run(cron_conn, verbs.upkeep_mode()) == "airflow"
+    cron_conn.execute(UNINSTALL)
+    assert {database for _, database, _ in cron_conn.execute(JOBS).fetchall()} == {other}
+    assert conn.execute("SELECT pg_has_role(%s, 'messages_upkeep', 'USAGE')", [CRON_ROLE]).fetchone() == (True,)
+
+
+def test_uninstalling_elsewhere_keeps_the_login_of_the_upkeep(cron_conn: Connection, conn: Connection) -> None:
+    run(cron_conn, verbs.install_cron(CRON_ROLE))
+    before = cron_conn.execute(JOBS).fetchall()
+    conn.execute(UNINSTALL)
+    assert cron_conn.execute(JOBS).fetchall() == before
+    cron_conn.execute(f"SET ROLE {CRON_ROLE}".encode())
+    assert "archived" in run(cron_conn, verbs.upkeep())
+    cron_conn.execute("RESET ROLE")
+
+
+def test_a_schema_that_somebody_called_cron_is_not_taken_for_pg_cron(conn: Connection) -> None:
+    conn.execute("CREATE SCHEMA cron; CREATE TABLE cron.job (jobid bigint, jobname text, username text, database text)")
+    conn.execute("INSERT INTO cron.job VALUES (1, 'messages:upkeep', 'postgres', current_database())")
+    conn.execute("CREATE FUNCTION cron.unschedule(bigint) RETURNS boolean LANGUAGE sql AS 'SELECT 1/0 = 1'")
+    assert run(conn, verbs.uninstall_cron()) == 0
+    conn.execute(UNINSTALL)
+    assert conn.execute("SELECT to_regnamespace('messages')").fetchone() == (None,)
