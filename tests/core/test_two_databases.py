@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.core import migrations, run, verbs
 from airflow_provider_pgqueue.core.errors import CronUnavailable
 from airflow_provider_pgqueue.core.installation import CRON_ROLE
 
 Connection = psycopg.Connection[Any]
-UNINSTALL = (Path(__file__).parents[2] / "sql" / "uninstall.sql").read_bytes()
 JOBS = "SELECT jobname, database, username FROM cron.job ORDER BY jobname"
 pytestmark = pytest.mark.cron
 
@@ -36,7 +34,7 @@ def test_the_jobs_of_two_databases_live_side_by_side_and_go_one_by_one(cron_conn
     assert run(cron_conn, verbs.upkeep_mode()) == "pg_cron"
     assert run(cron_conn, verbs.uninstall_cron()) == 2
     assert run(cron_conn, verbs.upkeep_mode()) == "airflow"
-    cron_conn.execute(UNINSTALL)
+    migrations.uninstall(cron_conn)
     assert {database for _, database, _ in cron_conn.execute(JOBS).fetchall()} == {other}
     assert conn.execute("SELECT pg_has_role(%s, 'messages_upkeep', 'USAGE')", [CRON_ROLE]).fetchone() == (True,)
 
@@ -44,7 +42,7 @@ def test_the_jobs_of_two_databases_live_side_by_side_and_go_one_by_one(cron_conn
 def test_uninstalling_elsewhere_keeps_the_login_of_the_upkeep(cron_conn: Connection, conn: Connection) -> None:
     run(cron_conn, verbs.install_cron(CRON_ROLE))
     before = cron_conn.execute(JOBS).fetchall()
-    conn.execute(UNINSTALL)
+    migrations.uninstall(conn)
     assert cron_conn.execute(JOBS).fetchall() == before
     cron_conn.execute(f"SET ROLE {CRON_ROLE}".encode())
     assert "archived" in run(cron_conn, verbs.upkeep())
@@ -56,5 +54,5 @@ def test_a_schema_that_somebody_called_cron_is_not_taken_for_pg_cron(conn: Conne
     conn.execute("INSERT INTO cron.job VALUES (1, 'messages:upkeep', 'postgres', current_database())")
     conn.execute("CREATE FUNCTION cron.unschedule(bigint) RETURNS boolean LANGUAGE sql AS 'SELECT 1/0 = 1'")
     assert run(conn, verbs.uninstall_cron()) == 0
-    conn.execute(UNINSTALL)
+    migrations.uninstall(conn)
     assert conn.execute("SELECT to_regnamespace('messages')").fetchone() == (None,)

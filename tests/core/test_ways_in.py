@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import PermissionDenied, install, migrate
+from airflow_provider_pgqueue.core import PermissionDenied, install, migrate, migrations
 
 Connection = psycopg.Connection[Any]
 ROOT = Path(__file__).parents[2]
@@ -144,7 +144,7 @@ def test_replaced_functions_are_not_run_by_the_superuser_who_uninstalls(conn: Co
     replaced(eve, "latest_migration()", "integer", "1")
     replaced(eve, "schema_version()", "integer", "1")
     eve.close()
-    conn.execute((ROOT / "sql" / "uninstall.sql").read_bytes())
+    migrations.uninstall(conn)
     assert not is_superuser(conn)
     assert conn.execute("SELECT to_regnamespace('messages')").fetchone() == (None,)
 
