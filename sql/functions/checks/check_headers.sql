@@ -2,14 +2,10 @@ CREATE OR REPLACE FUNCTION messages.check_headers(headers jsonb) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    -- #> unpacks a value that a table holds compressed.
-    bytes integer := pg_column_size(headers #> '{}');
+    bytes integer := messages.json_bytes(headers);
 BEGIN
     IF jsonb_typeof(headers) <> 'object' THEN
         RAISE EXCEPTION 'headers are of type %', jsonb_typeof(headers) USING ERRCODE = 'PQ004', HINT = 'Give a JSON object.';
-    END IF;
-    IF bytes > 1000 THEN                   -- not for each publish: it is a function of its own
-        bytes := messages.json_bytes(headers);
     END IF;
     IF bytes > 65536 THEN
         RAISE EXCEPTION 'headers of % bytes are too large: the most is 65536', bytes

@@ -8,8 +8,7 @@ AS $$
                             oldest.result, oldest.queue_name, date_trunc('second', oldest.age)) END,
            CASE WHEN oldest.age > waiting_for THEN
                CASE WHEN oldest.result IN ('failed', 'lock_expired') THEN format('SELECT * FROM messages.requeue_dead(%L)', oldest.queue_name)
-                    ELSE format('SELECT messages.dismiss(lock_token, array_agg(id), ''too old to be handled'') FROM messages.lease_dead(%L, results => ''{rejected,expired}'') GROUP BY lock_token',
-                                oldest.queue_name) END END
+                    ELSE format('SELECT * FROM messages.dead_causes(%L) -- then requeue or dismiss them', oldest.queue_name) END END
       FROM (SELECT count(*) FROM (SELECT FROM messages.dead_message LIMIT 1001) bounded) counted
       LEFT JOIN LATERAL (
         SELECT first.* FROM messages.queue q
@@ -19,4 +18,4 @@ AS $$
          ORDER BY first.age DESC LIMIT 1) oldest ON true
 $$;
 COMMENT ON FUNCTION messages.health_dead_messages(interval) IS
-    'A check of health(). How long dead messages have waited for a remedy; the cure requeues or dismisses those of one queue.';
+    'A check of health(). How long dead messages have waited for a remedy; the cure requeues those of one queue that failed, and shows why others died.';

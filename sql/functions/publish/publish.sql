@@ -46,6 +46,7 @@ BEGIN
         INSERT INTO messages.message_rows (id, queue_name, message, priority, created_at, visible_at, expires_at, headers, reference, topic, group_key)
         SELECT new.id, q.queue_name,
                CASE WHEN pg_column_size(publish.message) <= least(1000, q.max_body_bytes) AND pg_column_compression(publish.message) IS NULL
+                         AND octet_length(publish.message::text) <= least(1000, q.max_body_bytes)
                     THEN publish.message ELSE messages.check_body(q.queue_name, publish.message, q.max_body_bytes) END,
                publish.priority, moment, greatest(publish.visible_at, moment, moment + publish.delay), moment + publish.expires_in,
                publish.headers, publish.reference, publish.topic, publish.group_key

@@ -40,7 +40,7 @@ BEGIN
     RETURN QUERY
     INSERT INTO messages.message_rows AS m (id, queue_name, message, priority, created_at, visible_at, expires_at, headers, reference, topic, group_key)
     SELECT ids[body.number], q.queue_name,
-           CASE WHEN pg_column_size(body.value) <= least(1000, q.max_body_bytes) THEN body.value
+           CASE WHEN pg_column_size(body.value) <= least(1000, q.max_body_bytes) AND octet_length(body.value::text) <= least(1000, q.max_body_bytes) THEN body.value
                 ELSE messages.check_body(q.queue_name, body.value, q.max_body_bytes) END,
            publish_batch.priority, moment, due + body.number * interval '1 us', moment + publish_batch.expires_in, publish_batch.headers,
            publish_batch."references"[body.number], publish_batch.topics[body.number], publish_batch.group_keys[body.number]
