@@ -45,7 +45,7 @@ BEGIN
               FROM relation r JOIN pg_partitioned_table p ON p.partrelid = r.oid
             UNION ALL
             SELECT format('trigger %I on %s', t.tgname, r.place), format('DROP TRIGGER %I ON %s', t.tgname, r.place), t.tgqual::text
-              FROM relation r JOIN pg_trigger t ON t.tgrelid = r.oid)
+              FROM relation r JOIN pg_trigger t ON t.tgrelid = r.oid WHERE t.tgparentid = 0)
         SELECT e.what, e.cure, format('calls %s', p.oid::regprocedure) AS why
           FROM expression e CROSS JOIN LATERAL regexp_matches(e.tree, ':(?:op)?funcid ([0-9]+)', 'g') AS called JOIN pg_proc p ON p.oid = called[1]::oid
          WHERE NOT (p.pronamespace = 'pg_catalog'::regnamespace AND (p.provolatile = 'i' OR p.proname = ANY (calls)))

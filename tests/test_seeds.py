@@ -187,7 +187,8 @@ def test_s0_pg_cron_archives_notifies_and_publishes_scheduled_messages(cron_dsn:
         done = (
             "SELECT FROM messages.message WHERE message = '\"scheduled\"'"
             " AND EXISTS (SELECT FROM messages.message_archive WHERE result = 'lock_expired')"
-            " AND EXISTS (SELECT FROM messages.upkeep_run)"  # it looks at the queues first, in transactions of its own
+            # It looks at the queues first, in transactions of its own.
+            " AND EXISTS (SELECT FROM messages.upkeep_run WHERE finished_at IS NOT NULL)"
         )
         until(lambda: conn.execute(done).rowcount, timeout=120, what="a minute of pg_cron")
         assert conn.execute("SELECT done_by FROM messages.upkeep_run").fetchone() == ("pg_cron",)

@@ -445,6 +445,7 @@ CREATE TABLE messages.upkeep_run (
     CONSTRAINT upkeep_run_done_check CHECK ((finished_at IS NULL) = (done_by IS NULL)),
     CONSTRAINT upkeep_run_cron_check CHECK ((cron_at IS NULL) = (cron_role IS NULL))
 );
+INSERT INTO messages.upkeep_run DEFAULT VALUES;
 COMMENT ON TABLE messages.upkeep_run IS 'The last upkeep, and the last one of pg_cron.';
 COMMENT ON COLUMN messages.upkeep_run.only_row IS 'Always true: there is one row.';
 COMMENT ON COLUMN messages.upkeep_run.finished_at IS 'When it finished.';

@@ -562,7 +562,7 @@ def test_an_owner_who_may_not_see_other_sessions_says_so_and_what_to_grant(
     assert blind.severity == "warning"
     assert f"session {pid_of(reader)} (application nightly report" in blind.finding
     assert f"that hide their age from role {role}: " in blind.finding
-    assert blind.cure == f"GRANT pg_read_all_stats TO {role}"
+    assert blind.cure == f"GRANT pg_monitor TO {role}"
     cure(conn, blind.cure)
     assert check(conn, "held_snapshot", held_for=AT_ONCE).severity == "critical"
 
@@ -597,7 +597,7 @@ def test_a_durable_server_with_its_upkeep_done_is_healthy(wide: Connection) -> N
     assert [one for one in run(wide, verbs.health()) if one.severity != "ok"] == []
 
 
-def test_a_prepared_transaction_that_was_forgotten_is_named_and_cured(wide: Connection) -> None:
+def test_a_prepared_transaction_that_was_forgotten_is_named_and_the_cure_decides_nothing(wide: Connection) -> None:
     wide.execute("BEGIN; SELECT pg_current_xact_id()")
     wide.execute("PREPARE TRANSACTION 'it''s lost'")
     lost = check(wide, "prepared_transaction", held_for=AT_ONCE)
@@ -605,10 +605,12 @@ def test_a_prepared_transaction_that_was_forgotten_is_named_and_cured(wide: Conn
     assert "prepared transaction 'it''s lost' of postgres" in lost.finding
     assert check(wide, "prepared_transaction").severity == "ok"
     cure(wide, lost.cure)
+    assert check(wide, "prepared_transaction", held_for=AT_ONCE).severity == "critical"
+    wide.execute("ROLLBACK PREPARED 'it''s lost'")
     assert check(wide, "prepared_transaction", held_for=AT_ONCE).finding == "no prepared transaction"
 
 
-def test_a_replication_slot_that_nobody_uses_is_named_and_cured(wide: Connection) -> None:
+def test_a_replication_slot_that_nobody_uses_is_named_and_the_cure_decides_nothing(wide: Connection) -> None:
     wide.execute("SELECT pg_create_logical_replication_slot('left_over', 'pgoutput')")
     slot = check(wide, "replication")
     assert slot.severity == "warning"
@@ -616,6 +618,8 @@ def test_a_replication_slot_that_nobody_uses_is_named_and_cured(wide: Connection
         r"replication slot left_over \(nobody uses it\) holds back VACUUM; transactions since: \d+", slot.finding
     )
     cure(wide, slot.cure)
+    assert check(wide, "replication").severity == "warning"
+    wide.execute("SELECT pg_drop_replication_slot('left_over')")
     assert check(wide, "replication").severity == "ok"
 
 

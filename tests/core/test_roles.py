@@ -758,7 +758,9 @@ def on_bare(bare: Cluster) -> Iterator[Callable[..., Connection]]:
 
 
 def group_roles(conn: Connection) -> int:
-    (count,) = conn.execute("SELECT count(*) FROM pg_roles WHERE rolname LIKE 'messages\\_%'").fetchone() or (0,)
+    (count,) = conn.execute(
+        "SELECT count(*) FROM pg_roles WHERE rolname LIKE 'messages\\_%' AND NOT rolcanlogin"
+    ).fetchone() or (0,)
     return int(count)
 
 

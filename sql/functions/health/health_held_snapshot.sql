@@ -20,7 +20,7 @@ AS $$
                                 (SELECT count(*) FROM holder)) END,
                CASE WHEN hidden.count > 0 THEN format('sessions of other roles that hide their age from role %s: %s', current_user, hidden.count) END),
            CASE WHEN oldest.age > held_for THEN format('SELECT pg_terminate_backend(%s)', oldest.pid)
-                WHEN hidden.count > 0 THEN format('GRANT pg_read_all_stats TO %I', current_user) END
+                WHEN hidden.count > 0 THEN format('GRANT pg_monitor TO %I', current_user) END
       FROM hidden LEFT JOIN oldest ON true
 $$;
 COMMENT ON FUNCTION messages.health_held_snapshot(interval) IS

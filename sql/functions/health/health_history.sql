@@ -6,18 +6,18 @@ AS $$
                clock_timestamp() - (SELECT min(i.handled_at) FROM messages.inbox i) AS inbox,
                clock_timestamp() - (SELECT coalesce(p.retention_applied_at, min(q.created_at)) FROM messages.archive_policy p
                                       JOIN messages.queue q ON q.retention IS NOT NULL GROUP BY p.retention_applied_at) AS retention),
-    late (finding, cure) AS (
-        SELECT format('dedup keys that expired %s ago are still kept', date_trunc('second', dedup)), 'messages.upkeep()' FROM age WHERE dedup > '1 hour'
+    late (finding) AS (
+        SELECT format('dedup keys that expired %s ago are still kept', date_trunc('second', dedup)) FROM age WHERE dedup > '1 hour'
         UNION ALL
-        SELECT format('the inbox keeps 30 days and goes back %s', date_trunc('second', inbox)), 'messages.upkeep()' FROM age WHERE inbox > '30 days 01:00'
+        SELECT format('the inbox keeps 30 days and goes back %s', date_trunc('second', inbox)) FROM age WHERE inbox > '30 days 01:00'
         UNION ALL
-        SELECT format('retention was last applied %s ago', date_trunc('second', retention)), 'messages.apply_retention()' FROM age WHERE retention > '1 day')
+        SELECT format('retention was last applied %s ago', date_trunc('second', retention)) FROM age WHERE retention > '1 day')
     SELECT CASE WHEN count(*) = 0 THEN 'ok' ELSE 'warning' END,
            concat_ws('; ', string_agg(late.finding, '; '),
                 format('the archive takes %s; queues without a retention: %s', pg_size_pretty(
                     (SELECT sum(pg_total_relation_size(i.inhrelid)) FROM pg_inherits i WHERE i.inhparent = 'messages.archive_rows'::regclass)),
                     (SELECT count(*) FROM messages.queue q WHERE q.retention IS NULL))),
-           'SELECT ' || string_agg(DISTINCT late.cure, ', ')
+           CASE WHEN count(*) > 0 THEN 'SELECT messages.upkeep()' END
       FROM late
 $$;
 COMMENT ON FUNCTION messages.health_history() IS

@@ -5,7 +5,7 @@ AS $$
            CASE WHEN oldest.gid IS NULL THEN 'no prepared transaction'
                 ELSE format('prepared transaction %L of %s waits for its COMMIT PREPARED for %s and holds back VACUUM; transactions since: %s',
                             oldest.gid, oldest.owner, date_trunc('second', oldest.age), oldest.transactions) END,
-           CASE WHEN oldest.age > held_for THEN format('ROLLBACK PREPARED %L', oldest.gid) END
+           CASE WHEN oldest.age > held_for THEN format('SELECT * FROM pg_prepared_xacts WHERE gid = %L -- then COMMIT PREPARED or ROLLBACK PREPARED, as whoever prepared it decides', oldest.gid) END
       FROM (VALUES (true)) AS one (row)
       LEFT JOIN LATERAL (
         SELECT p.gid, p.owner, clock_timestamp() - p.prepared AS age, age(p.transaction) AS transactions

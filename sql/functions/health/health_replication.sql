@@ -5,7 +5,7 @@ AS $$
     WITH holder AS (
         SELECT format('replication slot %s (%s)', s.slot_name, CASE WHEN s.active THEN 'active' ELSE 'nobody uses it' END) AS name,
                greatest(age(s.xmin), age(s.catalog_xmin)) AS transactions, s.active,
-               format('SELECT pg_drop_replication_slot(%L)', s.slot_name) AS cure
+               format('SELECT * FROM pg_replication_slots WHERE slot_name = %1$L -- start what reads it, or if nothing will: SELECT pg_drop_replication_slot(%1$L)', s.slot_name) AS cure
           FROM pg_replication_slots s
          WHERE (s.database = current_database() OR s.database IS NULL) AND (s.xmin IS NOT NULL OR s.catalog_xmin IS NOT NULL)
         UNION ALL

@@ -9,7 +9,7 @@ AS $$
            CASE WHEN worst.schedule_name IS NULL THEN format('schedules on time: %s', (SELECT count(*) FROM schedule))
                 ELSE format('schedule %s is late by %s', worst.schedule_name, date_trunc('second', greatest(worst.late, '0')))
                      || coalesce('; its last error: ' || left(worst.last_error, 200), '') END,
-           CASE WHEN worst.last_error IS NOT NULL THEN format('SELECT messages.pause_schedule(%L)', worst.schedule_name)
+           CASE WHEN worst.last_error IS NOT NULL THEN 'SELECT messages.run_schedules() -- when what the error says is mended'
                 WHEN worst.schedule_name IS NOT NULL THEN 'SELECT messages.run_schedules()' END
       FROM (VALUES (true)) AS one (row) LEFT JOIN worst ON true
 $$;
