@@ -73,12 +73,12 @@ def test_no_stage_of_a_dispatch_loses_or_repeats_a_message(
         unnoted, noting = held.enter_context(session(stack.metadata)), held.enter_context(session(queue_dsn))
         keep_from_starting(unnoted, run_ids[1], 1)
         dispatchers[queues[1]] = hand_over(stack, queue_conn, queues[1])
+        keep_from_starting(held.enter_context(session(stack.metadata)), run_ids[0], 2)
+        dispatchers[queues[0]] = hand_over(stack, queue_conn, queues[0])
         noting.execute("LOCK TABLE messages.dispatch IN EXCLUSIVE MODE")
         unnoted.rollback()
         waits = "SELECT 1 FROM pg_stat_activity WHERE query LIKE '%start_dispatch(%' AND wait_event_type = 'Lock'"
         until(lambda: queue_conn.execute(waits).fetchone(), timeout=PATIENCE, what="a dispatcher that notes a run")
-        keep_from_starting(held.enter_context(session(stack.metadata)), run_ids[0], 2)
-        dispatchers[queues[0]] = hand_over(stack, queue_conn, queues[0])
         if disaster == "worker":
             for process in [*holders(queue_conn, queues[:2]), int(flag.read_text())]:
                 os.kill(process, signal.SIGKILL)
