@@ -43,7 +43,9 @@ CODE = {
     "CREATE OR REPLACE TRIGGER message_published AFTER INSERT ON messages.message FOR EACH ROW"
     f" WHEN ({HIDDEN}) EXECUTE FUNCTION messages.message_published()": ("trigger message_published on"),
     f"ALTER TABLE {TABLE} ADD extra integer DEFAULT lair.deed()": "default of column",
-    f"ALTER TABLE {TABLE} ADD extra boolean DEFAULT ({HIDDEN})": "default of column",
+    f"ALTER TABLE {TABLE} ADD extra boolean; ALTER TABLE {TABLE} ALTER extra SET DEFAULT ({HIDDEN})": (
+        "default of column"
+    ),
     f"ALTER TABLE {TABLE} ADD extra boolean DEFAULT (set_config('search_path', 'lair', false) = '')": (
         "default of column"
     ),
