@@ -84,7 +84,7 @@ def uninstall(conn: psycopg.Connection[Any]) -> None:
     """Remove the schema with everything in it, and the group roles with the last database that has one.
 
     Needs a connection in autocommit: where there are more than a thousand marks, the others go in transactions of
-    their own before. Raises TransactionTooLarge, and changes nothing, if the server has no room to lock the rest.
+    their own before, and if the rest then fails, the next upkeep makes them again.
     """
     folder = sql_folder()
     first, rest = "drop_marks.sql", (folder / "uninstall.sql").read_text()

@@ -19,7 +19,7 @@ from tools.postgres import Cluster, fleeting_place
 
 Connection = psycopg.Connection[Any]
 QUEUES = 2500
-MOST = 1300  # locks of one transaction, beside the catalogue's
+MOST = 1200  # locks of one transaction, beside the catalogue's
 
 
 @pytest.fixture(scope="module")

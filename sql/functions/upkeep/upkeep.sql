@@ -22,8 +22,8 @@ BEGIN
         RETURN jsonb_build_object('skipped', 'another upkeep is running');
     END IF;
     PERFORM messages.pause_rings();
-    -- What a statement_timeout would undo is left to the next; and so is what would lock more than a thousand marks until the commit.
-    WHILE name IS NOT NULL AND locks < 1000 AND (patience IS NULL OR clock_timestamp() < statement_timestamp() + patience / 2) LOOP
+    -- What a statement_timeout would undo is left to the next; and so is what would lock more than about a thousand relations until the commit.
+    WHILE name IS NOT NULL AND locks < 900 AND (patience IS NULL OR clock_timestamp() < statement_timestamp() + patience / 2) LOOP
         locks := locks + 1 + (SELECT count(l.mark) FROM messages.lane l WHERE l.queue_name = name);
         SELECT * INTO next FROM messages.look_at_next(name);
         name := next.queue_name;
