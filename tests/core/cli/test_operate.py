@@ -300,7 +300,6 @@ WALK: dict[str, list[str]] = {
     "schedules remove": ["daily", "--yes"],
     "upkeep": [],
     "export": ["--target", "/tmp/no partition of the archive is closed"],
-    "bench": ["--messages", "10"],
 }
 KEEPS_RUNNING = {"tail", "worker"}
 READS = [
