@@ -229,6 +229,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/runs/check_run_begun.sql
 \ir functions/runs/check_queues_exist.sql
 \ir functions/runs/replay.sql
+\ir functions/runs/record_triage_causes.sql
+\ir functions/runs/triage_causes.sql
 
 -- Staged publishing
 \ir functions/stages/stage_publish.sql
@@ -246,14 +248,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 -- The archive as a log
 \ir functions/log/archive_log_end.sql
 \ir functions/log/split_archive_log.sql
-
--- Traffic and causes of death
-\ir functions/traffic/record_traffic.sql
-\ir functions/traffic/traffic_report.sql
-\ir functions/traffic/traffic_windows.sql
-\ir functions/traffic/traffic_kept_since.sql
-\ir functions/traffic/record_triage_causes.sql
-\ir functions/traffic/triage_causes.sql
 
 -- Metrics and history, as the upkeep notes it
 \ir functions/health/metrics.sql

@@ -16,9 +16,6 @@ BEGIN
          ORDER BY d.ended_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
     DELETE FROM messages.pipeline_run WHERE ctid = ANY (ARRAY(
         SELECT r.ctid FROM messages.pipeline_run r WHERE r.started_at <= clock_timestamp() - interval '90 days' FOR UPDATE SKIP LOCKED));
-    DELETE FROM messages.traffic WHERE ctid = ANY (ARRAY(
-        SELECT t.ctid FROM unnest(ARRAY['minute', 'hour']) AS g (grain) JOIN messages.traffic t ON t.grain = g.grain
-         WHERE t.bucket_at < date_trunc(g.grain, messages.traffic_kept_since(g.grain), 'UTC') LIMIT max_rows FOR UPDATE OF t SKIP LOCKED));
     DELETE FROM messages.named_lease WHERE ctid = ANY (ARRAY(
         SELECT n.ctid FROM messages.named_lease n WHERE n.expires_at <= clock_timestamp() - interval '1 day' FOR UPDATE SKIP LOCKED));
     FOR stage IN
