@@ -17,7 +17,6 @@ DO $$ BEGIN PERFORM pg_advisory_xact_lock(hashtextextended('messages.migrate', 0
 
 -- Migrations, each applied once; the next one is added here with the same four lines
 \ir functions/upgrade/lock_all_or_none.sql
-\ir functions/upgrade/supersede.sql
 \ir guard.sql
 SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 1) AS pending \gset
 \if :pending

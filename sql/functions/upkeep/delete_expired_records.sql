@@ -3,7 +3,6 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     stage record;
-    old   regprocedure;
 BEGIN
     DELETE FROM messages.dedup WHERE ctid = ANY (ARRAY(
         SELECT d.ctid FROM messages.dedup d WHERE d.expires_at <= clock_timestamp()
@@ -29,12 +28,5 @@ BEGIN
             PERFORM messages.note_upkeep('drop_or_empty_stage', stage.number::text, SQLSTATE, SQLERRM);
         END;
     END LOOP;
-    FOR old IN
-        SELECT p.oid FROM pg_proc p
-         WHERE p.pronamespace = 'messages'::regnamespace AND starts_with(p.proname, 'superseded_')
-           AND NOT EXISTS (SELECT FROM messages.schema_migration s WHERE s.applied_at > clock_timestamp() - interval '1 hour')
-    LOOP
-        EXECUTE format('DROP FUNCTION %s', old);
-    END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox and ended dispatches after 30 days, runs of pipelines after 90, named leases a day after they end; drops stages whose job died a day ago, and, after an hour, functions that an upgrade superseded.';
+COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox and ended dispatches after 30 days, runs of pipelines after 90, named leases a day after they end; drops stages whose job died a day ago.';
