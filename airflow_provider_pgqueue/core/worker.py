@@ -207,9 +207,7 @@ class Worker:
         return await connect_async(self.conninfo, application_name="pgqueue listener")
 
     async def _look(self, conn: AsyncConnection) -> timedelta | None:
-        ask = verbs.ready_queues(
-            [self.consumer.queue_name], count_up_to=1, topic=self.consumer.topic, headers=self.consumer.headers
-        )
+        ask = verbs.ready_queues([self.consumer.queue_name], count_up_to=1, topic=self.consumer.topic)
         found = await run_async(conn, ask)
         if any(queue.ready for queue in found):
             self._doorbell.ring()

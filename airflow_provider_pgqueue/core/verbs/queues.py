@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import timedelta
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from airflow_provider_pgqueue.core import argument
-from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, only_row, to_json
+from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, only_row
 from airflow_provider_pgqueue.core.message import ClosedQueue, LeasePolicy, QueueStatus, ReadyQueue
 
 
@@ -94,19 +94,17 @@ def ready_queues(
     *,
     count_up_to: int = 1000,
     topic: str | None = None,
-    headers: Mapping[str, Any] | None = None,
 ) -> Statement[list[ReadyQueue]]:
     """Return the queues that have a message to lease now or later, in one query for any number of queues.
 
-    With a `topic` pattern or `headers` only matching messages count, as in `lease`.
+    With a `topic` pattern only matching messages count, as in `lease`.
     """
     arguments = {
         "queue_names": None if queue_names is None else list(queue_names),
         "count_up_to": count_up_to,
         "topic": topic,
-        "headers": None if headers is None else to_json(headers),
     }
-    return Statement("ready_queues", arguments, list_of(ReadyQueue), {"queue_names": "text[]", "headers": "jsonb"})
+    return Statement("ready_queues", arguments, list_of(ReadyQueue), {"queue_names": "text[]"})
 
 
 def closed_queues(queue_names: Collection[str]) -> Statement[list[ClosedQueue]]:
