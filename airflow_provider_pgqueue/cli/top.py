@@ -15,7 +15,7 @@ import psycopg
 from airflow_provider_pgqueue.cli.connection import Connection, Lasting, connected_for_long
 from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.keyboard import Keyboard
-from airflow_provider_pgqueue.cli.output import Row, console, estimated, records, show_line, table
+from airflow_provider_pgqueue.cli.output import Row, console, counted, records, show_line, table
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.cli.sparkline import sparkline
 from airflow_provider_pgqueue.core import verbs
@@ -201,4 +201,4 @@ def _in_lines(rows: Sequence[Row], columns: Sequence[str], points: int) -> Any:
 
 def _drawn(row: Row, points: int) -> Row:
     lines = {name: sparkline(row[name][-points:]) for name in ("in", "out", "depths")}
-    return {**estimated(row), **lines}
+    return {**counted(row), **lines}

@@ -672,7 +672,7 @@ COMMENT ON COLUMN messages.history_level.leased IS 'Were leased.';
 COMMENT ON COLUMN messages.history_level.delayed IS 'Waited for their time.';
 COMMENT ON COLUMN messages.history_level.dead IS 'Dead messages without a remedy.';
 COMMENT ON COLUMN messages.history_level.oldest_at IS 'Since when the oldest ready message was ready.';
-COMMENT ON COLUMN messages.history_level.exact IS 'Whether depth was counted; otherwise it was estimated.';
+COMMENT ON COLUMN messages.history_level.exact IS 'Whether depth was counted; otherwise it is that of the planner.';
 
 CREATE TABLE messages.history_total (
     queue_name   text   PRIMARY KEY,
@@ -804,6 +804,6 @@ CREATE TYPE messages.open_dispatch AS (
 COMMENT ON TYPE messages.open_dispatch IS 'Messages and the run that has them.';
 CREATE TYPE messages.queue_status AS (
     queue_name text, paused boolean, depth bigint, ready bigint, leased bigint, delayed bigint, oldest_age interval,
-    dead bigint, upkeep_age interval, depth_margin bigint, dead_margin bigint
+    dead bigint, upkeep_age interval, counted_up_to bigint
 );
 COMMENT ON TYPE messages.queue_status IS 'A queue in numbers.';

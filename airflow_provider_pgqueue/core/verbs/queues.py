@@ -83,8 +83,8 @@ def drop_queue(queue_name: str, *, force: bool = False) -> Statement[int]:
 def status(queue_name: str | None = None, *, exact: bool = False) -> Statement[list[QueueStatus]]:
     """Return the numbers of each queue, or of one, within milliseconds however long the queues are.
 
-    Counts up to 10,000 messages of a queue. Beyond that it estimates, and the margins of QueueStatus say how far the
-    numbers may be off. With `exact` it counts every message, which takes seconds where millions wait.
+    Counts up to 10,000 messages of a queue, and says in `counted_up_to` how far. With `exact` it counts every message,
+    which takes seconds where millions wait.
     """
     return Statement("status", dict(locals()), list_of(QueueStatus))
 
