@@ -71,9 +71,7 @@ def test_ten_thousand_queues_are_shown_by_pages(browse: Browse, conn: Connection
     assert client.get("/?sort=name&q=q99&page=3").text.count('<tr id="queue-') == 11
 
 
-def test_a_number_of_which_there_is_more_says_so(
-    browse: Browse, conn: Connection, queue: Callable[..., str]
-) -> None:
+def test_a_number_of_which_there_is_more_says_so(browse: Browse, conn: Connection, queue: Callable[..., str]) -> None:
     conn.execute(
         "INSERT INTO messages.message (queue_name, message) SELECT %s, '{}' FROM generate_series(1, 30000)",
         [queue("orders")],
