@@ -152,7 +152,7 @@ class PgQueueFixture:
 
 
 def _pass_time(conn: Connection, by: timedelta) -> None:
-    """Make it `by` later for every message: moves all moments of the schema, apart from the archive, into the past.
+    """Make it `by` later for every message: moves all times of the schema, apart from the archive, into the past.
 
     Delayed messages become ready, leases and messages expire. LockNotAvailable if a transaction that is still open
     holds a message.

@@ -42,13 +42,13 @@ def later(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in ("publish/publish", "lease/lease", "lease/archive"):
         name = path.partition("/")[2]
         file = folder / "sql" / "functions" / f"{path}.sql"
-        text = re.sub(rf"\b(messages\.)?{name}(?=[.(])", rf"\1{name}_noted", file.read_text())
+        text = re.sub(rf"\b(messages\.)?{name}(?=[.(])", rf"\1{name}_recorded", file.read_text())
         text = text.replace("\n) RETURNS", ",\n    note text DEFAULT NULL\n) RETURNS", 1)
         text = re.sub(r"(COMMENT ON FUNCTION [^)]+)\)", r"\1, text)", text)
-        file.with_stem(f"{name}_noted").write_text(text)
+        file.with_stem(f"{name}_recorded").write_text(text)
         line = f"\\ir functions/{path}.sql\n"
-        install.write_text(install.read_text().replace(line, line + line.replace(".sql", "_noted.sql")))
-        grants.write_text(re.sub(rf"(?<=['\s]){name}(?=[ '])", rf"{name} {name}_noted", grants.read_text(), count=1))
+        install.write_text(install.read_text().replace(line, line + line.replace(".sql", "_recorded.sql")))
+        grants.write_text(re.sub(rf"(?<=['\s]){name}(?=[ '])", rf"{name} {name}_recorded", grants.read_text(), count=1))
     of_first = re.search(r"^SELECT NOT EXISTS.*?^\\endif\n", install.read_text(), re.M | re.S)
     assert of_first is not None
     of_second = of_first[0].replace("version = 1", "version = 2").replace("0001_schema", "0002_note")
@@ -134,7 +134,7 @@ def publish(conn: Connection) -> int:
 
 
 def publish_note(conn: Connection) -> int:
-    conn.execute("SELECT messages.publish_noted('orders', '1', note => 'later')")
+    conn.execute("SELECT messages.publish_recorded('orders', '1', note => 'later')")
     return 1
 
 
@@ -145,10 +145,10 @@ def work(conn: Connection) -> int:
 
 
 def work_note(conn: Connection) -> int:
-    leased = conn.execute("SELECT id, lock_token FROM messages.lease_noted('orders', 5, note => 'later')").fetchall()
+    leased = conn.execute("SELECT id, lock_token FROM messages.lease_recorded('orders', 5, note => 'later')").fetchall()
     ids = [id_ for id_, _ in leased]
     token = leased[0][1] if leased else None
-    return conn.execute("SELECT messages.archive_noted(%s, %s::bigint[], note => 'later')", [token, ids]).rowcount
+    return conn.execute("SELECT messages.archive_recorded(%s, %s::bigint[], note => 'later')", [token, ids]).rowcount
 
 
 def hold_back(conn: Connection, load: Load) -> None:
