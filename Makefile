@@ -38,8 +38,8 @@ OF_THE_SERVER = $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli test_arg
 CLASSES := .run/spark-classes.jsa
 OF_TIME := tests/test_contract.py tests/test_seeds.py tests/core/test_archive.py tests/core/test_groups.py \
 	tests/core/test_health.py tests/core/test_outcomes.py tests/core/test_policy.py tests/core/test_publish.py \
-	tests/core/test_runs.py tests/core/test_schedules.py tests/core/test_traffic.py tests/spark/test_export.py \
-	tests/spark/test_rollup.py tests/spark/test_watch.py
+	tests/core/test_runs.py tests/core/test_schedules.py tests/spark/test_export.py \
+	tests/spark/test_watch.py
 
 # One more process, which has nothing to do with the others: they wait a lot, and the last of them is alone for minutes.
 EMBEDDED := .run/tests-embedded.log

@@ -1,7 +1,7 @@
-"""Each night: the figures of the day; then closed partitions of the archive to Parquet, verified, and dropped.
+"""Each night: export closed partitions of the archive to Parquet, verify them, and drop them.
 
-In this order, because nobody can count what is gone. Both tasks are done once a run: a retry, or a task that somebody
-clears, continues where it was or returns the same summary.
+The task is done once a run: a retry, or a task that somebody clears, continues where it was or returns the same
+summary.
 
 The Airflow variable `pgqueue_export_target` says where to: a path, `s3://…` or `hdfs://…`.
 """
@@ -25,11 +25,9 @@ with DAG(
     tags=["pgqueue", "spark"],
     doc_md=__doc__,
 ) as dag:
-    rollup = PgQueueSparkOperator(task_id="rollup", pipeline="rollup", driver_memory="1g")
-    export = PgQueueSparkOperator(
+    PgQueueSparkOperator(
         task_id="export",
         pipeline="export",
         arguments={"target": "{{ var.value.get('pgqueue_export_target', '/var/lib/pgqueue/export') }}", "drop": True},
         driver_memory="1g",
     )
-    rollup >> export

@@ -13,7 +13,7 @@ DECLARE
         ['consumer observer', 'message_outcomes status ready_queues closed_queues dead_queues dead_causes'],
         ['consumer observer pipeline', 'triage_causes'],
         ['consumer observer', 'queue_history queue_rates queue_sparklines dead_trend workers'],
-        ['observer', 'search_archive schedules traffic_report message_life audit_log search_messages'],
+        ['observer', 'search_archive schedules message_life audit_log search_messages'],
         ['consumer', 'release_messages'],
         ['observer', 'metrics'],
         ['publisher consumer', 'audited'],
@@ -24,7 +24,7 @@ DECLARE
         ['reader', 'archive_log_end split_archive_log'],
         ['pipeline', 'begin_run finish_run run_summary run_holder run_backlog run_archived replay check_queues_exist'],
         ['pipeline', 'closed_archive_partitions archive_checksums lock_export drop_archive_partition fingerprint'],
-        ['pipeline', 'record_triage_causes record_traffic traffic_windows'],
+        ['pipeline', 'record_triage_causes'],
         ['publisher consumer observer upkeep', 'session_is_limited granted_queues'],
         ['every', 'schema_version latest_migration upkeep_mode'],
         ['admin', 'create_queue alter_queue pause_queue resume_queue purge_queue drop_queue bind_topic unbind_topic'],
@@ -36,11 +36,11 @@ DECLARE
         ['internal', 'look come_back used_lanes make_lane mend_lanes create_mark stored_time store_time drop_unused_sequences'],
         ['internal', 'end_due archive_ended mend_timers message_published message_changed message_archived check_times'],
         ['internal', 'check_dead_lease check_remedied_by group_heads next_of_groups free_group_heads'],
-        ['internal', 'check_policy check_queue check_queue_name raise_unknown_queue delete_queue sample_messages estimate_messages'],
+        ['internal', 'check_policy check_queue check_queue_name raise_unknown_queue delete_queue planned_messages'],
         ['internal', 'run_schedules_at check_schedule raise_unknown_schedule next_cron_tick cron_ticks parse_cron parse_cron_field'],
         ['internal', 'find_role reads_all_bodies check_access delete_expired_records note_upkeep'],
         ['internal', 'make_archive_partitions drop_and_record_partition set_archive_begin record_archive_removal'],
-        ['internal', 'closed_archive_partition lock_publish_run begin_publish_run check_run_begun drop_or_empty_stage insert_staged published_partitions raise_other_partitions traffic_kept_since'],
+        ['internal', 'closed_archive_partition lock_publish_run begin_publish_run check_run_begun drop_or_empty_stage insert_staged published_partitions raise_other_partitions'],
         ['internal', 'health_archive_partitions health_cron_history health_cron_jobs health_dead_messages health_dead_tuples'],
         ['internal', 'health_held_snapshot health_history health_index_bloat health_limited_roles health_notify_queue health_prepared_transaction'],
         ['internal', 'health_dispatches health_replication health_schedules health_settings health_upkeep_lag health_upkeep_steps health_waiting_messages health_wraparound'],
@@ -48,7 +48,7 @@ DECLARE
         ['internal', 'check_name check_label check_winners check_given check_no_dedup check_headers check_reference check_result json_bytes check_body lock_briefly lock_name lock_queue lock_row max_locks_for check_lock_room raise_in_use raise_deadlock'],
         ['internal', 'begin_history note_history history_counts history_steps history_begins roll_up_history roll_up_bucket'],
         ['internal', 'delete_old_history duration_quantile record_audit record_remedy'],
-        ['internal', 'lock_all_or_none supersede release_catalog release_differences health_drift health_copy']];
+        ['internal', 'lock_all_or_none release_catalog release_differences health_drift health_copy']];
     groups CONSTANT text[] := ARRAY['publisher', 'consumer', 'observer', 'upkeep', 'raw', 'reader', 'pipeline', 'admin', 'limited'];
     change text;
 BEGIN
@@ -57,7 +57,7 @@ BEGIN
                     ELSE format('function %s is not in the list of grants.sql', p.oid::regprocedure) END
           FROM (SELECT string_to_table(listed[place][2], ' ') AS name FROM generate_subscripts(listed, 1) AS place) AS known
           FULL JOIN (SELECT * FROM pg_proc WHERE pronamespace = 'messages'::regnamespace) p ON p.proname = known.name
-         -- A function that this list never saw has no privileges yet. What an upgrade left for calls under way has some.
+         -- A function that this list never saw has no privileges yet. What an earlier version left has some.
          WHERE p.oid IS NULL OR (known.name IS NULL AND p.proacl IS NULL)
          ORDER BY 1 LIMIT 1
     LOOP
@@ -68,7 +68,7 @@ BEGIN
         WITH function AS (
             SELECT p.oid, p.proname, p.proowner, p.proacl FROM pg_proc p WHERE p.pronamespace = 'messages'::regnamespace),
         granted AS (
-            SELECT f.oid, f.proname, starts_with(f.proname, 'superseded_') AS superseded, a.grantee,
+            SELECT f.oid, a.grantee,
                    a.grantee = ANY (SELECT to_regrole('messages_' || name) FROM unnest(groups) AS name) AS to_group
               FROM function f CROSS JOIN aclexplode(f.proacl) a WHERE a.grantee NOT IN (0, f.proowner)),
         allowed AS (
@@ -81,14 +81,13 @@ BEGIN
                                               OR g.role = 'admin' AND a.role <> 'internal'
              WHERE to_regrole('messages_' || g.role) IS NOT NULL
             UNION
-            -- A privilege granted by hand on a superseded function goes to its successor.
             SELECT g.grantee, f.oid FROM granted g JOIN function f
-                ON f.proname = regexp_replace(g.proname, '^superseded_', '') OR f.proname IN (SELECT a.name FROM allowed a WHERE a.role = 'every')
+                ON f.proname IN (SELECT a.name FROM allowed a WHERE a.role = 'every')
              WHERE NOT g.to_group AND f.proowner <> g.grantee)
         SELECT format(CASE WHEN g.oid IS NULL THEN 'GRANT EXECUTE ON FUNCTION %s TO %s' ELSE 'REVOKE ALL ON FUNCTION %s FROM %s' END,
                       oid::regprocedure, grantee::regrole)
           FROM wanted w FULL JOIN granted g USING (grantee, oid)
-         WHERE g.oid IS NULL OR (w.oid IS NULL AND (g.to_group OR g.superseded))
+         WHERE g.oid IS NULL OR (w.oid IS NULL AND g.to_group)
          ORDER BY oid::regprocedure::text, grantee::regrole::text
     LOOP
         EXECUTE change;

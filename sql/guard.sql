@@ -74,7 +74,7 @@ BEGIN
         UNION ALL
         (SELECT DISTINCT ON (p.proname) format('function %s', p.oid::regprocedure), format('DROP FUNCTION %s', p.oid::regprocedure), 'has the name of another one'
            FROM pg_proc p
-          WHERE p.pronamespace = 'messages'::regnamespace AND NOT starts_with(p.proname, 'superseded_')
+          WHERE p.pronamespace = 'messages'::regnamespace
             AND EXISTS (SELECT FROM pg_proc other WHERE other.pronamespace = p.pronamespace AND other.proname = p.proname AND other.oid <> p.oid)
           -- Not the one that this transaction made; else the younger.
           ORDER BY p.proname, age(p.xmin) <= 0, age(p.xmin))

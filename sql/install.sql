@@ -17,7 +17,6 @@ DO $$ BEGIN PERFORM pg_advisory_xact_lock(hashtextextended('messages.migrate', 0
 
 -- Migrations, each applied once; the next one is added here with the same four lines
 \ir functions/upgrade/lock_all_or_none.sql
-\ir functions/upgrade/supersede.sql
 \ir guard.sql
 SELECT NOT EXISTS (SELECT FROM messages.schema_migration WHERE version = 1) AS pending \gset
 \if :pending
@@ -137,8 +136,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/queues/drop_queue.sql
 \ir functions/queues/delete_queue.sql
 \ir functions/queues/status.sql
-\ir functions/queues/estimate_messages.sql
-\ir functions/queues/sample_messages.sql
+\ir functions/queues/planned_messages.sql
 \ir functions/queues/ready_queues.sql
 \ir functions/queues/lease_policy.sql
 \ir functions/queues/closed_queues.sql
@@ -229,6 +227,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/runs/check_run_begun.sql
 \ir functions/runs/check_queues_exist.sql
 \ir functions/runs/replay.sql
+\ir functions/runs/record_triage_causes.sql
+\ir functions/runs/triage_causes.sql
 
 -- Staged publishing
 \ir functions/stages/stage_publish.sql
@@ -246,14 +246,6 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 -- The archive as a log
 \ir functions/log/archive_log_end.sql
 \ir functions/log/split_archive_log.sql
-
--- Traffic and causes of death
-\ir functions/traffic/record_traffic.sql
-\ir functions/traffic/traffic_report.sql
-\ir functions/traffic/traffic_windows.sql
-\ir functions/traffic/traffic_kept_since.sql
-\ir functions/traffic/record_triage_causes.sql
-\ir functions/traffic/triage_causes.sql
 
 -- Metrics and history, as the upkeep notes it
 \ir functions/health/metrics.sql

@@ -1,11 +1,11 @@
-"""The metrics, and the files for Prometheus, its exporters and Grafana: they name what there is."""
+"""The metrics, and the files for Prometheus, sql_exporter and Grafana: they name what there is."""
 
 from __future__ import annotations
 
 import json
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -221,36 +221,21 @@ def test_an_observer_reads_the_metrics_of_its_queues(conn: Connection, orders: s
 # The files ------------------------------------------------------------------------------------------------------------
 
 
-def exporter_queries() -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Yield each metric of the two configurations, its query, and what its columns are used for."""
-    for key, found in yaml.safe_load((FOLDER / "postgres_exporter.yml").read_text()).items():
-        columns = [(name, how["usage"]) for column in found["metrics"] for name, how in column.items()]
-        usage = dict(columns)
-        # The exporter keeps one of two with the same name.
-        assert len(usage) == len(columns)
-        (number,) = [name for name, how in usage.items() if how != "LABEL"]
-        yield f"{key}_{number}", found["query"], usage
-    for found in yaml.safe_load((FOLDER / "sql_exporter.collector.yml").read_text())["metrics"]:
-        usage = dict.fromkeys(found.get("key_labels", []), "LABEL") | {"value": found["type"].upper()}
-        assert found["values"] == ["value"]
-        yield found["metric_name"], found["query"], usage
-
-
-def test_the_exporters_export_what_the_program_does(conn: Connection, orders: str) -> None:
+def test_the_collector_exports_what_the_program_does(conn: Connection, orders: str) -> None:
     rows = run(conn, verbs.metrics())
-    kinds = {row["metric"]: row["kind"].upper() for row in rows}
-    seen: list[str] = []
-    for metric, query, usage in exporter_queries():
-        seen.append(metric)
-        (number,) = [name for name, how in usage.items() if how != "LABEL"]
-        assert usage[number] == kinds[metric]
+    collector = yaml.safe_load((FOLDER / "sql_exporter.collector.yml").read_text())["metrics"]
+    for metric in collector:
+        labels = metric.get("key_labels", [])
+        same = [row for row in rows if row["metric"] == metric["metric_name"]]
+        assert {row["kind"] for row in same} == {metric["type"]}
+        assert metric["values"] == ["value"]
         with conn.cursor(row_factory=dict_row) as cursor:
-            found = cursor.execute(query.encode()).fetchall()
-            assert sorted(column.name for column in cursor.description or []) == sorted(usage)
-        labels = [{name: row[name] for name in usage if name != number} for row in found]
-        same = [row["labels"] for row in rows if row["metric"] == metric]
-        assert sorted(map(str, labels)) == sorted(str({name: one[name] for name in labels[0]}) for one in same)
-    assert sorted([*seen, "pgqueue_queues"]) == sorted([*kinds, *kinds])
+            found = cursor.execute(metric["query"].encode()).fetchall()
+            assert sorted(column.name for column in cursor.description or []) == sorted([*labels, "value"])
+        expected = [{name: row["labels"][name] for name in labels} for row in same]
+        assert sorted(str({name: row[name] for name in labels}) for row in found) == sorted(map(str, expected))
+    assert {metric["metric_name"] for metric in collector} == {row["metric"] for row in rows}
+    assert len(collector) == len({row["metric"] for row in rows})
 
 
 def named(expression: str) -> set[str]:

@@ -13,7 +13,7 @@ import click
 
 from airflow_provider_pgqueue.cli.settings import Settings
 from airflow_provider_pgqueue.cli.text import printable, say
-from airflow_provider_pgqueue.core.quantity import estimate, per_second
+from airflow_provider_pgqueue.core.quantity import per_second, seen
 
 F = TypeVar("F", bound=Callable[..., Any])
 Row = Mapping[str, Any]
@@ -138,10 +138,10 @@ def records(values: Sequence[Any]) -> list[Row]:
     return [asdict(value) for value in values]
 
 
-def estimated(row: Row) -> Row:
-    """Return a row of the status, in which people see a `~` before what was not counted."""
-    depths = {name: estimate(row[name], row["depth_margin"]) for name in ("depth", "ready", "leased", "delayed")}
-    return {**row, **depths, "dead": estimate(row["dead"], row["dead_margin"])}
+def counted(row: Row) -> Row:
+    """Return a row of the status, in which people see a `+` after what is more than was counted."""
+    of = dict.fromkeys(("depth", "ready", "leased", "delayed"), "depth") | {"dead": "dead"}
+    return {**row, **{name: seen(row[name], row[total], row["counted_up_to"]) for name, total in of.items()}}
 
 
 def _plain(value: Any) -> Any:

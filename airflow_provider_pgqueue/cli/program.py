@@ -41,7 +41,6 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "audit": ("audit", "Show what was done to the queues by hand, and by whom, newest first."),
     "upkeep": ("upkeep", "Do one round of the upkeep, which pg_cron or Airflow does every minute."),
     "web": ("web", "Serve the page Queues on the loopback address, until Ctrl-C."),
-    "bench": ("bench", "Measure how fast this database publishes and consumes."),
 }
 
 

@@ -10,7 +10,7 @@ from airflow_provider_pgqueue.cli.output import show_done
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.quantity import estimate, quantity
+from airflow_provider_pgqueue.core.quantity import quantity, seen
 
 
 @click.command()
@@ -25,7 +25,7 @@ def purge(settings: Settings, queue: str, yes: bool) -> None:
     """
     with connected(settings) as conn:
         (found,) = run(conn, verbs.status(queue))
-        waiting = estimate(found.ready + found.delayed, found.depth_margin)
+        waiting = seen(found.ready + found.delayed, found.depth, found.counted_up_to)
         confirm(f"Delete {quantity(waiting)} of queue {queue} for good?", yes=yes)
         deleted = run(conn, verbs.purge_queue(queue))
     show_done(settings, {"queue_name": queue, "messages_deleted": deleted}, f"deleted {quantity(deleted)} of {queue}.")

@@ -16,7 +16,7 @@ from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, share
 from airflow_provider_pgqueue.cli.suggestion import SuggestingGroup
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.quantity import estimate, quantity
+from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -141,7 +141,7 @@ def drop(settings: Settings, name: str, force: bool, yes: bool) -> None:
     """Remove a queue; its finished messages stay in the archive."""
     with connected(settings) as conn:
         (found,) = run(conn, verbs.status(name))
-        unfinished = quantity(estimate(found.depth, found.depth_margin), "unfinished message")
+        unfinished = quantity(found.seen("depth"), "unfinished message")
         confirm(f"Drop queue {name}, with {unfinished}?", yes=yes)
         deleted = run(conn, verbs.drop_queue(name, force=force))
     show_done(

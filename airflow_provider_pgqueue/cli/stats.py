@@ -13,7 +13,7 @@ import psycopg
 
 from airflow_provider_pgqueue.cli.connection import Connection, Lasting, connected_for_long
 from airflow_provider_pgqueue.cli.duration import duration
-from airflow_provider_pgqueue.cli.output import Row, console, estimated, records, show_line, show_rows, table
+from airflow_provider_pgqueue.cli.output import Row, console, counted, records, show_line, show_rows, table
 from airflow_provider_pgqueue.cli.privilege import with_role
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.cli.text import say
@@ -48,8 +48,7 @@ def stats(
     """Show depth, ages and rates of each queue, once or live.
 
     success_rate counts messages per second that were archived as success, dead_rate those with any other result.
-    Numbers with ~ are estimates, of queues with more than 10,000 messages; with --json the margins say how far off they
-    may be.
+    Of a queue with more than 10,000 messages it shows 10,000+; with --json counted_up_to says how far it counted.
     """
     with connected_for_long(settings) as lasting:
         rated = _may_rate(lasting.conn)
@@ -75,8 +74,8 @@ def _numbers(conn: Connection, queue: str | None, window: timedelta | None, *, e
     finished, seconds = {}, 1.0
     if window is not None:
         seconds = max(window.total_seconds(), 0.001)
-        counted = conn.execute(query("command/finished_by_queue"), [window]).fetchall()
-        finished = {name: (done, dead) for name, done, dead in counted}
+        archived = conn.execute(query("command/finished_by_queue"), [window]).fetchall()
+        finished = {name: (done, dead) for name, done, dead in archived}
     rows: list[Row] = []
     numbers = run(conn, verbs.status(queue, exact=exact))
     for row in records(numbers):
@@ -84,13 +83,13 @@ def _numbers(conn: Connection, queue: str | None, window: timedelta | None, *, e
         rates: dict[str, float | None] = {"success_rate": done / seconds, "dead_rate": dead / seconds}
         if window is None:
             rates = dict.fromkeys(rates)
-        rows.append({**estimated(row), **rates})
+        rows.append({**counted(row), **rates})
     return rows
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:
-    """Return what people see: the margins show in ~."""
-    return [name for name in (rows[0] if rows else ()) if not name.endswith("_margin")]
+    """Return what people see: how far it was counted shows in a plus."""
+    return [name for name in (rows[0] if rows else ()) if name != "counted_up_to"]
 
 
 def _repeated(

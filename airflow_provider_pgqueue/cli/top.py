@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import re
+import select
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import click
 import psycopg
 
 from airflow_provider_pgqueue.cli.connection import Connection, Lasting, connected_for_long
 from airflow_provider_pgqueue.cli.duration import duration
-from airflow_provider_pgqueue.cli.keyboard import Keyboard
-from airflow_provider_pgqueue.cli.output import Row, console, estimated, records, show_line, table
+from airflow_provider_pgqueue.cli.output import Row, console, counted, records, show_line, table
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.cli.sparkline import sparkline
 from airflow_provider_pgqueue.core import verbs
@@ -35,6 +37,8 @@ _GIVES_WAY: Final = (
 _KEYS: Final = "   keys: s r ↑ ↓ space q"
 _HISTORY = timedelta(minutes=30)
 _POINTS: Final = (30, 15, 10)  # of a sparkline, on a wide screen and on narrower ones
+_ARROWS: Final = {"A": "up", "B": "down", "C": "right", "D": "left", "5~": "pageup", "6~": "pagedown"}
+_PRESSED: Final = re.compile(r"\x1b[\[O]([A-D]|[0-9]~)|(.)", re.S)
 
 
 @dataclass
@@ -112,7 +116,7 @@ def _on_the_screen(lasting: Lasting, view: _View, interval: timedelta, looks: in
     from rich.live import Live
 
     screen = console()
-    with Keyboard() as keys, Live(console=screen, screen=True, auto_refresh=False) as live:
+    with _Keyboard() as keys, Live(console=screen, screen=True, auto_refresh=False) as live:
         rows: list[Row] = []
         while not view.ended and (looks is None or looks > 0):
             room = max(1, screen.size.height - 4)
@@ -201,4 +205,28 @@ def _in_lines(rows: Sequence[Row], columns: Sequence[str], points: int) -> Any:
 
 def _drawn(row: Row, points: int) -> Row:
     lines = {name: sparkline(row[name][-points:]) for name in ("in", "out", "depths")}
-    return {**estimated(row), **lines}
+    return {**counted(row), **lines}
+
+
+class _Keyboard:
+    """Reads single keys of the terminal at standard input, which is as it was before when the block ends."""
+
+    def __enter__(self) -> Self:
+        import termios
+        import tty
+
+        self._file = sys.stdin.fileno()
+        self._before: list[Any] = termios.tcgetattr(self._file)
+        tty.setcbreak(self._file)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        import termios
+
+        termios.tcsetattr(self._file, termios.TCSADRAIN, self._before)
+
+    def pressed(self, seconds: float) -> Iterator[str]:
+        """Wait at most so long for keys, and yield those that were pressed; arrows by name."""
+        if select.select([self._file], [], [], seconds)[0]:
+            for found in _PRESSED.finditer(os.read(self._file, 1024).decode(errors="replace")):
+                yield _ARROWS.get(found[1], "") if found[1] else found[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -59,7 +59,7 @@ class Consumer:
     transactions should be shorter than the lease: a rollback undoes the renewals that came meanwhile.
 
     Leases are renewed while the handler runs. `lease_for` and `handler_timeout` are by default those of the queue's
-    policy. With a `topic` pattern or `headers` only matching messages are leased; the others stay in the queue.
+    policy. With a `topic` pattern only matching messages are leased; the others stay in the queue.
 
     With a `handler_timeout` the handler runs in a thread of its own. If it takes longer for a message, or on average
     longer for each message of its batch, the lease is no longer renewed: when it ends, the message is delivered again,
@@ -83,7 +83,6 @@ class Consumer:
     on_error: ErrorRules | None = None
     handled_by: str | None = None
     topic: str | None = None
-    headers: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if (self.handle is None) == (self.handle_batch is None):
@@ -185,5 +184,4 @@ class Consumer:
             handler_timeout=self.handler_timeout,
             handled_by=self.handled_by,
             topic=self.topic,
-            headers=self.headers,
         )

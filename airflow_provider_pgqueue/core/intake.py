@@ -17,7 +17,7 @@ from psycopg.pq.abc import PGresult
 from psycopg.rows import tuple_row
 from psycopg.types.json import JsonbBinaryLoader
 
-from airflow_provider_pgqueue.core.client import end_statement, is_alone, run, to_json
+from airflow_provider_pgqueue.core.client import end_statement, is_alone, run
 from airflow_provider_pgqueue.core.connection import JSONB, read_json
 from airflow_provider_pgqueue.core.errors import PgQueueError, translate
 from airflow_provider_pgqueue.core.message import LeasePolicy, Message
@@ -52,14 +52,13 @@ class Intake:
         handler_timeout: timedelta | None = None,
         handled_by: str | None = None,
         topic: str | None = None,
-        headers: Mapping[str, Any] | None = None,
     ) -> None:
         self.conn = conn
         self._queue_name = queue_name
         self._handled_by = handled_by
         self._lease_for = lease_for
         self._handler_timeout = handler_timeout
-        self._chosen = (topic, None if headers is None else to_json(headers))
+        self._topic = topic
         self._read_json = _json_reader(conn)
         self._cursor = psycopg.RawCursor(conn, row_factory=tuple_row)
         self._late: list[PGresult] = []
@@ -144,7 +143,7 @@ class Intake:
                 log.warning("could not release %s (%s)", quantity(len(ids)), type(failed).__name__)
 
     def _wanted(self, max_messages: int) -> list[Any]:
-        return [self._queue_name, max_messages, self._lease_for, self._handled_by, *self._chosen]
+        return [self._queue_name, max_messages, self._lease_for, self._handled_by, self._topic]
 
     def _fetch(self, name: str, arguments: list[Any], cursor: _Cursor | None = None) -> list[tuple[Any, ...]]:
         conn, cursor = self.conn, cursor or self._cursor

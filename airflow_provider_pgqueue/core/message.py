@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
+
+from airflow_provider_pgqueue.core.quantity import seen
 
 Row = dict[str, Any]
 
@@ -136,8 +138,7 @@ class DeadQueue:
 class QueueStatus:
     """The numbers of a queue. `depth` is `ready` + `leased` + `delayed`.
 
-    Where a margin is not 0, the numbers are estimates: in 95 of 100 cases `depth` is off by at most `depth_margin`, and
-    `dead` by at most `dead_margin`.
+    Where `depth` or `dead` is larger than `counted_up_to`, there are more than that, and the number is the planner's.
     """
 
     queue_name: str
@@ -149,8 +150,11 @@ class QueueStatus:
     oldest_age: timedelta | None
     dead: int
     upkeep_age: timedelta | None
-    depth_margin: int
-    dead_margin: int
+    counted_up_to: int | None
+
+    def seen(self, name: Literal["depth", "ready", "leased", "delayed", "dead"]) -> int:
+        """Return a number as people see it: `10,000+` where there are more than were counted."""
+        return seen(getattr(self, name), self.dead if name == "dead" else self.depth, self.counted_up_to)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,19 +8,25 @@ def quantity(number: int, noun: str = "message") -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-class Estimate(int):
-    """A number that people see with `~`, rounded to three digits; in JSON it stays a number."""
+class AtLeast(int):
+    """A number that was counted up to a limit: people see `10,000+`; in JSON it stays what it is."""
+
+    counted: int
 
     def __str__(self) -> str:
         return f"{self:d}"
 
     def __format__(self, spec: str) -> str:
-        return "~" + format(round(int(self), 3 - len(repr(abs(int(self))))), spec)
+        return f"{self.counted:{spec}}+"
 
 
-def estimate(number: int, margin: int) -> int:
-    """Return the number as an Estimate, unless its margin is 0."""
-    return Estimate(number) if margin else number
+def seen(number: int, total: int, up_to: int | None) -> int:
+    """Return a number as people see it: a part of a total of which as many as `up_to` were counted."""
+    if up_to is None or total <= up_to:
+        return number
+    shown = AtLeast(number)
+    shown.counted = min(number, up_to)
+    return shown
 
 
 def rate(number: float, seconds: float) -> str:

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 import psycopg
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.bell import Bell
 from airflow_provider_pgqueue.core.breaker import Breaker
 from airflow_provider_pgqueue.core.client import run_async
 from airflow_provider_pgqueue.core.connection import connect, connect_async
@@ -33,6 +33,27 @@ from airflow_provider_pgqueue.core.signals import stop_on_signals
 log = logging.getLogger(__name__)
 
 _AFTER_NOTHING: Final = 0.01  # seconds until the next look of a worker that found nothing
+
+
+class Bell:
+    """Wakes the thread that waits for it. Any number of rings while nobody waits are one.
+
+    Any thread may ring it, and so may a signal handler, whatever it interrupts: a call of these methods, too. With
+    `threading.Event`, whose lock is not reentrant, that would block forever.
+    """
+
+    def __init__(self) -> None:
+        self._rings: SimpleQueue[None] = SimpleQueue()
+
+    def ring(self) -> None:
+        """Wake whoever waits, or whoever waits next."""
+        if self._rings.empty():  # of several at this time each may ring: that costs a look in vain
+            self._rings.put(None)
+
+    def wait(self, seconds: float) -> None:
+        """Return at a ring, at once if one came since the last `wait`, or after so many seconds."""
+        with suppress(Empty):
+            self._rings.get(timeout=seconds)
 
 
 @dataclass(kw_only=True)
@@ -207,9 +228,7 @@ class Worker:
         return await connect_async(self.conninfo, application_name="pgqueue listener")
 
     async def _look(self, conn: AsyncConnection) -> timedelta | None:
-        ask = verbs.ready_queues(
-            [self.consumer.queue_name], count_up_to=1, topic=self.consumer.topic, headers=self.consumer.headers
-        )
+        ask = verbs.ready_queues([self.consumer.queue_name], count_up_to=1, topic=self.consumer.topic)
         found = await run_async(conn, ask)
         if any(queue.ready for queue in found):
             self._doorbell.ring()

@@ -207,10 +207,9 @@ class PgQueueHook(PostgresHook):
         lease_for: timedelta | None = None,
         locked_by: str | None = None,
         topic: str | None = None,
-        headers: Mapping[str, Any] | None = None,
         conn: Connection | None = None,
     ) -> Lease:
-        """Lease ready messages, optionally only those that match a topic pattern and headers, for a `with` block.
+        """Lease ready messages, optionally only those that match a topic pattern, for a `with` block.
 
         Without `lease_for` a lease lasts as long as the policy of the queue says.
         The lease is renewed while the block runs. At the end of the block, messages that were not settled are archived
@@ -223,7 +222,6 @@ class PgQueueHook(PostgresHook):
             lease_for=lease_for,
             locked_by=locked_by,
             topic=topic,
-            headers=headers,
         )
         with ExitStack() as stack:
             session = stack.enter_context(self._session(conn))

@@ -114,7 +114,7 @@ class PgQueueConsumeOperator(WaitingTask):
         None never fails it.
     """
 
-    template_fields: Sequence[str] = ("queue_name", "op_args", "op_kwargs", "topic", "headers", "pgqueue_conn_id")
+    template_fields: Sequence[str] = ("queue_name", "op_args", "op_kwargs", "topic", "pgqueue_conn_id")
     rules: ClassVar[Mapping[str, Rule]] = {
         **WaitingTask.rules,
         "apply_function": optional(function),
@@ -226,7 +226,6 @@ class PgQueueConsumeOperator(WaitingTask):
             on_error=self.on_error,
             handled_by=handled_by,
             topic=self.topic,
-            headers=self.headers,
         )
 
     def _fail_on_failed(self, failed: int, handled: int) -> None:
@@ -292,7 +291,6 @@ class PgQueueConsumeOperator(WaitingTask):
             pgqueue_conn_id=self.pgqueue_conn_id,
             poll_interval=self.poll_interval,
             topic=self.topic,
-            headers=self.headers,
             for_task=True,
             ring_after=ring_after,
         )

@@ -64,7 +64,7 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
     :param lease_for: how long the messages stay leased after somebody last saw the run alive; at most 12 hours.
     """
 
-    template_fields: Sequence[str] = ("queue_name", "trigger_dag_id", "topic", "headers", "conf", "pgqueue_conn_id")
+    template_fields: Sequence[str] = ("queue_name", "trigger_dag_id", "topic", "conf", "pgqueue_conn_id")
     rules: ClassVar[Mapping[str, Rule]] = {
         **WaitingTask.rules,
         "trigger_dag_id": text,
@@ -123,7 +123,6 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
             lease_for=self.lease_for,
             dispatched_by=name_of(context),
             topic=self.topic,
-            headers=self.headers,
         )
 
     def _trigger(self, ring_after: float) -> PgQueueDispatchTrigger:
@@ -134,7 +133,6 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
             pgqueue_conn_id=self.pgqueue_conn_id,
             poll_interval=self.poll_interval,
             topic=self.topic,
-            headers=self.headers,
             ring_after=ring_after,
         )
 

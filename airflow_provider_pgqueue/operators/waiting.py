@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from airflow.triggers.base import BaseTrigger
 
 from airflow_provider_pgqueue.core import argument
-from airflow_provider_pgqueue.core.argument import Rule, duration, json_object, number, optional, text, truth
+from airflow_provider_pgqueue.core.argument import Rule, duration, number, optional, text, truth
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.task import QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
@@ -21,7 +21,6 @@ class WaitingTask(QueueTask):
 
     :param queue_name: the queue.
     :param topic: only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
-    :param headers: only messages whose headers contain these.
     :param wait_for_messages: when there is nothing to do, wait in the triggerer.
     :param wait_timeout: fail the task when a wait takes longer.
     :param poll_interval: seconds between looks while waiting when no notification arrives.
@@ -33,7 +32,6 @@ class WaitingTask(QueueTask):
     rules: ClassVar[Mapping[str, Rule]] = {
         "queue_name": argument.queue_name,
         "topic": optional(argument.topic_pattern),
-        "headers": optional(json_object),
         "wait_for_messages": truth,
         "wait_timeout": optional(duration(timedelta(milliseconds=1), timedelta(days=3660))),
         "poll_interval": number(0.01, 86_400.0, "seconds"),
@@ -45,7 +43,6 @@ class WaitingTask(QueueTask):
         *,
         queue_name: str,
         topic: str | None = None,
-        headers: Mapping[str, Any] | None = None,
         wait_for_messages: bool = False,
         wait_timeout: timedelta | None = None,
         poll_interval: float = 30.0,
@@ -56,7 +53,6 @@ class WaitingTask(QueueTask):
         super().__init__(retries=retries, **kwargs)
         self.queue_name = queue_name
         self.topic = topic
-        self.headers = headers
         self.wait_for_messages = wait_for_messages
         self.wait_timeout = wait_timeout
         self.poll_interval = poll_interval

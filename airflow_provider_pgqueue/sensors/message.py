@@ -20,19 +20,17 @@ class PgQueueMessageSensor(DoorbellSensor):
     those of `DoorbellSensor`.
 
     :param topic: only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
-    :param headers: only messages whose headers contain these.
     :param min_messages: how many ready messages to wait for.
     :param max_wait: accept fewer when the oldest has been ready for this long, in seconds or as a timedelta.
     """
 
-    template_fields: Sequence[str] = ("queue_name", "topic", "headers", "pgqueue_conn_id")
+    template_fields: Sequence[str] = ("queue_name", "topic", "pgqueue_conn_id")
     rules: ClassVar[Mapping[str, Rule]] = {**DoorbellSensor.rules, **MESSAGE_RULES}
 
     def __init__(
         self,
         *,
         topic: str | None = None,
-        headers: Mapping[str, Any] | None = None,
         min_messages: int = 1,
         max_wait: timedelta | float | None = None,
         **kwargs: Any,
@@ -40,7 +38,6 @@ class PgQueueMessageSensor(DoorbellSensor):
         check({"max_wait": max_wait}, {"max_wait": _how_long})
         super().__init__(max_wait=max_wait, **kwargs)
         self.topic = topic
-        self.headers = headers
         self.min_messages = min_messages
         self.check_written()
 
@@ -50,7 +47,6 @@ class PgQueueMessageSensor(DoorbellSensor):
             pgqueue_conn_id=self.pgqueue_conn_id,
             poll_interval=self.poll_interval,
             topic=self.topic,
-            headers=self.headers,
             min_messages=self.min_messages,
             max_wait=None if self.max_wait is None else self.max_wait.total_seconds(),
             for_task=True,

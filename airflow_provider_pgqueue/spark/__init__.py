@@ -1,4 +1,4 @@
-"""The queue on Spark: a data source `pgqueue`, and seven jobs for large volumes. Needs the extra `spark`.
+"""The queue on Spark: a data source `pgqueue`, and six jobs for large volumes. Needs the extra `spark`.
 
 register(spark)
 spark.read.format("pgqueue").option("table", "archive").load()
@@ -33,10 +33,9 @@ if TYPE_CHECKING:
     from airflow_provider_pgqueue.spark.jobs.reconcile import reconcile
     from airflow_provider_pgqueue.spark.jobs.repair import repair
     from airflow_provider_pgqueue.spark.jobs.replay import replay
-    from airflow_provider_pgqueue.spark.jobs.rollup import rollup
     from airflow_provider_pgqueue.spark.jobs.triage.triage import triage
 
-__all__ = ["drain", "export", "read_export", "reconcile", "register", "repair", "replay", "rollup", "triage"]
+__all__ = ["drain", "export", "read_export", "reconcile", "register", "repair", "replay", "triage"]
 
 # Each is loaded when it is asked for: the workers of Spark import this package, and need none of them.
 _HOMES: Final = {
@@ -46,7 +45,6 @@ _HOMES: Final = {
     "reconcile": "reconcile",
     "repair": "repair",
     "replay": "replay",
-    "rollup": "rollup",
     "triage": "triage.triage",
 }
 

@@ -34,7 +34,7 @@ from airflow_provider_pgqueue.core.errors import PgQueueError  # noqa: E402
 from airflow_provider_pgqueue.database import Database  # noqa: E402
 from airflow_provider_pgqueue.spark.jobs.job import Summary, as_line, raised_in_spark  # noqa: E402
 
-PIPELINES: Final = ("drain", "export", "repair", "triage", "replay", "reconcile", "rollup")
+PIPELINES: Final = ("drain", "export", "repair", "triage", "replay", "reconcile")
 _SUMMARY_FILE: Final = "PGQUEUE_SUMMARY"
 _NO_DSN: Final = (
     "A connection string on a command line can be read by everybody on the machine, and Spark keeps the command line "

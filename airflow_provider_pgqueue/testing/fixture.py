@@ -20,10 +20,10 @@ from airflow_provider_pgqueue.core.batch import Handler
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import connect
 from airflow_provider_pgqueue.core.consumer import Consumer
+from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import ArchivedMessage, Message
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.testing.clock import pass_time
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Any]
@@ -148,4 +148,19 @@ class PgQueueFixture:
 
         Nobody is rung, as nobody is when time really passes; `upkeep()` rings, and archives what is over.
         """
-        pass_time(self._own, by)
+        _pass_time(self._own, by)
+
+
+def _pass_time(conn: Connection, by: timedelta) -> None:
+    """Make it `by` later for every message: moves all times of the schema, apart from the archive, into the past.
+
+    Delayed messages become ready, leases and messages expire. LockNotAvailable if a transaction that is still open
+    holds a message.
+    """
+    if by < timedelta(0):
+        raise InvalidArgument(f"cannot pass {by}: time goes forward. Give a positive timedelta.")
+    with conn.transaction():
+        conn.execute("SET LOCAL lock_timeout = '5s'")
+        for (statement,) in conn.execute(query("testing/moves_of_time")).fetchall():
+            conn.execute(statement.encode(), {"by": by})
+    conn.execute(query("testing/reset_marks"))

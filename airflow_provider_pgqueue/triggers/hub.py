@@ -129,13 +129,13 @@ class _Waiting:
         self._doubt_at = now + _DOUBT_AGAIN if self._was_open else -math.inf
 
     def see_slow(self, took: float, pause: float) -> None:
-        """Say once that the look was cancelled, until one succeeds: with the kind of filter, and no value of it."""
+        """Say once that the look was cancelled, until one succeeds: without the topic."""
         if not self._is_slow:
             queue = f"queue {self.watch.queue_name!r}" if self.watch.queue_name else "messages"
-            filters = f" by {' and '.join(self.watch.filters)}" if self.watch.filters else ""
+            by_topic = " by topic" if self.watch.is_filtered else ""
             self._warning = (
-                f"{queue}: a look{filters} was cancelled after {took:.1f} s; the next is in {pause:.0f} s, and those "
-                f"after it come more rarely. {_IF_FILTERED if filters else _IF_SLOW}"
+                f"{queue}: a look{by_topic} was cancelled after {took:.1f} s; the next is in {pause:.0f} s, and those "
+                f"after it come more rarely. {_IF_FILTERED if by_topic else _IF_SLOW}"
             )
             self._rung.set()
         self._is_slow = True
@@ -282,7 +282,7 @@ class _Hub:
             asking[waiting.question, alone].append(waiting)
         self._paces = {question: self._paces.get(question) or _Pace() for question in asking}
         # A filter reads each message that it leaves out: nobody else has to wait for it.
-        order = sorted(asking, key=lambda one: (bool(asking[one][0].watch.filters), self._paces[one].failures))
+        order = sorted(asking, key=lambda one: (asking[one][0].watch.is_filtered, self._paces[one].failures))
         now = asyncio.get_running_loop().time()
         due = [one for one in order if self._paces[one].at <= now]
         if asking and not due:
@@ -304,7 +304,7 @@ class _Hub:
         except (TimeoutError, ConnectionFailed) as error:
             if not _took_too_long(conn, error):
                 raise
-            if asked[0].watch.filters and len({waiting.watch.queue_name for waiting in asked}) > 1:
+            if asked[0].watch.is_filtered and len({waiting.watch.queue_name for waiting in asked}) > 1:
                 # One large queue is enough for that.
                 self._apart.add(asked[0].question)
                 return [timedelta(0)]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from airflow_provider_pgqueue.core.argument import Rule, json_object, number, optional, topic_pattern, whole
+from airflow_provider_pgqueue.core.argument import Rule, number, optional, topic_pattern, whole
 from airflow_provider_pgqueue.triggers.doorbell import DoorbellTrigger
 from airflow_provider_pgqueue.triggers.watch import MessageWatch
 
 MESSAGE_RULES: Final[Mapping[str, Rule]] = {
     "topic": optional(topic_pattern),
-    "headers": optional(json_object),
     # Counted at each look.
     "min_messages": whole(1, 1_000_000),
 }
@@ -26,7 +25,6 @@ class PgQueueMessageTrigger(DoorbellTrigger):
     are not ready. The further parameters are those of `DoorbellTrigger`.
 
     :param topic: only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
-    :param headers: only messages whose headers contain these.
     :param min_messages: fire only when this many messages are ready.
     :param max_wait: seconds after which fewer are enough, counted from when the oldest became ready.
     """
@@ -41,14 +39,12 @@ class PgQueueMessageTrigger(DoorbellTrigger):
         self,
         *,
         topic: str | None = None,
-        headers: Mapping[str, Any] | None = None,
         min_messages: int = 1,
         max_wait: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.topic = topic
-        self.headers = headers
         self.min_messages = min_messages
         self.max_wait = max_wait
         self.check_arguments()
@@ -58,7 +54,6 @@ class PgQueueMessageTrigger(DoorbellTrigger):
         classpath, arguments = super().serialize()
         return classpath, arguments | {
             "topic": self.topic,
-            "headers": None if self.headers is None else dict(self.headers),
             "min_messages": self.min_messages,
             "max_wait": self.max_wait,
         }
@@ -70,7 +65,6 @@ class PgQueueMessageTrigger(DoorbellTrigger):
             poll_interval=self.poll_interval,
             ring_every=self.ring_every,
             topic=self.topic,
-            headers=None if self.headers is None else dict(self.headers),
             min_messages=self.min_messages,
             max_wait=self.max_wait,
         )

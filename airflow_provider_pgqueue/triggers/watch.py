@@ -6,10 +6,9 @@ as work remains, so that a lost ring costs time but never a message.
 
 from __future__ import annotations
 
-import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, Self
 
@@ -49,9 +48,9 @@ class Watch(ABC):
         return type(self)
 
     @property
-    def filters(self) -> list[str]:
-        """The names of the arguments that leave messages out; each message that they leave out is read."""
-        return []
+    def is_filtered(self) -> bool:
+        """Whether it leaves messages out by their topic; each message that it leaves out is read."""
+        return False
 
     @property
     def keys(self) -> Collection[Hashable]:
@@ -106,21 +105,20 @@ class Watch(ABC):
 class MessageWatch(Watch):
     """Waits for `min_messages` ready messages, or for one that has been ready for `max_wait` seconds.
 
-    Only messages that match `topic` and `headers` count.
+    Only messages that match `topic` count.
     """
 
     topic: str | None = None
-    headers: Mapping[str, Any] | None = None
     min_messages: int = 1
     max_wait: float | None = None
 
     @property
     def question(self) -> Hashable:
-        return type(self), self.topic, json.dumps(self.headers, sort_keys=True)
+        return type(self), self.topic
 
     @property
-    def filters(self) -> list[str]:
-        return [name for name in ("topic", "headers") if getattr(self, name) is not None]
+    def is_filtered(self) -> bool:
+        return self.topic is not None
 
     @classmethod
     def ask(cls, watches: Collection[Self]) -> Statement[list[ReadyQueue]]:
@@ -129,7 +127,6 @@ class MessageWatch(Watch):
             sorted({watch.queue_name for watch in watches}),
             count_up_to=max(_COUNT_UP_TO, *(watch.min_messages for watch in watches)),
             topic=any_one.topic,
-            headers=any_one.headers,
         )
 
     def _judge(self, rows: Sequence[ReadyQueue], since_ring: float) -> tuple[Doorbell | None, bool]:

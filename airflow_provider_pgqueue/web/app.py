@@ -20,7 +20,6 @@ from airflow_provider_pgqueue.core.errors import PgQueueError, translate
 from airflow_provider_pgqueue.web import actions, message, queue, queues, run
 from airflow_provider_pgqueue.web.guard import with_headers
 from airflow_provider_pgqueue.web.html import error_page
-from airflow_provider_pgqueue.web.place import WholePaths
 from airflow_provider_pgqueue.web.site import Connect, Links, Person, Site, person_of
 
 _FOLDER: Final = Path(__file__).parent
@@ -62,7 +61,7 @@ def make_app(
     app.state.site = Site(connect, secret, links or Links(), origin=urlsplit(base_url).netloc)
     app.middleware("http")(_room())
     app.middleware("http")(with_headers)
-    app.add_middleware(WholePaths)
+    app.add_middleware(_WholePaths)
     for part in (queues, queue, message, run, actions):
         app.include_router(part.router)
     for folder in ("static", "vendor"):
@@ -72,6 +71,32 @@ def make_app(
     app.add_exception_handler(PgQueueError, _failed)
     app.add_exception_handler(psycopg.Error, _failed)
     return app
+
+
+class _WholePaths:
+    """Gives every request its whole path, which begins with `root_path`, as ASGI has it and Starlette's routes need it.
+
+    A proxy that strips the path of `[api] base_url` leaves a path without it. Headers such as X-Forwarded-Prefix are
+    not believed: anybody can send them.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, *channels: Any) -> None:
+        if scope["type"] == "http":
+            scope = scope | {"path": _whole(scope)}
+        await self._app(scope, *channels)
+
+
+def _whole(scope: Any) -> str:
+    root, path = scope.get("root_path", "").rstrip("/"), str(scope["path"])
+    if path == root:
+        return path + "/"
+    if not path.startswith(f"{root}/"):
+        # Of a mounted application `root_path` includes the place where it is mounted, and so does the path.
+        return str(scope.get("app_root_path", root).rstrip("/")) + path
+    return path
 
 
 def _room() -> Callable[[Request, Callable[[Request], Awaitable[Response]]], Awaitable[Response]]:

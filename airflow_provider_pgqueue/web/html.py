@@ -13,7 +13,7 @@ from fastapi import Request
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse
 
-from airflow_provider_pgqueue.core.quantity import Estimate, quantity
+from airflow_provider_pgqueue.core.quantity import AtLeast, quantity
 from airflow_provider_pgqueue.core.unseen import replace_unseen
 from airflow_provider_pgqueue.web.guard import token_for
 from airflow_provider_pgqueue.web.site import site_of, task_of
@@ -73,6 +73,7 @@ def _environment() -> Environment:
     environment.tests["a_moment"] = lambda given: isinstance(given, datetime)
     environment.filters |= {
         "age": age,
+        "seen": lambda queue, name: number(queue.seen(name)),
         "number": number,
         "moment": moment,
         "iso": _iso,
@@ -89,12 +90,12 @@ def _environment() -> Environment:
 
 
 def number(given: int | float | None) -> str:
-    """Return a number with its thousands apart; a dash for none, a tilde for an estimate."""
+    """Return a number with its thousands apart; a dash for none, a plus where there are more."""
     if given is None:
         return NONE
     if isinstance(given, float) and given < 10:
         return f"{given:.2g}"
-    return f"{given:,}" if isinstance(given, Estimate) else f"{given:,.0f}"
+    return f"{given:,}" if isinstance(given, AtLeast) else f"{given:,.0f}"
 
 
 def age(given: timedelta | None) -> str:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Literal
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from airflow_provider_pgqueue.core.message import QueueStatus
+from airflow_provider_pgqueue.core.quantity import AtLeast, seen
 from airflow_provider_pgqueue.web import numbers
 from airflow_provider_pgqueue.web.html import choices, page
 from airflow_provider_pgqueue.web.site import site_of
 
 router = APIRouter()
 _PER_PAGE: Final = 50
-_SUMS: Final = ("ready", "leased", "delayed", "dead")
+_SUMS: Final[tuple[Literal["ready", "leased", "delayed", "dead"], ...]] = ("ready", "leased", "delayed", "dead")
 _SHOWN: Final = {"sort": numbers.ORDERS, "show": ("all", "attention")}
 
 
@@ -34,12 +37,8 @@ def queues(request: Request) -> Response:
         request,
         "queues.html",
         overview=found,
-        sums={
-            "queues": len(found.queues),
-            **{name: sum(getattr(queue, name) for queue in found.queues) for name in _SUMS},
-        },
-        estimated=any(queue.depth_margin for queue in found.queues),
-        estimated_dead=any(queue.dead_margin for queue in found.queues),
+        sums={"queues": len(found.queues), **{name: _sum(found.queues, name) for name in _SUMS}},
+        more=any(isinstance(queue.seen(name), AtLeast) for queue in found.queues for name in _SUMS),
         attention=sum(bool(numbers.needs(queue)) for queue in found.queues),
         rows=[(queue, numbers.needs(queue)) for queue in shown],
         sparks=numbers.sparks(site, [queue.queue_name for queue in shown]),
@@ -47,3 +46,10 @@ def queues(request: Request) -> Response:
         pages=pages,
         listed=len(listed),
     )
+
+
+def _sum(queues: Sequence[QueueStatus], name: Literal["ready", "leased", "delayed", "dead"]) -> int:
+    """Return the sum of what was counted, which people see with a plus where there are more."""
+    numbers = [queue.seen(name) for queue in queues]
+    counted = sum(number.counted if isinstance(number, AtLeast) else number for number in numbers)
+    return seen(sum(numbers), sum(numbers), counted)

@@ -586,57 +586,6 @@ COMMENT ON COLUMN messages.triage_cause.fingerprints IS 'What requeue_dead and l
 COMMENT ON COLUMN messages.triage_cause.sample_ids IS 'The newest dead messages, at most five.';
 COMMENT ON COLUMN messages.triage_cause.sample_references IS 'Their references, cut off. Untrusted.';
 
-CREATE TABLE messages.traffic (
-    grain        text        NOT NULL CHECK (grain IN ('minute', 'hour', 'day')),
-    bucket_at    timestamptz NOT NULL,
-    queue_name   text        NOT NULL,
-    arrivals     bigint      NOT NULL DEFAULT 0 CHECK (arrivals >= 0),
-    success      bigint      NOT NULL DEFAULT 0 CHECK (success >= 0),
-    failed       bigint      NOT NULL DEFAULT 0 CHECK (failed >= 0),
-    rejected     bigint      NOT NULL DEFAULT 0 CHECK (rejected >= 0),
-    lock_expired bigint      NOT NULL DEFAULT 0 CHECK (lock_expired >= 0),
-    expired      bigint      NOT NULL DEFAULT 0 CHECK (expired >= 0),
-    completions  bigint      NOT NULL GENERATED ALWAYS AS (success + failed + rejected + lock_expired + expired) STORED,
-    attempts     bigint      NOT NULL DEFAULT 0,
-    attempts_max integer     NOT NULL DEFAULT 0,
-    wait_p50     interval,
-    wait_p95     interval,
-    wait_p99     interval,
-    wait_max     interval,
-    run_p50      interval,
-    run_p95      interval,
-    run_p99      interval,
-    run_max      interval,
-    dead_causes  jsonb       NOT NULL DEFAULT '[]',
-    run_id       text        NOT NULL,
-    recorded_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
-    PRIMARY KEY (grain, bucket_at, queue_name)
-);
-COMMENT ON TABLE messages.traffic IS 'What went through each queue in each minute, hour and day. Minutes are kept 14 days, hours 400 days, days forever.';
-COMMENT ON COLUMN messages.traffic.grain IS 'minute, hour or day, in UTC.';
-COMMENT ON COLUMN messages.traffic.bucket_at IS 'Where the bucket begins; it ends before the next one.';
-COMMENT ON COLUMN messages.traffic.queue_name IS 'The queue; it may have been dropped since.';
-COMMENT ON COLUMN messages.traffic.arrivals IS 'Messages that were published, by created_at.';
-COMMENT ON COLUMN messages.traffic.success IS 'Messages archived as success. This and all that follow are counted by archived_at.';
-COMMENT ON COLUMN messages.traffic.failed IS 'Archived as failed.';
-COMMENT ON COLUMN messages.traffic.rejected IS 'Archived as rejected.';
-COMMENT ON COLUMN messages.traffic.lock_expired IS 'Archived as lock_expired.';
-COMMENT ON COLUMN messages.traffic.expired IS 'Archived as expired.';
-COMMENT ON COLUMN messages.traffic.completions IS 'All messages archived.';
-COMMENT ON COLUMN messages.traffic.attempts IS 'Deliveries that the archived messages took, together.';
-COMMENT ON COLUMN messages.traffic.attempts_max IS 'Most deliveries that one of them took.';
-COMMENT ON COLUMN messages.traffic.wait_p50 IS 'Half of the messages waited at most this long from publish to the beginning of their last lease: delays and retries are in it. NULL: none was leased.';
-COMMENT ON COLUMN messages.traffic.wait_p95 IS '95 of 100 waited at most this long. Exact, by nearest rank.';
-COMMENT ON COLUMN messages.traffic.wait_p99 IS '99 of 100 waited at most this long.';
-COMMENT ON COLUMN messages.traffic.wait_max IS 'The longest wait.';
-COMMENT ON COLUMN messages.traffic.run_p50 IS 'Half of the messages that a handler finished took at most this long from lease to archive. NULL: there was none.';
-COMMENT ON COLUMN messages.traffic.run_p95 IS '95 of 100 took at most this long.';
-COMMENT ON COLUMN messages.traffic.run_p99 IS '99 of 100 took at most this long.';
-COMMENT ON COLUMN messages.traffic.run_max IS 'The longest run.';
-COMMENT ON COLUMN messages.traffic.dead_causes IS 'The ten most frequent causes of death: [{"result", "fingerprint", "messages"}].';
-COMMENT ON COLUMN messages.traffic.run_id IS 'The run of the pipeline that counted it last.';
-COMMENT ON COLUMN messages.traffic.recorded_at IS 'When that was.';
-
 -- What the upkeep notes of each queue. docs/decisions/0032-history.md
 CREATE TABLE messages.history (
     queue_name   text        NOT NULL,
@@ -723,7 +672,7 @@ COMMENT ON COLUMN messages.history_level.leased IS 'Were leased.';
 COMMENT ON COLUMN messages.history_level.delayed IS 'Waited for their time.';
 COMMENT ON COLUMN messages.history_level.dead IS 'Dead messages without a remedy.';
 COMMENT ON COLUMN messages.history_level.oldest_at IS 'Since when the oldest ready message was ready.';
-COMMENT ON COLUMN messages.history_level.exact IS 'Whether depth was counted; otherwise it was estimated.';
+COMMENT ON COLUMN messages.history_level.exact IS 'Whether depth was counted; otherwise it is that of the planner.';
 
 CREATE TABLE messages.history_total (
     queue_name   text   PRIMARY KEY,
@@ -855,6 +804,6 @@ CREATE TYPE messages.open_dispatch AS (
 COMMENT ON TYPE messages.open_dispatch IS 'Messages and the run that has them.';
 CREATE TYPE messages.queue_status AS (
     queue_name text, paused boolean, depth bigint, ready bigint, leased bigint, delayed bigint, oldest_age interval,
-    dead bigint, upkeep_age interval, depth_margin bigint, dead_margin bigint
+    dead bigint, upkeep_age interval, counted_up_to bigint
 );
 COMMENT ON TYPE messages.queue_status IS 'A queue in numbers.';

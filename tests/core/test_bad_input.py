@@ -60,7 +60,6 @@ def test_an_unknown_queue_is_an_error_in_every_verb(conn: Connection) -> None:
         verbs.dead_causes("nope"),
         verbs.dead_trend("nope"),
         verbs.triage_causes("nope"),
-        verbs.traffic_report("nope"),
         verbs.status("nope"),
         verbs.alter_queue("nope", paused=True),
     ]

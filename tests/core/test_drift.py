@@ -105,7 +105,6 @@ def test_what_comes_and_goes_by_itself_is_no_drift(conn: Connection) -> None:
     run(conn, verbs.publish("orders", 1, priority=3))
     conn.execute("SELECT messages.stage_publish('a', 'orders')")
     run(conn, verbs.partition_archive("day"))
-    conn.execute("SELECT messages.supersede('messages.latest_migration()')")
     migrate(conn)
     conn.execute("CREATE ROLE drift_shop; GRANT EXECUTE ON FUNCTION messages.publish TO drift_shop")
     try:

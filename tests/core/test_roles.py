@@ -107,7 +107,6 @@ VERBS = {
     "metrics": ("SELECT messages.metrics()", "observer admin"),
     "archive_partitions": ("SELECT messages.archive_partitions()", "observer reader pipeline admin"),
     "schedules": ("SELECT messages.schedules()", "observer admin"),
-    "traffic_report": ("SELECT messages.traffic_report()", "observer admin"),
     "queue_overview": ("SELECT FROM messages.queue_overview", "observer admin"),
     "message_overview": ("SELECT FROM messages.message_overview", "observer admin"),
     "dispatch_overview": ("SELECT FROM messages.dispatch_overview", "observer admin"),
@@ -164,9 +163,7 @@ VERBS = {
     "split_archive_log": ("SELECT messages.split_archive_log(0, 10)", "reader pipeline admin"),
     "record_triage_causes": ("SELECT messages.record_triage_causes('nightly', '[]')", "pipeline admin"),
     "triage_causes": ("SELECT messages.triage_causes()", "consumer observer pipeline admin"),
-    "record_traffic": ("SELECT messages.record_traffic('nightly', '[]')", "pipeline admin"),
     "replay": ("SELECT messages.replay('nightly', 'orders', '[]')", "pipeline admin"),
-    "traffic_windows": ("SELECT messages.traffic_windows()", "pipeline admin"),
     "check_queues_exist": ("SELECT messages.check_queues_exist(ARRAY['orders'])", "pipeline admin"),
     # Tables, and what is internal.
     "read bodies": ("SELECT FROM messages.message", "raw reader pipeline"),

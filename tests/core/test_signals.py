@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_provider_pgqueue.core.bell import Bell
+from airflow_provider_pgqueue.core.worker import Bell
 from tests.waiting import PATIENCE
 
 INSIDE_OF_WHAT_IT_CALLS = """
 import signal, sys
 from airflow_provider_pgqueue.core import Consumer, Worker
-from airflow_provider_pgqueue.core.bell import Bell
+from airflow_provider_pgqueue.core.worker import Bell
 
 def interrupt(frame, event, argument):
     signal.raise_signal(signal.SIGTERM)
@@ -68,9 +68,9 @@ assert signal.sigpending() == {signal.SIGTERM}
 
 AT_EACH_LINE = """
 import signal, sys
-from airflow_provider_pgqueue.core import Consumer, Worker, bell, worker
+from airflow_provider_pgqueue.core import Consumer, Worker, worker
 
-FILES = {bell.__file__, worker.__file__}
+FILES = {worker.__file__}
 
 def stopped_at(place):
     made = Worker(conninfo=sys.argv[1], consumer=Consumer(queue_name="orders", handle=print), poll_interval=0.001)

@@ -44,7 +44,6 @@ REACHED = {"x": ["blocks"], "x.y": ["blocks", "short"], "a.y": ["short"]}
 FILTERS: dict[str, tuple[dict[str, Any], Callable[[Item], bool]]] = {
     "any": ({}, lambda item: True),
     "topic": ({"topic": "x.*"}, lambda item: item.topic == "x.y"),
-    "headers": ({"headers": {"k": 1}}, lambda item: item.headers == {"k": 1}),
 }
 
 
@@ -303,7 +302,7 @@ class Verbs(RuleBasedStateMachine):
     @rule(
         pick=st.integers(0, 1000),
         number=st.sampled_from([1, 2, 3, 100]),
-        wanted=st.sampled_from(["any", "any", "any", "topic", "headers"]),
+        wanted=st.sampled_from(["any", "any", "any", "topic"]),
         looks=st.booleans(),
     )
     def lease(self, pick: int, number: int, wanted: str, looks: bool) -> None:

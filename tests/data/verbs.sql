@@ -66,7 +66,7 @@ SELECT queue_name, cron, extract(epoch FROM last_tick) % 300 FROM messages.sched
 -- unschedule
 SELECT messages.unschedule('$q');
 -- begin_run
-SELECT messages.begin_run('$q', 'publish') ->> 'pipeline', messages.begin_run('$q.2', 'rollup') ->> 'pipeline';
+SELECT messages.begin_run('$q', 'publish') ->> 'pipeline', messages.begin_run('$q.2', 'export') ->> 'pipeline';
 -- stage_publish
 SELECT messages.stage_publish('$q', '$q', '$q') ~ '^messages.publish_stage_[0-9]+$';
 -- publish_staged
@@ -93,10 +93,6 @@ SELECT count(*), extract(epoch FROM min(end_at - first_at)) > 86399, max(to_char
 SELECT messages.partition_archive('day') IS NULL, messages.partition_archive('month') IS NULL;
 -- adopt_archive_default
 SELECT messages.adopt_archive_default();
--- traffic
-SELECT messages.record_traffic('$q.2', '[]');
--- traffic_report
-SELECT count(*) FROM messages.traffic_report('$q');
 -- triage_causes
 SELECT count(*) FROM messages.triage_causes('$q');
 -- grant_queue

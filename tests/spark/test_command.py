@@ -96,7 +96,7 @@ def test_the_help_of_a_pipeline_says_all_its_words_but_the_connection(
             ["drain", "--queue", "orders", "--function", "x:y", "--give-up-after", "0", "--parallelism", "0"],
             "parallelism",
         ),
-        (["rollup", "--debug", "--since", "2026-01-01"], "is not a time with its zone"),
+        (["triage", "--debug", "--since", "2026-01-01"], "is not a time with its zone"),
         (["replay", "--rate", "fast"], "'fast' is not a valid float"),
         (["replays"], "No such command 'replays'"),
     ],
@@ -133,7 +133,7 @@ def test_the_workers_of_a_local_spark_are_of_the_python_that_runs_the_pipeline(
     )
     others = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
     done = subprocess.run(
-        [sys.executable, "-m", "airflow_provider_pgqueue.spark", "--master", "local[1]", "rollup"],
+        [sys.executable, "-m", "airflow_provider_pgqueue.spark", "--master", "local[1]", "reconcile"],
         env=others | {"PATH": "/usr/bin:/bin", "PGQUEUE_DSN": dsn, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -141,4 +141,4 @@ def test_the_workers_of_a_local_spark_are_of_the_python_that_runs_the_pipeline(
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["buckets"] == 3  # minute, hour, day
+    assert json.loads(done.stdout)["messages"] == 1

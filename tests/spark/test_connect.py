@@ -20,9 +20,8 @@ from tools import ROOT
 
 PROGRAM = """
 import json
-from datetime import datetime, timedelta, timezone
 from pyspark.sql import SparkSession
-from airflow_provider_pgqueue.spark import drain, export, reconcile, replay, rollup, triage
+from airflow_provider_pgqueue.spark import drain, export, reconcile, replay, triage
 
 spark = SparkSession.builder.remote(SERVER).getOrCreate()
 assert "connect" in type(spark).__module__
@@ -32,13 +31,11 @@ def judge(messages):
     result = ["failed" if message == "7" else "success" for message in messages["message"].to_pylist()]
     return pa.table({"id": messages["id"], "result": result})
 
-hour_ago = datetime.now(timezone.utc) - timedelta(hours=1)
 done = {
     "drain": drain(spark, queue="orders", function=judge),
     "triage": triage(spark, queues=["orders"]),
     "replay": replay(spark, results=["failed"], to_queue="again"),
     "reconcile": reconcile(spark, queues=["orders"]),
-    "rollup": rollup(spark, since=hour_ago - timedelta(hours=1), margin=timedelta(0)),
     "export": export(spark, target=TARGET),
 }
 print(json.dumps(done))
@@ -78,5 +75,4 @@ def test_the_jobs_run_over_spark_connect(
     done = json.loads(ended.stdout.splitlines()[-1])
     assert (done["drain"]["archived"], done["drain"]["parallelism"]) == (50, 2)
     assert (done["triage"]["dead"], done["replay"]["published"], done["reconcile"]["messages"]) == (1, 1, 50)
-    assert "buckets" in done["rollup"]
     assert done["export"]["exported"] == []

@@ -24,7 +24,6 @@ from airflow_provider_pgqueue.spark import (
     register,
     repair,
     replay,
-    rollup,
     triage,
 )
 from airflow_provider_pgqueue.spark.source.staging import Stage
@@ -202,12 +201,6 @@ def test_a_job_counts_alike_in_the_styles_that_a_database_sets(
 ) -> None:
     start, given, counted, number = JOBS[job]
     assert start(session, dsn=pooled_dsn, **given)[counted] == number
-
-
-def test_a_rollup_counts_in_the_styles_that_a_database_sets(
-    session: SparkSession, pooled_dsn: str, styled: None
-) -> None:
-    assert rollup(session, dsn=pooled_dsn)["changed"] > 0
 
 
 def test_an_export_drops_what_it_exported_in_the_styles_that_a_database_sets(

@@ -19,7 +19,7 @@ from airflow_provider_pgqueue.core import progress
 from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.database import Database
 from airflow_provider_pgqueue.export import partition
-from airflow_provider_pgqueue.spark import export, reconcile, replay, rollup, triage
+from airflow_provider_pgqueue.spark import export, reconcile, replay, triage
 from airflow_provider_pgqueue.spark.jobs.job import Job
 from tests.archive import make_partition
 from tests.waiting import until
@@ -77,7 +77,6 @@ def test_the_tasks_that_are_done_are_counted(
     ("pipeline", "options", "lines"),
     [
         (triage, {"since": OLD, "until": OLD + 2 * DAY}, [f"triage night: {TASKS}"]),
-        (rollup, {"since": OLD, "until": OLD + 2 * DAY}, [f"rollup night: {TASKS}"]),
         (reconcile, {}, [f"reconcile night: {TASKS}"]),
         (
             replay,

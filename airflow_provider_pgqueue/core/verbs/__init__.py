@@ -107,11 +107,13 @@ from airflow_provider_pgqueue.core.verbs.runs import (
     begin_run,
     check_queues_exist,
     finish_run,
+    record_triage_causes,
     replay,
     run_archived,
     run_backlog,
     run_holder,
     run_summary,
+    triage_causes,
 )
 from airflow_provider_pgqueue.core.verbs.schedules import (
     pause_schedule,
@@ -135,13 +137,6 @@ from airflow_provider_pgqueue.core.verbs.topics import (
     publish_topic,
     route_topic,
     unbind_topic,
-)
-from airflow_provider_pgqueue.core.verbs.traffic import (
-    record_traffic,
-    record_triage_causes,
-    traffic_report,
-    traffic_windows,
-    triage_causes,
 )
 from airflow_provider_pgqueue.core.verbs.upkeep import (
     install_cron,
@@ -223,7 +218,6 @@ __all__ = [
     "queue_rates",
     "queue_sparklines",
     "ready_queues",
-    "record_traffic",
     "record_triage_causes",
     "release",
     "release_dead",
@@ -251,8 +245,6 @@ __all__ = [
     "stage_publish",
     "start_dispatch",
     "status",
-    "traffic_report",
-    "traffic_windows",
     "triage_causes",
     "unbind_topic",
     "uninstall_cron",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Literal
 
-from airflow_provider_pgqueue.core.client import Statement, ids_of, list_of, messages_of, one, to_json
+from airflow_provider_pgqueue.core.client import Statement, ids_of, list_of, messages_of, one
 from airflow_provider_pgqueue.core.message import Dispatch, Message
 
 
@@ -21,7 +21,6 @@ def dispatch_messages(
     lease_for: timedelta = timedelta(hours=6),
     dispatched_by: str | None = None,
     topic: str | None = None,
-    headers: Mapping[str, Any] | None = None,
 ) -> Statement[list[Dispatch]]:
     """Lease messages for runs of a DAG, record a dispatch for each run, and return those; the caller starts the runs.
 
@@ -29,8 +28,7 @@ def dispatch_messages(
     `lease_for` from the last time that anybody saw the run alive. `on_failure` says what a failed run does to its
     messages: `retry` after the back-off until their last attempt, or `fail`. Raises QueuePaused for a paused queue.
     """
-    arguments = dict(locals()) | {"headers": None if headers is None else to_json(headers)}
-    return Statement("dispatch_messages", arguments, list_of(Dispatch), {"headers": "jsonb"})
+    return Statement("dispatch_messages", dict(locals()), list_of(Dispatch))
 
 
 def dispatch_dead(

@@ -28,16 +28,13 @@ def lease(
     lease_for: timedelta | None = None,
     locked_by: str | None = None,
     topic: str | None = None,
-    headers: Mapping[str, Any] | None = None,
 ) -> Statement[list[Message]]:
     """Lease up to `max_messages` ready messages under one new token: highest priority first, then oldest.
 
-    With a `topic` pattern, only messages whose topic matches it; with `headers`, only those whose headers contain them.
-    Raises QueuePaused for a paused queue.
+    With a `topic` pattern, only messages whose topic matches it. Raises QueuePaused for a paused queue.
     """
-    arguments = dict(locals()) | {"headers": None if headers is None else to_json(headers)}
     # A crash of the server that undoes the lease makes the messages ready again: nothing is lost.
-    return Statement("lease", arguments, messages_of(Message), {"headers": "jsonb"}, durable=False)
+    return Statement("lease", dict(locals()), messages_of(Message), durable=False)
 
 
 def extend(lock_token: UUID, ids: Collection[int], *, lease_for: timedelta) -> Statement[list[int]]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import timedelta
-from typing import Any, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from airflow_provider_pgqueue.core import argument
-from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, only_row, to_json
+from airflow_provider_pgqueue.core.client import Statement, list_of, nothing, one, only_row
 from airflow_provider_pgqueue.core.message import ClosedQueue, LeasePolicy, QueueStatus, ReadyQueue
 
 
@@ -83,8 +83,8 @@ def drop_queue(queue_name: str, *, force: bool = False) -> Statement[int]:
 def status(queue_name: str | None = None, *, exact: bool = False) -> Statement[list[QueueStatus]]:
     """Return the numbers of each queue, or of one, within milliseconds however long the queues are.
 
-    Counts up to 10,000 messages of a queue. Beyond that it estimates, and the margins of QueueStatus say how far the
-    numbers may be off. With `exact` it counts every message, which takes seconds where millions wait.
+    Counts up to 10,000 messages of a queue, and says in `counted_up_to` how far. With `exact` it counts every message,
+    which takes seconds where millions wait.
     """
     return Statement("status", dict(locals()), list_of(QueueStatus))
 
@@ -94,19 +94,17 @@ def ready_queues(
     *,
     count_up_to: int = 1000,
     topic: str | None = None,
-    headers: Mapping[str, Any] | None = None,
 ) -> Statement[list[ReadyQueue]]:
     """Return the queues that have a message to lease now or later, in one query for any number of queues.
 
-    With a `topic` pattern or `headers` only matching messages count, as in `lease`.
+    With a `topic` pattern only matching messages count, as in `lease`.
     """
     arguments = {
         "queue_names": None if queue_names is None else list(queue_names),
         "count_up_to": count_up_to,
         "topic": topic,
-        "headers": None if headers is None else to_json(headers),
     }
-    return Statement("ready_queues", arguments, list_of(ReadyQueue), {"queue_names": "text[]", "headers": "jsonb"})
+    return Statement("ready_queues", arguments, list_of(ReadyQueue), {"queue_names": "text[]"})
 
 
 def closed_queues(queue_names: Collection[str]) -> Statement[list[ClosedQueue]]:

@@ -1,4 +1,4 @@
-"""Runs of the pipelines: each is done once."""
+"""Runs of the pipelines, each of which is done once, and what the runs of a triage found."""
 
 from __future__ import annotations
 
@@ -53,3 +53,15 @@ def replay(run_id: str, queue_name: str, rows: str, *, priority: int = 4) -> Sta
     `rows` is a JSON array. If it is empty, the call only checks that the queue exists.
     """
     return Statement("replay", dict(locals()), one, {"rows": "jsonb"})
+
+
+def record_triage_causes(run_id: str, causes: str) -> Statement[int]:
+    """Record the causes of death that a triage found (JSON text), and return their number."""
+    return Statement("record_triage_causes", dict(locals()), one, {"causes": "jsonb"})
+
+
+def triage_causes(
+    queue_name: str | None = None, *, cause: str | None = None, run_id: str | None = None
+) -> Statement[list[Row]]:
+    """Read the causes of death that the last triage found, or the one named; most messages to remedy first."""
+    return Statement("triage_causes", dict(locals()), list)

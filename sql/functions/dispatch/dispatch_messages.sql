@@ -7,8 +7,7 @@ CREATE OR REPLACE FUNCTION messages.dispatch_messages(
     on_failure    text     DEFAULT 'retry',
     lease_for     interval DEFAULT '6 hours',
     dispatched_by text     DEFAULT NULL,
-    topic         text     DEFAULT NULL,
-    headers       jsonb    DEFAULT NULL
+    topic         text     DEFAULT NULL
 ) RETURNS SETOF messages.open_dispatch
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -41,7 +40,7 @@ BEGIN
     leased := ARRAY(
         SELECT l::messages.leased_message FROM messages.lease(
             dispatch_messages.queue_name, least(room::bigint * dispatch_messages.batch_size, 10000)::integer, dispatch_messages.lease_for,
-            coalesce(dispatch_messages.dispatched_by, session_user::text COLLATE "default"), dispatch_messages.topic, dispatch_messages.headers) l);
+            coalesce(dispatch_messages.dispatched_by, session_user::text COLLATE "default"), dispatch_messages.topic) l);
     FOR batch IN
         WITH message AS (
             SELECT l.*, CASE dispatch_messages.group_by WHEN 'topic' THEN l.topic WHEN 'reference' THEN l.reference END AS value
@@ -75,5 +74,5 @@ BEGIN
                      opened.seen_at, NULL)::messages.open_dispatch;
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.dispatch_messages(text, text, integer, integer, text, text, interval, text, text, jsonb) IS
+COMMENT ON FUNCTION messages.dispatch_messages(text, text, integer, integer, text, text, interval, text, text) IS
     'Leases messages for runs of a DAG, at most batch_size for each, records a dispatch for each run, and returns the dispatches; the caller starts the runs. At most max_open of a queue and DAG are open at once, whoever dispatches. The lease lasts lease_for from the last time that anybody saw the run alive. With group_by topic or reference, all messages of a run have the same. on_failure says what a failed run does to its messages: retry after the back-off until their last attempt, or fail. PQ001: unknown queue; PQ002: paused; PQ004: bad argument; PQ016: somebody else dispatches from this queue for more than three seconds.';

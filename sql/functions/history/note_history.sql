@@ -50,7 +50,7 @@ BEGIN
         -- What is neither seen nor archived by now must have come and not been seen: depth tells.
         missed AS (
             SELECT b.queue_name, sum(b.messages) AS messages FROM (
-                SELECT l.queue_name, l.depth AS messages, l.depth_margin = 0 AS exact FROM level l
+                SELECT l.queue_name, l.depth AS messages, l.depth <= l.counted_up_to AS exact FROM level l
                 UNION ALL SELECT h.queue_name, -h.depth, h.exact FROM messages.history_level h WHERE complete
                 UNION ALL SELECT c.queue_name, c.messages, true FROM counted c
                 UNION ALL SELECT a.queue_name, -a.messages, true FROM arrived a) b
@@ -61,7 +61,7 @@ BEGIN
              WHERE (l.depth, l.ready, l.leased, l.delayed, l.dead)
                    IS DISTINCT FROM (coalesce(h.depth, 0), coalesce(h.ready, 0), coalesce(h.leased, 0), coalesce(h.delayed, 0), coalesce(h.dead, 0))
                 OR (l.oldest_at IS NULL) <> (h.oldest_at IS NULL) OR abs(date_part('epoch', l.oldest_at - h.oldest_at)) > 2
-                OR (l.depth_margin = 0) <> coalesce(h.exact, true)),
+                OR (l.depth <= l.counted_up_to) <> coalesce(h.exact, true)),
         -- Classes of durations are added to those that the minute has.
         kept AS MATERIALIZED (
             SELECT h.queue_name, h.bucket_at, h.waits, h.runs
@@ -142,7 +142,7 @@ BEGIN
             ON CONFLICT (queue_name, grain, bucket_at, result, fingerprint) DO UPDATE SET messages = t.messages + excluded.messages),
         levels AS (
             INSERT INTO messages.history_level AS t (queue_name, depth, ready, leased, delayed, dead, oldest_at, exact)
-            SELECT c.queue_name, c.depth, c.ready, c.leased, c.delayed, c.dead, c.oldest_at, c.depth_margin = 0 FROM changed c
+            SELECT c.queue_name, c.depth, c.ready, c.leased, c.delayed, c.dead, c.oldest_at, c.depth <= c.counted_up_to FROM changed c
             ON CONFLICT (queue_name) DO UPDATE SET depth = excluded.depth, ready = excluded.ready, leased = excluded.leased,
                 delayed = excluded.delayed, dead = excluded.dead, oldest_at = excluded.oldest_at, exact = excluded.exact),
         gone AS (

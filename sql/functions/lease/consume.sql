@@ -63,7 +63,7 @@ BEGIN
         GET DIAGNOSTICS taken = ROW_COUNT;
         EXIT WHEN taken = wanted;
         tries := tries + 1;
-        wanted := messages.lease_again(consume.queue_name, wanted - taken, tries, true, NULL, NULL);
+        wanted := messages.lease_again(consume.queue_name, wanted - taken, tries, true, NULL);
         EXIT WHEN wanted = 0;
         moment := clock_timestamp();
     END LOOP;

@@ -3,8 +3,7 @@ CREATE OR REPLACE FUNCTION messages.lease(
     max_messages integer  DEFAULT 1,
     lease_for    interval DEFAULT NULL,
     locked_by    text     DEFAULT NULL,
-    topic        text     DEFAULT NULL,
-    headers      jsonb    DEFAULT NULL
+    topic        text     DEFAULT NULL
 ) RETURNS SETOF messages.leased_message
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 -- The planner must walk message_order_idx whatever its statistics say, also in a session that planned when the table was empty.
@@ -50,7 +49,7 @@ BEGIN
                    AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > moment)
                    -- Of a group that another session judges nothing is taken, and nobody waits for it. A queue has 1,024 of these locks.
                    AND (m.group_key IS NULL OR pg_try_advisory_xact_lock(lane.lock_key, hashtext(m.group_key) & 1023))
-                   AND (pattern IS NULL OR '.' || m.topic ~ pattern) AND (lease.headers IS NULL OR m.headers @> lease.headers)
+                   AND (pattern IS NULL OR '.' || m.topic ~ pattern)
                  ORDER BY m.visible_at LIMIT wanted FOR UPDATE SKIP LOCKED) found
              LIMIT wanted),
         leased AS (
@@ -69,7 +68,7 @@ BEGIN
             SELECT l.queue_name, l.lock_expires_at, token, ARRAY(SELECT l.id FROM leased l) FROM leased l
              -- True in any case: a lease without a timer would never end.
              WHERE CASE WHEN l.mark IS NOT NULL AND l.first > l.begins + interval '0.2 ms' AND pg_sequence_last_value(l.mark) IS NOT DISTINCT FROM l.marked
-                             AND pattern IS NULL AND lease.headers IS NULL
+                             AND pattern IS NULL
                         THEN setval(l.mark, (extract(epoch FROM l.first) * 1000000)::bigint) > 0 ELSE true END
              LIMIT 1)
         SELECT l.id, l.queue_name, l.message, l.headers, l.reference, l.topic, l.group_key, l.priority, l.attempts,
@@ -78,10 +77,10 @@ BEGIN
         GET DIAGNOSTICS taken = ROW_COUNT;
         EXIT WHEN taken = wanted;
         tries := tries + 1;
-        wanted := messages.lease_again(lease.queue_name, wanted - taken, tries, false, pattern, lease.headers);
+        wanted := messages.lease_again(lease.queue_name, wanted - taken, tries, false, pattern);
         EXIT WHEN wanted = 0;
         moment := clock_timestamp();
     END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.lease(text, integer, interval, text, text, jsonb) IS
-    'Leases up to max_messages ready messages under one fresh lock_token, highest priority first, then oldest; only those whose topic matches the pattern and whose headers contain the ones given. Counts an attempt. PQ001: unknown queue; PQ002: paused; PQ004: bad argument; PQ016: a transaction that leased from a queue with a max_leased stays open.';
+COMMENT ON FUNCTION messages.lease(text, integer, interval, text, text) IS
+    'Leases up to max_messages ready messages under one fresh lock_token, highest priority first, then oldest; only those whose topic matches the pattern. Counts an attempt. PQ001: unknown queue; PQ002: paused; PQ004: bad argument; PQ016: a transaction that leased from a queue with a max_leased stays open.';

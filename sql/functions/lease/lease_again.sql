@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.lease_again(
-    queue_name text, wanted integer, tries integer, consumes boolean, pattern text, headers jsonb
+    queue_name text, wanted integer, tries integer, consumes boolean, pattern text
 ) RETURNS integer
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_sort = off SET enable_seqscan = off SET enable_bitmapscan = off
@@ -27,7 +27,7 @@ BEGIN
                 AND m.visible_at >= lane.begins AND m.visible_at <= moment
                 AND m.lock_expires_at IS NULL AND (m.expires_at IS NULL OR m.expires_at > moment)
                 AND (m.group_key IS NULL OR pg_try_advisory_xact_lock(policy.lock_key, hashtext(m.group_key) & 1023))
-                AND (lease_again.pattern IS NULL OR '.' || m.topic ~ lease_again.pattern) AND (lease_again.headers IS NULL OR m.headers @> lease_again.headers)
+                AND (lease_again.pattern IS NULL OR '.' || m.topic ~ lease_again.pattern)
               ORDER BY m.visible_at LIMIT 1 FOR UPDATE SKIP LOCKED) m
           LIMIT 1;
         again := FOUND;
@@ -35,5 +35,5 @@ BEGIN
     -- However much falls due, or is published, meanwhile.
     RETURN CASE WHEN again AND tries < 10 THEN wanted ELSE 0 END;
 END $$;
-COMMENT ON FUNCTION messages.lease_again(text, integer, integer, boolean, text, jsonb) IS
+COMMENT ON FUNCTION messages.lease_again(text, integer, integer, boolean, text) IS
     'Whether a lease that found less than was wanted should try again, and for how many messages: if a look was due, if something is ready behind messages of groups, or, at the first try, as a max_leased allows. Errors as in lease.';

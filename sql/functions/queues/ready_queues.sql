@@ -1,8 +1,7 @@
 CREATE OR REPLACE FUNCTION messages.ready_queues(
     queue_names text[]  DEFAULT NULL,
     count_up_to integer DEFAULT 1000,
-    topic       text    DEFAULT NULL,
-    headers     jsonb   DEFAULT NULL
+    topic       text    DEFAULT NULL
 )
 RETURNS TABLE (queue_name text, ready bigint, oldest_age interval, next_in interval, topics text[])
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -35,13 +34,11 @@ AS $$
                AND m.lock_expires_at IS NULL
                AND (m.expires_at IS NULL OR m.expires_at > moment)
                AND (pattern IS NULL OR '.' || m.topic ~ pattern)
-               AND (ready_queues.headers IS NULL OR m.headers @> ready_queues.headers)
              ORDER BY m.visible_at LIMIT count_up_to) oldest) found
       LEFT JOIN LATERAL (
         SELECT m.visible_at FROM messages.message_rows m
          WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at > moment AND m.visible_at < 'infinity'
            AND (pattern IS NULL OR '.' || m.topic ~ pattern)
-           AND (ready_queues.headers IS NULL OR m.headers @> ready_queues.headers)
          ORDER BY m.visible_at LIMIT 1) coming ON true
       LEFT JOIN LATERAL (
         SELECT true AS waits FROM messages.message_rows m
@@ -58,5 +55,5 @@ AS $$
      GROUP BY q.queue_name, moment, free.leases
     HAVING sum(found.ready) > 0 OR min(coming.visible_at) IS NOT NULL OR bool_or(behind.waits) OR EXISTS (SELECT FROM messages.timer t WHERE t.queue_name = q.queue_name AND t.at > moment - interval '5 s')
 $$;
-COMMENT ON FUNCTION messages.ready_queues(text[], integer, text, jsonb) IS
-    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased allows), or later (next_in: when a delay or a lease ends, or a second if messages wait behind others of their groups), with at most twenty topics of the messages that were counted. Only messages whose topic matches the pattern and whose headers contain the ones given. Unknown names are left out: closed_queues() returns those. One query serves any number of waiting consumers. PQ004: bad pattern, or a negative number.';
+COMMENT ON FUNCTION messages.ready_queues(text[], integer, text) IS
+    'The queues that are not paused and have a message to lease now (ready counts up to count_up_to per priority, and no more than max_leased allows), or later (next_in: when a delay or a lease ends, or a second if messages wait behind others of their groups), with at most twenty topics of the messages that were counted. Only messages whose topic matches the pattern. Unknown names are left out: closed_queues() returns those. One query serves any number of waiting consumers. PQ004: bad pattern, or a negative number.';

@@ -8,7 +8,7 @@ AS $$
 DECLARE
     moment      timestamptz := clock_timestamp();
     names       text[];
-    count_up_to bigint;
+    count_up_to integer;
 BEGIN
     IF status.queue_name IS NOT NULL THEN
         PERFORM messages.check_access(status.queue_name, 'observe');
@@ -28,7 +28,7 @@ BEGIN
         SELECT q.queue_name, q.paused, coalesce(m.depth, 0), coalesce(m.depth - m.leased - m.delayed, 0), coalesce(m.leased, 0),
                coalesce(m.delayed, 0), moment - m.oldest,
                (SELECT count(*) FROM messages.dead_message d WHERE d.queue_name = q.queue_name),
-               (SELECT moment - u.finished_at FROM messages.upkeep_run u), 0::bigint, 0::bigint
+               (SELECT moment - u.finished_at FROM messages.upkeep_run u), NULL::bigint
           FROM messages.queue q
           LEFT JOIN (
             SELECT m.queue_name, count(*) AS depth, count(*) FILTER (WHERE m.lock_expires_at > moment) AS leased,
@@ -49,7 +49,9 @@ BEGIN
             SELECT count(*) AS depth,
                    count(*) FILTER (WHERE walked.lock_expires_at > moment) AS leased,
                    count(*) FILTER (WHERE walked.visible_at > moment AND coalesce(walked.lock_expires_at <= moment, true)) AS delayed,
-                   min(walked.visible_at) FILTER (WHERE walked.visible_at <= moment AND coalesce(walked.lock_expires_at <= moment, true)) AS oldest
+                   min(walked.visible_at) FILTER (WHERE walked.visible_at <= moment AND coalesce(walked.lock_expires_at <= moment, true)) AS oldest,
+                   -- What comes after the last that is counted is delayed, if that one is.
+                   (array_agg(walked.visible_at > moment))[count_up_to + 1] AS rest_is_delayed
               FROM (SELECT m.visible_at, m.lock_expires_at FROM messages.message_rows m WHERE m.queue_name = q.queue_name
                      ORDER BY m.priority DESC, m.visible_at LIMIT count_up_to + 1) walked) m
          CROSS JOIN LATERAL (
@@ -58,11 +60,9 @@ BEGIN
                  ORDER BY d.archived_at LIMIT count_up_to + 1) walked) d
          WHERE q.queue_name = ANY (names)),
     known AS (
-        SELECT c.queue_name, c.paused, greatest(c.depth, m.messages) AS depth, greatest(c.leased, m.leased) AS leased,
-               greatest(c.delayed, m.delayed) AS delayed, greatest(c.dead, d.messages) AS dead,
-               coalesce(m.margin, 0) AS depth_margin, coalesce(d.margin, 0) AS dead_margin,
+        SELECT c.*, greatest(c.depth, p.messages) - c.depth AS rest, greatest(c.dead, d.messages) AS all_dead,
                -- The count went through the highest priorities; the oldest may wait in a lower one.
-               CASE WHEN m.messages IS NULL THEN c.oldest ELSE least(c.oldest, (
+               CASE WHEN c.depth <= count_up_to THEN c.oldest ELSE least(c.oldest, (
                    SELECT min(first.visible_at) FROM messages.lane p
                     CROSS JOIN LATERAL (
                        SELECT walked.visible_at FROM (
@@ -70,16 +70,14 @@ BEGIN
                             WHERE m.queue_name = p.queue_name AND m.priority = p.priority AND m.visible_at <= moment
                             ORDER BY m.visible_at LIMIT count_up_to) walked
                         WHERE coalesce(walked.lock_expires_at <= moment, true) LIMIT 1) first
-                    WHERE p.queue_name = c.queue_name)) END AS oldest
+                    WHERE p.queue_name = c.queue_name)) END AS oldest_of_all
           FROM counted c
-          LEFT JOIN messages.estimate_messages('messages.message_rows', ARRAY(SELECT c.queue_name FROM counted c WHERE c.depth > count_up_to), moment) m
-            ON m.queue_name = c.queue_name
-          LEFT JOIN messages.estimate_messages('messages.dead_message', ARRAY(SELECT c.queue_name FROM counted c WHERE c.dead > count_up_to), moment) d
-            ON d.queue_name = c.queue_name)
-    SELECT k.queue_name, k.paused, greatest(k.depth, k.leased + k.delayed), greatest(k.depth - k.leased - k.delayed, 0),
-           k.leased, k.delayed, moment - k.oldest, k.dead, (SELECT moment - u.finished_at FROM messages.upkeep_run u),
-           k.depth_margin, k.dead_margin
+         CROSS JOIN LATERAL (SELECT CASE WHEN c.depth > count_up_to THEN messages.planned_messages('messages.message_rows', c.queue_name) END AS messages) p
+         CROSS JOIN LATERAL (SELECT CASE WHEN c.dead > count_up_to THEN messages.planned_messages('messages.dead_message', c.queue_name) END AS messages) d)
+    SELECT k.queue_name, k.paused, k.depth + k.rest, k.depth - k.leased - k.delayed + CASE WHEN k.rest_is_delayed THEN 0 ELSE k.rest END,
+           k.leased, k.delayed + CASE WHEN k.rest_is_delayed THEN k.rest ELSE 0 END, moment - k.oldest_of_all, k.all_dead,
+           (SELECT moment - u.finished_at FROM messages.upkeep_run u), count_up_to::bigint
       FROM known k ORDER BY k.queue_name;
 END $$;
 COMMENT ON FUNCTION messages.status(text, boolean) IS
-    'Each queue: depth = ready + leased + delayed; age of the oldest ready message; dead messages without a remedy; time since the last upkeep. Counts up to 10,000 messages of a queue (fewer if there are more than ten queues: 100,000 in all, but at least 100 of each) and beyond that estimates from a sample of the table: depth_margin and dead_margin say how far depth and dead may be off, in 95 of 100 cases; 0: they were counted. With exact, counts everything. Without a name, the queues that this login may observe. PQ001: unknown queue.';
+    'Each queue: depth = ready + leased + delayed; age of the oldest ready message; dead messages without a remedy; time since the last upkeep. Counts up to 10,000 messages of a queue, which is counted_up_to (fewer if there are more than ten queues: 100,000 in all, but at least 100 of each). Where depth or dead is larger, there is more than that, and the number is that of the planner if it knows more. With exact, counts everything. Without a name, the queues that this login may observe. PQ001: unknown queue.';

@@ -3,8 +3,8 @@ RETURNS TABLE (kind text, name text, definition text, mend text)
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 SET quote_all_identifiers = off SET datestyle = 'ISO' SET intervalstyle = 'postgres' SET timezone = 'UTC'
 AS $$
-    -- Without what comes and goes by itself: partitions of the archive, staging tables, marks, superseded functions. The two tables
-    -- behind the doors are partitions as well.
+    -- Without what comes and goes by itself: partitions of the archive, staging tables, marks. The two tables behind the
+    -- doors are partitions as well.
     WITH relation AS (
         SELECT c.oid, c.relname, c.relkind, c.relowner, c.reloptions, c.relacl, format('messages.%I', c.relname) AS place,
                (SELECT format('%s ATTACH PARTITION messages.%I %s', h.inhparent::regclass, c.relname, pg_get_expr(c.relpartbound, c.oid))
@@ -14,8 +14,7 @@ AS $$
            AND (NOT c.relispartition OR c.relname IN ('message_rows', 'archive_rows'))
            AND c.relname !~ '^(publish_stage|mark)_[0-9]+$'),
     function AS (
-        SELECT p.*, p.oid::regprocedure::text AS place FROM pg_proc p
-         WHERE p.pronamespace = 'messages'::regnamespace AND NOT starts_with(p.proname, 'superseded_'))
+        SELECT p.*, p.oid::regprocedure::text AS place FROM pg_proc p WHERE p.pronamespace = 'messages'::regnamespace)
     SELECT CASE relkind WHEN 'v' THEN 'view' WHEN 'S' THEN 'sequence' WHEN 'c' THEN 'type' ELSE 'table' END, relname::text,
            CASE relkind WHEN 'v' THEN md5(concat_ws(' ', pg_get_viewdef(oid), reloptions::text))
                 WHEN 'S' THEN (SELECT format('%s from %s to %s by %s', s.seqtypid::regtype, s.seqmin, s.seqmax, s.seqincrement)

@@ -3,7 +3,6 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     stage record;
-    old   regprocedure;
 BEGIN
     DELETE FROM messages.dedup WHERE ctid = ANY (ARRAY(
         SELECT d.ctid FROM messages.dedup d WHERE d.expires_at <= clock_timestamp()
@@ -16,9 +15,6 @@ BEGIN
          ORDER BY d.ended_at LIMIT max_rows FOR UPDATE SKIP LOCKED));
     DELETE FROM messages.pipeline_run WHERE ctid = ANY (ARRAY(
         SELECT r.ctid FROM messages.pipeline_run r WHERE r.started_at <= clock_timestamp() - interval '90 days' FOR UPDATE SKIP LOCKED));
-    DELETE FROM messages.traffic WHERE ctid = ANY (ARRAY(
-        SELECT t.ctid FROM unnest(ARRAY['minute', 'hour']) AS g (grain) JOIN messages.traffic t ON t.grain = g.grain
-         WHERE t.bucket_at < date_trunc(g.grain, messages.traffic_kept_since(g.grain), 'UTC') LIMIT max_rows FOR UPDATE OF t SKIP LOCKED));
     DELETE FROM messages.named_lease WHERE ctid = ANY (ARRAY(
         SELECT n.ctid FROM messages.named_lease n WHERE n.expires_at <= clock_timestamp() - interval '1 day' FOR UPDATE SKIP LOCKED));
     FOR stage IN
@@ -32,12 +28,5 @@ BEGIN
             PERFORM messages.note_upkeep('drop_or_empty_stage', stage.number::text, SQLSTATE, SQLERRM);
         END;
     END LOOP;
-    FOR old IN
-        SELECT p.oid FROM pg_proc p
-         WHERE p.pronamespace = 'messages'::regnamespace AND starts_with(p.proname, 'superseded_')
-           AND NOT EXISTS (SELECT FROM messages.schema_migration s WHERE s.applied_at > clock_timestamp() - interval '1 hour')
-    LOOP
-        EXECUTE format('DROP FUNCTION %s', old);
-    END LOOP;
 END $$;
-COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox and ended dispatches after 30 days, runs of pipelines after 90, named leases a day after they end; drops stages whose job died a day ago, and, after an hour, functions that an upgrade superseded.';
+COMMENT ON FUNCTION messages.delete_expired_records(integer) IS 'Deletes what is kept for a limited time: expired dedup keys, entries of the inbox and ended dispatches after 30 days, runs of pipelines after 90, named leases a day after they end; drops stages whose job died a day ago.';

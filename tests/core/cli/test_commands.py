@@ -505,7 +505,7 @@ def test_purge_asks_at_a_terminal(
     assert ("error: not confirmed: nothing was changed." in err) == (status == 1)
 
 
-# schedules, upkeep, bench, doctor -------------------------------------------------------------------------------------
+# schedules, upkeep, doctor --------------------------------------------------------------------------------------------
 
 
 def test_schedules_are_listed(pgqueue: Pgqueue, conn: Connection) -> None:
@@ -522,17 +522,6 @@ def test_upkeep_prints_its_counts_and_its_help_explains_each(pgqueue: Pgqueue) -
     explained = pgqueue("upkeep", "--help").out
     assert [name for name in counts if name not in explained] == []
     assert pgqueue("upkeep").out.startswith("did the upkeep: ")
-
-
-def test_bench_measures_and_leaves_nothing(pgqueue: Pgqueue, conn: Connection) -> None:
-    rates = pgqueue("bench", "--messages", "250", "--consumers", "2", "--json").json
-    assert rates["handled"] == 250
-    assert rates["published_per_second"] > 0
-    assert rates["consumed_per_second"] > 0
-    for table in ("message", "message_archive"):
-        assert conn.execute(f"SELECT count(*) FROM messages.{table}".encode()).fetchone() == (0,)  # noqa: S608
-    assert conn.execute("SELECT queue_name FROM messages.queue").fetchall() == [("default",)]
-    assert " messages/s on 1 connection, consumed " in pgqueue("bench", "--messages", "10").out
 
 
 def test_doctor_looks_at_everything_in_a_kept_database(pgqueue: Pgqueue, conn: Connection) -> None:

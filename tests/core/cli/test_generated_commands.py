@@ -43,7 +43,6 @@ BOUNDED: dict[str, list[str]] = {
     "stats": ["--refreshes", "1", "--interval", "1s"],
     "top": ["--once"],
     "worker": ["--until-empty", "--processes", "1"],
-    "bench": ["--messages", "3", "--consumers", "1"],
     "repair": [],
 }
 NEVER = {
@@ -53,7 +52,6 @@ NEVER = {
     "top": {"once", "refreshes", "interval"},
     "metrics": {"listen"},
     "worker": {"until_empty", "processes"},
-    "bench": {"messages", "consumers"},
 }
 
 

@@ -35,7 +35,7 @@ with DAG("e2e_begin", schedule=None):
         """Read all of the doorbell."""
         return dict(json.loads(doorbell))
 
-    read_all(PgQueueMessageSensor(task_id="wait", queue_name="e2e_begin", topic="a.#", headers={"k": [1]}).output)
+    read_all(PgQueueMessageSensor(task_id="wait", queue_name="e2e_begin", topic="a.#").output)
 
 with DAG("e2e_nowhere", schedule=None):
     PgQueueMessageSensor(task_id="wait", queue_name="e2e_nowhere", pgqueue_conn_id="nowhere", retries=0)
