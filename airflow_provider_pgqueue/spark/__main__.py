@@ -43,7 +43,7 @@ _NO_DSN: Final = (
 # What these mean in every job.
 _SHARED: Final = {
     "run_id": "A run that finished under this name is not done again. Default: a new name.",
-    "parallelism": "How many tasks talk to PostgreSQL at once. Default: 8.",
+    "parallelism": "How many tasks talk to PostgreSQL at once, at most as many as it has connections for. Default: 8.",
 }
 _SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _PARAM: Final = re.compile(r"^:param (\w+): (.*(?:\n(?!:).+)*)", re.M)

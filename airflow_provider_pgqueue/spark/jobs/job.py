@@ -115,6 +115,10 @@ class Job:
         """Run a verb in a session of its own and return its result."""
         return self.database.run(statement, f"pgqueue {self.pipeline}")
 
+    def at_once(self) -> int:
+        """Return how many tasks can talk to PostgreSQL at once: `parallelism`, or as many as it has room for now."""
+        return self.database.room(self.parallelism)
+
     def require_queues(self, queues: Collection[str]) -> None:
         """Raise QueueNotFound for the first name that no queue has, so that it does not pass for an empty queue."""
         if queues:

@@ -98,7 +98,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         if there.since is not None:
             here = replace(here, xid=there.since, removals=there.removals)
-        parts = self._plan.parts(here.xid, there.xid, self._parts)
+        parts = self._plan.parts(here.xid, there.xid, self._database.room(self._parts))
         # Afterwards: if all of the batch is gone, there is no part that would find out.
         self._check(here, now=True)
         return [InputPartition((stretches, here.removals)) for stretches in parts]

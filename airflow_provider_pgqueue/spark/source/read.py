@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from airflow_provider_pgqueue.core.connection import check_version
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, translate
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.database import Database, rows
+from airflow_provider_pgqueue.database import Database, room, rows
 from airflow_provider_pgqueue.spark.source import options as given
 from airflow_provider_pgqueue.spark.source.tables import Table, both, compare, conditions, table_of
 
@@ -113,7 +113,8 @@ class RangeReader(DataSourceReader):
                 ) from None
 
     def _plan(self, conn: psycopg.Connection[Any]) -> list[InputPartition]:
-        """Return ranges that together give each selected row once, at most `max_ranges`; each is a list of statements.
+        """Return ranges that together give each selected row once, at most `max_ranges`, and only as many as there are
+        connections; each is a list of statements.
 
         A row is in one range by its time and id, which never change: an update between two ranges, which moves the row
         to another page, neither doubles nor loses it. The ranges cover all times and ids, those to come too: Spark may
@@ -124,7 +125,7 @@ class RangeReader(DataSourceReader):
         pages = sum(extent.pages for extent in extents)
         size = min(max(ceil(pages / (self.max_ranges * _PIECES)), _SMALLEST), _LARGEST)
         pieces = [piece for extent in _merged(extents, size) for piece in self._cut(conn, extent, size)]
-        return _balance(pieces, self.max_ranges)
+        return _balance(pieces, room(conn, min(self.max_ranges, len(pieces))))
 
     def _cut(self, conn: psycopg.Connection[Any], extent: _Extent, size: int) -> list[_Piece]:
         within = _between(self.table.moment, extent.begin, extent.end)
