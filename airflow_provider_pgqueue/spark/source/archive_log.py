@@ -41,7 +41,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._session = Session(database, _NAME)
         self._queues = given.queues(options)
         self._watch = LogWatch(self._session, self._queues)
-        self._plan = LogPlan(self._session)
+        self._plan = LogPlan(self._session, self._queues)
         self._schema = ARCHIVE.arrow_schema(schema)
         self._starting = options.get("startingOffsets", "earliest")
         self._parts = given.number(options, "numPartitions", 8, at_most=10_000)
