@@ -60,6 +60,8 @@ def __getattr__(name: str) -> Any:
 def register(spark: SparkSession, dsn: str | None = None) -> None:
     """Make `format("pgqueue")` known to a session, for batch and for streams; calling it again replaces the connection.
 
+    A local Spark then starts its workers with this Python, unless PYSPARK_PYTHON or spark.pyspark.python names another.
+
     In a thread of your own, call it before you write: Spark looks for where to write in the active session of the
     thread, which only the main thread has by itself, and else says DATA_SOURCE_NOT_FOUND.
 

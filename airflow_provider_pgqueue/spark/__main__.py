@@ -165,8 +165,6 @@ def _session(context: click.Context) -> SparkSession:
     """Return a session on `--master`, by default on what spark-submit says, else on this machine."""
     builder = SparkSession.builder.appName(f"pgqueue {context.info_name}")
     master = context.obj["master"]
-    if (master or "local").startswith("local") and "PYSPARK_GATEWAY_PORT" not in os.environ:  # not of spark-submit
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = (builder.master(master) if master else builder).getOrCreate()
     shuffle_locally(spark)
     # PySpark's own handler cancels the tasks before a job can let them finish what they have in hand.

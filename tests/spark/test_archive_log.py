@@ -338,7 +338,7 @@ def test_a_server_that_is_behind_the_batch_gives_no_rows_rather_than_some(log: L
         ({"starting_offsets": "latest"}, "Did you mean startingOffsets?"),
         ({"maxOffsetsPerTrigger": "10"}, "no option 'maxOffsetsPerTrigger'.* Use maxMessagesPerTrigger"),
         ({"startingTimestamp": "1"}, "A stream of the archive starts at startingOffsets"),
-        ({"from": "2026-11-01T00:00:00Z"}, "no option 'from'. A stream of the archive takes table, columns"),
+        ({"since": "2026-11-01T00:00:00Z"}, "no option 'since'. A stream of the archive takes table, columns"),
     ],
     ids=str,
 )

@@ -120,7 +120,7 @@ class _Choice:
 
     def _archive(self, columns: tuple[str, ...]) -> DataFrame:
         """Read the archive; references are found by their index."""
-        options = {"to": self.until.isoformat()}
+        options = {"until": self.until.isoformat()}
         if self.results:
             options["result"] = ",".join(self.results)
         if self.references:

@@ -20,7 +20,9 @@ from airflow_provider_pgqueue.database import Database, room, rows
 from airflow_provider_pgqueue.spark.source import options as given
 from airflow_provider_pgqueue.spark.source.tables import Table, both, compare, conditions, table_of
 
-OPTIONS: Final = ("table", "columns", "queue", "result", "reference", "topic", "where", "from", "to", "numPartitions")
+OPTIONS: Final = (
+    "table", "columns", "queue", "result", "reference", "topic", "where", "since", "until", "numPartitions",
+)  # fmt: skip
 # In pages of 8 kB. A piece is one statement: long enough to be worth it, short enough to hold no snapshot for long.
 _SMALLEST: Final = 64
 _LARGEST: Final = 16384
@@ -48,10 +50,11 @@ class RangeReader(DataSourceReader):
             )
         self.schema = self.table.arrow_schema(schema)
         self.begin, self.end = (
-            given.moment(name, options[name]) if name in options else None for name in ("from", "to")
+            given.moment(name, options[name]) if name in options else None for name in ("since", "until")
         )
         if self.begin and self.end and self.begin > self.end:
-            raise InvalidArgument(f"option from ({options['from']}) is after option to ({options['to']}). Swap them.")
+            since, until = options["since"], options["until"]
+            raise InvalidArgument(f"option since ({since}) is after option until ({until}). Swap them.")
         self.conditions = conditions(options)
         self.where = options.get("where")
         self.max_ranges = given.number(options, "numPartitions", 8, at_most=9999)
