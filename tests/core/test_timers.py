@@ -90,7 +90,8 @@ def test_what_is_left_of_two_timers_that_ended_at_one_time_comes_back(conn: Conn
     one, two, three, four = (message.id for message in messages)
     conn.execute("UPDATE messages.timer SET ids = %s", [[one, three]])
     conn.execute(
-        "INSERT INTO messages.timer (queue_name, at, lock_token, ids) SELECT queue_name, at, lock_token, %s FROM messages.timer",
+        "INSERT INTO messages.timer (queue_name, at, lock_token, ids)"
+        " SELECT queue_name, at, lock_token, %s FROM messages.timer",
         [[two, four]],
     )
     finish(conn, messages[:2])
