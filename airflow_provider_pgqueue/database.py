@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import random
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,10 +22,17 @@ from psycopg.pq import Conninfo, PGconn
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import DEFAULTS, connect, conninfo_of, parameters
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, PermissionDenied, PgQueueError
+from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.verbs import Statement
 
+log = logging.getLogger(__name__)
+
 _NAME: Final = "pgqueue"
+_PATIENCE: Final = 60.0  # seconds to wait for a free connection
+_SPARE: Final = 2  # connections that are left to the driver and to whoever looks at the server
+# The server names no SQLSTATE to a client that it refuses. The last one is PgBouncer's.
+_NO_ROOM: Final = re.compile("too many (clients|connections)|connection slots are reserved|no more connections allowed")
 _SERVICE: Final = frozenset({"service", "servicefile"})  # resolved
 _NOT_SENT: Final = _SERVICE | {"client_encoding", "fallback_application_name"}  # libpq fills it in everywhere
 _ALWAYS_SENT: Final = frozenset({"host", "hostaddr", "port", "dbname", "user"})
@@ -47,9 +56,26 @@ class Database:
     def __repr__(self) -> str:
         return "<Database>"
 
-    def connect(self, application_name: str = _NAME, *, check_schema: bool = False) -> psycopg.Connection[Any]:
-        """Return a new autocommit session, as `core.connect` does."""
-        return connect(self._conninfo, check_schema=check_schema, application_name=application_name)
+    def connect(
+        self, application_name: str = _NAME, *, check_schema: bool = False, patient: bool = False
+    ) -> psycopg.Connection[Any]:
+        """Return a new autocommit session, as `core.connect` does, and wait up to a minute while all are taken.
+
+        :param patient: wait whatever the reason is. Tasks do: the driver has been connected, so it is temporary.
+        """
+
+        def open_one() -> psycopg.Connection[Any]:
+            return connect(self._conninfo, check_schema=check_schema, application_name=application_name)
+
+        return _patiently(open_one, patient=patient)
+
+    def room(self, wanted: int) -> int:
+        """Return how many of `wanted` tasks can have a connection now, at least one; a warning says if not all can.
+
+        Tasks beyond that find none: those that can share the work. Behind a pooler this is the room of the server.
+        """
+        with self.connect() as conn:
+            return room(conn, wanted)
 
     def run(self, statement: Statement[T], application_name: str = _NAME) -> T:
         """Run a verb in a session of its own and return its result; an error if the schema has another version."""
@@ -64,19 +90,51 @@ class Database:
 
     @contextmanager
     def arrow(self, application_name: str = _NAME) -> Iterator[Any]:
-        """Open an ADBC session in autocommit mode; ConnectionFailed if none can be opened."""
+        """Open an ADBC session in autocommit mode, patiently; ConnectionFailed if none can be opened for a minute."""
         import adbc_driver_postgresql.dbapi as adbc
 
         # Arrow's strings are UTF-8, whatever the encoding of the database is.
         own = {"application_name": application_name, "client_encoding": "UTF8"}
         given = DEFAULTS | parameters(self._conninfo) | own
         given.pop("prepare_threshold", None)
-        try:
-            conn = adbc.connect(make_conninfo("", **given), autocommit=True)
-        except adbc.Error as error:
-            raise ConnectionFailed(str(error)) from error
-        with conn:
+
+        def open_one() -> Any:
+            try:
+                return adbc.connect(make_conninfo("", **given), autocommit=True)
+            except adbc.Error as error:
+                raise ConnectionFailed(" ".join(str(error).split())) from error
+
+        with _patiently(open_one, patient=True) as conn:
             yield conn
+
+
+def room(conn: psycopg.Connection[Any], wanted: int) -> int:
+    """Return what `Database.room` does, by a connection that is open."""
+    ((free,),) = conn.execute(query("room"), binary=True).fetchall()
+    found = max(1, min(wanted, int(free) - _SPARE))
+    if found < wanted:
+        connections, tasks = quantity(max(0, free), "connection"), quantity(found, "task")
+        log.warning("the server has %s free: the work of %s tasks is queued in %s", connections, wanted, tasks)
+    return found
+
+
+def has_no_room(error: ConnectionFailed) -> bool:
+    """Return whether the server, or a pooler, refused a connection because all are taken."""
+    return bool(_NO_ROOM.search(str(error)))
+
+
+def _patiently(open_one: Callable[[], T], *, patient: bool) -> T:
+    give_up, pause = time.monotonic() + _PATIENCE, 0.05
+    while True:
+        try:
+            return open_one()
+        except ConnectionFailed as error:
+            if not (patient or has_no_room(error)) or time.monotonic() > give_up:
+                raise
+            if pause == 1.6:
+                log.warning("no connection yet, trying for up to %.0f s: %s", _PATIENCE, error.problem)
+        time.sleep(pause * random.uniform(0.5, 1))
+        pause = min(2 * pause, 3.2)
 
 
 class Session:

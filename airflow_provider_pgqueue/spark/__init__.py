@@ -6,8 +6,8 @@ drain(spark, queue="orders", function="packing:pack")
 
 The jobs have one signature. `run_id` names a run, which is done once: under the same name it goes on with what is left,
 and once it has finished it returns the same summary; None makes a new name. `dsn` is a connection string, by default
-`PGQUEUE_DSN` or libpq's own variables. `parallelism` is how many tasks talk to PostgreSQL at once. `queues`, `since`
-and `until` choose messages.
+`PGQUEUE_DSN` or libpq's own variables. `parallelism` is how many tasks talk to PostgreSQL at once, at most as many as
+it has connections for. `queues`, `since` and `until` choose messages.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ def __getattr__(name: str) -> Any:
 
 def register(spark: SparkSession, dsn: str | None = None) -> None:
     """Make `format("pgqueue")` known to a session, for batch and for streams; calling it again replaces the connection.
+
+    A local Spark then starts its workers with this Python, unless PYSPARK_PYTHON or spark.pyspark.python names another.
 
     In a thread of your own, call it before you write: Spark looks for where to write in the active session of the
     thread, which only the main thread has by itself, and else says DATA_SOURCE_NOT_FOUND.

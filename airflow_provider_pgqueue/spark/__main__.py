@@ -43,7 +43,7 @@ _NO_DSN: Final = (
 # What these mean in every job.
 _SHARED: Final = {
     "run_id": "A run that finished under this name is not done again. Default: a new name.",
-    "parallelism": "How many tasks talk to PostgreSQL at once. Default: 8.",
+    "parallelism": "How many tasks talk to PostgreSQL at once, at most as many as it has connections for. Default: 8.",
 }
 _SHUFFLE_PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _PARAM: Final = re.compile(r"^:param (\w+): (.*(?:\n(?!:).+)*)", re.M)
@@ -165,8 +165,6 @@ def _session(context: click.Context) -> SparkSession:
     """Return a session on `--master`, by default on what spark-submit says, else on this machine."""
     builder = SparkSession.builder.appName(f"pgqueue {context.info_name}")
     master = context.obj["master"]
-    if (master or "local").startswith("local") and "PYSPARK_GATEWAY_PORT" not in os.environ:  # not of spark-submit
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = (builder.master(master) if master else builder).getOrCreate()
     shuffle_locally(spark)
     # PySpark's own handler cancels the tasks before a job can let them finish what they have in hand.

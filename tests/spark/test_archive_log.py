@@ -133,6 +133,27 @@ def test_what_was_rolled_back_is_never_given(log: Log, archive: Callable[..., li
     assert given(reader) == []
 
 
+def test_the_batches_of_a_queue_are_counted_in_its_own_messages(
+    log: Log, archive: Callable[..., list[int]], conn: Connection, queue: Callable[..., str]
+) -> None:
+    queue("bills", notify="off")
+    wanted = []
+    for number in range(40):
+        archive(10)
+        if number % 4 == 0:
+            conn.execute("SELECT messages.publish('bills', '1')")
+            wanted += [id_ for (id_,) in conn.execute("SELECT id FROM messages.consume('bills', 1)")]
+    archive(10)
+    reader = log(queue="bills", maxMessagesPerTrigger="5")
+    found = list(batches(reader))
+    assert [some for _, some in found] == [wanted[:5], wanted[5:]]
+    end = found[-1][0]
+    assert given(reader, end) == []
+    # Nothing of its own is no batch, however much others archive.
+    archive(50)
+    assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
+
+
 def test_an_idle_stream_asks_for_nothing_twice_and_sees_what_comes(
     log: Log, archive: Callable[..., list[int]], conn: Connection
 ) -> None:
@@ -317,7 +338,7 @@ def test_a_server_that_is_behind_the_batch_gives_no_rows_rather_than_some(log: L
         ({"starting_offsets": "latest"}, "Did you mean startingOffsets?"),
         ({"maxOffsetsPerTrigger": "10"}, "no option 'maxOffsetsPerTrigger'.* Use maxMessagesPerTrigger"),
         ({"startingTimestamp": "1"}, "A stream of the archive starts at startingOffsets"),
-        ({"from": "2026-11-01T00:00:00Z"}, "no option 'from'. A stream of the archive takes table, columns"),
+        ({"since": "2026-11-01T00:00:00Z"}, "no option 'since'. A stream of the archive takes table, columns"),
     ],
     ids=str,
 )

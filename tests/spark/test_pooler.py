@@ -156,7 +156,7 @@ def follow(session: SparkSession, **options: str) -> int:
 SINCE = datetime.now(UTC) - timedelta(days=100)
 READS: dict[str, tuple[Callable[[SparkSession], int], int]] = {
     "archive": (
-        lambda spark: spark.read.format("pgqueue").options(table="archive", to="2999-01-01T00:00Z").load().count(),
+        lambda spark: spark.read.format("pgqueue").options(table="archive", until="2999-01-01T00:00Z").load().count(),
         200,
     ),
     "queue": (lambda spark: spark.read.format("pgqueue").options(table="queue").load().count(), 10),

@@ -60,7 +60,7 @@ JSON = ("headers", "output", "failure", "message")
 
 @pytest.fixture
 def read(spark: SparkSession) -> Read:
-    """Read the archive with options: `read(columns="id")`; `from_` stands for `from`."""
+    """Read the archive with options: `read(columns="id")`."""
 
     def load(**options: Any) -> DataFrame:
         return spark.read.format("pgqueue").options(**named(options)).load()
@@ -324,7 +324,7 @@ def test_reading_cannot_write(dsn: str) -> None:
 
 def test_a_span_of_time_reads_its_partitions_only(dsn: str, conn: Connection) -> None:
     conn.execute(MONTHS)
-    reading = reader(dsn, columns="archived_at", from_="2025-04-02T00:00:00Z", to="2025-04-03T02:00:00+02:00")
+    reading = reader(dsn, columns="archived_at", since="2025-04-02T00:00:00Z", until="2025-04-03T02:00:00+02:00")
     (only,) = reading.partitions()
     (statement,) = only.value
     hours = [moment for batch in reading.read(only) for moment in batch.column(0).to_pylist()]
@@ -336,7 +336,7 @@ def test_a_span_of_time_reads_its_partitions_only(dsn: str, conn: Connection) ->
 
 def test_an_empty_span_reads_nothing(dsn: str, conn: Connection) -> None:
     conn.execute(MONTHS)
-    reading = reader(dsn, from_="2025-04-01T00:00:00Z", to="2025-04-01T00:00:00Z")
+    reading = reader(dsn, since="2025-04-01T00:00:00Z", until="2025-04-01T00:00:00Z")
     assert reading.partitions() == []
     assert list(reading.read(None)) == []
 
@@ -550,9 +550,10 @@ def test_a_privilege_that_is_taken_after_the_plan_says_so(dsn: str, conn: Connec
         ({"queue": "Orders"}, InvalidQueueName, "names 'Orders', which no queue can have"),
         ({"result": "dead"}, InvalidArgument, "names 'dead'. Give some of success, failed,"),
         ({"table": "queue", "result": "failed"}, InvalidArgument, "the queue has no results"),
-        ({"from_": "yesterday"}, InvalidArgument, "option from is 'yesterday'. Give a time with its time zone"),
-        ({"to": "2025-01-01T00:00:00"}, InvalidArgument, "Give a time with its time zone, such as"),
-        ({"from_": "2025-01-02T00Z", "to": "2025-01-01T00Z"}, InvalidArgument, "is after option to"),
+        ({"since": "yesterday"}, InvalidArgument, "option since is 'yesterday'. Give a time with its time zone"),
+        ({"until": "2025-01-01T00:00:00"}, InvalidArgument, "Give a time with its time zone, such as"),
+        ({"since": "2025-01-02T00Z", "until": "2025-01-01T00Z"}, InvalidArgument, "is after option until"),
+        ({"from": "2025-01-01T00Z"}, InvalidArgument, "no option 'from'.*a batch read takes since and until"),
         ({"numPartitions": "0"}, InvalidArgument, "option numPartitions is '0'. Give a whole number from 1"),
         ({"topic": "orders..eu"}, InvalidArgument, "option topic is 'orders..eu'. Use words, * for any word"),
         ({"pushFilters": "true"}, InvalidArgument, "there is no option 'pushFilters'. A read takes"),

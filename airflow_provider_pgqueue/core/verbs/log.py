@@ -17,7 +17,12 @@ def archive_log_end(*, after_removal: int = 0, queue_names: Sequence[str] | None
 
 
 def split_archive_log(
-    from_xid: int, before_xid: int, *, max_messages: int | None = None, max_steps: int = 1000
+    from_xid: int,
+    before_xid: int,
+    *,
+    max_messages: int | None = None,
+    max_steps: int = 1000,
+    queue_names: Sequence[str] | None = None,
 ) -> Statement[list[Row]]:
-    """Split a range of the log into steps of whole transactions, of up to `max_messages` each."""
-    return Statement("split_archive_log", dict(locals()), list)
+    """Split a range of the log into steps of whole transactions, of up to `max_messages` of these queues each."""
+    return Statement("split_archive_log", dict(locals()), list, {"queue_names": "text[]"})

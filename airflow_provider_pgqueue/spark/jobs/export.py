@@ -65,10 +65,17 @@ class _Tasks:
     def __call__(self, items: Sequence[_Item], work: Callable[[_Item], _Done], doing: str = "") -> list[_Done]:
         """Return what the work returns for each item; see `ForEach`."""
         job = self.job
+        tasks = job.database.room(min(job.parallelism, len(items)))
         try:
             with job.watching(f", {doing}") if doing else nullcontext():
                 # To try again would not help against an error of the target.
-                return for_each(job.spark, items, work, at_once=job.parallelism, is_final=_is_of_target)
+                return for_each(
+                    job.spark,
+                    items,
+                    work,
+                    at_once=tasks,
+                    is_final=_is_of_target,
+                )
         except PySparkException as error:  # its text may quote data
             raise raised_in_spark(error) or ExportError(
                 f"a task of the export to {self.target} failed on its executor. {SAFE} "

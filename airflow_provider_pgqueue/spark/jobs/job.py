@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 Summary = dict[str, Any]
 _PARALLELISM: Final = 8
+_PASSING: Final = (PgQueueError, errors.ConnectionFailed, errors.InUse, errors.StageIncomplete)
 _RAISED: Final = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.+)$", re.M)
 _number = count(1)
 _formats: Final[dict[Database, str]] = {}
@@ -93,8 +94,8 @@ class Job:
             recorded = self.ask(verbs.finish_run(self.run_id, to_json(summary | {"about": self.about})))
         except BaseException as error:
             # The text of the error may quote a body.
-            name = type(error).__name__
-            log.error("run %s of pipeline %s ended with %s; run it again", self.run_id, self.pipeline, name)
+            name, again = type(error).__name__, "; run it again" if _may_pass(error) else ""
+            log.error("run %s of pipeline %s ended with %s%s", self.run_id, self.pipeline, name, again)
             raise
         log.info("run %s of pipeline %s is done: %s", self.run_id, self.pipeline, as_line(summary))
         return self._summary(recorded)
@@ -114,6 +115,10 @@ class Job:
     def ask(self, statement: Statement[_T]) -> _T:
         """Run a verb in a session of its own and return its result."""
         return self.database.run(statement, f"pgqueue {self.pipeline}")
+
+    def at_once(self) -> int:
+        """Return how many tasks can talk to PostgreSQL at once: `parallelism`, or as many as it has room for now."""
+        return self.database.room(self.parallelism)
 
     def require_queues(self, queues: Collection[str]) -> None:
         """Raise QueueNotFound for the first name that no queue has, so that it does not pass for an empty queue."""
@@ -152,11 +157,17 @@ class Job:
         if queues:
             given["queue"] = ",".join(queues)
         if since is not None:
-            given["from"] = since.isoformat()
+            given["since"] = since.isoformat()
         # A format of this database alone: `pgqueue` may be registered for another one in the session.
         name = _formats.setdefault(self.database, f"pgqueue_{next(_number)}")
         self.spark.dataSource.register(data_source(self.database, name))
         return self.spark.read.format(name).options(**given).load()
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Return whether the same run may end otherwise, with nothing changed but the time."""
+    known = error if isinstance(error, PgQueueError) else raised_in_spark(error)
+    return known is None or type(known) in _PASSING
 
 
 def check_time(since: datetime | None, until: datetime | None) -> None:
@@ -202,7 +213,14 @@ def for_each(
                 yield pa.RecordBatch.from_pydict({"done": [pickle.dumps(done)]})
 
     tasks = max(1, min(len(items), at_once))
-    rows = spark.range(0, len(items), 1, tasks).mapInArrow(task, "done binary").collect()
+    try:
+        rows = spark.range(0, len(items), 1, tasks).mapInArrow(task, "done binary").collect()
+    except pickle.PicklingError as refusal:
+        reason = " ".join(str(refusal).split()).removeprefix("Could not serialize object: ")
+        raise InvalidArgument(
+            f"the function cannot be sent to the tasks: {reason}",
+            "Let it open connections, locks and files itself, or give its name, as module:function.",
+        ) from None
     found = [pickle.loads(row.done) for row in rows]
     for error in found:
         if isinstance(error, Exception):

@@ -89,10 +89,10 @@ def repair(
 
 def _repaired(job: Job, wanted: Repair, ids: Sequence[int]) -> dict[int, str]:
     """Divide messages among tasks, and return what became of each."""
-    tasks, rate, database = min(job.parallelism, len(ids)), wanted.max_per_second, job.database
+    tasks, rate, database = min(job.at_once(), len(ids)), wanted.max_per_second, job.database
 
     def share(number: int) -> dict[int, str]:
-        with database.connect("pgqueue repair") as conn:
+        with database.connect("pgqueue repair", patient=True) as conn:
             share = RepairShare(wanted, conn, max_per_second=None if rate is None else rate / tasks)
             return dict(share.work(ids[number::tasks]))
 

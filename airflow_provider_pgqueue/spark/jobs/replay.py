@@ -120,7 +120,7 @@ class _Choice:
 
     def _archive(self, columns: tuple[str, ...]) -> DataFrame:
         """Read the archive; references are found by their index."""
-        options = {"to": self.until.isoformat()}
+        options = {"until": self.until.isoformat()}
         if self.results:
             options["result"] = ",".join(self.results)
         if self.references:
@@ -177,7 +177,7 @@ def _explained(where: str | None) -> Iterator[None]:
 
 def _copied(choice: _Choice, to_queue: str | None, rate: float) -> tuple[int, int]:
     """Publish from the executors, each group in one task and in the order of ids; at a pace from a single task."""
-    database, run_id, parallelism = choice.job.database, choice.job.run_id, choice.job.parallelism
+    database, run_id, parallelism = choice.job.database, choice.job.run_id, choice.job.at_once()
     copies = choice.rows(_COPIED)
     copies = (copies if to_queue is None else copies.withColumn("queue_name", F.lit(to_queue))).select(*_COPIED)
     size = min(_CHUNK, max(1, int(rate))) if rate else _CHUNK
@@ -186,7 +186,7 @@ def _copied(choice: _Choice, to_queue: str | None, rate: float) -> tuple[int, in
         import pyarrow as pa
 
         due, published, known = 0.0, 0, 0
-        with database.connect("pgqueue replay") as conn:
+        with database.connect("pgqueue replay", patient=True) as conn:
             for part in _chunks((row for batch in batches for row in batch.to_pylist()), size):
                 time.sleep(max(0.0, due - time.monotonic()))
                 began = time.monotonic()

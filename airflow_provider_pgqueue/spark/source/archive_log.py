@@ -41,7 +41,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._session = Session(database, _NAME)
         self._queues = given.queues(options)
         self._watch = LogWatch(self._session, self._queues)
-        self._plan = LogPlan(self._session)
+        self._plan = LogPlan(self._session, self._queues)
         self._schema = ARCHIVE.arrow_schema(schema)
         self._starting = options.get("startingOffsets", "earliest")
         self._parts = given.number(options, "numPartitions", 8, at_most=10_000)
@@ -98,7 +98,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         if there.since is not None:
             here = replace(here, xid=there.since, removals=there.removals)
-        parts = self._plan.parts(here.xid, there.xid, self._parts)
+        parts = self._plan.parts(here.xid, there.xid, self._database.room(self._parts))
         # Afterwards: if all of the batch is gone, there is no part that would find out.
         self._check(here, now=True)
         return [InputPartition((stretches, here.removals)) for stretches in parts]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pyspark
@@ -15,7 +17,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 from pyspark.sql.utils import is_remote
 
-from airflow_provider_pgqueue.core.errors import PgQueueError
+from airflow_provider_pgqueue.core.errors import InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.database import Database
 from airflow_provider_pgqueue.spark.source.archive_log import ArchiveLog
 from airflow_provider_pgqueue.spark.source.leases import ArchiveSink, LeaseStream
@@ -39,6 +41,11 @@ class PgQueueSource(DataSource):
     database: Database
 
     def schema(self) -> StructType:
+        if "provider" in self.options:  # a property of a table of the catalog
+            raise InvalidArgument(
+                "no table of Spark's catalog can be of this source, because Spark hands its options on to no read",
+                "Use CREATE TEMPORARY VIEW ... USING pgqueue OPTIONS (...).",
+            )
         # Only a stream of leased messages has a name.
         table = LEASED if "streamName" in self.options else table_of(self.options)
         return table.spark_schema(names(self.options, "columns"))
@@ -70,6 +77,14 @@ def check_spark(spark: SparkSession) -> None:
             f"PySpark is {own} and its Spark is {spark.version}",
             f"Install one version: pip install --force-reinstall pyspark=={own} pyspark-client=={own}",
         )
+    if not is_remote() and (spark.sparkContext.master or "").startswith("local"):
+        _use_own_python(spark)
+
+
+def _use_own_python(spark: SparkSession) -> None:
+    """Let a local Spark start this Python for its workers, unless somebody said which; else it takes some `python3`."""
+    if "PYSPARK_PYTHON" not in os.environ and not spark.sparkContext.getConf().contains("spark.pyspark.python"):
+        spark.sparkContext.pythonExec = sys.executable
 
 
 def data_source(database: Database, name: str = "pgqueue") -> type[PgQueueSource]:

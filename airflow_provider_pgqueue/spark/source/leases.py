@@ -125,7 +125,7 @@ class LeaseStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             lease_for=self._lease_for,
             locked_by=f"{self._stream} {process_name()}",
         )
-        with self._database.connect(_NAME) as conn:
+        with self._database.connect(_NAME, patient=True) as conn:
             # JSON as its text: it is not read and written anew, and loses no digit.
             set_json_loads(lambda data: data if isinstance(data, str) else data.decode(), conn)
             try:
@@ -178,7 +178,7 @@ class ArchiveSink(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> _SinkCounts:
         """Settle the messages of a part, with a call for each lease and batch; to repeat it does no harm."""
         counts: Counter[str] = Counter()
-        with self._database.connect("pgqueue archive sink") as conn:
+        with self._database.connect("pgqueue archive sink", patient=True) as conn:
             for batch in iterator:
                 tokens = batch.column("lock_token")
                 for token in tokens.unique().to_pylist():

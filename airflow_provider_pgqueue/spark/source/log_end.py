@@ -133,10 +133,11 @@ class Stretch:
 
 
 class LogPlan:
-    """The next steps from each place, and up to where there is known to be nothing."""
+    """The next steps from each place, and up to where there is known to be nothing, in some queues or in all."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, queue_names: Sequence[str] = ()) -> None:
         self._session = session
+        self._queue_names = queue_names or None
         self._next: dict[int, Stretch] = {}
         self._empty: tuple[int, int] | None = None
 
@@ -188,6 +189,7 @@ class LogPlan:
             start = steps[-1].end
 
     def _ask(self, start: int, end: int, max_messages: int | None) -> list[Stretch]:
-        rows = self._session.ask(verbs.split_archive_log(start, end, max_messages=max_messages))
+        asked = verbs.split_archive_log(start, end, max_messages=max_messages, queue_names=self._queue_names)
+        rows = self._session.ask(asked)
         starts = [start, *(row["xid"] for row in rows)]
         return [Stretch(at, row["xid"], row["messages"]) for at, row in zip(starts, rows, strict=False)]

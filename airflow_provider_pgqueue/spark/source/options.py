@@ -23,8 +23,8 @@ _INSTEAD: Final = {
     "Use queue, or a column topic in the rows.": "topic",
     "Use streamName.": "group.id kafka.group.id groupIdPrefix",
     "Name headers in columns.": "includeHeaders",
-    "A stream of the archive starts at startingOffsets; a batch read takes from and to.": (
-        "from to startingTimestamp endingTimestamp startingOffsets endingOffsets"
+    "A stream of the archive starts at startingOffsets; a batch read takes since and until.": (
+        "since until from to startingTimestamp endingTimestamp startingOffsets endingOffsets"
     ),
     "Use table, which is archive or queue; and queue for the names of queues.": "dbtable",
     "Use table, and where for a condition.": "query",

@@ -16,11 +16,13 @@ from pyspark.sql.types import StructType
 from airflow_provider_pgqueue.core.connection import check_version
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, translate
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.database import Database, rows
+from airflow_provider_pgqueue.database import Database, room, rows
 from airflow_provider_pgqueue.spark.source import options as given
 from airflow_provider_pgqueue.spark.source.tables import Table, both, compare, conditions, table_of
 
-OPTIONS: Final = ("table", "columns", "queue", "result", "reference", "topic", "where", "from", "to", "numPartitions")
+OPTIONS: Final = (
+    "table", "columns", "queue", "result", "reference", "topic", "where", "since", "until", "numPartitions",
+)  # fmt: skip
 # In pages of 8 kB. A piece is one statement: long enough to be worth it, short enough to hold no snapshot for long.
 _SMALLEST: Final = 64
 _LARGEST: Final = 16384
@@ -48,10 +50,11 @@ class RangeReader(DataSourceReader):
             )
         self.schema = self.table.arrow_schema(schema)
         self.begin, self.end = (
-            given.moment(name, options[name]) if name in options else None for name in ("from", "to")
+            given.moment(name, options[name]) if name in options else None for name in ("since", "until")
         )
         if self.begin and self.end and self.begin > self.end:
-            raise InvalidArgument(f"option from ({options['from']}) is after option to ({options['to']}). Swap them.")
+            since, until = options["since"], options["until"]
+            raise InvalidArgument(f"option since ({since}) is after option until ({until}). Swap them.")
         self.conditions = conditions(options)
         self.where = options.get("where")
         self.max_ranges = given.number(options, "numPartitions", 8, at_most=9999)
@@ -113,7 +116,8 @@ class RangeReader(DataSourceReader):
                 ) from None
 
     def _plan(self, conn: psycopg.Connection[Any]) -> list[InputPartition]:
-        """Return ranges that together give each selected row once, at most `max_ranges`; each is a list of statements.
+        """Return ranges that together give each selected row once, at most `max_ranges`, and only as many as there are
+        connections; each is a list of statements.
 
         A row is in one range by its time and id, which never change: an update between two ranges, which moves the row
         to another page, neither doubles nor loses it. The ranges cover all times and ids, those to come too: Spark may
@@ -124,7 +128,7 @@ class RangeReader(DataSourceReader):
         pages = sum(extent.pages for extent in extents)
         size = min(max(ceil(pages / (self.max_ranges * _PIECES)), _SMALLEST), _LARGEST)
         pieces = [piece for extent in _merged(extents, size) for piece in self._cut(conn, extent, size)]
-        return _balance(pieces, self.max_ranges)
+        return _balance(pieces, room(conn, min(self.max_ranges, len(pieces))))
 
     def _cut(self, conn: psycopg.Connection[Any], extent: _Extent, size: int) -> list[_Piece]:
         within = _between(self.table.moment, extent.begin, extent.end)

@@ -33,7 +33,6 @@ from airflow_provider_pgqueue.core.verbs import Statement
 from airflow_provider_pgqueue.database import Database
 
 _IN_MEMORY: Final = 16 * 1024 * 1024
-_PATIENCE: Final = 60.0
 _CHUNK: Final = 256 * 1024
 _TEXT: Final = pa.large_string()
 _ESCAPES: Final = (("\\", "\\\\"), ("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))
@@ -189,23 +188,15 @@ class Stage:
         :param before: asked before the transaction: the others would wait for one that made the stage and continues to
             copy. Its result is given next to the connection, and then the number of the slot.
         """
-        give_up = time.monotonic() + _PATIENCE
         pause = 0.05
         while True:
-            try:
-                conn = self.database.connect("pgqueue spark waiting")
-            except ConnectionFailed:  # perhaps the server has no room now
-                if time.monotonic() > give_up:
-                    raise
-            else:
-                with conn:
-                    table = run(conn, before) if before else None
-                    give_up = time.monotonic() + _PATIENCE
-                    with conn.transaction():
-                        slot = conn.execute(query("take_slot"), {"slots": self.slots, "stage_id": self.stage_id})
-                        if found := slot.fetchone():
-                            yield conn, table, found[0]
-                            return
+            with self.database.connect("pgqueue spark waiting", patient=True) as conn:
+                table = run(conn, before) if before else None
+                with conn.transaction():
+                    slot = conn.execute(query("take_slot"), {"slots": self.slots, "stage_id": self.stage_id})
+                    if found := slot.fetchone():
+                        yield conn, table, found[0]
+                        return
             time.sleep(pause * random.uniform(0.5, 1))
             pause = min(2 * pause, 2.0)
 

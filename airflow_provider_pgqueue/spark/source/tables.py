@@ -34,7 +34,7 @@ _IN_A_PATTERN: Final = {"*": r"\.[^.]+", "#": r"(\.[^.]+)*"}
 class Table:
     """A table that can be read.
 
-    :param moment: the column that the options `from` and `to` are about.
+    :param moment: the column that the options `since` and `until` are about.
     :param columns: the kind of each column, by its name in SQL and in Spark.
     :param on_request: a column that is read only if it is asked for: Spark does not say which ones a query uses, and
         the bodies would often be read for nothing.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 from uuid import uuid4
@@ -100,6 +100,7 @@ class PublishWriter(DataSourceArrowWriter):
 
     def __init__(self, database: Database, options: PublishOptions) -> None:
         _check(database, options)
+        options = replace(options, max_connections=database.room(options.max_connections))
         self._stage = options.stage(database, str(uuid4()))
         self._run_id = options.run_id or self._stage.stage_id
         self._is_new = self._stage.open(options.run_id)
@@ -125,6 +126,7 @@ class PartitionWriter(DataSourceArrowWriter):
 
     def __init__(self, database: Database, options: PublishOptions) -> None:
         _check(database, options)
+        options = replace(options, max_connections=database.room(options.max_connections))
         self._stage = options.stage(database, str(uuid4()))
         self._run_id = str(options.run_id)
         # The rows of each partition that is published; None if the run has finished.

@@ -1,5 +1,6 @@
 CREATE OR REPLACE FUNCTION messages.split_archive_log(
-    from_xid bigint, before_xid bigint, max_messages integer DEFAULT NULL, max_steps integer DEFAULT 1000
+    from_xid bigint, before_xid bigint, max_messages integer DEFAULT NULL, max_steps integer DEFAULT 1000,
+    queue_names text[] DEFAULT NULL
 ) RETURNS TABLE (xid bigint, messages bigint)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_custom_plan SET jit = off SET enable_seqscan = off
@@ -22,7 +23,7 @@ BEGIN
         width := width * 4;
         FOR one IN
             SELECT a.xid, count(*) AS messages FROM messages.archive_rows a
-             WHERE a.xid >= place AND a.xid < until
+             WHERE a.xid >= place AND a.xid < until AND (queue_names IS NULL OR a.queue_name = ANY (queue_names))
              GROUP BY a.xid ORDER BY a.xid
         LOOP
             IF messages > 0 AND messages + one.messages > max_messages THEN
@@ -44,5 +45,5 @@ BEGIN
         RETURN NEXT;
     END IF;
 END $$;
-COMMENT ON FUNCTION messages.split_archive_log(bigint, bigint, integer, integer) IS
-    'Splits a range of the archive as a log into steps of whole transactions, of up to max_messages each (more only if one transaction archived more). A step is given by the transaction before which it ends; the last one ends where the range does, and an empty range has none. PQ004: bad argument.';
+COMMENT ON FUNCTION messages.split_archive_log(bigint, bigint, integer, integer, text[]) IS
+    'Splits a range of the archive as a log into steps of whole transactions, of up to max_messages of these queues each (more only if one transaction archived more). A step is given by the transaction before which it ends; the last one ends where the range does, and an empty range has none. PQ004: bad argument.';

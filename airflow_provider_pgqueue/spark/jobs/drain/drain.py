@@ -184,10 +184,10 @@ class _Drain:
 
     def _round(self, ready: int, wanted: int | None) -> Counter[str]:
         """Run one consumer a task, and add up what they report; an error that one reports is raised."""
-        tasks = self._share.parallelism
+        tasks = self._job.at_once()
         # No task takes more than its part: one that leased the heads of all groups would work alone.
         size = min(self._share.batch_size, -(-ready // tasks))
-        share = replace(self._share, batch_size=size, max_messages=wanted)
+        share = replace(self._share, parallelism=tasks, batch_size=size, max_messages=wanted)
         log.info("drain of queue %s: %s ready, %s", share.queue, f"{ready:,}", quantity(tasks, "task"))
         return sum(self._reports(share, range(tasks)), Counter())
 

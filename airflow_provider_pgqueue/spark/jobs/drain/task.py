@@ -19,14 +19,14 @@ from airflow_provider_pgqueue.core.breaker import Breaker
 from airflow_provider_pgqueue.core.caller import Caller, TimeIsUp
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
-from airflow_provider_pgqueue.core.errors import HandlerBroken, InvalidArgument, PgQueueError
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, HandlerBroken, InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.core.outcome import Retry, describe, outcome_of
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.renewal import Renewal
 from airflow_provider_pgqueue.core.settlement import Outcomes
-from airflow_provider_pgqueue.database import Database
+from airflow_provider_pgqueue.database import Database, has_no_room
 from airflow_provider_pgqueue.spark.jobs.drain.lease import TableLease, lease_table
 from airflow_provider_pgqueue.spark.source.outcomes import outcomes_of
 
@@ -66,7 +66,7 @@ class Share:
 
     def connect(self) -> psycopg.Connection[Any]:
         """Return a new session that names the queue."""
-        return self.database.connect(f"pgqueue drain {self.queue}"[:63])
+        return self.database.connect(f"pgqueue drain {self.queue}"[:63], patient=True)
 
     def backlog(self, conn: psycopg.Connection[Any], part: str = "") -> Row:
         """Count what is left: `ready`, `held` by the run, or by a part of it, and `waiting` for a time or for others.
@@ -82,7 +82,14 @@ class Share:
 
     def _consume(self, part: int, counts: Counter[str]) -> None:
         with ExitStack() as stack:
-            conn, attempt = stack.enter_context(self.connect()), _attempt()
+            try:
+                conn, attempt = stack.enter_context(self.connect()), _attempt()
+            except ConnectionFailed as error:
+                if not has_no_room(error):
+                    raise
+                # To fail would end those at work too, amid their batches. They have the connections.
+                log.warning("a task of the drain of queue %s found no connection: the others do its work", self.queue)
+                return
             if self.max_messages is not None and attempt > 0:
                 # How much of its share the first attempt took, only the archive knows: the next round asks it.
                 self._await_twin(conn, part)

@@ -1,0 +1,9 @@
+-- How many more sessions the server takes from this login, by the limits of the server, the database and the role.
+SELECT least(
+           current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+               - coalesce(current_setting('reserved_connections', true)::int, 0)
+               - (SELECT sum(d.numbackends) FROM pg_stat_database d),
+           (SELECT d.datconnlimit - s.numbackends FROM pg_database d JOIN pg_stat_database s ON s.datid = d.oid
+             WHERE d.datname = current_database() AND d.datconnlimit >= 0),
+           (SELECT r.rolconnlimit - (SELECT count(*) FROM pg_stat_activity a WHERE a.usesysid = r.oid)
+              FROM pg_roles r WHERE r.rolname = session_user AND r.rolconnlimit >= 0))::int

@@ -1,0 +1,156 @@
+"""A server with fewer connections than Spark has tasks: the work is queued in those that have one, and none fails."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+from pyspark.sql import SparkSession
+
+from airflow_provider_pgqueue import database as sessions
+from airflow_provider_pgqueue.core import ConnectionFailed
+from airflow_provider_pgqueue.database import Database
+from airflow_provider_pgqueue.spark import drain, register
+from airflow_provider_pgqueue.spark.jobs.drain.task import Share
+from airflow_provider_pgqueue.spark.source import read
+from airflow_provider_pgqueue.spark.source.read import RangeReader
+from airflow_provider_pgqueue.spark.source.tables import table_of
+from tests.core.test_roles import logins
+
+Connection = psycopg.Connection[Any]
+EXECUTORS = 100
+LIMIT = 6
+
+
+@pytest.fixture
+def narrow(dsn: str) -> Iterator[str]:
+    """The database, for a role that may have six connections."""
+    with logins(dsn) as login:
+        with login("narrow", "messages_pipeline", "messages_consumer", "messages_publisher"):
+            pass
+        with psycopg.connect(dsn, autocommit=True) as admin:
+            admin.execute(f"ALTER ROLE narrow CONNECTION LIMIT {LIMIT}".encode())
+        yield make_conninfo(dsn, user="narrow")
+
+
+def publish(conn: Connection, messages: int) -> set[int]:
+    conn.execute("SELECT messages.publish('orders', to_jsonb(n)) FROM generate_series(1, %s) n", [messages])
+    return {id_ for (id_,) in conn.execute("SELECT id FROM messages.message")}
+
+
+def archived(conn: Connection) -> list[tuple[int, int]]:
+    return conn.execute("SELECT id, attempts FROM messages.message_archive").fetchall()
+
+
+def handle(messages: Any) -> None:
+    """Take long enough for all executors to meet."""
+    threading.Event().wait(0.05)
+
+
+def at_once(work: Callable[[int], Any]) -> list[Any]:
+    with ThreadPoolExecutor(EXECUTORS) as pool:
+        return list(pool.map(work, range(EXECUTORS)))
+
+
+def test_a_hundred_executors_drain_over_six_connections(
+    narrow: str, conn: Connection, queue: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = publish(conn, 2000) if queue("orders") else set()
+    share = Share(
+        database=Database(narrow), queue="orders", function=handle, parallelism=EXECUTORS, batch_size=10,
+        lease_for=None, topic=None, max_messages=None, give_up_after=20, holder="run", stop_key=1,
+    )  # fmt: skip
+    # As if most had found no connection for a minute.
+    monkeypatch.setattr(sessions, "_PATIENCE", 0.5)
+    reports = at_once(share.run)
+    assert sum(reports, Counter())["success"] == 2000
+    assert any(report == Counter() for report in reports)
+    assert sorted(archived(conn)) == [(id_, 1) for id_ in sorted(published)]
+
+
+def test_a_hundred_executors_read_over_six_connections(
+    narrow: str, conn: Connection, queue: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    published = publish(conn, 20_000) if queue("orders") else set()
+    options = {"table": "queue", "columns": "id", "numPartitions": str(EXECUTORS)}
+    monkeypatch.setattr(read, "_SMALLEST", 1)
+    monkeypatch.setattr(read, "room", lambda conn, wanted: wanted)  # as if the others came after this plan
+    reader = RangeReader(Database(narrow), options, table_of(options).spark_schema(["id"]))
+    ranges = reader.partitions()
+    assert len(ranges) == EXECUTORS
+    found = at_once(lambda number: [id_ for b in reader.read(ranges[number]) for id_ in b.column("id").to_pylist()])
+    assert sorted(id_ for some in found for id_ in some) == sorted(published)
+
+
+def test_a_read_and_a_drain_are_cut_to_the_connections_that_are_free(
+    narrow: str, session: SparkSession, conn: Connection, queue: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    published = publish(conn, 1000) if queue("orders") else set()
+    register(session, narrow)
+    with psycopg.connect(narrow):  # somebody else
+        reading = session.read.format("pgqueue").options(table="queue", columns="id", numPartitions=EXECUTORS).load()
+        assert {row.id for row in reading.collect()} == published
+        summary = drain(session, queue="orders", function=handle, dsn=narrow, parallelism=EXECUTORS, batch_size=10)
+    assert summary["results"]["success"] == 1000
+    assert {attempts for _, attempts in archived(conn)} == {1}
+    assert "the server has 4 connections free: the work of 100 tasks is queued in 2 tasks" in caplog.text
+
+
+@pytest.mark.parametrize("limit", ["role", "database", "server"])
+def test_the_room_is_what_the_narrowest_limit_leaves(narrow: str, dsn: str, conn: Connection, limit: str) -> None:
+    if limit != "role":
+        conn.execute("ALTER ROLE narrow CONNECTION LIMIT -1")
+    free = {"role": LIMIT}
+    ((name, others, most, reserved, all_),) = conn.execute(
+        "SELECT d.datname, s.numbackends, current_setting('max_connections')::int,"
+        " current_setting('superuser_reserved_connections')::int, (SELECT sum(numbackends) FROM pg_stat_database)"
+        " FROM pg_database d JOIN pg_stat_database s ON s.datid = d.oid WHERE d.datname = current_database()"
+    ).fetchall()
+    if limit == "database":
+        conn.execute(f"ALTER DATABASE {name} CONNECTION LIMIT 9".encode())
+    free |= {"database": 9 - others, "server": most - reserved - all_}
+    # One is the session that asks, and two are left.
+    assert Database(narrow).room(9999) == free[limit] - 3
+    assert Database(narrow).room(1) == 1
+
+
+def test_who_finds_no_connection_waits_for_one_and_says_so(narrow: str, caplog: pytest.LogCaptureFixture) -> None:
+    held = [psycopg.connect(narrow) for _ in range(LIMIT)]
+    release = threading.Timer(4, held[0].close)
+    release.start()
+    try:
+        for opened in (Database(narrow).connect(), Database(narrow).arrow()):
+            with opened:
+                pass
+    finally:
+        release.join()
+        for one in held:
+            one.close()
+    assert "no connection yet, trying for up to 60 s: " in caplog.text
+    assert 'too many connections for role "narrow"' in caplog.text
+
+
+def test_a_driver_that_is_refused_for_another_reason_does_not_wait(narrow: str) -> None:
+    with pytest.raises(ConnectionFailed, match='role "nobody" does not exist'):
+        Database(make_conninfo(narrow, user="nobody")).connect()
+
+
+def test_a_drain_without_a_free_connection_fails_before_it_leases(
+    narrow: str, session: SparkSession, conn: Connection, queue: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(conn, 5) if queue("orders") else set()
+    monkeypatch.setattr(sessions, "_PATIENCE", 0.5)
+    held = [psycopg.connect(narrow) for _ in range(LIMIT)]
+    try:
+        with pytest.raises(ConnectionFailed, match="too many connections"):
+            drain(session, queue="orders", function=handle, dsn=narrow)
+    finally:
+        for one in held:
+            one.close()
+    assert conn.execute("SELECT sum(attempts) FROM messages.message").fetchone() == (0,)
