@@ -74,7 +74,8 @@ def orders(conn: Connection) -> Connection:
     )
     conn.execute(
         "SELECT messages.record_triage_causes('nightly', (SELECT jsonb_agg(jsonb_build_object('cause', 'c',"
-        " 'queue_name', 'orders', 'result', 'failed', 'error', 'shop.CardError', 'pattern', 'CANARY of #', 'trend', 'new', 'dead', 1,"
+        " 'queue_name', 'orders', 'result', 'failed',"
+        " 'error', 'shop.CardError', 'pattern', 'CANARY of #', 'trend', 'new', 'dead', 1,"
         " 'unremedied', 1, 'requeued', 0, 'dismissed', 0, 'died_again', 0, 'first_at', now(), 'last_at', now(),"
         " 'series_from', now(), 'series_step', '1 hour', 'series', '{1}', 'fingerprints', '{f}', 'sample_ids', '{1}',"
         " 'sample_references', '{r}'))))"
