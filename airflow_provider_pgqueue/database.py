@@ -22,6 +22,7 @@ from psycopg.pq import Conninfo, PGconn
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import DEFAULTS, connect, conninfo_of, parameters
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, PermissionDenied, PgQueueError
+from airflow_provider_pgqueue.core.privilege import lacking
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.verbs import Statement
@@ -211,7 +212,8 @@ def translated(error: Exception, given: str) -> PgQueueError:
     # What a row has stands in quotes, in those of some language.
     text = re.sub('["«»„“].*', "…", said[2]) if said else "the connection broke"
     if getattr(error, "sqlstate", None) == "42501":
-        return PermissionDenied(f"{text}. Ask an admin to grant messages_reader to the role.")
+        group = lacking(text, "reader")
+        return PermissionDenied(text, None if group is None else f"Ask an admin for messages_{group}.")
     # In the middle of a result there is no SQLSTATE, but no other part of a statement fails for a row.
     if given and said and said[1] == "ERROR":
         return InvalidArgument(f"{given} fails: {text}. Give one that only reads, and fails for no row.")

@@ -38,10 +38,10 @@ DECLARE
         ['internal', 'check_dead_lease check_remedied_by group_heads next_of_groups free_group_heads'],
         ['internal', 'check_policy check_queue check_queue_name raise_unknown_queue delete_queue planned_messages'],
         ['internal', 'run_schedules_at check_schedule raise_unknown_schedule next_cron_tick cron_ticks parse_cron parse_cron_field'],
-        ['internal', 'find_role reads_all_bodies check_access delete_expired_records note_upkeep'],
+        ['internal', 'find_role reads_all_bodies extra_grants keep_private check_access delete_expired_records note_upkeep'],
         ['internal', 'make_archive_partitions drop_and_record_partition set_archive_begin record_archive_removal'],
         ['internal', 'closed_archive_partition lock_publish_run begin_publish_run check_run_begun drop_or_empty_stage insert_staged published_partitions raise_other_partitions'],
-        ['internal', 'health_archive_partitions health_cron_history health_cron_jobs health_dead_messages health_dead_tuples'],
+        ['internal', 'health_archive_partitions health_cron_history health_cron_jobs health_dead_messages health_dead_tuples health_grants'],
         ['internal', 'health_held_snapshot health_history health_index_bloat health_limited_roles health_notify_queue health_prepared_transaction'],
         ['internal', 'health_dispatches health_replication health_schedules health_settings health_upkeep_lag health_upkeep_steps health_waiting_messages health_wraparound'],
         ['internal', 'cron_database cron_fix prepare_cron_role show_cron_jobs_to_owner check_batch check_duration check_key check_number check_read_committed'],
@@ -63,6 +63,14 @@ BEGIN
     LOOP
         RAISE EXCEPTION '%', change USING ERRCODE = 'invalid_grant_operation',
             HINT = 'Name each function of the schema once: for a role, or as internal. Put your own functions in another schema.';
+    END LOOP;
+    -- Nothing for PUBLIC, and nothing that ALTER DEFAULT PRIVILEGES or anybody else gave beyond what is given by hand.
+    DELETE FROM messages.release_object o WHERE o.kind = 'internal';
+    INSERT INTO messages.release_object (kind, name, definition, server)
+    SELECT 'internal', string_to_table(listed[place][2], ' '), '', current_setting('server_version_num')::integer / 10000
+      FROM generate_subscripts(listed, 1) AS place WHERE listed[place][1] = 'internal';
+    FOR change IN SELECT e.command FROM messages.extra_grants() e LOOP
+        EXECUTE change;
     END LOOP;
     FOR change IN
         WITH function AS (
@@ -112,10 +120,3 @@ BEGIN
     END LOOP;
     PERFORM messages.show_cron_jobs_to_owner();
 END $$;
-
--- Nothing for PUBLIC.
-REVOKE ALL ON ALL TABLES IN SCHEMA messages FROM PUBLIC;
-REVOKE ALL ON ALL SEQUENCES IN SCHEMA messages FROM PUBLIC;
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA messages FROM PUBLIC;
-REVOKE ALL ON TYPE messages.leased_message, messages.leased_dead_message, messages.open_dispatch, messages.queue_status,
-    messages.ended_message FROM PUBLIC;

@@ -163,6 +163,8 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 
 -- Roles and teams
 \ir functions/roles/reads_all_bodies.sql
+\ir functions/roles/extra_grants.sql
+\ir functions/roles/keep_private.sql
 \ir functions/roles/grant_queue.sql
 \ir functions/roles/revoke_queue.sql
 \ir functions/roles/queue_grants.sql
@@ -200,6 +202,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/health/health_dead_messages.sql
 \ir functions/health/health_dead_tuples.sql
 \ir functions/health/health_drift.sql
+\ir functions/health/health_grants.sql
 \ir functions/health/health_held_snapshot.sql
 \ir functions/health/health_history.sql
 \ir functions/health/health_limited_roles.sql

@@ -11,11 +11,17 @@ from typing import Any, Final, NoReturn
 
 import psycopg
 
-from airflow_provider_pgqueue.cli.privilege import with_role
 from airflow_provider_pgqueue.cli.settings import Settings
 from airflow_provider_pgqueue.cli.text import say
 from airflow_provider_pgqueue.core.connection import check_version, connect, conninfo_of, parameters
-from airflow_provider_pgqueue.core.errors import ConnectionFailed, PermissionDenied, translate, why_again
+from airflow_provider_pgqueue.core.errors import (
+    ConnectionFailed,
+    PermissionDenied,
+    PgQueueError,
+    refused,
+    translate,
+    why_again,
+)
 from airflow_provider_pgqueue.core.pause import pause_after
 
 Connection = psycopg.Connection[Any]
@@ -40,7 +46,12 @@ def connected(settings: Settings, *, check: bool = True) -> Iterator[Connection]
 
 
 def _raise_with_role(conn: Connection, error: Exception) -> NoReturn:
-    told = with_role(conn, error)
+    known = isinstance(error, PermissionDenied) and error.fix is not None
+    told = (
+        error
+        if known or not isinstance(error, psycopg.Error | PgQueueError)
+        else refused(conn, error, wants="observer")
+    )
     raise told from (error if told is not error else error.__cause__)
 
 

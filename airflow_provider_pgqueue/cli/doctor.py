@@ -10,12 +10,11 @@ import psycopg
 
 from airflow_provider_pgqueue.cli.connection import Connection, open_connection
 from airflow_provider_pgqueue.cli.output import records, span, to_text
-from airflow_provider_pgqueue.cli.privilege import grant, with_role
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.cli.text import one_line, printable, say
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.connection import check_version
+from airflow_provider_pgqueue.core.connection import check_version, current_version
 from airflow_provider_pgqueue.core.errors import (
     READ_ONLY,
     TO_THE_PRIMARY,
@@ -25,10 +24,12 @@ from airflow_provider_pgqueue.core.errors import (
     PgQueueError,
     SchemaError,
     SchemaTooNew,
+    refused,
     translate,
 )
 from airflow_provider_pgqueue.core.message import Finding
 from airflow_provider_pgqueue.core.migrations import code_version
+from airflow_provider_pgqueue.core.privilege import fix_of
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
 
@@ -100,6 +101,7 @@ def _examine(settings: Settings) -> Iterator[Finding]:
         yield _pooler(conn)
         try:
             check_version(conn)
+            current_version(conn)  # which a login that may not ask is not let through
         except SchemaError as error:
             install = "pgqueue install, as a role that may create schemas"
             fix = error.fix if isinstance(error, SchemaTooNew) else install
@@ -164,11 +166,19 @@ def _privileges(conn: Connection) -> Finding:
         missing = next(name for name in half[0] if name not in may)
         rest = ", ".join(sorted(name for name in half[0] if name not in may))
         return Finding(
-            "privileges", "warning", f"{who} may execute {some}, but not {rest}", grant(conn, "function", missing)
+            "privileges",
+            "warning",
+            f"{who} may execute {some}, but not {rest}",
+            fix_of(conn, f"permission denied for function {missing}"),
         )
     if uses:
         return Finding("privileges", "ok", f"{who} may {', '.join(uses)}")
-    return Finding("privileges", "warning", f"{who} may do nothing", grant(conn, "schema", "messages"))
+    return Finding(
+        "privileges",
+        "warning",
+        f"{who} may do nothing",
+        fix_of(conn, "permission denied for schema messages", wants="observer"),
+    )
 
 
 def _upkeep(conn: Connection) -> Iterator[Finding]:
@@ -195,7 +205,9 @@ def _health(conn: Connection) -> Iterator[Finding]:
 
 def _refused(conn: Connection, check: str, severity: str, error: Exception) -> Finding:
     """Return that something was not checked, with the privilege that is missing."""
-    told = with_role(conn, error)
+    told = (
+        refused(conn, error, wants="observer") if isinstance(error, PermissionDenied) and error.fix is None else error
+    )
     if isinstance(told, PgQueueError):
         return Finding(check, severity, f"not checked: {one_line(told.problem)}", told.fix)
     return Finding(check, severity, f"not checked: {one_line(str(told))}")

@@ -10,12 +10,11 @@ from psycopg.rows import dict_row
 
 from airflow_provider_pgqueue.cli.connection import Connection, connected
 from airflow_provider_pgqueue.cli.output import number_option, show_rows, to_text
-from airflow_provider_pgqueue.cli.privilege import with_role
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.cli.text import say
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import PermissionDenied
+from airflow_provider_pgqueue.core.errors import PermissionDenied, refused
 from airflow_provider_pgqueue.core.query import query
 
 _HEADERS = ("body_bytes", "message_overview")
@@ -59,7 +58,7 @@ def _look(conn: Connection, shown: tuple[str, str], queue: str, number: int) -> 
         with conn.cursor(row_factory=dict_row, binary=True) as cursor:
             return list(cursor.execute(statement.encode(), [queue, number]).fetchall())
     except psycopg.errors.InsufficientPrivilege as error:
-        told = with_role(conn, error)
+        told = refused(conn, error, wants="observer" if shown is _HEADERS else "reader")
         if shown is _HEADERS or not isinstance(told, PermissionDenied):
             raise
         raise PermissionDenied(told.problem, f"{told.fix}; or leave out the bodies with --headers-only") from error

@@ -14,12 +14,11 @@ import psycopg
 from airflow_provider_pgqueue.cli.connection import Connection, Lasting, connected_for_long
 from airflow_provider_pgqueue.cli.duration import duration
 from airflow_provider_pgqueue.cli.output import Row, console, counted, records, show_line, show_rows, table
-from airflow_provider_pgqueue.cli.privilege import with_role
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.cli.text import say
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import ConnectionFailed
+from airflow_provider_pgqueue.core.errors import ConnectionFailed, refused
 from airflow_provider_pgqueue.core.query import query
 
 
@@ -64,7 +63,7 @@ def _may_rate(conn: Connection) -> bool:
     try:
         conn.execute(query("command/finished_by_queue"), [timedelta(0)])
     except psycopg.errors.InsufficientPrivilege as error:
-        say(f"success_rate and dead_rate are left out: {with_role(conn, error)}", err=True)
+        say(f"success_rate and dead_rate are left out: {refused(conn, error, wants='observer')}", err=True)
         return False
     return True
 

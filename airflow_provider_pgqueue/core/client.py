@@ -19,7 +19,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 from psycopg.rows import dict_row
 
-from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, LeaseLost, translate
+from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, LeaseLost, refused
 from airflow_provider_pgqueue.core.message import Duplicate, Row
 
 log = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
         with _own_transaction(conn), conn.cursor(row_factory=dict_row, binary=True) as cursor:
             rows = cursor.execute(_text(conn, statement), statement.given).fetchall()
     except psycopg.Error as error:
-        raise _translated(error, statement) from error
+        raise _translated(conn, error, statement) from error
     except BaseException:
         end_statement(conn)
         raise
@@ -167,17 +167,19 @@ async def run_async(conn: psycopg.AsyncConnection[Any], statement: Statement[T])
             await cursor.execute(_text(conn, statement), statement.given)
             rows = await cursor.fetchall()
     except psycopg.Error as error:
-        raise _translated(error, statement) from error
+        raise _translated(conn, error, statement) from error
     return statement.decode(rows)
 
 
-def _translated(error: psycopg.Error, statement: Statement[Any]) -> Exception:
+def _translated(
+    conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], error: psycopg.Error, statement: Statement[Any]
+) -> Exception:
     """Return the error of ours. For a number that no function takes, PostgreSQL names only its type."""
     if isinstance(error, psycopg.errors.UndefinedFunction):
         for name, value in statement.given.items():
             if type(value) is int and not -(2**31) <= value < 2**31:
                 return InvalidArgument(f"{name} is {value}", "Give a number in the range of its type.")
-    return translate(error)
+    return refused(conn, error, verb=statement.function, queue_name=statement.given.get("queue_name"))
 
 
 def _text(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], statement: Statement[Any]) -> str:

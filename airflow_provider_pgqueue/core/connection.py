@@ -21,6 +21,7 @@ from airflow_provider_pgqueue.core.errors import (
     UPGRADE,
     ConnectionFailed,
     InvalidArgument,
+    PermissionDenied,
     SchemaMissing,
     SchemaTooNew,
     SchemaTooOld,
@@ -153,10 +154,13 @@ def read_json(text: str | bytes) -> Any:
 def check_version(conn: psycopg.Connection[Any]) -> None:
     """Raise SchemaMissing, SchemaTooOld or SchemaTooNew unless this package can work with the schema.
 
-    A newer schema is accepted if it says that it supports this package, so that workers of both versions run side by
-    side during an upgrade.
+    A login that may not ask is let through. A newer schema is accepted if it says that it supports this package, so
+    that workers of both versions run side by side during an upgrade.
     """
-    (found, oldest), needed = _versions(conn), code_version()
+    try:
+        (found, oldest), needed = _versions(conn), code_version()
+    except PermissionDenied:
+        return  # what is called next is refused too, and says what is missing for it; or was granted alone
     if found < needed:
         raise SchemaTooOld(f"schema messages has version {found}, this package needs {needed}", INSTALL)
     if oldest > needed:

@@ -45,6 +45,7 @@ from typing import Any, Final
 
 import psycopg
 
+from airflow_provider_pgqueue.core.privilege import fix_of, lacking
 from airflow_provider_pgqueue.core.quantity import quantity
 
 
@@ -299,9 +300,6 @@ _TRANSIENT: Final[dict[str, str]] = {
     "57P05": "Raise idle_session_timeout for this role, or close a connection that waits for long, and try again.",
 }
 _FIXES: dict[type[PgQueueError], str] = {
-    PermissionDenied: "Ask an admin of the queue to grant you the group role for it, such as messages_consumer, "
-    "messages_observer for the page Queues and for monitoring, messages_reader to read with Spark, or "
-    "messages_pipeline for the pipelines on Spark. An installation by a role with CREATEROLE makes these roles.",
     SchemaMissing: INSTALL,
     InvalidMessage: "Publish JSON without NaN, Infinity, \\u0000 or lone surrogates, not nested thousands deep.",
 }
@@ -325,6 +323,8 @@ def translate(error: psycopg.Error) -> Exception:
         text = error.diag.message_primary or type(error).__name__
         own = error.sqlstate.startswith("PQ") or kind is PermissionDenied
         fix = (error.diag.message_hint if own else None) or _FIXES_BY_SQLSTATE.get(error.sqlstate) or _FIXES.get(kind)
+        if kind is PermissionDenied and fix is None and (group := lacking(text)):
+            fix = f"Ask an admin for messages_{group}."
         return kind(text, fix)
     if error.sqlstate is None and (isinstance(error, psycopg.DataError) or str(error).startswith("cannot adapt")):
         # The driver refused it before it was sent.
@@ -358,6 +358,28 @@ def translate(error: psycopg.Error) -> Exception:
         fix = next((fix for words, fix in _FIXES_BY_WORDS.items() if words in text), None)
         return ConnectionFailed(text, fix or "Check the connection and try again.")
     return error
+
+
+def refused(
+    conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any],
+    error: psycopg.Error | PgQueueError,
+    *,
+    verb: str = "",
+    wants: str | None = None,
+    queue_name: Any = None,
+) -> Exception:
+    """Return an error as `translate` does, and of a refused privilege the statement that gives it to this login.
+
+    :param verb: the function that was called.
+    :param wants: the group role that may do what was tried, if it was not a verb.
+    """
+    known = translate(error) if isinstance(error, psycopg.Error) else error
+    driver = error if isinstance(error, psycopg.Error) else error.__cause__
+    # What the schema itself refuses has its fix as a hint.
+    if isinstance(known, PermissionDenied) and not (isinstance(driver, psycopg.Error) and driver.diag.message_hint):
+        fix = fix_of(conn, known.problem, verb=verb, wants=wants, queue_name=queue_name)
+        return known if fix is None else PermissionDenied(known.problem, fix)
+    return known
 
 
 def _forget_values(error: psycopg.Error) -> None:

@@ -19,7 +19,7 @@ from psycopg.types.json import JsonbBinaryLoader
 
 from airflow_provider_pgqueue.core.client import end_statement, is_alone, run
 from airflow_provider_pgqueue.core.connection import JSONB, read_json
-from airflow_provider_pgqueue.core.errors import PgQueueError, translate
+from airflow_provider_pgqueue.core.errors import PgQueueError, refused
 from airflow_provider_pgqueue.core.message import LeasePolicy, Message
 from airflow_provider_pgqueue.core.outcome import PLAIN, Failed, Rejected, Success, is_plain
 from airflow_provider_pgqueue.core.quantity import quantity
@@ -154,7 +154,7 @@ class Intake:
                     return _rows(cursor, name, arguments)
             return _rows(cursor, name, arguments)
         except psycopg.Error as error:
-            raise translate(error) from error
+            raise refused(conn, error, verb="lease", queue_name=self._queue_name) from error
         except BaseException:
             late = end_statement(conn)
             self._late = late if cursor is self._cursor else []

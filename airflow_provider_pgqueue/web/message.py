@@ -29,7 +29,7 @@ def message(request: Request, id: Id) -> Response:
     wants_body = request.query_params.get("body") == "1"
     if wants_body and not person.may_act:
         raise HTTPException(403, person.lacks)
-    found = site.shared.get(("message", id), numbers.SECONDS, lambda: _find(site, id))
+    found = site.shared.get(("message", id, person.may_act), numbers.SECONDS, lambda: _find(site, id, person.may_act))
     if not found["life"]:
         raise HTTPException(404, f"There is no message {id}. Retention may have removed it, or it was purged.")
     return page(
@@ -44,8 +44,8 @@ def message(request: Request, id: Id) -> Response:
     )
 
 
-def _find(site: Site, id: int) -> dict[str, Any]:
-    with site.reading() as conn:
+def _find(site: Site, id: int, bodies: bool) -> dict[str, Any]:
+    with site.reading(bodies=bodies) as conn:
         life = run(conn, verbs.message_life(id))
         waiting = rows_of(conn, "unfinished_message", id=id)
         finished = [] if waiting else run(conn, verbs.search_archive(id=id))

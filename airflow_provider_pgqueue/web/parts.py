@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.rows import dict_row
 
-from airflow_provider_pgqueue.core.errors import PermissionDenied, translate
+from airflow_provider_pgqueue.core.errors import PermissionDenied, refused
 from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.core.query import query
 
@@ -40,4 +40,4 @@ def rows_of(conn: psycopg.Connection[Any], name: str, **arguments: Any) -> list[
         with conn.cursor(row_factory=dict_row, binary=True) as cursor:
             return cursor.execute(query(name), arguments).fetchall()
     except psycopg.Error as error:
-        raise translate(error) from error
+        raise refused(conn, error, wants="observer") from error

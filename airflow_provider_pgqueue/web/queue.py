@@ -18,7 +18,7 @@ from airflow_provider_pgqueue.web.html import choices, page
 from airflow_provider_pgqueue.web.parts import Refused, part, rows_of
 from airflow_provider_pgqueue.web.plots import Plot, plots_of
 from airflow_provider_pgqueue.web.rights import Rights
-from airflow_provider_pgqueue.web.site import Site, site_of
+from airflow_provider_pgqueue.web.site import Site, person_of, site_of
 
 router = APIRouter()
 Connection = psycopg.Connection[Any]
@@ -35,16 +35,16 @@ _SLOWER: Final = 15.0  # what is by the minute need not be asked for every four 
 @router.get("/queues/{name}")
 def queue(request: Request, name: str) -> Response:
     """All that is known of one queue."""
-    site = site_of(request)
+    site, bodies = site_of(request), person_of(request).may_act
     span = choices(request.query_params, {"span": tuple(SPANS)})["span"]
-    found = site.shared.get(("queue", name, span), numbers.SECONDS, lambda: _find(site, name, span))
+    found = site.shared.get(("queue", name, span, bodies), numbers.SECONDS, lambda: _find(site, name, span, bodies))
     return page(request, "queue.html", span=span, spans=list(SPANS), done=said_of(request), **found)
 
 
-def _find(site: Site, name: str, span: str) -> dict[str, Any]:
+def _find(site: Site, name: str, span: str, bodies: bool) -> dict[str, Any]:
     length, step = SPANS[span]
     since = datetime.now(UTC) - length
-    with site.reading() as conn:
+    with site.reading(bodies=bodies) as conn:
         # First, because it says that there is no such queue.
         (status,) = run(conn, verbs.status(name))
 
@@ -62,7 +62,7 @@ def _find(site: Site, name: str, span: str) -> dict[str, Any]:
             "needs": numbers.needs(status),
             "rights": Rights.of(conn, name),
             "past": part(conn, lambda: site.shared.get(("past", name, span), _SLOWER, past)),
-            "causes": part(conn, lambda: site.shared.get(("dead", name, span), _SLOWER, causes)),
+            "causes": part(conn, lambda: site.shared.get(("dead", name, span, bodies), _SLOWER, causes)),
             "workers": part(conn, lambda: run(conn, verbs.workers(name))[:50]),
             "leased": part(conn, lambda: rows_of(conn, "leased_of_queue", queue_name=name)),
             "schedules": part(conn, lambda: [one for one in run(conn, verbs.schedules()) if one.queue_name == name]),

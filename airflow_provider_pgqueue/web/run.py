@@ -14,7 +14,7 @@ from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.web import numbers
 from airflow_provider_pgqueue.web.html import page
 from airflow_provider_pgqueue.web.parts import Refused, part, rows_of
-from airflow_provider_pgqueue.web.site import Site, site_of
+from airflow_provider_pgqueue.web.site import Site, person_of, site_of
 
 router = APIRouter()
 
@@ -49,14 +49,14 @@ def _page(
     task_id: str | None = None,
     published: str | None = None,
 ) -> Response:
-    site = site_of(request)
-    key = ("run", dag_id, run_id, published)
-    found = site.shared.get(key, numbers.SECONDS, lambda: _find(site, dag_id, run_id, published))
+    site, bodies = site_of(request), person_of(request).may_act
+    key = ("run", dag_id, run_id, published, bodies)
+    found = site.shared.get(key, numbers.SECONDS, lambda: _find(site, dag_id, run_id, published, bodies))
     return page(request, "run.html", dag_id=dag_id, run_id=run_id, task_id=task_id, most=_MOST, **found)
 
 
-def _find(site: Site, dag_id: str, run_id: str | None, published: str | None) -> dict[str, Any]:
-    with site.reading() as conn:
+def _find(site: Site, dag_id: str, run_id: str | None, published: str | None, bodies: bool) -> dict[str, Any]:
+    with site.reading(bodies=bodies) as conn:
 
         def by_tasks() -> list[Row]:
             if published is None:

@@ -78,21 +78,25 @@ class Site:
     origin: str = ""
     shared: Shared = field(default_factory=Shared)
 
-    def reading(self) -> AbstractContextManager[psycopg.Connection[Any]]:
-        """Return a connection, in a transaction whose statements end after five seconds: ConnectionFailed."""
-        return self._limited("5s", "2s")
+    def reading(self, *, bodies: bool = False) -> AbstractContextManager[psycopg.Connection[Any]]:
+        """Return a connection, in a transaction whose statements end after five seconds: ConnectionFailed.
+
+        Without `bodies` it sees of errors only the class, as an observer does.
+        """
+        return self._limited("5s", "2s", bodies)
 
     def acting(self) -> AbstractContextManager[psycopg.Connection[Any]]:
         """Return a connection, in a transaction that has time for a purge and waits for no lock for long."""
-        return self._limited("60s", "5s")
+        return self._limited("60s", "5s", bodies=True)
 
     @contextmanager
-    def _limited(self, longest: str, locked: str) -> Iterator[psycopg.Connection[Any]]:
+    def _limited(self, longest: str, locked: str, bodies: bool) -> Iterator[psycopg.Connection[Any]]:
         with self.connect() as conn:
             check_version(conn)
             try:
                 with conn.transaction():
-                    conn.execute(query("limits_of_page"), {"longest": longest, "locked": locked})
+                    limits = {"longest": longest, "locked": locked, "bodies": "on" if bodies else "off"}
+                    conn.execute(query("limits_of_page"), limits)
                     yield conn
             except ConnectionFailed as error:
                 late = {"57014": longest, "55P03": locked}.get(getattr(error.__cause__, "sqlstate", None) or "")

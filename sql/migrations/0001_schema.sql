@@ -139,7 +139,7 @@ COMMENT ON COLUMN messages.message.message IS 'The body. Untrusted.';
 COMMENT ON COLUMN messages.message.due_at IS 'Its place in the order, which it takes again at the end of a delay, or when it no longer waits behind others of its group.';
 COMMENT ON COLUMN messages.message.topic IS 'Words with dots between them; a consumer may lease by pattern.';
 COMMENT ON COLUMN messages.message.group_key IS 'Messages of a group are leased one at a time, in the order in which they were published.';
-COMMENT ON COLUMN messages.message.last_error IS 'Why it was last given back: the class and text of the error, at most 500 characters. NULL if no attempt failed so far.';
+COMMENT ON COLUMN messages.message.last_error IS 'Why it was last given back: the class and text of the error, at most 500 characters; a text without a class begins with a space. NULL if no attempt failed so far.';
 
 CREATE TABLE messages.timer (
     queue_name text        NOT NULL,

@@ -39,6 +39,7 @@ CHECKS = [
     "settings",
     "drift",
     "copy",
+    "grants",
     "limited_roles",
     "dead_messages",
     "waiting_messages",

@@ -335,7 +335,7 @@ def test_observers_read_no_body_and_no_token(conn: Connection, login: Login) -> 
 
 
 def test_a_refused_verb_is_permission_denied_with_the_fix(conn: Connection, login: Login) -> None:
-    with pytest.raises(PermissionDenied, match=r"function publish\. Ask an admin"):
+    with pytest.raises(PermissionDenied, match=r"function publish\. GRANT messages_publisher TO packer"):
         run(login("packer", "messages_consumer"), verbs.publish("default", 1))
 
 

@@ -518,7 +518,7 @@ def test_without_the_role_of_a_reader_the_error_names_the_fix(
 ) -> None:
     conn.execute(ARCHIVE, [12000])
     with login(conn, dsn, "stranger", *groups) as theirs:
-        with pytest.raises(PermissionDenied, match=r"'stranger' may not read the archive\. .* GRANT messages_reader"):
+        with pytest.raises(PermissionDenied, match="GRANT messages_reader TO stranger"):
             reader(theirs).partitions()
         register(session, theirs)
         with pytest.raises(Exception, match="GRANT messages_reader TO") as raised:

@@ -20,11 +20,14 @@ _TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 @pytest.fixture
 def browse(dsn: str) -> Iterator[Browse]:
-    """Serve the page to a person and return a client: `browse(may_act=True)`."""
+    """Serve the page to a person and return a client: `browse(may_act=True)`, or a function that says it each time."""
     with ExitStack() as stack:
 
-        def client(name: str = "ann", *, may_act: bool = False, to: str = dsn) -> httpx.Client:
-            app = make_app(lambda: connect_to(to), lambda: Person(name, may_act), secret=b"a secret of the tests")
+        def client(name: str = "ann", *, may_act: bool | Callable[[], bool] = False, to: str = dsn) -> httpx.Client:
+            def person() -> Person:
+                return Person(name, may_act if isinstance(may_act, bool) else may_act())
+
+            app = make_app(lambda: connect_to(to), person, secret=b"a secret of the tests")
             address = stack.enter_context(served(app))
             return stack.enter_context(httpx.Client(base_url=address, verify=_TLS, trust_env=False, timeout=60))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import pytest
 
@@ -95,3 +97,29 @@ def test_a_viewer_is_offered_nothing_and_told_why(browse: Browse, places: dict[s
         page = client.get(place).text
         assert offered(page) == set()
         assert "You may look at the queues, and not change them." in page
+
+
+def test_whoever_only_looks_sees_the_class_of_an_error_whatever_the_login_may_read(
+    conn: Connection, browse: Browse, queue: Queue
+) -> None:
+    queue("orders", max_attempts=2)
+    run(conn, verbs.publish_batch("orders", [1, 2, 3]))
+    failure = {"error": "CardError", "message": "CANARY of the card", "traceback": "CANARY in a frame"}
+    dead, waiting, taken = run(conn, verbs.lease("orders", max_messages=3))
+    run(conn, verbs.archive(dead.lock_token, [dead.id], result="failed", details="CANARY", outcomes=None))
+    conn.execute("UPDATE messages.archive_rows SET failure = %s", [json.dumps(failure)])
+    run(conn, verbs.release(waiting.lock_token, [waiting.id], delay=timedelta(hours=1), failure=failure))
+    run(conn, verbs.release(taken.lock_token, [taken.id]))
+    run(conn, verbs.dispatch_messages("orders", "pack"))
+    (run_id,) = conn.execute("SELECT run_id FROM messages.dispatch").fetchone() or (None,)
+    run(conn, verbs.end_dispatch("pack", str(run_id), "failed", details="CANARY of the run"))
+    places = ["/queues/orders", f"/messages/{dead.id}", f"/messages/{waiting.id}", f"/messages/{taken.id}"]
+    # To both from one cache.
+    person = [False]
+    client = browse(may_act=lambda: person[0])
+    for may_act in (True, False):
+        person[0] = may_act
+        for place in (*places, "/dags/pack"):
+            page = client.get(place).text
+            assert ("canary" in page.lower()) == may_act, place
+            assert "CardError" in page or place in (f"/messages/{taken.id}", "/dags/pack")

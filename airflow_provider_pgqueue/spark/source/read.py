@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from airflow_provider_pgqueue.core.connection import check_version
-from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, translate
+from airflow_provider_pgqueue.core.errors import InvalidArgument, refused
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.database import Database, room, rows
 from airflow_provider_pgqueue.spark.source import options as given
@@ -70,13 +70,8 @@ class RangeReader(DataSourceReader):
                     # What cuts the archive is a text: the bounds of its partitions.
                     conn.execute("SET LOCAL DateStyle = 'ISO'")
                     return self._plan(conn)
-            except (psycopg.errors.InsufficientPrivilege, PermissionDenied) as error:
-                raise PermissionDenied(
-                    f"role {conn.info.user!r} may not read the {self.table.name}. "
-                    f'Ask an admin: GRANT messages_reader TO "{conn.info.user}"'
-                ) from error
             except psycopg.Error as error:
-                raise translate(error) from error
+                raise refused(conn, error, wants="reader") from error
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """Stream the record batches of one range, on an executor; holds one batch at a time."""

@@ -63,13 +63,13 @@ BEGIN
         RAISE EXCEPTION '% cannot be called with these arguments: %', audited.verb, SQLERRM
             USING ERRCODE = 'PQ004', HINT = format('It takes %s.', pg_get_function_arguments(known.oid));
     END;
-    -- What records itself has done so; of the rest, bodies and tokens stay out.
+    -- What records itself has done so; of the rest, bodies, errors and tokens stay out.
     UPDATE messages.audit a SET acting_user = audited.acting_user, request = audited.request
      WHERE a.audit_id > before AND a.xid = pg_current_xact_id()::text::bigint AND a.login = session_user AND a.acting_user IS NULL;
     IF NOT FOUND THEN
         INSERT INTO messages.audit (acting_user, request, action, queue_name, arguments, affected)
         VALUES (audited.acting_user, audited.request, audited.verb, audited.arguments ->> 'queue_name',
-                audited.arguments - '{queue_name,message,messages,headers,failure,lock_token}'::text[],
+                audited.arguments - '{queue_name,message,messages,headers,failure,details,lock_token}'::text[],
                 CASE WHEN known.prorettype = 'void'::regtype THEN NULL
                      WHEN jsonb_typeof(rows -> 0) = 'number' AND known.proretset = false AND audited.verb <> 'publish' THEN (rows ->> 0)::bigint
                      WHEN jsonb_typeof(rows -> 0) = 'boolean' THEN (rows ->> 0)::boolean::integer

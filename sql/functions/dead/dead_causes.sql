@@ -7,7 +7,7 @@ AS $$
 BEGIN
     RETURN QUERY
     SELECT c.queue_name, c.result, c.fingerprint, c.waiting, c.first_at, c.last_at, c.newest_id,
-           (SELECT coalesce(a.failure ->> 'error', left(a.details, 200)) FROM messages.archive_rows a
+           (SELECT coalesce(a.failure ->> 'error', CASE WHEN (SELECT r.bodies FROM messages.session_reach r) OR a.queue_name IN (SELECT unnest(r.body_queues) FROM messages.session_reach r) THEN left(a.details, 200) END) FROM messages.archive_rows a
              WHERE a.id = c.newest_id AND a.archived_at >= c.first_at AND a.archived_at <= c.last_at)
       FROM (SELECT d.queue_name, d.result, d.fingerprint, count(*) AS waiting, min(d.archived_at) AS first_at,
                    max(d.archived_at) AS last_at, max(d.id) AS newest_id
@@ -22,4 +22,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.dead_causes(text) IS
-    'Dead messages without a remedy, by queue, result and fingerprint, with the error of the newest as an example. PQ001: unknown queue, with no dead message.';
+    'Dead messages without a remedy, by queue, result and fingerprint, with the class of the newest error as an example, or its text if this login may read the bodies. PQ001: unknown queue, with no dead message.';

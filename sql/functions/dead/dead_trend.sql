@@ -77,9 +77,9 @@ BEGIN
      CROSS JOIN LATERAL (
         SELECT array_agg(a.id ORDER BY a.archived_at DESC) AS ids, array_agg(left(a.reference, 200) ORDER BY a.archived_at DESC) AS references,
                -- As fingerprint() reads it.
-               (array_agg(left(concat_ws(': ', a.failure ->> 'error', lower(regexp_replace(regexp_replace(regexp_replace(
+               (array_agg(left(concat_ws(': ', a.failure ->> 'error', CASE WHEN (SELECT r.bodies FROM messages.session_reach r) OR a.queue_name IN (SELECT unnest(r.body_queues) FROM messages.session_reach r) THEN lower(regexp_replace(regexp_replace(regexp_replace(
                    left(coalesce(a.failure ->> 'message', a.details, ''), 2000),
-                   '''[^'']*''|"[^"]*"', '?', 'g'), '[[:<:]][0-9a-fA-F-]*[0-9][0-9a-fA-F-]*[[:>:]]', '#', 'g'), '[[:space:]]+', ' ', 'g'))), 500)
+                   '''[^'']*''|"[^"]*"', '?', 'g'), '[[:<:]][0-9a-fA-F-]*[0-9][0-9a-fA-F-]*[[:>:]]', '#', 'g'), '[[:space:]]+', ' ', 'g')) END), 500)
                    ORDER BY a.archived_at DESC))[1] AS pattern
           FROM (SELECT a.* FROM messages.archive_rows a
                  WHERE a.fingerprint = c.fingerprint AND a.queue_name = c.queue_name AND a.result = c.result
@@ -91,4 +91,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.dead_trend(text, timestamptz, timestamptz, interval, integer) IS
-    'The causes of death from since (a day ago) to until (now), most deaths first: how many messages died in each step, how many have no remedy now (counted up to 10000), when the cause was first and last seen, to the minute, the text of its errors with # for numbers and ? for quotations, and the newest messages. trend: new (only in the last quarter), growing, steady or fading. A fingerprint other stands for the rare causes of minutes with more than twenty. PQ001: unknown queue, without a death in this time; PQ004: bad step, or too many.';
+    'The causes of death from since (a day ago) to until (now), most deaths first: how many messages died in each step, how many have no remedy now (counted up to 10000), when the cause was first and last seen, to the minute, the class and text of its errors with # for numbers and ? for quotations (only the class, unless this login may read the bodies), and the newest messages. trend: new (only in the last quarter), growing, steady or fading. A fingerprint other stands for the rare causes of minutes with more than twenty. PQ001: unknown queue, without a death in this time; PQ004: bad step, or too many.';

@@ -6,6 +6,7 @@ DECLARE
 BEGIN
     -- No further than a timestamp can hold.
     EXECUTE format('CREATE SEQUENCE %s MAXVALUE 100000000000000000', name);
+    PERFORM messages.keep_private(name::regclass);
     RETURN name::regclass;
 END $$;
 COMMENT ON FUNCTION messages.create_mark() IS 'Creates a sequence that holds a time.';

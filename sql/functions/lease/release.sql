@@ -13,8 +13,9 @@ AS $$
 #variable_conflict use_column
 DECLARE
     moment   timestamptz := clock_timestamp();
-    error    text        := left(coalesce(nullif(concat_ws(': ', release.failure ->> 'error', release.failure ->> 'message'), ''),
-                                          release.details), 500);
+    -- A text without a class begins with a space, so that nobody takes it for one.
+    error    text        := left(CASE WHEN release.failure ->> 'error' <> '' THEN concat_ws(': ', release.failure ->> 'error', release.failure ->> 'message')
+                                      ELSE ' ' || coalesce(nullif(release.failure ->> 'message', ''), release.details) END, 500);
     released record;
 BEGIN
     PERFORM messages.check_duration('delay', release.delay, '0', '366 days');

@@ -22,6 +22,7 @@ BEGIN
     ALTER TABLE messages.archive_rows DETACH PARTITION messages.message_archive_default;
     EXECUTE format('ALTER TABLE messages.message_archive_default RENAME TO %I', name);
     EXECUTE format('CREATE TABLE messages.message_archive_default (LIKE messages.%I INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', name);
+    PERFORM messages.keep_private('messages.message_archive_default');
     ALTER TABLE messages.message_archive_default REPLICA IDENTITY FULL;
     EXECUTE format('ALTER TABLE messages.archive_rows ATTACH PARTITION messages.%I FOR VALUES FROM (%L) TO (%L)', name, first_at, end_at);
     ALTER TABLE messages.archive_rows ATTACH PARTITION messages.message_archive_default DEFAULT;

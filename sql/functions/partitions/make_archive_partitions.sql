@@ -33,6 +33,7 @@ BEGIN
                 EXECUTE format('CREATE TABLE messages.message_archive_%s PARTITION OF messages.archive_rows FOR VALUES FROM (%L) TO (%L)',
                                name, begins, after);
                 EXECUTE format('ALTER TABLE messages.message_archive_%s REPLICA IDENTITY FULL', name);
+                PERFORM messages.keep_private(format('messages.message_archive_%s', name)::regclass);
                 made := made + 1;
                 PERFORM messages.note_upkeep('make_archive_partitions', name);
             EXCEPTION

@@ -8,8 +8,11 @@ AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
-    SELECT c.*
+    SELECT shown.*
       FROM messages.triage_cause c
+     CROSS JOIN LATERAL jsonb_populate_record(c, CASE
+         WHEN (SELECT r.bodies FROM messages.session_reach r) OR c.queue_name IN (SELECT unnest(r.body_queues) FROM messages.session_reach r) THEN '{}'
+         ELSE jsonb_build_object('pattern', coalesce(c.error, '')) END) AS shown
      WHERE (c.recorded_by, c.run_id) = (
                SELECT t.recorded_by, t.run_id FROM messages.triage_run t
                 WHERE triage_causes.run_id IS NULL OR t.run_id = triage_causes.run_id
@@ -25,4 +28,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.triage_causes(text, text, text) IS
-    'The causes of death that the last triage found, or the triage with this run_id, those with the most messages without a remedy first; requeue_dead and lease_dead take their fingerprints. PQ001: unknown queue, of which no cause is recorded.';
+    'The causes of death that the last triage found, or the triage with this run_id, those with the most messages without a remedy first; requeue_dead and lease_dead take their fingerprints. pattern is only the class of the error, unless this login may read the bodies. PQ001: unknown queue, of which no cause is recorded.';

@@ -40,6 +40,7 @@ BEGIN
                 expires_at timestamptz CONSTRAINT expires_at CHECK (expires_at <= clock_timestamp() + interval '3660 days')
             ) WITH (autovacuum_enabled = off)$create$, stage);
         EXECUTE format('ALTER TABLE %s ALTER COLUMN message SET STORAGE EXTERNAL', stage);
+        PERFORM messages.keep_private(stage::regclass);
         EXECUTE format('GRANT INSERT ON %s TO %I', stage, session_user);
     END IF;
     RETURN stage;

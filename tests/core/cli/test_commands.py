@@ -310,7 +310,7 @@ def test_peek_names_the_privilege_that_is_missing(pgqueue: Pgqueue, conn: Connec
     ended = pgqueue("peek", "default", "--dsn", guest)
     assert ended.status == 1
     assert ended.err == (
-        "error: permission denied for table message. GRANT messages_reader TO cli_guest, or messages_pipeline; or "
+        "error: permission denied for table message. GRANT messages_reader TO cli_guest; or "
         "leave out the bodies with --headers-only\n"
     )
     told = pgqueue("peek", "default", "--headers-only", "--dsn", guest).err

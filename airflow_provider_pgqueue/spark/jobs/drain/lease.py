@@ -16,7 +16,7 @@ from psycopg.rows import tuple_row
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import LeaseLost, PgQueueError, translate
+from airflow_provider_pgqueue.core.errors import LeaseLost, PgQueueError, refused
 from airflow_provider_pgqueue.core.outcome import Retry
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
@@ -55,7 +55,7 @@ def lease_table(
         with conn.cursor(row_factory=tuple_row, binary=True) as cursor:
             rows = cursor.execute(query("lease_rows"), locals()).fetchall()
     except psycopg.Error as error:
-        raise translate(error) from error
+        raise refused(conn, error, verb="lease", queue_name=queue_name) from error
     return TableLease(conn, rows, lease_for=lease_for, handled_by=locked_by) if rows else None
 
 

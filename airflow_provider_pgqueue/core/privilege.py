@@ -1,0 +1,95 @@
+"""What fixes a refused privilege: the one group role or grant that the login lacks, as `sql/grants.sql` has it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Final
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
+
+from airflow_provider_pgqueue.core.query import query, sql_folder
+
+_REFUSED: Final = re.compile(r"permission denied for (function|view|table|schema) (\w+)")
+_LISTED: Final = re.compile(r"\['([a-z ]+)', '([^']+)'\]")
+_PLAIN: Final = re.compile(r"[a-z_][a-z0-9_]*")
+# Those with the fewest privileges first.
+_GROUPS: Final = ("publisher", "observer", "consumer", "upkeep", "reader", "pipeline", "admin")
+_VIEWS: Final = ("queue_overview", "message_overview", "dispatch_overview", "archive_overview", "result_count")
+_TABLES: Final = {"message": "reader", "message_archive": "reader"} | dict.fromkeys(_VIEWS, "observer")
+_OF_A_QUEUE: Final = {"publisher": "publish", "consumer": "consume", "observer": "observe"}
+
+
+@cache
+def _by_function() -> Mapping[str, str]:
+    known: dict[str, str] = {}
+    for roles, names in _LISTED.findall((sql_folder() / "grants.sql").read_text()):
+        # Any role will do.
+        groups = [group for group in _GROUPS if group in roles.split()] or ["observer"] * (roles == "every")
+        known |= dict.fromkeys(names.split(), groups[0]) if groups else {}
+    return known
+
+
+def group_of(function: str) -> str | None:
+    """Return the group role with the fewest privileges that may call a function, without its prefix."""
+    return _by_function().get(function)
+
+
+def lacking(problem: str, wants: str | None = None) -> str | None:
+    """Return the group role that would not have been refused; None if no group role has the privilege.
+
+    :param wants: the one for what was called, which a login that may not even use the schema is not told by the server.
+    """
+    refused = _REFUSED.search(problem)
+    kind, name = refused.groups() if refused else ("", "")
+    if kind == "schema":
+        return wants if name == "messages" else None
+    return group_of(name) if kind == "function" else _TABLES.get(name)
+
+
+def fix_of(
+    conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any],
+    problem: str,
+    *,
+    verb: str = "",
+    wants: str | None = None,
+    queue_name: Any = None,
+) -> str | None:
+    """Return the statement with which an admin gives the login of a connection what it was refused, if there is one.
+
+    The server is asked whether the login is limited to its queues, or has the role and does not inherit it; not over
+    an async connection, and not in a transaction that has failed, in which it answers nothing.
+    """
+    refused = _REFUSED.search(problem)
+    kind, name = refused.groups() if refused else ("", "")
+    function = name if kind == "function" else verb or None
+    group = lacking(problem, group_of(verb) or wants)
+    if group is None:
+        return None
+    if isinstance(conn, psycopg.Connection) and conn.info.transaction_status in (
+        TransactionStatus.IDLE,
+        TransactionStatus.INTRANS,
+    ):
+        given = {
+            "group": group,
+            "queue_name": queue_name if isinstance(queue_name, str) else None,
+            "privilege": _OF_A_QUEUE.get(group) if isinstance(queue_name, str) else None,
+            "function": function,
+            "relation": name if kind in ("table", "view") else None,
+        }
+        try:
+            with conn.cursor(row_factory=tuple_row) as cursor:
+                row = cursor.execute(query("missing_right"), given).fetchone()
+        except psycopg.Error:
+            row = None
+        if row is not None:
+            return str(row[0])
+    return grant(group, conn.info.user)
+
+
+def grant(group: str, login: str) -> str:
+    """Return the statement that makes a login a member of a group role."""
+    return f"GRANT messages_{group} TO " + (login if _PLAIN.fullmatch(login) else '"' + login.replace('"', '""') + '"')
