@@ -5,15 +5,29 @@ BEGIN
     IF to_regnamespace('messages') IS NULL THEN
         CREATE SCHEMA messages;
     END IF;
+EXCEPTION
+    WHEN duplicate_schema OR unique_violation THEN
+        NULL;                              -- another session that installs was faster, and has committed
+    WHEN lock_not_available THEN
+        RAISE EXCEPTION 'another session installs the schema' USING ERRCODE = 'PQ016',
+            HINT = 'Nothing was changed. Install again when it has ended: it is an open transaction in pg_stat_activity.';
 END $$;
-REVOKE ALL ON SCHEMA messages FROM PUBLIC;
-COMMENT ON SCHEMA messages IS 'Message queue: publish, lease, archive. See sql/README.md of airflow-provider-pgqueue.';
 
 CREATE TABLE IF NOT EXISTS messages.schema_migration (
     version    integer     PRIMARY KEY,
     name       text        NOT NULL,
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
+-- One session installs at a time; the others wait, and then find nothing to do. Only who may write to this table can take the lock.
+DO $$
+BEGIN
+    LOCK TABLE ONLY messages.schema_migration IN SHARE ROW EXCLUSIVE MODE;
+EXCEPTION WHEN lock_not_available THEN
+    RAISE EXCEPTION 'table messages.schema_migration is in use' USING ERRCODE = 'PQ016',
+        HINT = 'Nothing was changed. Install again when nobody else installs: SELECT pid, application_name, xact_start FROM pg_stat_activity WHERE xact_start < now() - interval ''1 s'' ORDER BY 3';
+END $$;
+REVOKE ALL ON SCHEMA messages FROM PUBLIC;
+COMMENT ON SCHEMA messages IS 'Message queue: publish, lease, archive. See sql/README.md of airflow-provider-pgqueue.';
 COMMENT ON TABLE messages.schema_migration IS 'One row for each migration that was applied to this schema.';
 COMMENT ON COLUMN messages.schema_migration.version IS 'Number of the migration file.';
 COMMENT ON COLUMN messages.schema_migration.name IS 'Name of the migration file, without the number and the ending.';

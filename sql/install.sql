@@ -3,7 +3,6 @@
 \set ON_ERROR_STOP on
 BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;
 \ir session.sql
-DO $$ BEGIN PERFORM pg_advisory_xact_lock(hashtextextended('messages.migrate', 0)); END $$;
 \ir may_install.sql
 \ir bootstrap.sql
 \ir guard.sql
@@ -239,6 +238,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/stages/begin_partitions.sql
 \ir functions/stages/publish_partition.sql
 \ir functions/stages/finish_partitions.sql
+\ir functions/stages/lock_stage.sql
 \ir functions/stages/insert_staged.sql
 \ir functions/stages/published_partitions.sql
 \ir functions/stages/raise_other_partitions.sql

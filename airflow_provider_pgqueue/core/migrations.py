@@ -56,14 +56,13 @@ def code_version() -> int:
 def migrate(conn: psycopg.Connection[Any]) -> list[int]:
     """Install or upgrade the schema in one transaction, and return the versions that were applied, if any.
 
-    Any number of sessions may migrate at once: an advisory lock lets one in, and the others find nothing to do. A crash
-    leaves the schema as it was. Functions and views are replaced every time. Raises SchemaTooNew, and changes nothing,
-    if the schema is newer than this package.
+    Any number of sessions may migrate at once: a lock of the table of migrations lets one in, and the others find
+    nothing to do; InUse after half a minute. A crash leaves the schema as it was. Functions and views are replaced
+    every time. Raises SchemaTooNew, and changes nothing, if the schema is newer than this package.
     """
     applied: list[int] = []
     try:
         with conn.transaction():
-            conn.execute(query("install/lock_migration"))
             found: set[int] = set()
             for script in scripts():
                 if script.version in found:

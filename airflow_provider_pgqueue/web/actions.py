@@ -18,7 +18,7 @@ from airflow_provider_pgqueue.core.client import JsonText, run
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, QueueError
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.web import dead, policy
-from airflow_provider_pgqueue.web.guard import checked_form
+from airflow_provider_pgqueue.web.guard import checked_form, is_vouched, vouched
 from airflow_provider_pgqueue.web.html import back_to, page
 from airflow_provider_pgqueue.web.parts import rows_of
 from airflow_provider_pgqueue.web.rights import Rights
@@ -219,12 +219,13 @@ class Said:
 
 
 def said_of(request: Request) -> Said | None:
-    """Return what was just done, as the address tells: only sentences of ours, and numbers."""
+    """Return what was just done; of an address that no action led to, nothing."""
     given = request.query_params
-    if given.get("done") == "again":
-        return Said("The form was sent twice, and only the first time counted.")
-    if (action := (OF_QUEUES | OF_MESSAGES).get(given.get("done", ""))) is None:
+    if "done" not in given or not is_vouched(request):
         return None
+    if given["done"] == "again":
+        return Said("The form was sent twice, and only the first time counted.")
+    action = (OF_QUEUES | OF_MESSAGES)[given["done"]]
     number, asked = _number(given.get("n", "")), _number(given.get("of", ""))
     if not number and (nothing := _nothing(request, given["done"])):
         return Said(nothing, False)
@@ -318,15 +319,19 @@ def _act(request: Request, action: Action, name: str, form: dict[str, str], path
         # Not to the next part: if the first answer arrived, too, both would continue and take more than was asked for.
         return _ask(request, action, name, form | {"max_messages": str(many.later)}, _PART)
     if rows is None:
-        return RedirectResponse(back_to(request, path, done="again"), 303)
+        return _tell(request, path, done="again")
     if many is None:
-        return RedirectResponse(back_to(request, path, done=done, n=_many(action, rows)), 303)
+        return _tell(request, path, done=done, n=_many(action, rows))
     goes_on = len(rows) == many.next and many.later
     many = dead.Progress(many.asked, many.done + len(rows))
     if goes_on:
         fields = (*dead.FILTER, "reason")
         return page(request, "progress.html", action=action, queue_name=name, given=form, many=many, fields=fields)
-    return RedirectResponse(back_to(request, path, done=done, n=many.done, of=many.asked), 303)
+    return _tell(request, path, done=done, n=many.done, of=many.asked)
+
+
+def _tell(request: Request, path: str, **said: Any) -> Response:
+    return RedirectResponse(back_to(request, path, **vouched(request, path, **said)), 303)
 
 
 def _many(action: Action, rows: list[Any]) -> int:

@@ -6,8 +6,8 @@ import hmac
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final
-from urllib.parse import parse_qsl, urlsplit
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit
 from uuid import UUID, uuid4
 
 from fastapi import HTTPException, Request
@@ -28,6 +28,7 @@ HEADERS: Final = {
 }
 _LARGEST_FORM: Final = 2 * 1024 * 1024
 _HOURS: Final = 12
+_MINUTE: Final = 60
 
 
 async def with_headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -49,9 +50,27 @@ def token_for(request: Request) -> str:
     return f"{until}.{once}.{_sign(request, until, once)}"
 
 
-def _sign(request: Request, until: int, once: str) -> str:
-    said = f"{until} {once} {person_of(request).name}".encode()
+def _sign(request: Request, until: int, what: str) -> str:
+    said = f"{until} {what} {person_of(request).name}".encode()
     return hmac.new(site_of(request).secret, said, "sha256").hexdigest()
+
+
+def vouched(request: Request, path: str, **said: Any) -> dict[str, Any]:
+    """Return what came of an action as parameters of the page at `path`, which shows it to this person for a minute."""
+    until = int(time.time()) + _MINUTE
+    return {**said, "until": until, "by": _sign(request, until, urlencode({"path": path, **said}))}
+
+
+def is_vouched(request: Request) -> bool:
+    """Return whether an action led to this address: anybody can write one, and nobody can sign it."""
+    said = dict(request.query_params)
+    until, signature = said.pop("until", ""), said.pop("by", "")
+    if not until.isdecimal() or len(until) > 11 or int(until) < time.time():
+        return False
+    path = request.scope["path"].removeprefix(request.scope.get("root_path", "").rstrip("/"))
+    return hmac.compare_digest(
+        signature.encode(), _sign(request, int(until), urlencode({"path": path, **said})).encode()
+    )
 
 
 def check_same_origin(request: Request) -> None:

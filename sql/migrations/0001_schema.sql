@@ -253,7 +253,7 @@ COMMENT ON COLUMN messages.archive_policy.partition_by IS 'The size of the parti
 COMMENT ON COLUMN messages.archive_policy.begins_at IS 'Older messages are no longer kept.';
 COMMENT ON COLUMN messages.archive_policy.retention_applied_at IS 'When retention last removed everything that was due.';
 COMMENT ON COLUMN messages.archive_policy.removals IS 'How many removals of messages have been recorded.';
-COMMENT ON COLUMN messages.archive_policy.lock_key IS 'Part of the keys of the locks of exports, so that nobody can compute them who may not read this table.';
+COMMENT ON COLUMN messages.archive_policy.lock_key IS 'Part of the keys of the locks of exports and of audited requests, so that nobody can compute them who may not read this table.';
 
 CREATE TABLE messages.archive_removal (
     queue_name  text        NOT NULL,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -696,7 +697,7 @@ def test_an_index_far_larger_than_its_messages_is_named_and_reindex_fixes(many_d
         r"largest index of messages.message: message_\w+ with \d+ kB, \d+ bytes per message; messages: about 1", finding
     )
     while found_fix:
-        assert found_fix.startswith("REINDEX INDEX CONCURRENTLY messages.message_")
+        assert found_fix.startswith("SET statement_timeout = 0; REINDEX INDEX CONCURRENTLY messages.message_")
         fix(many_dead, found_fix)
         severity, finding, found_fix = internal(many_dead, "health_index_bloat", smallest=500000)
     assert severity == "ok"
@@ -844,6 +845,61 @@ def test_a_table_close_to_the_wraparound_is_named_and_freezing_fixes(conn: Conne
     assert "in messages.inbox" in found.finding
     fix(conn, found.fix)
     assert check(conn, "wraparound").severity == "ok"
+
+
+def forget_partitions(conn: Connection) -> None:
+    drop_partitions(conn, "past")
+    conn.execute("SELECT messages.publish('default', '1')")
+    conn.execute("SELECT messages.consume('default')")
+
+
+LATE = """
+    SELECT FROM pg_stat_activity
+     WHERE pid = %s AND state = 'active' AND query_start < clock_timestamp() - interval '1.5 s'
+"""
+UNDIVIDED: dict[str, tuple[Callable[[Connection], object], str]] = {
+    "dead_tuples": (
+        lambda conn: None,
+        "LOCK TABLE messages.message_rows IN SHARE UPDATE EXCLUSIVE MODE",
+    ),
+    "index_bloat": (
+        lambda conn: conn.execute("VACUUM (ANALYZE) messages.message_rows"),
+        "LOCK TABLE messages.message_rows IN SHARE UPDATE EXCLUSIVE MODE",
+    ),
+    "wraparound": (
+        lambda conn: conn.execute(
+            "UPDATE pg_class SET relfrozenxid = mod(pg_current_xact_id()::text::bigint - 1200000000 + 4294967296,"
+            " 4294967296)::text::xid WHERE oid = 'messages.inbox'::regclass"
+        ),
+        "LOCK TABLE messages.inbox IN SHARE UPDATE EXCLUSIVE MODE",
+    ),
+    "archive_partitions": (forget_partitions, "SELECT FROM messages.archive_policy FOR UPDATE"),
+    "copy": (
+        lambda conn: conn.execute("UPDATE messages.release_object SET name = '1' WHERE kind = 'cluster'"),
+        "SELECT FROM messages.upkeep_run FOR UPDATE",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNDIVIDED)
+def test_a_fix_that_takes_long_ends_under_a_statement_timeout(
+    many_dead: Connection, connect: Callable[..., Connection], name: str
+) -> None:
+    conn, (damage, held) = many_dead, UNDIVIDED[name]
+    conn.execute("SELECT messages.upkeep()")
+    damage(conn)
+    limits = {"smallest": 500000} if name == "index_bloat" else {}
+    severity, _, found_fix = internal(conn, f"health_{name}", **limits)
+    assert severity != "ok"
+    holder, watcher = connect(autocommit=False), connect()
+    holder.execute(held.encode())
+    conn.execute("SET statement_timeout = '1s'")
+    with ThreadPoolExecutor(1) as pool:
+        fixed = pool.submit(fix, conn, found_fix)
+        until(lambda: fixed.done() or watcher.execute(LATE, [pid_of(conn)]).rowcount)
+        holder.rollback()
+        fixed.result()
+    assert internal(conn, f"health_{name}", **limits)[0] == "ok" or name == "index_bloat"
 
 
 # Settings -------------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.core import migrate, run, verbs
 from airflow_provider_pgqueue.core.errors import InUse, TransactionTooLarge
 
 Connection = psycopg.Connection[Any]
@@ -193,6 +194,94 @@ def test_what_a_transaction_keeps_to_itself_is_waited_for_and_then_an_error(
     with pytest.raises(psycopg.Error, match="is in use") as refused:
         conn.execute(call.encode())
     assert refused.value.sqlstate == "PQ016"
+
+
+TOKEN = "(SELECT lock_token FROM messages.message WHERE queue_name = 'orders' AND lock_token IS NOT NULL LIMIT 1)"
+IDS = "ARRAY(SELECT id FROM messages.message WHERE queue_name = 'orders')"
+EXTEND = f"SELECT messages.extend({TOKEN}, {IDS}, '1 minute')"
+RUN = "(SELECT dag_id FROM messages.dispatch LIMIT 1), (SELECT run_id FROM messages.dispatch LIMIT 1)"
+STAGED = '\'[{"partition": 0, "attempt": 1, "rows": 0}]\''
+FORM = "'7c9e6679-7425-40de-944b-e07fc1f90ae7'"
+REQUEST = f"SELECT messages.audited('ann', 'pause_queue', '{{\"queue_name\": \"orders\"}}', {FORM})"
+
+
+@pytest.mark.parametrize(
+    ("held", "call"),
+    [
+        (EXTEND, f"SELECT messages.end_dispatch({RUN}, 'success')"),
+        (EXTEND, f"SELECT messages.end_dispatch({RUN}, 'lost')"),
+        (EXTEND, "SELECT messages.release_held_by('orders', 'dispatcher')"),
+        (EXTEND, "SELECT messages.release_messages('orders', ARRAY(SELECT id FROM messages.message))"),
+        ("SELECT messages.stage_publish('job')", "SELECT messages.stage_publish('job')"),
+        ("SELECT messages.stage_publish('job')", f"SELECT messages.publish_staged('job', 'run', {STAGED}, 'orders')"),
+        ("SELECT messages.begin_run('run', 'drain')", "SELECT messages.begin_run('run', 'drain')"),
+        ("SELECT messages.begin_partitions('run', 'orders')", "SELECT messages.begin_partitions('run', 'orders')"),
+        (REQUEST, REQUEST),
+    ],
+)
+def test_a_row_that_another_transaction_has_is_waited_for_for_seconds(
+    conn: Connection, connect: Connect, queue: Queue, held: str, call: str
+) -> None:
+    queue("orders")
+    run(conn, verbs.publish("orders", 1))
+    conn.execute("SELECT messages.dispatch_messages('orders', 'work', dispatched_by => 'dispatcher')")
+    conn.execute("SELECT messages.stage_publish('job')")
+    holder = connect(autocommit=False)
+    holder.execute(held.encode())
+    conn.execute("SET statement_timeout = '20s'")
+    with pytest.raises(psycopg.Error, match="is in use") as refused:
+        conn.execute(call.encode())
+    assert refused.value.sqlstate == "PQ016"
+
+
+def test_a_run_that_was_refused_and_is_asked_for_does_not_hold_up_the_dispatcher(
+    conn: Connection, connect: Connect, queue: Queue
+) -> None:
+    queue("orders")
+    run(conn, verbs.publish("orders", 1))
+    (refused,) = run(conn, verbs.dispatch_messages("orders", "work"))
+    conn.execute("SELECT messages.end_dispatch('work', %s, 'refused')", [refused.run_id])
+    holder = connect(autocommit=False)
+    holder.execute("SELECT messages.lock_dispatch('work', %s)", [refused.run_id])
+    conn.execute("SET statement_timeout = '5s'")
+    (opened,) = run(conn, verbs.dispatch_messages("orders", "work"))
+    assert opened.run_id == f"{refused.run_id}__1"
+
+
+def test_a_run_that_was_cleared_waits_for_seconds_for_the_one_who_has_its_messages(
+    conn: Connection, connect: Connect, queue: Queue
+) -> None:
+    queue("orders")
+    run(conn, verbs.publish("orders", 1))
+    (opened,) = run(conn, verbs.dispatch_messages("orders", "work"))
+    conn.execute("SELECT messages.end_dispatch('work', %s, 'refused')", [opened.run_id])
+    run(connect(autocommit=False), verbs.lease("orders"))
+    conn.execute("SET statement_timeout = '20s'")
+    with pytest.raises(psycopg.Error, match="is in use") as refused:
+        conn.execute("SELECT messages.dispatched_messages('work', %s)", [opened.run_id])
+    assert refused.value.sqlstate == "PQ016"
+
+
+def test_an_installation_waits_for_another_one_and_for_nobody_who_has_no_right_to_install(
+    connect: Connect, conn: Connection
+) -> None:
+    stranger, other = connect(autocommit=False), connect(autocommit=False)
+    stranger.execute("SELECT pg_advisory_xact_lock(hashtextextended('messages.migrate', 0))")
+    conn.execute("SET statement_timeout = '50s'")
+    migrate(conn)
+    other.execute("LOCK TABLE messages.schema_migration IN SHARE ROW EXCLUSIVE MODE")
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(migrate, conn)
+        with pytest.raises(InUse, match=r"schema_migration is in use"):
+            second.result()
+    other.rollback()
+    assert migrate(conn) == []
+
+
+def test_sessions_that_install_for_the_first_time_at_once_all_succeed(empty_dsn: str) -> None:
+    with ThreadPoolExecutor(3) as pool, ExitStack() as stack:
+        conns = [stack.enter_context(psycopg.connect(empty_dsn, autocommit=True)) for _ in range(3)]
+        assert sorted(pool.map(migrate, conns)) == [[], [], [1]]
 
 
 def test_what_nobody_has_to_wait_for_leaves_out_what_another_transaction_does(

@@ -68,7 +68,12 @@ def fill(small: Cluster, conn: Connection) -> None:
 def test_no_step_of_ours_locks_more_than_about_a_thousand(small: Cluster, conn: Connection, full: bool) -> None:
     if full:
         fill(small, conn)
-    for step in ("SELECT messages.upkeep()", "SELECT messages.health()", "SELECT messages.take_over()"):
+    for step in (
+        "SELECT messages.upkeep()",
+        "SELECT messages.health()",
+        "SELECT messages.ready_queues()",
+        "SELECT messages.take_over()",
+    ):
         with conn.transaction(force_rollback=True):
             conn.execute(step.encode())
             assert locks(conn) < MOST, step

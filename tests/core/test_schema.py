@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.core import check_version, migrations
+from airflow_provider_pgqueue.core import check_version, migrations, run, verbs
 from airflow_provider_pgqueue.core.errors import SchemaMissing, SchemaTooNew, SchemaTooOld
 from tools import ROOT
 from tools.postgres import Cluster
@@ -154,3 +154,13 @@ def test_uninstall_leaves_nothing(cluster: Cluster, empty_dsn: str) -> None:
     psql(cluster, empty_dsn, "install.sql")
     psql(cluster, empty_dsn, "uninstall.sql")
     assert dump(cluster, empty_dsn) == before
+
+
+def test_no_sequence_ends_that_anybody_can_make_run(conn: Connection) -> None:
+    run(conn, verbs.create_queue("orders"))
+    run(conn, verbs.publish("orders", 1, priority=7))
+    small = """
+        SELECT s.seqrelid::regclass FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid
+         WHERE c.relnamespace = 'messages'::regnamespace AND (s.seqtypid <> 'bigint'::regtype OR s.seqmax < 10 ^ 17)
+    """
+    assert conn.execute(small.encode()).fetchall() == []

@@ -101,6 +101,34 @@ def test_each_action_is_one_entry_with_the_name_of_who_asked_and_is_done_once(
     assert sorted("The form was sent twice" in page.text for page in pages) == [False, True]
 
 
+def told(page: httpx.Response) -> str | None:
+    found = re.search(r"data-told><b>(.*?)</b>", page.text)
+    return found and found[1]
+
+
+def test_an_address_that_no_action_led_to_says_nothing(browse: Browse, conn: Connection, dead: list[int]) -> None:
+    client, path = browse(may_act=True), "/queues/orders/purge"
+    done = send(client, path, form_of(client, path))
+    assert told(done) == "Deleted 1 message."
+    address, given = "/queues/orders", dict(done.url.params)
+    changed: list[tuple[str, dict[str, str]]] = [
+        (address, {"done": "purge", "n": "500"}),
+        (address, {"done": "again"}),
+        (address, {"done": "requeue", "n": "0"}),
+        (address, given | {"n": "500"}),
+        (address, given | {"done": "dismiss"}),
+        (address, given | {"of": "9"}),
+        (address, given | {"until": str(int(given["until"]) + 1)}),
+        (address, given | {"until": "0"}),
+        ("/queues/default", given),
+        (f"/messages/{dead[0]}", given),
+    ]
+    for other, parameters in changed:
+        assert told(client.get(other, params=parameters)) is None, parameters
+    assert told(browse("bob", may_act=True).get(address, params=given)) is None
+    assert told(client.get(address, params=given)) == "Deleted 1 message."
+
+
 @pytest.mark.parametrize("action", ENTRIES)
 def test_no_action_is_done_without_its_own_token_from_its_own_site(
     browse: Browse, conn: Connection, paths: dict[str, str], action: str

@@ -2,7 +2,7 @@ CREATE OR REPLACE FUNCTION messages.lock_name(name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 AS $$
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtextextended('messages.' || lock_name.name, 0));
+    PERFORM pg_advisory_xact_lock(p.lock_key, hashtext(lock_name.name)) FROM messages.archive_policy p;
 EXCEPTION
     WHEN lock_not_available THEN
         PERFORM messages.raise_in_use(lock_name.name);

@@ -58,10 +58,12 @@ BEGIN
             CONTINUE;
         END IF;
         room := room - 1;
-        -- A run that was refused never was, so its id is free; any other of this message and attempt is a run of its own.
-        DELETE FROM messages.dispatch d
-         WHERE d.dag_id = dispatch_messages.dag_id AND d.result = 'refused' AND d.queue_name = dispatch_messages.queue_name COLLATE "default"
-           AND d.run_id = format('pgqueue__%s__%s__%s', dispatch_messages.queue_name, batch.ids[1], batch.attempt);
+        -- A run that was refused never was, so its id is free, unless a transaction asks for it now; any other of this message and
+        -- attempt is a run of its own.
+        DELETE FROM messages.dispatch d WHERE d.ctid = (
+            SELECT free.ctid FROM messages.dispatch free
+             WHERE free.dag_id = dispatch_messages.dag_id AND free.result = 'refused' AND free.queue_name = dispatch_messages.queue_name COLLATE "default"
+               AND free.run_id = format('pgqueue__%s__%s__%s', dispatch_messages.queue_name, batch.ids[1], batch.attempt) FOR UPDATE SKIP LOCKED);
         INSERT INTO messages.dispatch (queue_name, dag_id, run_id, on_failure, lease_for, dispatched_by, lock_token, ids)
         VALUES (dispatch_messages.queue_name, dispatch_messages.dag_id,
                 concat_ws('__', 'pgqueue', dispatch_messages.queue_name, batch.ids[1], batch.attempt,

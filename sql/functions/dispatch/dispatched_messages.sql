@@ -32,4 +32,4 @@ BEGIN
      ORDER BY id;
 END $$;
 COMMENT ON FUNCTION messages.dispatched_messages(text, text) IS
-    'The messages of a run that a dispatcher started, for its tasks; finished ones come from the archive, without a lease. After the run was cleared, messages that wait for another attempt are leased again. PQ017: the run has no dispatch, or another run has the messages; PQ016: another transaction is changing its dispatch.';
+    'The messages of a run that a dispatcher started, for its tasks; finished ones come from the archive, without a lease. After the run was cleared, messages that wait for another attempt are leased again. PQ017: the run has no dispatch, or another run has the messages; PQ016: another transaction is changing its dispatch, or has one of the messages, for more than three seconds.';

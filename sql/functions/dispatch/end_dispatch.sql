@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.end_dispatch(dag_id text, run_id text, result text, details text DEFAULT NULL) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -46,6 +46,11 @@ BEGIN
     UPDATE messages.dispatch d SET ended_at = clock_timestamp(), seen_at = clock_timestamp(), result = end_dispatch.result, details = why
      WHERE d.dispatch_id = known.dispatch_id;
     RETURN finished;
+EXCEPTION
+    WHEN lock_not_available THEN
+        PERFORM messages.raise_in_use(format('a message of run %L', left(end_dispatch.run_id, 250)));
+    WHEN deadlock_detected THEN
+        PERFORM messages.raise_deadlock(format('a message of run %L', left(end_dispatch.run_id, 250)));
 END $$;
 COMMENT ON FUNCTION messages.end_dispatch(text, text, text, text) IS
-    'Ends the dispatch of a run and returns how many messages this finished or gave back; 0 if it had ended, NULL if the run has no dispatch. success archives its messages; failed does what on_failure of the dispatch says; lost (the run was deleted) delivers them again; refused (the run was never made) does so without an attempt. A run that was cleared and now succeeds finishes its messages that still wait, and dismisses those that are dead. For a run of dead messages, failed, lost and refused leave messages without a remedy to another run. PQ004: bad result; PQ016: another transaction is ending it.';
+    'Ends the dispatch of a run and returns how many messages this finished or gave back; 0 if it had ended, NULL if the run has no dispatch. success archives its messages; failed does what on_failure of the dispatch says; lost (the run was deleted) delivers them again; refused (the run was never made) does so without an attempt. A run that was cleared and now succeeds finishes its messages that still wait, and dismisses those that are dead. For a run of dead messages, failed, lost and refused leave messages without a remedy to another run. PQ004: bad result; PQ016: another transaction is ending it, or has one of its messages, for more than three seconds.';

@@ -11,7 +11,7 @@ AS $$
            format('partitions: %s, from %s to %s', (SELECT count(*) FROM part), (SELECT min(first_at) FROM part), (SELECT max(end_at) FROM part))
            || CASE WHEN strays THEN '; the default partition has messages' WHEN none_now THEN '; none for the current period'
                    WHEN none_next THEN '; none for the next period' ELSE '' END,
-           CASE WHEN strays THEN 'SELECT messages.adopt_archive_default()'
+           CASE WHEN strays THEN 'SET statement_timeout = 0; SELECT messages.adopt_archive_default()'
                 WHEN none_now OR none_next THEN 'SELECT messages.upkeep()' END
       FROM judged
 $$;

@@ -4,15 +4,15 @@ AS $$
     WITH used AS (
         SELECT greatest((SELECT max(m.id) FROM messages.message_rows m), (SELECT max(a.id) FROM messages.archive_rows a), 0) AS id),
     found (place, severity, finding, fix) AS (
-        SELECT 1, 'critical', format('the next message gets an id up to %s, which is taken', u.id), 'SELECT messages.take_over()'
+        SELECT 1, 'critical', format('the next message gets an id up to %s, which is taken', u.id), 'SET statement_timeout = 0; SELECT messages.take_over()'
           FROM used u WHERE u.id > coalesce(pg_sequence_last_value('messages.message_id_seq'), 0)
         UNION ALL
-        SELECT 2, 'critical', format('no lease sees the messages of queue %s with priority %s', l.queue_name, l.priority), 'SELECT messages.take_over()'
+        SELECT 2, 'critical', format('no lease sees the messages of queue %s with priority %s', l.queue_name, l.priority), 'SET statement_timeout = 0; SELECT messages.take_over()'
           FROM messages.used_lanes() l
          WHERE NOT EXISTS (SELECT FROM messages.lane p JOIN pg_class c ON c.oid = p.mark WHERE p.queue_name = l.queue_name AND p.priority = l.priority)
            AND EXISTS (SELECT FROM messages.queue q WHERE q.queue_name = l.queue_name)
         UNION ALL
-        SELECT 3, 'critical', format('the queue was copied from server %s, and did not take over here', o.name), 'SELECT messages.take_over()'
+        SELECT 3, 'critical', format('the queue was copied from server %s, and did not take over here', o.name), 'SET statement_timeout = 0; SELECT messages.take_over()'
           FROM messages.release_object o CROSS JOIN pg_control_system() c WHERE o.kind = 'cluster' AND o.name <> c.system_identifier::text
         UNION ALL
         -- Requeue, dismiss and retention would fail: PostgreSQL could not tell a subscriber which row they change.

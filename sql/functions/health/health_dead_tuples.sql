@@ -8,7 +8,7 @@ AS $$
                   pg_size_pretty((size.heap + size.indexes) / greatest(s.n_live_tup, 1)),
                   coalesce(date_trunc('second', clock_timestamp() - greatest(s.last_vacuum, s.last_autovacuum))::text || ' ago', 'never'))
            || CASE WHEN late.severity <> 'ok' THEN '. If another check names what holds back VACUUM, end that first' ELSE '' END,
-           CASE WHEN late.severity <> 'ok' THEN 'VACUUM (ANALYZE) messages.message_rows' END
+           CASE WHEN late.severity <> 'ok' THEN 'SET statement_timeout = 0; VACUUM (ANALYZE) messages.message_rows' END
       FROM pg_stat_all_tables s
      CROSS JOIN LATERAL (SELECT pg_table_size(s.relid) AS heap, pg_indexes_size(s.relid) AS indexes) size
      CROSS JOIN LATERAL (SELECT CASE WHEN s.n_dead_tup > 200000 + 2 * s.n_live_tup THEN 'critical'

@@ -5,7 +5,7 @@ AS $$
     SELECT CASE WHEN bloated THEN 'warning' ELSE 'ok' END,
            format('largest index of messages.message: %s with %s, %s bytes per message; messages: about %s',
                   name, pg_size_pretty(size), size / entries, entries),
-           CASE WHEN bloated THEN format('REINDEX INDEX CONCURRENTLY messages.%I', name) END
+           CASE WHEN bloated THEN format('SET statement_timeout = 0; REINDEX INDEX CONCURRENTLY messages.%I', name) END
       FROM (SELECT i.indexrelid::regclass AS index, c.relname AS name, pg_relation_size(i.indexrelid) AS size,
                    greatest(s.n_live_tup + s.n_dead_tup, 1) AS entries
               FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_stat_all_tables s ON s.relid = i.indrelid

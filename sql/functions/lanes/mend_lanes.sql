@@ -3,10 +3,11 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_column
 BEGIN
+    -- Not by NOT EXISTS, which PostgreSQL may plan as a scan of all relations, for each queue.
     UPDATE messages.queue q SET look_due = messages.create_mark()
-     WHERE q.queue_name = mend_lanes.queue_name COLLATE "default" AND NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = q.look_due);
+     WHERE q.queue_name = mend_lanes.queue_name COLLATE "default" AND (SELECT c.oid FROM pg_class c WHERE c.oid = q.look_due) IS NULL;
     UPDATE messages.lane l SET mark = NULL
-     WHERE l.queue_name = mend_lanes.queue_name COLLATE "default" AND l.mark IS NOT NULL AND NOT EXISTS (SELECT FROM pg_class c WHERE c.oid = l.mark);
+     WHERE l.queue_name = mend_lanes.queue_name COLLATE "default" AND l.mark IS NOT NULL AND (SELECT c.oid FROM pg_class c WHERE c.oid = l.mark) IS NULL;
     INSERT INTO messages.lane (queue_name, priority)
     SELECT q.queue_name, lacking.priority FROM messages.queue q CROSS JOIN generate_series(0, 9) AS lacking (priority)
      WHERE q.queue_name = mend_lanes.queue_name COLLATE "default"

@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.release_held_by(queue_name text, holder text) RETURNS bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -26,6 +26,11 @@ BEGIN
             held.lock_token, held.ids, details => 'its consumer ended without a result'));
     END LOOP;
     RETURN released;
+EXCEPTION
+    WHEN lock_not_available THEN
+        PERFORM messages.raise_in_use(format('a lease of queue %L', release_held_by.queue_name));
+    WHEN deadlock_detected THEN
+        PERFORM messages.raise_deadlock(format('a lease of queue %L', release_held_by.queue_name));
 END $$;
 COMMENT ON FUNCTION messages.release_held_by(text, text) IS
-    'Releases at once what a consumer that is gone still holds, as if its leases had expired, and returns how many messages there were. These are all leases whose locked_by is holder, or begins with holder and a slash. The attempt counts, because one of the messages may be why the consumer is gone. Whoever still works under such a lease has lost it. Reads the whole queue. PQ001: unknown queue; PQ004: bad holder.';
+    'Releases at once what a consumer that is gone still holds, as if its leases had expired, and returns how many messages there were. These are all leases whose locked_by is holder, or begins with holder and a slash. The attempt counts, because one of the messages may be why the consumer is gone. Whoever still works under such a lease has lost it. Reads the whole queue. PQ001: unknown queue; PQ004: bad holder; PQ016: a transaction that extends or ends one of these leases stays open for more than three seconds.';

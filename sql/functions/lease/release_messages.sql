@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.release_messages(queue_name text, ids bigint[]) RETURNS SETOF bigint
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -22,6 +22,11 @@ BEGIN
         done := done + ended;
     END LOOP;
     PERFORM messages.record_remedy('release_messages', release_messages.queue_name, done, jsonb_build_object('ids', release_messages.ids));
+EXCEPTION
+    WHEN lock_not_available THEN
+        PERFORM messages.raise_in_use(format('a lease of queue %L', release_messages.queue_name));
+    WHEN deadlock_detected THEN
+        PERFORM messages.raise_deadlock(format('a lease of queue %L', release_messages.queue_name));
 END $$;
 COMMENT ON FUNCTION messages.release_messages(text, bigint[]) IS
-    'Ends the leases of some messages of a queue, whoever holds them, and returns the ids of those that were leased; the attempt counts. Whoever still works on one has lost it. An entry of the audit. PQ001: unknown queue; PQ004: more than 10000 ids.';
+    'Ends the leases of some messages of a queue, whoever holds them, and returns the ids of those that were leased; the attempt counts. Whoever still works on one has lost it. An entry of the audit. PQ001: unknown queue; PQ004: more than 10000 ids; PQ016: a transaction that extends or ends one of these leases stays open for more than three seconds.';

@@ -11,7 +11,9 @@ AS $$
     -- What is due comes back, and nobody else may be here to see to it.
     SELECT messages.look(name) FROM unnest(ready_queues.queue_names) AS name;
     WITH asked AS MATERIALIZED (           -- one time for all lanes, in any plan
-        SELECT clock_timestamp() AS moment, CASE WHEN ready_queues.topic IS NOT NULL THEN messages.topic_regex(ready_queues.topic) END AS pattern)
+        SELECT clock_timestamp() AS moment, CASE WHEN ready_queues.topic IS NOT NULL THEN messages.topic_regex(ready_queues.topic) END AS pattern,
+               -- A mark that is read is locked until the commit. Without it all that is leased is walked over.
+               ready_queues.queue_names IS NOT NULL OR NOT EXISTS (SELECT FROM messages.lane l WHERE l.mark IS NOT NULL OFFSET 900) AS by_mark)
     SELECT q.queue_name, least(sum(found.ready), free.leases)::bigint,
            moment - min(found.oldest),
            -- Nobody rings when a lease of somebody else ends, nor when a transaction does that finished the message before it in a group.
@@ -24,7 +26,7 @@ AS $$
      CROSS JOIN messages.queue q
       JOIN messages.lane p ON p.queue_name = q.queue_name AND (p.mark IS NOT NULL OR ready_queues.queue_names IS NOT NULL)
      -- Here it is read once and bounds the walk; in the condition below, being volatile, it would filter each message.
-     CROSS JOIN LATERAL (SELECT messages.stored_time(p.mark, moment) AS from_at) mark
+     CROSS JOIN LATERAL (SELECT CASE WHEN by_mark THEN messages.stored_time(p.mark, moment) ELSE 'epoch' END AS from_at) mark
      CROSS JOIN LATERAL (
         SELECT count(*) AS ready, min(oldest.visible_at) AS oldest, string_agg(DISTINCT oldest.topic, ' ') AS topics,
                bool_or(oldest.group_key IS NOT NULL) AS grouped FROM (

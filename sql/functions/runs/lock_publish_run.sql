@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.lock_publish_run(run_id text, batch bigint DEFAULT NULL) RETURNS jsonb
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -19,8 +19,11 @@ BEGIN
         RETURN run.summary;
     END IF;
     RETURN NULL;
-EXCEPTION WHEN deadlock_detected THEN
-    PERFORM messages.raise_deadlock(format('run %L', lock_publish_run.run_id));
+EXCEPTION
+    WHEN lock_not_available THEN
+        PERFORM messages.raise_in_use(format('run %L', lock_publish_run.run_id));
+    WHEN deadlock_detected THEN
+        PERFORM messages.raise_deadlock(format('run %L', lock_publish_run.run_id));
 END $$;
 COMMENT ON FUNCTION messages.lock_publish_run(text, bigint) IS
-    'Locks a run, or a stream whose last batch is remembered, so that of two concurrent calls the second waits. Returns what it published before, else NULL. PQ004: the name of another pipeline''s run, or a batch before the last; PQ016: a transaction that publishes it waits for this one.';
+    'Locks a run, or a stream whose last batch is remembered, so that of two concurrent calls the second waits. Returns what it published before, else NULL. PQ004: the name of another pipeline''s run, or a batch before the last; PQ016: a transaction that publishes it stays open for more than three seconds, or waits for this one.';

@@ -13,8 +13,7 @@ DECLARE
     taken     bigint := 0;
     published bigint := 0;
 BEGIN
-    SELECT to_regclass(format('messages.publish_stage_%s', s.number))::text INTO stage FROM messages.publish_stage s
-     WHERE s.made_by = session_user AND s.stage_id = insert_staged.stage_id FOR UPDATE;
+    stage := messages.lock_stage(insert_staged.stage_id);
     SELECT coalesce(sum(w.rows), 0) INTO wanted FROM jsonb_to_recordset(insert_staged.winners) AS w (rows bigint);
     IF stage IS NOT NULL THEN
         FOR target IN EXECUTE format(
@@ -83,4 +82,4 @@ BEGIN
     RETURN jsonb_build_object('rows', staged, 'published', published, 'duplicates', staged - published);
 END $$;
 COMMENT ON FUNCTION messages.insert_staged(text, jsonb, text, interval) IS
-    'Publishes the rows of the attempts in winners, in their order; returns how many rows there were, how many of them were published and how many were duplicates. PQ012: rows are missing; other errors as in publish.';
+    'Publishes the rows of the attempts in winners, in their order; returns how many rows there were, how many of them were published and how many were duplicates. PQ012: rows are missing; PQ016: another transaction held the stage for three seconds; other errors as in publish.';

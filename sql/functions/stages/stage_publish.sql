@@ -1,5 +1,5 @@
 CREATE OR REPLACE FUNCTION messages.stage_publish(stage_id text, queue_name text DEFAULT NULL, run_id text DEFAULT NULL) RETURNS text
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET default_tablespace = '' SET default_table_access_method = 'heap'
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET default_tablespace = '' SET default_table_access_method = 'heap' SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -16,8 +16,11 @@ BEGIN
         INSERT INTO messages.publish_stage AS s (stage_id) VALUES (stage_publish.stage_id)
         ON CONFLICT (made_by, stage_id) DO UPDATE SET expires_at = excluded.expires_at
         RETURNING format('messages.publish_stage_%s', s.number) INTO stage;
-    EXCEPTION WHEN deadlock_detected THEN
-        PERFORM messages.raise_deadlock(format('stage %L', stage_publish.stage_id));
+    EXCEPTION
+        WHEN lock_not_available THEN
+            PERFORM messages.raise_in_use(format('stage %L', stage_publish.stage_id));
+        WHEN deadlock_detected THEN
+            PERFORM messages.raise_deadlock(format('stage %L', stage_publish.stage_id));
     END;
     IF to_regclass(stage) IS NULL THEN
         -- A row that breaks a rule fails in its own task, which knows its number. No compression: max_body_bytes limits the plain value.
@@ -46,4 +49,4 @@ BEGIN
     RETURN stage;
 END $$;
 COMMENT ON FUNCTION messages.stage_publish(text, text, text) IS
-    'Creates or finds the staging table of a job and returns its name, or NULL if the run was published before. This login may INSERT rows under an attempt number of its own; publish_staged() publishes them. Dropped a day after the last call. Each login has names of its own. PQ001: unknown queue; PQ004: bad name, or a run that has published to another queue, or partitions one by one; PQ016: a transaction that made the stage waits for this one.';
+    'Creates or finds the staging table of a job and returns its name, or NULL if the run was published before. This login may INSERT rows under an attempt number of its own; publish_staged() publishes them. Dropped a day after the last call. Each login has names of its own. PQ001: unknown queue; PQ004: bad name, or a run that has published to another queue, or partitions one by one; PQ016: a transaction that made the stage stays open for more than three seconds, or waits for this one.';
