@@ -1,4 +1,4 @@
-"""Ends the dispatch of a DAG run in the moment in which the scheduler ends the run.
+"""Ends the dispatch of a DAG run when the scheduler ends the run.
 
 It only makes quick what a reconciliation makes true: if the database cannot be reached, or too much ends at once, the
 next dispatcher or `PgQueueReconcileOperator` finds it.

@@ -1,4 +1,4 @@
-"""What a task of a drain does, beside a Consumer: a table of messages for the function, or an object for each."""
+"""What a task of a drain does, compared with a Consumer: a table of messages for the function, or an object each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BATCH: Final = 1000
 _ARCHIVED: Final = "SELECT count(*) FROM messages.message_archive"
 
 
-def drain_beside_objects(place: Place, messages: int, rounds: int) -> list[Line]:
+def drain_and_objects(place: Place, messages: int, rounds: int) -> list[Line]:
     """Work a queue off in one task, and as a Consumer does; no Spark in between."""
     functions: dict[str, tuple[Callable[[pa.Table], Any], Callable[[list[Message]], Any]]] = {
         "nothing": (lambda table: None, lambda found: None),
