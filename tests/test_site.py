@@ -144,6 +144,11 @@ def test_every_decision_is_listed() -> None:
     assert [file.name for file in folder.glob("0*.md") if f"({file.name})" not in listed] == []
 
 
+def test_no_decision_has_more_than_forty_lines() -> None:
+    decisions = {file.name: file.read_text() for file in (ROOT / "docs" / "decisions").glob("0*.md")}
+    assert {name: len(text.splitlines()) for name, text in decisions.items() if len(text.splitlines()) > 40} == {}
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The whole site, with all that fails a build of it."""
