@@ -108,7 +108,7 @@ def test_every_command_has_its_place_and_says_what_it_does() -> None:
     page = commands.reference()
     first_words = {context.command_path.split()[1] for context in commands.contexts()}
     assert first_words == set(COMMANDS)
-    assert [path for name in COMMANDS if f"\n## {(path := f'pgqueue {name}')}" not in f"\n{page}"] == []
+    assert [path for name in COMMANDS if f"\n### {(path := f'pgqueue {name}')}" not in f"\n{page}"] == []
     assert [context.command_path for context in commands.contexts() if not context.command.help] == []
 
 
