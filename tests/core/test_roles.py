@@ -417,6 +417,13 @@ def test_a_team_is_refused_at_a_queue_whose_marks_are_set(conn: Connection, bob:
         bob.execute("SELECT messages.lease('bills')")
 
 
+def test_a_team_is_refused_at_a_queue_that_counts_its_leases(conn: Connection, bob: Connection) -> None:
+    """Whoever counts them keeps others out until the commit."""
+    run(conn, verbs.alter_queue("bills", max_leased=1))
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match=r"role 'bob' has no privilege .* queue 'bills'"):
+        bob.execute("SELECT messages.lease('bills')")
+
+
 def test_a_team_sees_and_ends_only_its_own_dispatches(conn: Connection, bob: Connection) -> None:
     for queue_name in ("orders", "bills"):
         run(conn, verbs.dispatch_messages(queue_name, "pack"))

@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.group_heads(queue_name text, places tid[]) RETURNS tid[]
+CREATE OR REPLACE FUNCTION messages.group_heads(queue_name text, tids tid[]) RETURNS tid[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET jit = off SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 AS $$
@@ -10,7 +10,7 @@ DECLARE
     waiting bigint[];
     behind  tid[];
 BEGIN
-    keys := ARRAY(SELECT DISTINCT m.group_key FROM unnest(places) AS ready (place) JOIN messages.message_rows m ON m.ctid = ready.place);
+    keys := ARRAY(SELECT DISTINCT m.group_key FROM unnest(tids) AS ready (tid) JOIN messages.message_rows m ON m.ctid = ready.tid);
     -- A new snapshot, under the locks of the groups that lease and consume have taken, so that two sessions cannot judge one group at
     -- once, and not see what the other leases: what has entered each group, and the first of those that wait behind others. These
     -- lie at the end of the group in the index, so that few are read.
@@ -18,7 +18,7 @@ BEGIN
         SELECT g.key, m.*
           FROM unnest(keys) AS g (key)
          CROSS JOIN LATERAL (
-            (SELECT m.ctid AS place, m.id, m.requeues, m.visible_at, m.lock_expires_at FROM messages.message_rows m
+            (SELECT m.ctid AS tid, m.id, m.requeues, m.visible_at, m.lock_expires_at FROM messages.message_rows m
               WHERE m.queue_name = group_heads.queue_name COLLATE "default" AND m.group_key = g.key COLLATE "default" AND m.visible_at < 'infinity')
             UNION ALL
             (SELECT m.ctid, m.id, m.requeues, m.visible_at, m.lock_expires_at FROM messages.message_rows m
@@ -30,13 +30,13 @@ BEGIN
           FROM member m
           LEFT JOIN (SELECT DISTINCT d.group_key AS key FROM messages.dead_message d JOIN messages.queue q ON q.queue_name = d.queue_name AND q.on_dead_head = 'block'
                       WHERE d.queue_name = group_heads.queue_name COLLATE "default" AND d.group_key = ANY (keys)) dead ON dead.key = m.key)
-    SELECT array_agg(j.place) FILTER (WHERE j.is_head AND j.visible_at < 'infinity'),
+    SELECT array_agg(j.tid) FILTER (WHERE j.is_head AND j.visible_at < 'infinity'),
            array_agg(j.id) FILTER (WHERE j.is_head AND j.visible_at = 'infinity'),
-           array_agg(j.place ORDER BY j.visible_at) FILTER (WHERE NOT j.is_head AND j.lock_expires_at IS NULL AND j.visible_at <= moment)
+           array_agg(j.tid ORDER BY j.visible_at) FILTER (WHERE NOT j.is_head AND j.lock_expires_at IS NULL AND j.visible_at <= moment)
       INTO heads, waiting, behind FROM judged j;
     UPDATE messages.message_rows m SET due_at = coalesce(m.due_at, m.visible_at), visible_at = 'infinity'
      WHERE m.ctid = ANY (ARRAY(
-        SELECT m.ctid FROM unnest(behind[:1000 + cardinality(behind) / 4]) AS entered (place) JOIN messages.message_rows m ON m.ctid = entered.place FOR UPDATE OF m SKIP LOCKED));
+        SELECT m.ctid FROM unnest(behind[:1000 + cardinality(behind) / 4]) AS entered (tid) JOIN messages.message_rows m ON m.ctid = entered.tid FOR UPDATE OF m SKIP LOCKED));
     IF waiting IS NOT NULL THEN            -- behind a message that is gone by now
         PERFORM messages.come_back(group_heads.queue_name, waiting);
     END IF;

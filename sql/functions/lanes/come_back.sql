@@ -8,7 +8,7 @@ DECLARE
     entered bigint[];
 BEGIN
     WITH free AS MATERIALIZED (
-        SELECT m.ctid AS place, m.id, m.queue_name, m.priority, coalesce(m.due_at, m.visible_at) AS was FROM messages.message_rows m
+        SELECT m.ctid AS tid, m.id, m.queue_name, m.priority, coalesce(m.due_at, m.visible_at) AS was FROM messages.message_rows m
          WHERE m.id = ANY (ids) AND coalesce(m.lock_expires_at <= moment, true)
            -- It may have got a new delay since it was found to be due.
            AND (m.visible_at <= moment OR m.visible_at = 'infinity') FOR UPDATE SKIP LOCKED),
@@ -24,7 +24,7 @@ BEGIN
            SET lock_expires_at = NULL, lock_token = NULL, locked_by = NULL, due_at = NULL, visible_at = CASE WHEN n.was < n.begins THEN n.before ELSE n.was END,
                -- A lease taken by plain SQL has no token and did not count its attempt, so its end counts it.
                attempts = least(m.attempts + (m.lock_expires_at IS NOT NULL AND m.lock_token IS NULL)::integer, 32767)
-          FROM numbered n WHERE m.ctid = n.place
+          FROM numbered n WHERE m.ctid = n.tid
         RETURNING m.id)
     SELECT array_agg(b.id) INTO entered FROM back b WHERE (SELECT count(*) FROM moved) >= 0;
     IF entered IS NOT NULL THEN

@@ -15,11 +15,12 @@ BEGIN
     END IF;
     -- Looks may be half a minute apart, or take long themselves. What has just fallen due comes back at once.
     SELECT freed + archived > 0 INTO ended FROM messages.end_due(look.queue_name, look.max_messages, due_since => began - interval '5 s');
-    -- A time more than a minute ahead was stored before the clock went back.
-    IF messages.stored_time(due, began + interval '1 min') > began - ended::integer * interval '1 s' THEN
+    -- Who has something already looks only if nobody has for a second. A time more than a minute ahead was stored before the
+    -- clock went back.
+    IF messages.stored_time(due, began + interval '1 min') > began - (CASE WHEN ended THEN interval '1 s' ELSE '0' END) THEN
         RETURN ended;
     END IF;
-    PERFORM messages.store_time(due, began + interval '1 s');      -- the others do without meanwhile
+    PERFORM messages.store_time(due, began + interval '30 s');     -- the others do without meanwhile
     more := (messages.end_due(look.queue_name, look.max_messages)).more;
     PERFORM messages.free_group_heads(look.queue_name);
     -- Each mark is put where the first ready message is: some were published long before their commit, or leased by a transaction

@@ -34,7 +34,8 @@ BEGIN
         DELETE FROM messages.timer t
          WHERE t.lock_token = archive.lock_token
            AND (t.queue_name, t.at, cardinality(t.ids)) = (SELECT min(queue_name), min(lock_expires_at), count(*) FROM mine
-                                                           HAVING min(lock_expires_at) = max(lock_expires_at))),
+                                                           HAVING min(lock_expires_at) = max(lock_expires_at))
+           AND NOT EXISTS (SELECT unnest(t.ids) EXCEPT SELECT id FROM mine)),
     archived AS (
         INSERT INTO messages.archive_rows AS a (id, created_at, leased_at, requeued_from, priority, attempts, requeues, queue_name,
                                                 result, handled_by, details, reference, topic, group_key, output, failure,

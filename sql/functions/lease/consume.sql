@@ -28,7 +28,7 @@ BEGIN
                                          BETWEEN moment - interval '1 s' AND moment + interval '1 min')
                      ORDER BY l.priority DESC) lane
              CROSS JOIN LATERAL (
-                SELECT m.ctid AS place, m.visible_at, m.group_key FROM messages.message_rows m
+                SELECT m.ctid AS tid, m.visible_at, m.group_key FROM messages.message_rows m
                  WHERE m.queue_name = consume.queue_name COLLATE "default" AND m.priority = lane.priority
                    -- A mark that lies ahead was stored before the clock went back.
                    AND m.visible_at >= CASE WHEN lane.begins <= moment THEN lane.begins ELSE 'epoch' END AND m.visible_at <= moment
@@ -37,16 +37,15 @@ BEGIN
                    AND (m.group_key IS NULL OR pg_try_advisory_xact_lock(lane.lock_key, hashtext(m.group_key) & 1023))
                  ORDER BY m.visible_at LIMIT wanted FOR UPDATE SKIP LOCKED) found
              LIMIT wanted),
-        -- The next lease begins at the first of these, but 5 ms behind the clock, for publishers that commit after their
-        -- visible_at; unless somebody has moved the mark meanwhile.
+        -- As in lease: the mark of the lane of the first of these.
         moved AS MATERIALIZED (
             SELECT setval(f.mark, (extract(epoch FROM f.first) * 1000000)::bigint)
               FROM (SELECT r.mark, r.marked, r.begins, least(r.visible_at, moment - interval '5 ms') AS first FROM ready r LIMIT 1) f
              WHERE f.first > f.begins + interval '0.2 ms' AND pg_sequence_last_value(f.mark) IS NOT DISTINCT FROM f.marked),
         gone AS (
-            DELETE FROM messages.message_rows m USING ready WHERE m.ctid = ready.place
+            DELETE FROM messages.message_rows m USING ready WHERE m.ctid = ready.tid
                AND CASE WHEN ready.group_key IS NULL THEN true
-                        ELSE ready.place = ANY ((SELECT messages.group_heads(consume.queue_name, ARRAY(SELECT r.place FROM ready r WHERE r.group_key IS NOT NULL)))::tid[]) END
+                        ELSE ready.tid = ANY ((SELECT messages.group_heads(consume.queue_name, ARRAY(SELECT r.tid FROM ready r WHERE r.group_key IS NOT NULL)))::tid[]) END
             RETURNING m.*, ready.max_attempts),
         archived AS (
             INSERT INTO messages.archive_rows (id, created_at, leased_at, requeued_from, priority, attempts, requeues,

@@ -37,12 +37,13 @@ BEGIN
                        AND CASE WHEN q.paused OR lease.lease_for IS NOT NULL
                                      OR pg_has_role(session_user, to_regrole('messages_limited'), 'MEMBER') AND pg_has_role(session_user, to_regrole('messages_admin'), 'USAGE') IS NOT TRUE
                                 THEN messages.check_lease(q.queue_name, q.paused, wanted, lease.lease_for) ELSE true END
-                       -- The first try finds nothing if nobody has looked at the queue for a second after a look was due: lease_again() looks.
+                       -- The first try finds nothing if nobody has looked at the queue for a second after a look was due, or if leases are
+                       -- to be counted: lease_again() does it.
                        AND (tries > 0 OR q.max_leased IS NULL AND 'epoch'::timestamptz + pg_sequence_last_value(q.look_due) * interval '1 us'
                                                                    BETWEEN moment - interval '1 s' AND moment + interval '1 min')
                      ORDER BY l.priority DESC) lane
              CROSS JOIN LATERAL (
-                SELECT m.ctid AS place, m.visible_at, m.group_key FROM messages.message_rows m
+                SELECT m.ctid AS tid, m.visible_at, m.group_key FROM messages.message_rows m
                  WHERE m.queue_name = lease.queue_name COLLATE "default" AND m.priority = lane.priority
                    -- A mark that lies ahead was stored before the clock went back.
                    AND m.visible_at >= CASE WHEN lane.begins <= moment THEN lane.begins ELSE 'epoch' END AND m.visible_at <= moment
@@ -56,13 +57,13 @@ BEGIN
             UPDATE messages.message_rows m
                SET lock_expires_at = ready.until, leased_at = moment, lock_token = token,
                    locked_by = coalesce(left(lease.locked_by, 1024), session_user), attempts = least(m.attempts + 1, 32767)
-              -- Not again what this call leased for a millisecond.
-              FROM ready WHERE m.ctid = ready.place AND coalesce(m.leased_at NOT BETWEEN called AND moment, true)
+              -- The shortest lease is a millisecond, which may have ended before the second try.
+              FROM ready WHERE m.ctid = ready.tid AND coalesce(m.leased_at NOT BETWEEN called AND moment, true)
                AND CASE WHEN ready.group_key IS NULL THEN true
-                        ELSE ready.place = ANY ((SELECT messages.group_heads(lease.queue_name, ARRAY(SELECT r.place FROM ready r WHERE r.group_key IS NOT NULL)))::tid[]) END
+                        ELSE ready.tid = ANY ((SELECT messages.group_heads(lease.queue_name, ARRAY(SELECT r.tid FROM ready r WHERE r.group_key IS NOT NULL)))::tid[]) END
             RETURNING m.*, ready.max_attempts, ready.mark, ready.marked, ready.begins, least(m.visible_at, moment - interval '5 ms') AS first),
-        -- The next lease begins at the first of these, but 5 ms behind the clock, for publishers that commit after their
-        -- visible_at; unless somebody has moved the mark meanwhile.
+        -- In the lane of the first of these, the next lease begins at it, but 5 ms behind the clock, for publishers that commit
+        -- after their visible_at; unless somebody has moved the mark meanwhile. What came microseconds apart moves no mark.
         timed AS (
             INSERT INTO messages.timer (queue_name, at, lock_token, ids)
             SELECT l.queue_name, l.lock_expires_at, token, ARRAY(SELECT l.id FROM leased l) FROM leased l

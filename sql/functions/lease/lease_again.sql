@@ -10,12 +10,10 @@ DECLARE
     policy messages.queue;
     again  boolean;
 BEGIN
+    SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = lease_again.queue_name COLLATE "default";
+    PERFORM messages.check_lease(lease_again.queue_name, policy.paused, wanted, NULL);
     -- What a look frees is kept from others until the commit, and whoever consumes works until then.
     again := messages.look(lease_again.queue_name, CASE WHEN consumes THEN least(10 * wanted, 1000) ELSE 1000 END);
-    SELECT * INTO policy FROM messages.queue q WHERE q.queue_name = lease_again.queue_name COLLATE "default";
-    IF policy.queue_name IS NULL OR policy.paused THEN
-        PERFORM messages.check_lease(lease_again.queue_name, policy.paused, wanted, NULL);
-    END IF;
     IF policy.max_leased IS NOT NULL AND tries = 1 AND NOT consumes THEN
         RETURN least(wanted, messages.leases_left(lease_again.queue_name, policy.max_leased));
     END IF;

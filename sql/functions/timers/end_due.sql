@@ -19,9 +19,9 @@ DECLARE
 BEGIN
     WITH due AS (
         DELETE FROM messages.timer t WHERE t.ctid = ANY (ARRAY(
-            SELECT first.place FROM (
-                SELECT next.place, sum(next.number) OVER (ORDER BY next.at, next.place) - next.number AS before FROM (
-                    SELECT t.ctid AS place, t.at, cardinality(t.ids) AS number FROM messages.timer t
+            SELECT first.tid FROM (
+                SELECT next.tid, sum(next.number) OVER (ORDER BY next.at, next.tid) - next.number AS before FROM (
+                    SELECT t.ctid AS tid, t.at, cardinality(t.ids) AS number FROM messages.timer t
                      WHERE t.queue_name = end_due.queue_name COLLATE "default" AND t.at <= moment AND t.at > end_due.due_since
                      ORDER BY t.at LIMIT end_due.max_messages FOR UPDATE SKIP LOCKED) next) first
              WHERE first.before < end_due.max_messages))
@@ -50,4 +50,4 @@ BEGIN
     SELECT k.queue_name, k.at, k.lock_token, array_agg(DISTINCT k.id) FROM kept k GROUP BY 1, 2, 3;
 END $$;
 COMMENT ON FUNCTION messages.end_due(text, integer, timestamptz) IS
-    'Ends what the timers of a queue say is due, for about max_messages messages, and since this time: archives what is out of attempts or past its expires_at, and lets the others come back. Returns how many it freed and archived, and whether more may be due.';
+    'Ends what the timers of a queue say is due, for about max_messages messages, or the one lease that is larger, and since this time: archives what is out of attempts or past its expires_at, and lets the others come back. Returns how many it freed and archived, and whether more may be due.';
