@@ -40,6 +40,7 @@ def get_messages(
     archived; a task that is repeated gets the same messages again. In a run that was cleared after its messages were
     finished, they come from the archive; so do the dead messages of a run of `PgQueueDispatchDeadOperator`.
 
+    :param context: that of the task.
     :param ids: only these, for example in a mapped task: `context["dag_run"].conf["pgqueue"]["ids"]` has all.
     :param pgqueue_conn_id: the connection of the dispatcher. Never take it from a `conf`, which whoever triggers a run
         writes.

@@ -220,6 +220,49 @@ async def _first_event(trigger: Any) -> Any:
         return (await anext(events)).payload
 
 
+Run = Callable[[str, int], list[Any]]
+
+
+@pytest.fixture
+def run_dag(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the tasks of a DAG of a page, in their order: `run_dag(page, place)`; returns their results."""
+    from airflow.sdk.bases.operator import ExecutorSafeguard
+
+    monkeypatch.setenv("AIRFLOW_CONN_PGQUEUE_DEFAULT", dsn)
+    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+
+    def run(page: str, place: int) -> list[Any]:
+        code = of_page(page, "python")[place].replace("with DAG(", "with (dag := DAG(", 1).replace("):\n", ")):\n", 1)
+        written: dict[str, Any] = {"__name__": "documented_dag"}
+        exec(compile(code, page, "exec"), written)
+        dag = written["dag"]
+        return [task.execute(_context(task)) for task in dag.topological_sort()]
+
+    return run
+
+
+def _context(task: Any) -> dict[str, Any]:
+    ti = SimpleNamespace(dag_id=task.dag_id, run_id="r", task_id=task.task_id, map_index=-1, try_number=1)
+    return {"ti": ti, "task_instance": ti}
+
+
+def test_the_three_doors_of_the_first_page_lead_in(conn: Connection, run_dag: Run) -> None:
+    conn.execute("SELECT messages.create_queue('orders')")
+    published, packed = run_dag("docs/index.md", 0)
+    assert (published["published"], packed) == (1, {"success": 1})
+    conn.execute("SELECT messages.publish('orders', '{}')")
+    assert run_dag("docs/index.md", 1)[1] == {"success": 1}
+    conn.execute("SELECT messages.publish('orders', '{}')")
+    conn.execute("SELECT messages.archive(lock_token, ARRAY[id], 'failed') FROM messages.lease('orders')")
+    assert run_dag("docs/index.md", 2)[0]["requeued"] == 1
+
+
+def test_a_door_has_six_lines() -> None:
+    doors = of_page("docs/index.md", "python")
+    assert len(doors) == 3
+    assert [code for code in doors if len(re.findall(r"^.*\S", code, re.M)) > 6] == []
+
+
 def test_the_example_of_the_readme_has_at_most_ten_lines() -> None:
     code = of_page("README.md", "sql")[0] + of_page("README.md", "python")[0]
     assert len([line for line in code.splitlines() if line.strip()]) <= 10

@@ -95,6 +95,13 @@ def test_the_workflows_and_hooks_call_make_targets_that_exist() -> None:
     assert "bash .ci/run" in commands
 
 
+@pytest.mark.parametrize("name", ["ci", "release"])
+def test_each_action_is_pinned_by_its_commit_and_says_which_version_that_is(name: str) -> None:
+    used = re.findall(r"uses: (.*)", (ROOT / ".github" / "workflows" / f"{name}.yml").read_text())
+    assert len(used) > 3
+    assert [action for action in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action)] == []
+
+
 def test_each_python_of_the_classifiers_is_tested() -> None:
     classifiers = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
     named = re.findall(r"Python :: (3\.\d+)", "\n".join(classifiers))

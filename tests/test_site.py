@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import re
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
 
 from airflow_provider_pgqueue import core
 from airflow_provider_pgqueue.cli.program import COMMANDS
 from airflow_provider_pgqueue.core import errors
 from airflow_provider_pgqueue.get_provider_info import get_provider_info
 from tools import ROOT
+from tools.site import classes as classes_of_airflow
 from tools.site import commands, links, schema, verbs
 
 Connection = psycopg.Connection[Any]
@@ -47,11 +52,16 @@ def test_every_class_that_airflow_discovers_has_its_place() -> None:
         "airflow_provider_pgqueue.dispatch.get_messages",
         "airflow_provider_pgqueue.decorators.pgqueue.publish_task",
         "airflow_provider_pgqueue.assets.pgqueue.create_asset",
-        "airflow_provider_pgqueue.operators.remedy.RemedyTask",
-        "airflow_provider_pgqueue.operators.waiting.WaitingTask",
         *info["notifications"],
     }
-    assert classes | others | set(info["queues"]) == described("airflow.md")
+    assert classes | others | set(info["queues"]) == classes_of_airflow.names(classes_of_airflow.PAGE.read_text())
+
+
+def test_the_reference_of_airflow_has_each_argument_as_it_is_now() -> None:
+    page = classes_of_airflow.PAGE.read_text()
+    assert classes_of_airflow.current(page) == page, "make golden writes it anew"
+    assert "| `min_messages` | `1` | how many ready messages to wait for. |" in page
+    assert re.findall(r"^.*\|  \|$", page, re.M) == []
 
 
 def test_every_name_of_the_face_has_its_place() -> None:
@@ -82,20 +92,23 @@ def test_every_function_that_a_role_may_call_has_its_place_and_says_what_it_does
     public = {str(name) for (name,) in rows}
     page = schema.describe(conn)
     assert len(public) > 50
-    assert public - set(schema.headings(page)) == set()
+    assert public - set(schema.headings(page)) == schema.ASKED_BY_THE_PACKAGE & public
+    assert schema.ASKED_BY_THE_PACKAGE - public == set()
+    first = ["Publish", "Publish by topic", "Lease, renew, finish, give back"]
+    assert re.findall(r"^## (.*)", page, re.M)[:3] == first
     assert [one.name for one in schema.functions(conn) if not one.comment] == []
     assert "messages.lease(\n    queue_name text,\n    max_messages integer DEFAULT 1," in page
 
 
 def test_internal_functions_have_no_place(conn: Connection) -> None:
-    assert "check_batch" not in set(schema.headings(schema.describe(conn)))
+    assert {"check_batch", "stage_publish", "run_holder"} & set(schema.headings(schema.describe(conn))) == set()
 
 
 def test_every_command_has_its_place_and_says_what_it_does() -> None:
     page = commands.reference()
     first_words = {context.command_path.split()[1] for context in commands.contexts()}
     assert first_words == set(COMMANDS)
-    assert [path for name in COMMANDS if f"\n## {(path := f'pgqueue {name}')}" not in f"\n{page}"] == []
+    assert [path for name in COMMANDS if f"\n### {(path := f'pgqueue {name}')}" not in f"\n{page}"] == []
     assert [context.command_path for context in commands.contexts() if not context.command.help] == []
 
 
@@ -129,3 +142,42 @@ def test_every_decision_is_listed() -> None:
     folder = ROOT / "docs" / "decisions"
     listed = (folder / "README.md").read_text()
     assert [file.name for file in folder.glob("0*.md") if f"({file.name})" not in listed] == []
+
+
+def test_no_decision_has_more_than_forty_lines() -> None:
+    decisions = {file.name: file.read_text() for file in (ROOT / "docs" / "decisions").glob("0*.md")}
+    assert {name: len(text.splitlines()) for name, text in decisions.items() if len(text.splitlines()) > 40} == {}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The whole site, with all that fails a build of it."""
+    folder = tmp_path_factory.mktemp("site")
+    config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(folder))
+    build(config)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("reprocess", "how-to/reprocess/"),
+        ("retry", "how-to/broken-handlers/"),
+        ("DLQ", "how-to/dead-messages/"),
+        ("ack", "how-to/consume/"),
+        ("sensor", "how-to/consume/"),
+        ("install airflow", "tutorial/quickstart/"),
+    ],
+)
+def test_a_search_finds_the_page_that_answers(site: Path, words: str, page: str) -> None:
+    """Lunr is not here: what decides is that the index weighs the words of a page a million times its text."""
+    index = json.loads((site / "search" / "search_index.json").read_text())
+    assert index["config"]["fields"]["tags"]["boost"] >= 1e6
+    found = {one["location"].partition("#")[0] for one in index["docs"] if words in one.get("tags", [])}
+    assert found == {page}
+    assert [one["location"] for one in index["docs"] if one["location"].startswith("decisions/0")] == []
+
+
+def test_every_diagram_is_a_picture_that_the_site_draws_too() -> None:
+    """The theme would load Mermaid from elsewhere."""
+    assert [page.name for page in (ROOT / "docs").rglob("*.md") if "```mermaid" in page.read_text()] == []

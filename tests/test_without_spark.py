@@ -85,7 +85,7 @@ def test_the_export_says_how_to_get_what_it_needs(tmp_path: Path) -> None:
         "",
         [
             "error: adbc_driver_manager is not installed. Install what the export needs: "
-            "pip install adbc-driver-manager adbc-driver-postgresql pyarrow"
+            'pip install "airflow-provider-pgqueue[export]"'
         ],
     )
 

@@ -34,7 +34,12 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
 
 
 def create_asset(*, queue_name: str, pgqueue_conn_id: str = _DEFAULT, extra: dict[str, Any] | None = None) -> Asset:
-    """Return a queue as an asset, for inlets, outlets and schedules."""
+    """Return a queue as an asset, for inlets, outlets and schedules.
+
+    :param queue_name: the queue.
+    :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
+    :param extra: what Airflow keeps of the asset and shows.
+    """
     check_connection_ids({"pgqueue_conn_id": pgqueue_conn_id})
     return Asset(uri=f"pgqueue://{pgqueue_conn_id}/{queue_name}", extra=extra)
 

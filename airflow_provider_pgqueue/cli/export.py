@@ -58,7 +58,7 @@ def export(
     except ModuleNotFoundError as error:
         raise click.ClickException(
             f"{error.name} is not installed. Install what the export needs: "
-            "pip install adbc-driver-manager adbc-driver-postgresql pyarrow"
+            'pip install "airflow-provider-pgqueue[export]"'
         ) from error
     log_to_stderr()
     with connected(settings):

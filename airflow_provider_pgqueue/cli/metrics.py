@@ -47,7 +47,7 @@ def _exposition() -> Any:
         from airflow_provider_pgqueue.cli import exposition
     except ImportError as error:
         raise click.ClickException(
-            "prometheus-client is not installed. Install it: pip install prometheus-client"
+            'prometheus-client is not installed. Install it: pip install "airflow-provider-pgqueue[metrics]"'
         ) from error
     return exposition
 

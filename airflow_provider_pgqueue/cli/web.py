@@ -38,7 +38,7 @@ def web(settings: Settings, port: int, base_url: str, read_only: bool) -> None:
         from airflow_provider_pgqueue.web.alone import make_alone
     except ModuleNotFoundError as error:
         raise click.ClickException(
-            f"{error.name} is not installed. Install what the page needs: pip install fastapi jinja2 uvicorn"
+            f'{error.name} is not installed. Install what the page needs: pip install "airflow-provider-pgqueue[web]"'
         ) from error
     with connected(settings):
         pass  # before anything is served: the database is there, and has the schema

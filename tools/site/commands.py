@@ -33,7 +33,7 @@ def _below(parent: click.Context) -> Iterator[click.Context]:
 
 def _section(context: click.Context) -> Iterator[str]:
     command = context.command
-    yield f"## {context.command_path}"
+    yield f"### {context.command_path}"
     yield inspect.cleandoc(command.help or "").replace("\f", "").replace("\b\n", "")
     yield f"```sh\n{' '.join([context.command_path, *command.collect_usage_pieces(context)])}\n```"
     rows = [f"| `{option}` | {_cell(text)} |" for option, text in _options(context)]

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from tools import ROOT
-from tools.site import commands, links, schema, verbs
+from tools.site import commands, links, schema, search, verbs
 
 _log = logging.getLogger("mkdocs.hooks.site")  # below the logger whose warnings MkDocs counts
 
 _MARKER: Final = re.compile(r"^<!-- generated: (\w+) -->$", re.M)
 _LOADED: Final = re.compile(r'<(?:script|img|iframe|link rel="stylesheet")[^>]* (?:src|href)="((?:https?:)?//[^"]*)"')
 _GENERATED: Final[dict[str, Callable[[], str]]] = {
-    "readme": lambda: links.first_screen((ROOT / "README.md").read_text()),
     "commands": cache(commands.reference),
     "schema": cache(schema.reference),
     "verbs": verbs.reference,
@@ -26,6 +25,7 @@ _GENERATED: Final[dict[str, Callable[[], str]]] = {
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
     """Return the page as the site shows it."""
+    search.describe(page.file.src_uri, page.meta)
     whole = _MARKER.sub(lambda marker: _GENERATED[marker[1]](), markdown)
     place = Path(page.file.abs_src_path).relative_to(ROOT).as_posix()
     return links.to_repository(whole, place, ROOT, f"{config.extra['repository']}/blob/main")

@@ -14,12 +14,6 @@ _FENCE: Final = re.compile(r"(^ *```.*?^ *```$)", re.M | re.S)
 _LINK: Final = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]+)")
 
 
-def first_screen(readme: str) -> str:
-    """Return the README up to its second heading, as a page in docs/."""
-    screen, _, _ = readme.partition("\n## ")
-    return _LINK.sub(lambda link: posixpath.relpath(link[1], "docs"), screen)
-
-
 def to_repository(markdown: str, page: str, root: Path, repository: str) -> str:
     """Return the page with absolute links to the files of the repository that are no pages.
 

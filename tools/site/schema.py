@@ -17,6 +17,23 @@ from tools.golden import new_installation
 _SHELVES: Final = re.compile(r"^-- (?P<title>.+)$|^\\ir (?P<file>(?:functions|cron)/\S+\.sql)$", re.M)
 _NAME: Final = re.compile(r"(?<![\w`])(?!pg_cron)(?:messages\.)?\w*_\w+(?:\(\))?(?![\w`])")
 
+# The shelves in the order in which users need them; those that are missing here serve the Spark pipelines only.
+_ORDER: Final = (
+    *("publish", "topics", "lease", "dead", "queues", "schedules", "archive", "dispatch", "health", "history"),
+    *("upkeep", "partitions", "roles", "audit", "upgrade", "cron"),
+)
+_ASKED: Final = """
+    archive_checksums archive_log_end audited begin_partitions begin_run check_queues_exist
+    closed_archive_partitions closed_queues count_remedies drop_archive_partition drop_stage expect_cron
+    finish_partitions finish_run granted_queues latest_migration lease_policy lock_export look_at_next
+    publish_partition publish_staged purge_cron_history queue_sparklines
+    record_triage_causes release_held_by replay requeued_results run_archived run_backlog run_holder
+    run_summary session_is_limited split_archive_log stage_publish
+    triage_causes
+"""
+ASKED_BY_THE_PACKAGE: Final = frozenset(_ASKED.split())
+"""Functions that a role may call so that this package and other functions can; users have no need of them."""
+
 # Whatever one of the group roles may call is public: what is internal, nobody but the owner calls.
 _FUNCTIONS: Final = r"""
 SELECT p.proname AS name, pg_get_function_result(p.oid) AS returns, obj_description(p.oid, 'pg_proc') AS comment,
@@ -70,10 +87,11 @@ def reference() -> str:
 
 
 def describe(conn: psycopg.Connection[Any]) -> str:
-    """Return the reference of the schema in this database, on the shelves of `sql/install.sql`."""
-    public = {one.name: one for one in functions(conn)}
+    """Return the reference of the schema in this database: the verbs first, on the shelves of `sql/install.sql`."""
+    public = {one.name: one for one in functions(conn) if one.name not in ASKED_BY_THE_PACKAGE}
     sections = []
-    for title, files in shelves().items():
+    found = {files[0].parent.name: (title, files) for title, files in shelves().items()}
+    for title, files in (found[folder] for folder in _ORDER):
         known = [(public[file.stem], file) for file in files if file.stem in public]
         if known:
             sections += [f"## {title}", *(_function(one, file) for one, file in known)]
