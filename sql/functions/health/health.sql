@@ -31,4 +31,4 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.health(interval, interval) IS
-    'One row for each check: ok, warning or critical, what was found, and the SQL that fixes it (NULL when ok): statements to run one after the other, of which the first lifts statement_timeout where the work cannot be divided. held_for: how long a transaction may hold its snapshot, critical after twelve times as long; waiting_for: how long a ready or a dead message may wait. Only reads, and does not count the messages of queues or archive. PQ004: a duration is NULL or negative.';
+    'One row for each check: ok, warning or critical, what was found, and the SQL that fixes it (NULL when ok): statements to run one at a time, of which the first lifts statement_timeout where the work cannot be divided. held_for: how long a transaction may hold its snapshot, critical after twelve times as long; waiting_for: how long a ready or a dead message may wait. Only reads, and does not count the messages of queues or archive. PQ004: a duration is NULL or negative.';
