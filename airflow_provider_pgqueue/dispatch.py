@@ -145,7 +145,7 @@ def _why_gone(dag_id: str) -> str | None:
 
 def _lose(conn: psycopg.Connection[Any], dispatches: Sequence[Dispatch]) -> None:
     for one in dispatches:
-        _end(conn, one, "lost", f"run {one.run_id} of DAG {one.dag_id} was not started while it had its messages")
+        _end(conn, one, "lost", f"the run of DAG {one.dag_id} was not started while it had its messages")
 
 
 def reconcile(
@@ -174,23 +174,24 @@ def reconcile(
             if state == "success":
                 ended["success"] += _end(conn, one, "success")
             elif state == "failed":
-                tasks = dag_runs.failed_tasks(target, one.run_id)
-                ended["failed"] += _end(conn, one, "failed", why_failed(target, one.run_id, tasks))
+                ended["failed"] += _end(conn, one, "failed", tasks=dag_runs.failed_tasks(target, one.run_id))
             elif state is None and one.started_at is None:
                 unstarted.append(one)
             elif state is None:
-                ended["lost"] += _end(conn, one, "lost", f"run {one.run_id} of DAG {target} was deleted")
+                ended["lost"] += _end(conn, one, "lost", f"the run of DAG {target} was deleted")
     return ended, unstarted
 
 
-def why_failed(dag_id: str, run_id: str, tasks: list[str]) -> str:
-    """Return which run failed, and which of its tasks."""
-    return f"run {run_id} of DAG {dag_id} failed" + (f": {', '.join(tasks[:20])}" if tasks else "")
-
-
-def _end(conn: psycopg.Connection[Any], one: Dispatch, result: Any, details: str | None = None) -> int:
+def _end(
+    conn: psycopg.Connection[Any],
+    one: Dispatch,
+    result: Any,
+    details: str | None = None,
+    tasks: Sequence[str] | None = None,
+) -> int:
+    statement = verbs.end_dispatch(one.dag_id, one.run_id, result, details=details, failed_tasks=tasks)
     try:
-        return int(bool(run(conn, verbs.end_dispatch(one.dag_id, one.run_id, result, details=details))))
+        return int(bool(run(conn, statement)))
     except InUse as error:
         # An open transaction has this one; the others must not wait for it. The next round ends it.
         log.warning("%s", error)
