@@ -38,14 +38,15 @@ def get_messages(
 
     The leases belong to the run: nothing has to be archived or renewed. When the run has succeeded, its messages are
     archived; a task that is repeated gets the same messages again. In a run that was cleared after its messages were
-    finished, they come from the archive; so do the dead messages of a run of `PgQueueDispatchDeadOperator`.
+    finished, they come from the archive; so do the dead messages of a run of `PgQueueDispatchDeadOperator`. Left out
+    are messages that another run has or has finished.
 
     :param ids: only these, for example in a mapped task: `context["dag_run"].conf["pgqueue"]["ids"]` has all.
     :param pgqueue_conn_id: the connection of the dispatcher. Never take it from a `conf`, which whoever triggers a run
         writes.
 
-    Raises DispatchNotFound in a run that no dispatcher started, and in a cleared one if another run, for the next
-    attempt, has the messages.
+    Raises DispatchNotFound in a run that no dispatcher started, and, with the name of who has them, in one of whose
+    messages none is left.
     """
     dag_run = context["dag_run"]
     messages = PgQueueHook(pgqueue_conn_id).run(verbs.dispatched_messages(dag_run.dag_id, dag_run.run_id))

@@ -290,6 +290,59 @@ def test_a_cleared_run_does_not_take_messages_from_the_run_of_the_next_attempt(c
     assert end(conn, new, "success") == 1
 
 
+def retried(conn: Connection, queue_name: str = "orders", **options: Any) -> tuple[Dispatch, Dispatch]:
+    """Return the run that failed and the run of the next attempt."""
+    (old,) = dispatch(conn, queue_name, **options)
+    end(conn, old, "failed")
+    make_ready(conn)
+    return old, dispatch(conn, queue_name, **options)[0]
+
+
+def test_a_failed_run_that_is_cleared_after_another_finished_its_message_does_nothing(
+    conn: Connection, queue: Queue
+) -> None:
+    (id_,) = run(conn, verbs.publish_batch(queue("orders"), [7]))
+    old, new = retried(conn)
+    end(conn, new, "success")
+    with pytest.raises(DispatchNotFound, match=f"message {id_} was finished by 'handle/{new.run_id}'"):
+        bodies(conn, old)
+    assert bodies(conn, new) == [7]
+    assert end(conn, old, "success") == 0
+
+
+def test_a_failed_run_that_is_cleared_after_its_message_was_requeued_does_nothing(
+    conn: Connection, queue: Queue
+) -> None:
+    run(conn, verbs.publish(queue("orders", max_attempts=1), 7))
+    (old,) = dispatch(conn)
+    end(conn, old, "failed")
+    ((_, new_id),) = conn.execute("SELECT * FROM messages.requeue_dead('orders')").fetchall()
+    with pytest.raises(DispatchNotFound, match=f"was requeued as message {new_id}"):
+        bodies(conn, old)
+
+
+def test_a_failed_run_that_is_cleared_gets_what_others_left_of_its_batch(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), [1, 2]))
+    (old,) = dispatch(conn, batch_size=2)
+    end(conn, old, "failed")
+    make_ready(conn)
+    (message,) = run(conn, verbs.lease("orders"))
+    run(conn, verbs.archive(message.lock_token, [message.id]))
+    assert bodies(conn, old) == [3 - message.body]
+    assert end(conn, old, "success") == 1
+
+
+def test_a_run_whose_lease_expired_gets_nothing_that_another_has_or_finished(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish(queue("orders"), 7))
+    (old,) = dispatch(conn, lease_for=timedelta(milliseconds=1))
+    (message,) = run(conn, verbs.lease("orders", locked_by="a worker"))
+    with pytest.raises(DispatchNotFound, match="is leased by 'a worker'"):
+        bodies(conn, old)
+    run(conn, verbs.archive(message.lock_token, [message.id], handled_by="a worker"))
+    with pytest.raises(DispatchNotFound, match="was finished by 'a worker'"):
+        bodies(conn, old)
+
+
 def test_two_dispatchers_at_once_open_no_more_than_max_open_together(dsn: str, conn: Connection, queue: Queue) -> None:
     run(conn, verbs.publish_batch(queue("orders"), range(40)))
     opened: list[Dispatch] = []

@@ -118,6 +118,27 @@ def test_a_failed_run_is_delivered_again_dies_and_is_dismissed_when_it_is_cleare
     assert run(queue_conn, verbs.dead_ids("e2e_fails")) == []
 
 
+def test_a_failed_run_that_is_cleared_after_a_later_one_finished_fails_and_names_it(
+    stack: Stack, queue_conn: Connection, tmp_path: Path
+) -> None:
+    flag = tmp_path / "fail"
+    flag.touch()
+    (id_,) = create(queue_conn, "e2e_winner", [{"fail_while": str(flag)}])
+    old, new = (f"pgqueue__e2e_winner__{id_}__{attempt}" for attempt in (1, 2))
+    dispatch(stack, "e2e_winner")
+    ended(queue_conn, "e2e_winner", "failed")
+    flag.unlink()
+    queue_conn.execute("UPDATE messages.message SET visible_at = clock_timestamp() WHERE queue_name = 'e2e_winner'")
+    dispatch(stack, "e2e_winner")
+    ended(queue_conn, "e2e_winner", "failed", "success")
+    stack.client.wait_for_run("e2e_handle", old)
+    stack.client.clear("e2e_handle", old, "work")
+    assert stack.client.wait_for_run("e2e_handle", old) == "failed"
+    said = stack.client.log("e2e_handle", old, "work", attempt=2)
+    assert f"message {id_} was finished by 'e2e_handle/{new}'" in said
+    assert dispatches(queue_conn, "e2e_winner") == [(old, "failed"), (new, "success")]
+
+
 def test_what_dies_of_one_error_has_one_cause_and_the_error_with_it(
     stack: Stack, queue_conn: Connection, tmp_path: Path
 ) -> None:

@@ -109,6 +109,6 @@ def dispatched_messages(dag_id: str, run_id: str) -> Statement[list[Message]]:
     """Return the messages of a run; what is finished comes from the archive, without a token.
 
     After the run was cleared, this leases again what waits for its next attempt. Raises DispatchNotFound if the run has
-    no dispatch, or if another run has the messages now.
+    no dispatch, or if it has none of its messages any more, because another run has or has finished them.
     """
     return Statement("dispatched_messages", dict(locals()), messages_of(Message))
