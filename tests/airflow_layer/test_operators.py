@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import signal
 import threading
 import traceback
@@ -460,6 +461,58 @@ def test_a_retried_publish_publishes_once_though_airflow_never_heard_of_the_firs
     assert bodies(conn) == [1, 2, 3]
     context["ti"].run_id = "another_run" + "x" * 300
     assert run(publish(messages=[4]))["published"] == 1
+
+
+def clear(ti: Any) -> None:
+    """Do to a task instance what Airflow does when somebody clears it."""
+    ti.max_tries = ti.try_number + 1
+    ti.try_number += 1
+
+
+def test_a_cleared_publish_publishes_again_once(
+    conn_id: str, queue: Queue, run: Run, conn: Connection, context: dict[str, Any]
+) -> None:
+    queue("orders")
+    for _ in range(2):
+        run(publish(messages=[1, 2]))
+        clear(context["ti"])
+    assert run(publish(messages=[1, 2]))["published"] == 2
+    context["ti"].try_number += 1  # and retried, because Airflow did not hear of it
+    assert run(publish(messages=[1, 2]))["published"] == 0
+    assert sorted(bodies(conn)) == [1, 1, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"messages": [1, 2, 3]}, "3 messages, because.*dedup_key=None publishes"),
+        ({"messages": lambda: iter([1, 2, 3]), "batch_size": 2}, "2 messages and all that follow, because"),
+        ({"message": 1}, "1 message, because"),
+        ({"message": 1, "dedup_key": "mine"}, "1 message, because.*Give another dedup_key"),
+        ({"messages": [1, 2, 3], "one_transaction": False, "batch_size": 1}, "3 messages, because"),
+    ],
+)
+def test_what_is_not_published_is_counted_in_a_warning(
+    conn_id: str, queue: Queue, run: Run, capsys: pytest.CaptureFixture[str], options: dict[str, Any], said: str
+) -> None:
+    queue("orders")
+    first = run(publish(**options))["first_id"]
+    assert "not published" not in capsys.readouterr().out
+    run(publish(**options))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "not published" in line]
+    assert "[warning" in line
+    assert re.search(f"not published: {said}", line)
+    assert f"which began with message {first}," in line
+
+
+def test_a_cleared_publish_in_batches_continues(
+    conn_id: str, queue: Queue, run: Run, conn: Connection, context: dict[str, Any]
+) -> None:
+    queue("orders")
+    run(publish(messages=range(4), batch_size=2, one_transaction=False))
+    clear(context["ti"])
+    assert run(publish(messages=range(5), batch_size=2, one_transaction=False))["published"] == 1
+    assert bodies(conn) == [0, 1, 2, 3, 4]
 
 
 def test_a_retried_publish_in_batches_goes_on_where_the_first_try_ended(
