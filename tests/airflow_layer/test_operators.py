@@ -23,6 +23,7 @@ from airflow.sdk import DAG, literal
 
 from airflow_provider_pgqueue.core import (
     KEEP,
+    LEAVE,
     ConnectionFailed,
     DeadMessage,
     Dismiss,
@@ -782,9 +783,17 @@ def test_a_cause_of_the_sensor_and_ids_choose_what_is_requeued_whatever_the_resu
 @pytest.mark.usefixtures("dead")
 def test_a_canary_that_dies_again_stops_a_requeue(run: Run, conn: Connection) -> None:
     canary = {"canary": 1, "canary_wait": timedelta(milliseconds=10), "max_per_second": 100.0}
-    summary = run(PgQueueRequeueOperator(task_id="again", queue_name="orders", **canary))
-    assert (summary["requeued"], summary["stopped"]) == (1, "the canary was not finished in time")
+    with pytest.raises(AirflowFailException, match="'stopped': 'the canary was not finished in time'"):
+        run(PgQueueRequeueOperator(task_id="again", queue_name="orders", **canary))
     assert bodies(conn) == ["broken"]
+
+
+@pytest.mark.usefixtures("dead")
+def test_a_requeue_that_reaches_its_limit_says_so(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run(PgQueueRequeueOperator(task_id="again", queue_name="orders", max_messages=3))
+    assert "stopped at max_messages" not in capsys.readouterr().out
+    run(PgQueueRequeueOperator(task_id="more", queue_name="orders", results=["rejected"], max_messages=1))
+    assert "[warning  ] stopped at max_messages, 1: more dead messages of orders may be left" in capsys.readouterr().out
 
 
 # Repair ---------------------------------------------------------------------------------------------------------------
@@ -825,9 +834,21 @@ def test_a_repair_whose_function_raised_fails_if_that_is_wanted_and_is_not_retri
 
 
 @pytest.mark.usefixtures("dead")
-def test_a_canary_that_stops_a_repair_is_in_its_result(run: Run) -> None:
-    summary = run(repair(results=["failed"], canary=1, canary_wait=timedelta(milliseconds=10)))
+def test_a_canary_that_stops_a_repair_fails_it_or_is_in_its_result(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    canary: dict[str, Any] = {"results": ["failed"], "canary": 1, "canary_wait": timedelta(milliseconds=10)}
+    with pytest.raises(AirflowFailException, match="'stopped': 'the canary was not finished in time'"):
+        run(repair(**canary))
+    summary = run(repair(**canary, fail_on=[]))
     assert (summary["requeued"], summary["stopped"]) == (1, "the canary was not finished in time")
+    assert "[warning  ] dead messages of orders stay dead: {'stopped':" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("dead")
+def test_a_repair_says_how_many_stay_dead_and_why(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run(repair(function=lambda message: LEAVE if message.result == "rejected" else None))
+    assert "dead messages of orders stay dead: {'left': 1, 'raised': 2}" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("dead")
