@@ -15,6 +15,10 @@ from airflow_provider_pgqueue.core.errors import PgQueueError
 
 RUNNING: Final = ("running", "queued")
 _STATES: Final = (*RUNNING, "success", "failed")
+_NO_DAG: Final = (
+    "Give trigger_dag_id the id of a DAG; if there is such a DAG, look at the import errors: Airflow forgets a DAG "
+    "whose file has one."
+)
 _LOOKS: Final = 5
 _REFUSALS: Final = (400, 403, 404, 422)
 # Characters of ids in one question, which is a URL: httpx takes 65,536, and many a proxy 8,192 for the whole line.
@@ -43,7 +47,7 @@ def start_run(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> None:
         if _status_of(error) in _REFUSALS:
             raise RunRefused(
                 f"Airflow does not start a run of DAG {dag_id!r}: {_reason(error)}",
-                "Its messages were given back without an attempt. Mend the DAG, or trigger_dag_id.",
+                f"Its messages were given back without an attempt. {_NO_DAG}",
             ) from error
         raise
     if isinstance(reply, ErrorResponse) and reply.error != ErrorType.DAGRUN_ALREADY_EXISTS:
@@ -64,7 +68,7 @@ def is_paused(dag_id: str) -> bool:
         return bool(sdk.get_dag(dag_id).is_paused)
     except AirflowRuntimeError as error:
         if _status_of(error) == 404:
-            raise RunRefused(f"there is no DAG {dag_id!r}", "Give trigger_dag_id the id of a DAG.") from error
+            raise RunRefused(f"there is no DAG {dag_id!r}", _NO_DAG) from error
         raise
 
 

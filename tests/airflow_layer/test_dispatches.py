@@ -102,7 +102,7 @@ def test_a_dispatcher_of_a_dag_that_is_gone_ends_what_was_not_started(
     queue("orders")
     open_one(conn)
     supervisor.no_dags.add("pack")
-    with pytest.raises(dag_runs.RunRefused, match="there is no DAG 'pack'"):
+    with pytest.raises(dag_runs.RunRefused, match=r"there is no DAG 'pack'.*look at the import errors"):
         run(dispatcher())
     assert ended(conn) == ["refused"]
     (message,) = run_verb(conn, verbs.lease("orders"))

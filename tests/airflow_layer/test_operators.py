@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -709,6 +710,25 @@ def test_a_retry_of_every_task_comes_soon_and_each_further_one_later() -> None:
     ours = AIRFLOW >= (3, 3)
     assert mapped.partial_kwargs["retry_delay"] == timedelta(seconds=5 if ours else 300)
     assert mapped.partial_kwargs["retries"] == (1 if ours else 0)
+
+
+@pytest.mark.parametrize("limit", [None, timedelta(minutes=1)])
+@pytest.mark.parametrize("batch", [False, True])
+def test_an_async_function_is_awaited_in_one_loop(
+    conn_id: str, queue: Queue, run: Run, limit: timedelta | None, batch: bool
+) -> None:
+    loops = []
+
+    async def handle(given: Any, sku: str) -> Any:
+        loops.append(asyncio.get_running_loop())
+        await asyncio.sleep(0)
+        return {given[0].id: Rejected(sku)} if batch else Rejected(sku)
+
+    PgQueueHook(conn_id).publish_batch(queue("orders"), [1, 2])
+    name = "apply_function_batch" if batch else "apply_function"
+    options: dict[str, Any] = {name: handle, "handler_timeout": limit, "op_args": ["a"], "batch_size": 1}
+    assert run(consume(**options)) == {"rejected": 2}
+    assert len(set(map(id, loops))) == 1
 
 
 def test_a_consumer_has_one_retry_soon_unless_the_author_says_otherwise() -> None:
