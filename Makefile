@@ -100,22 +100,22 @@ mutants: setup ## Break the SQL in each of many ways and see the tests notice, a
 chaos: setup ## Break everything under a load, account for each message, and write a page (SECONDS=600)
 	@$(BIN)/python -m tools.chaos --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
-states: setup ## Call the verbs in random orders beside a model, about 5 minutes (EXAMPLES=500)
+states: setup ## Call the verbs in random orders next to a model, about 5 minutes (EXAMPLES=500)
 	@EXAMPLES=$(or $(EXAMPLES),500) $(BIN)/python -m pytest -q -s -n 0 tests/core/test_state_machine.py
 
-bench: $(BENCH)/.installed ## Measure the queue beside its peers, about 35 minutes (BENCH_ARGS="--only waiting")
+bench: $(BENCH)/.installed ## Measure the queue compared with its peers, about 35 minutes (BENCH_ARGS="--only waiting")
 	@PYTHONPATH=. $(BENCH)/bin/python -m benchmarks $(BENCH_ARGS)
 
 bench-quick: $(BENCH)/.installed ## The same in under 5 minutes, less exact and without the largest queues
 	@PYTHONPATH=. $(BENCH)/bin/python -m benchmarks --quick $(BENCH_ARGS)
 
-bench-spark: setup ## Measure the pipeline beside Spark's own JDBC source, about 20 minutes (BENCH_ARGS="--only export")
+bench-spark: setup ## Measure the pipeline compared with Spark's own JDBC source, about 20 minutes (BENCH_ARGS="--only export")
 	@PYTHONPATH=. $(BIN)/python -m benchmarks.spark $(BENCH_ARGS)
 
 bench-airflow: setup ## Measure 1,000 deferred sensors on one triggerer, and its recovery, about 10 minutes (BENCH_ARGS="--only failover")
 	@$(BIN)/python -m benchmarks.triggerer $(BENCH_ARGS)
 
-bench-brokers: $(BROKERS)/.installed ## Measure our trigger beside those of Redis and SQS, about 8 minutes (BENCH_ARGS="--only redis")
+bench-brokers: $(BROKERS)/.installed ## Measure our trigger compared with those of Redis and SQS, about 8 minutes (BENCH_ARGS="--only redis")
 	@PYTHONPATH=. $(BROKERS)/bin/python -m benchmarks.brokers $(BENCH_ARGS)
 
 # The peers never mix with the project's own packages, which are there for the one case that needs Airflow.

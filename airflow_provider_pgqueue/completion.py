@@ -77,8 +77,8 @@ class AwaitsMessages(QueueTask):
     def _judged(self, found: Sequence[MessageOutcome]) -> list[dict[str, Any]]:
         if bad := [one for one in found if one.result != "success"]:
             more = f"; and {len(bad) - _SAID:,} more" if len(bad) > _SAID else ""
-            cure = "" if self.follow_requeues else " follow_requeues=True waits for what a requeued message becomes."
-            raise AirflowFailException(f"{'; '.join(map(str, bad[:_SAID]))}{more}.{cure}")
+            fix = "" if self.follow_requeues else " follow_requeues=True waits for what a requeued message becomes."
+            raise AirflowFailException(f"{'; '.join(map(str, bad[:_SAID]))}{more}.{fix}")
         return [summary_of(one) | ({"output": one.output} if self.with_output else {}) for one in found]
 
     def _statement_of_outcomes(self, ids: Sequence[int]) -> verbs.Statement[list[MessageOutcome]]:

@@ -1,1 +1,1 @@
-"""Measures the queue beside its peers: one server, the same settings, payload and clients, in turns."""
+"""Measures the queue compared with its peers: one server, the same settings, payload and clients, in turns."""

@@ -32,7 +32,7 @@ def contestants(verb: str, *peers: Peer, batch: int = 1, clients: int = 4, on: b
 
 
 def _others(bench: Bench) -> list[Peer]:
-    """Return those who are measured beside PGMQ for information, where there is time."""
+    """Return those who are measured compared with PGMQ for information, where there is time."""
     return [] if bench.quick else [SEED, PROCRASTINATE]
 
 

@@ -1,4 +1,4 @@
-"""Python clients as processes of their own: start several, let them begin at one moment, gather what they measured."""
+"""Python clients as processes of their own: start several, let them begin together, gather what they measured."""
 
 from __future__ import annotations
 

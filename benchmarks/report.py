@@ -88,7 +88,7 @@ class Limit:
 
 
 Line = Row | Limit
-HEAD: Final = ["case", "beside", "pgqueue", "the other", "ratio", "target", "met", "note"]
+HEAD: Final = ["case", "compared with", "pgqueue", "the other", "ratio", "target", "met", "note"]
 
 
 def _value(samples: Sequence[float], unit: str) -> str:

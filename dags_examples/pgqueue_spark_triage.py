@@ -1,4 +1,4 @@
-"""Each morning: what messages died of, as a table and a page; then the causes for which there is a repair are cured.
+"""Each morning: what messages died of, as a table and a page; then the causes for which there is a repair are fixed.
 
 triage → the causes → one `repair` for each that we can repair → drain: what was requeued is worked off. All other
 causes wait for a person, who finds them on the page. The Airflow variable `pgqueue_triage_report` says where that is.

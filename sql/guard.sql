@@ -25,7 +25,7 @@ BEGIN
               JOIN pg_class parent ON parent.oid = i.inhparent
              WHERE parent.relnamespace = 'messages'::regnamespace AND c.relkind IN ('r', 'p', 'f')),
         expression AS (
-            SELECT format('default of column %s.%I', r.place, a.attname) AS what, format('ALTER TABLE %s ALTER %I DROP DEFAULT', r.place, a.attname) AS cure,
+            SELECT format('default of column %s.%I', r.place, a.attname) AS what, format('ALTER TABLE %s ALTER %I DROP DEFAULT', r.place, a.attname) AS fix,
                    d.adbin::text AS tree
               FROM relation r JOIN pg_attrdef d ON d.adrelid = r.oid JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
              WHERE a.attgenerated = ''
@@ -46,7 +46,7 @@ BEGIN
             UNION ALL
             SELECT format('trigger %I on %s', t.tgname, r.place), format('DROP TRIGGER %I ON %s', t.tgname, r.place), t.tgqual::text
               FROM relation r JOIN pg_trigger t ON t.tgrelid = r.oid WHERE t.tgparentid = 0)
-        SELECT e.what, e.cure, format('calls %s', p.oid::regprocedure) AS why
+        SELECT e.what, e.fix, format('calls %s', p.oid::regprocedure) AS why
           FROM expression e CROSS JOIN LATERAL regexp_matches(e.tree, ':(?:op)?funcid ([0-9]+)', 'g') AS called JOIN pg_proc p ON p.oid = called[1]::oid
          WHERE NOT (p.pronamespace = 'pg_catalog'::regnamespace AND (p.provolatile = 'i' OR p.proname = ANY (calls)))
         UNION ALL
@@ -80,6 +80,6 @@ BEGIN
           ORDER BY p.proname, age(p.xmin) <= 0, age(p.xmin))
         LIMIT 1
     LOOP
-        RAISE EXCEPTION '% %, and would run as %', thing.what, thing.why, session_user USING ERRCODE = 'insufficient_privilege', HINT = thing.cure;
+        RAISE EXCEPTION '% %, and would run as %', thing.what, thing.why, session_user USING ERRCODE = 'insufficient_privilege', HINT = thing.fix;
     END LOOP;
 END $$;

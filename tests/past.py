@@ -8,7 +8,7 @@ import psycopg
 
 
 def died_at(conn: psycopg.Connection[Any], id_: int, moment: str) -> None:
-    """Let a dead message have died at another moment, also before the archive began."""
+    """Let a dead message have died at another time, also before the archive began."""
     conn.execute(
         "ALTER TABLE messages.message_archive_default DROP CONSTRAINT IF EXISTS archived_before_the_archive_begins"
     )

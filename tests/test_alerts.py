@@ -105,7 +105,7 @@ CASES = {
     ),
     "PgQueueHealthCritical": (
         case("a check is critical", 60, {CRITICAL: flat(1, 60)}, "PgQueueHealthCritical"),
-        case("a check is critical for a moment", 60, {CRITICAL: f"{flat(1, 3)} {flat(0, 57)}"}),
+        case("a check is critical for a short time", 60, {CRITICAL: f"{flat(1, 3)} {flat(0, 57)}"}),
     ),
     "PgQueueHealthWarning": (
         case("a check is a warning", 60, {WARNING: flat(1, 60)}, "PgQueueHealthWarning"),

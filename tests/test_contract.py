@@ -102,7 +102,7 @@ def test_an_aborted_publish_leaves_nothing(connect: Connect, queue: Queue) -> No
     assert [message.body for message in lease(other)] == [{"n": 2}]
 
 
-def test_a_publisher_that_commits_late_is_not_overtaken_for_ever(connect: Connect, queue: Queue) -> None:
+def test_a_publisher_that_commits_late_is_not_overtaken_forever(connect: Connect, queue: Queue) -> None:
     late, quick, consumer = connect(autocommit=False), connect(), connect()
     run(late, verbs.publish(queue("orders"), "late"))
     for number in range(50):

@@ -28,7 +28,7 @@ def until(
     """Return the first true value of `look`; fail after `timeout` seconds, or when the process that it needs ended.
 
     :param pause: seconds between two looks.
-    :param tell: returns what the failure says beside what was waited for.
+    :param tell: returns what the failure says next to what was waited for.
     """
     deadline = time.monotonic() + timeout
     while not (found := look()):
@@ -65,7 +65,7 @@ def until_leases_expire(conn: psycopg.Connection[Any]) -> None:
 
 
 def until_past(conn: psycopg.Connection[Any], moment: datetime | None) -> None:
-    """Return when a moment has passed, such as the end that a lease had at first, by the clock of the database."""
+    """Return when a time has passed, such as the end that a lease had at first, by the clock of the database."""
     until(lambda: conn.execute("SELECT WHERE clock_timestamp() > %s", [moment]).rowcount, what=f"{moment}")
 
 

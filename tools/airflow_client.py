@@ -70,7 +70,7 @@ class AirflowClient:
     def wait_healthy(
         self, timeout: float = 120.0, *, since: datetime | None = None, before: Callable[[], None] = lambda: None
     ) -> None:
-        """Wait until all components are healthy; with `since`, by a heartbeat after that moment.
+        """Wait until all components are healthy; with `since`, by a heartbeat after that time.
 
         Airflow calls a component healthy for 30 s after its last heartbeat, so also one that was just killed. `before`
         is called before each look.
@@ -152,7 +152,7 @@ class AirflowClient:
         return self.get(path, map_index=map_index, deserialize="true")["value"]
 
     def log(self, dag_id: str, run_id: str, task_id: str, *, attempt: int = 1, map_index: int = -1) -> str:
-        """Return the log of one try of a task, a line an event, with everything that was logged beside it."""
+        """Return the log of one try of a task, a line an event, with everything that was logged next to it."""
         path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}/logs/{attempt}"
         content = self.get(path, map_index=map_index, full_content="true")["content"]
         return "\n".join(json.dumps(line, ensure_ascii=False) for line in content)

@@ -1,4 +1,4 @@
-"""Runs tests with the clock set to moments that tests of time have failed at; the database and Spark see it too."""
+"""Runs tests with the clock set to times that tests of time have failed at; the database and Spark see it too."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOMENTS: Final = (
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.clock", description=__doc__)
-    parser.add_argument("--at", action="append", help="a moment such as 2027-05-12T23:50Z; by default, five of them")
+    parser.add_argument("--at", action="append", help="a time such as 2027-05-12T23:50Z; by default, five of them")
     parser.add_argument("pytest", nargs="*", help="what pytest gets: files, and options after --")
     given = parser.parse_args()
     moments = [(at, os.environ.get("TZ", "UTC")) for at in given.at] if given.at else MOMENTS

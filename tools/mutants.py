@@ -79,7 +79,7 @@ def noticed_by(mutant: Mutant) -> str | None:
 
 def _failure(tests: Collection[str], mutant_name: str = "") -> str | None:
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *tests]
-    # Tests that wait for a lock for ever end in an error. The worker of xdist that we may be in is not theirs.
+    # Tests that wait for a lock forever end in an error. The worker of xdist that we may be in is not theirs.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     environment |= {VARIABLE: mutant_name, "PGOPTIONS": "-c statement_timeout=30s", "COLUMNS": "1000"}
     try:

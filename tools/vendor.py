@@ -1,6 +1,6 @@
 """Fetches the libraries of the page from the npm registry: `python -m tools.vendor`.
 
-They lie in the repository and in the wheel, so that the page loads nothing from elsewhere. `vendor.json` beside them
+They lie in the repository and in the wheel, so that the page loads nothing from elsewhere. `vendor.json` next to them
 says of each file where it is from and its SHA-256, which a test verifies.
 """
 

@@ -35,8 +35,8 @@ def fingerprint(text: str) -> str:
 def causes(settings: Settings, queue: str | None, since: datetime, step: timedelta, number: int) -> None:
     """Show the causes of death of messages, how many died in each step of time, and the trend.
 
-    The numbers are those that the upkeep noted. `waiting` counts the messages that are without a remedy now. Requeue or
-    dismiss the messages of a cause with `pgqueue requeue --cause` and `pgqueue dismiss --cause`.
+    The numbers are those that the upkeep recorded. `waiting` counts the messages that are without a remedy now.
+    Requeue or dismiss the messages of a cause with `pgqueue requeue --cause` and `pgqueue dismiss --cause`.
     """
     with connected(settings) as conn:
         found = run(conn, verbs.dead_trend(queue, since=since, step=step, max_causes=number))

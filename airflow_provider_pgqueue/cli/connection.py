@@ -71,7 +71,7 @@ class Lasting:
     failures: int = 0
 
     def reopen(self, error: Exception) -> None:
-        """Open the connection again after growing pauses, and say so on stderr; raise an error that no try cures."""
+        """Open the connection again after growing pauses, and say so on stderr; raise an error that no try fixes."""
         while True:
             known = translate(error) if isinstance(error, psycopg.Error) else error
             if not isinstance(known, ConnectionFailed):

@@ -58,7 +58,7 @@ _USES: Final = {
 def doctor(settings: Settings, fail_on: str, show_all: bool) -> int:
     """Look for problems: connection, schema, privileges, upkeep, health.
 
-    Each problem comes with its cure, the most severe first. The exit status is 1 if there is one. A notice is no
+    Each problem comes with its fix, the most severe first. The exit status is 1 if there is one. A notice is no
     problem: something to know, such as a check for which this login lacks a privilege.
     """
     findings = sorted(_examine(settings), key=lambda finding: _SEVERITIES.index(finding.severity))
@@ -76,7 +76,7 @@ def doctor(settings: Settings, fail_on: str, show_all: bool) -> int:
 
 def _line(finding: Finding) -> str:
     text = printable(f"{finding.severity:<8}  {finding.check_name}: {finding.finding}")
-    return text + (f"\n{'':<8}  cure: {printable(finding.cure)}" if finding.cure else "")
+    return text + (f"\n{'':<8}  fix: {printable(finding.fix)}" if finding.fix else "")
 
 
 def _summary(findings: list[Finding], show_all: bool) -> str:
@@ -102,8 +102,8 @@ def _examine(settings: Settings) -> Iterator[Finding]:
             check_version(conn)
         except SchemaError as error:
             install = "pgqueue install, as a role that may create schemas"
-            cure = error.cure if isinstance(error, SchemaTooNew) else install
-            yield Finding("schema", "critical", error.problem, cure)
+            fix = error.fix if isinstance(error, SchemaTooNew) else install
+            yield Finding("schema", "critical", error.problem, fix)
             return
         except psycopg.Error as error:
             yield Finding("schema", "critical", one_line(str(translate(error))))
@@ -112,8 +112,8 @@ def _examine(settings: Settings) -> Iterator[Finding]:
             yield _refused(conn, "schema", "critical", error)
             return
         if conn.execute(query("install/is_pre_release")).fetchone() == (True,):
-            cure = "drain or dump it, pgqueue uninstall, pgqueue install"
-            yield Finding("schema", "critical", "a pre-release schema", cure)
+            fix = "drain or dump it, pgqueue uninstall, pgqueue install"
+            yield Finding("schema", "critical", "a pre-release schema", fix)
             return
         yield Finding("schema", "ok", f"version {code_version()}, as this package needs")
         yield _privileges(conn)
@@ -197,5 +197,5 @@ def _refused(conn: Connection, check: str, severity: str, error: Exception) -> F
     """Return that something was not checked, with the privilege that is missing."""
     told = with_role(conn, error)
     if isinstance(told, PgQueueError):
-        return Finding(check, severity, f"not checked: {one_line(told.problem)}", told.cure)
+        return Finding(check, severity, f"not checked: {one_line(told.problem)}", told.fix)
     return Finding(check, severity, f"not checked: {one_line(str(told))}")

@@ -22,7 +22,7 @@ def duration(text: str) -> timedelta:
 
 
 def ago(text: str) -> datetime:
-    """Convert an option that is a duration to the moment that long ago, or to the first that there is."""
+    """Convert an option that is a duration to the time that long ago, or to the first that there is."""
     try:
         return datetime.now(UTC) - duration(text)
     except OverflowError:
@@ -30,7 +30,7 @@ def ago(text: str) -> datetime:
 
 
 def time_options(what: str) -> Callable[[F], F]:
-    """Return what adds --since and --until to a command, which gets moments; `what` says of what, for the help."""
+    """Return what adds --since and --until to a command, which gets times; `what` says of what, for the help."""
     since = click.option("--since", type=ago, metavar="DURATION", help=f"Only {what} within this time: 2h, 1d.")
     until = click.option("--until", type=ago, metavar="DURATION", help=f"Only {what} longer ago than this.")
     return lambda command: since(until(command))

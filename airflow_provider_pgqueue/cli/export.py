@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from airflow_provider_pgqueue.cli.connection import connected
-from airflow_provider_pgqueue.cli.cure import log_to_stderr
 from airflow_provider_pgqueue.cli.duration import duration
+from airflow_provider_pgqueue.cli.fix import log_to_stderr
 from airflow_provider_pgqueue.cli.output import show_done
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
 from airflow_provider_pgqueue.core.quantity import quantity

@@ -40,17 +40,17 @@ def read_lines(source: Iterable[bytes]) -> Iterator[Line]:
         except UnicodeDecodeError:
             raise InvalidMessage(f"line {number} is not UTF-8. Convert the file, for example with iconv.") from None
         if text:
-            yield parse(text, f"line {number}", cure="Write one JSON value on each line.")
+            yield parse(text, f"line {number}", fix="Write one JSON value on each line.")
 
 
-def parse(text: str, place: str, *, cure: str = "Quote it for the shell: '{\"order_id\": 7}'.") -> Line:
+def parse(text: str, place: str, *, fix: str = "Quote it for the shell: '{\"order_id\": 7}'.") -> Line:
     """Return one body; InvalidMessage names the place, such as an option, and the column, not the content."""
     try:
         body = json.loads(text, parse_constant=_refuse)
         if "\\u" in text and has_nul(to_json(body)):
             raise InvalidMessage("\\u0000 cannot be stored. Remove it.")
     except json.JSONDecodeError as error:
-        raise InvalidMessage(f"{place} is not JSON: {error.msg} at column {error.colno}. {cure}") from None
+        raise InvalidMessage(f"{place} is not JSON: {error.msg} at column {error.colno}. {fix}") from None
     except InvalidMessage as error:
         raise InvalidMessage(f"{place}: {error}") from None
     except RecursionError:

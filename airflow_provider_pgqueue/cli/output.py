@@ -66,7 +66,7 @@ def show_line(settings: Settings, value: Row, text: str) -> None:
 
 
 def to_text(value: Any) -> str:
-    """Return JSON in one line: moments in ISO 8601, durations in seconds."""
+    """Return JSON in one line: times in ISO 8601, durations in seconds."""
     return json.dumps(value, default=_plain, ensure_ascii=False)
 
 

@@ -62,4 +62,4 @@ def _look(conn: Connection, shown: tuple[str, str], queue: str, number: int) -> 
         told = with_role(conn, error)
         if shown is _HEADERS or not isinstance(told, PermissionDenied):
             raise
-        raise PermissionDenied(told.problem, f"{told.cure}; or leave out the bodies with --headers-only") from error
+        raise PermissionDenied(told.problem, f"{told.fix}; or leave out the bodies with --headers-only") from error

@@ -1,4 +1,4 @@
-"""What cures a refused privilege: the group role that has it and this login lacks."""
+"""What fixes a refused privilege: the group role that has it and this login lacks."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _GRANT: Final = "GRANT "
 
 
 def with_role(conn: psycopg.Connection[Any], error: Exception) -> Exception:
-    """Return a refusal with the GRANT that cures it; any other error, and one that has its GRANT, as it is."""
-    if isinstance(error, PermissionDenied) and (error.cure or "").startswith(_GRANT):
+    """Return a refusal with the GRANT that fixes it; any other error, and one that has its GRANT, as it is."""
+    if isinstance(error, PermissionDenied) and (error.fix or "").startswith(_GRANT):
         return error
     known = translate(error) if isinstance(error, psycopg.Error) else error
     refused = _REFUSED.match(known.problem) if isinstance(known, PermissionDenied) else None
     if refused is None or not isinstance(known, PermissionDenied):
         return error
-    cure = grant(conn, *refused.groups())
-    return error if cure is None else PermissionDenied(known.problem, cure)
+    fix = grant(conn, *refused.groups())
+    return error if fix is None else PermissionDenied(known.problem, fix)
 
 
 def grant(conn: psycopg.Connection[Any], kind: str, name: str) -> str | None:

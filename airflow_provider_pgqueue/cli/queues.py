@@ -36,7 +36,7 @@ _POLICY = (
         "--backoff-first", type=duration, help="Pause before the second attempt; it doubles after each further one."
     ),
     click.option("--backoff-max", type=duration, help="Longest pause between two attempts."),
-    click.option("--retention", type=duration, help="How long the archive keeps messages; 0 keeps them for ever."),
+    click.option("--retention", type=duration, help="How long the archive keeps messages; 0 keeps them forever."),
     click.option(
         "--max-depth",
         type=int,
@@ -66,7 +66,7 @@ _DEFAULTS: Final = {
     "paused": "not paused",
     "backoff_first": "1s",
     "backoff_max": "5m",
-    "retention": "for ever",
+    "retention": "forever",
     "max_depth": "no limit",
     "max_leased": "no limit",
     "handler_timeout": "no limit",

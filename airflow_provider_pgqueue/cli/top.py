@@ -81,7 +81,7 @@ def top(settings: Settings, once: bool, interval: timedelta, refreshes: int | No
     """Show all queues live on the whole screen, with the history of the last half hour.
 
     Keys: s and S change the order, r reverses it, the arrows and Page Up and Down move, space pauses and continues, q
-    ends. The history and the rates are those that the upkeep noted.
+    ends. The history and the rates are those that the upkeep recorded.
     """
     live = not once and not settings.as_json and sys.stdout.isatty() and sys.stdin.isatty()
     looks = 1 if once else refreshes or (None if live or settings.as_json else 1)

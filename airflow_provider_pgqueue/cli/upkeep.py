@@ -22,7 +22,7 @@ def upkeep(settings: Settings) -> None:
     The counts: freed, expired leases that it ended; archived, messages that had expired or were out of attempts; rung,
     messages for which it notified consumers again; partitions_made and partitions_dropped, of the archive;
     archive_deleted, archived messages whose retention had ended; cron_history_purged, old rows of its jobs in the
-    history of pg_cron; history_rows, what it noted for the history. While another upkeep runs there is only skipped,
+    history of pg_cron; history_rows, what it recorded for the history. While another upkeep runs there is only skipped,
     with the reason.
     """
     with connected(settings) as conn:

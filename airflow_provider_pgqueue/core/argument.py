@@ -1,4 +1,4 @@
-"""Rules for arguments, so that whoever wrote a bad one reads its name, its value and the cure where it was written."""
+"""Rules for arguments, so that whoever wrote a bad one reads its name, its value and the fix where it was written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Retry
 
 Rule = Callable[[Any], str | None]
-"""Returns how to cure a bad value, and None for a good one."""
+"""Returns how to fix a bad value, and None for a good one."""
 
 _RESULTS: Final = ("failed", "rejected", "lock_expired", "expired")
 _QUEUE_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,47}")
@@ -30,14 +30,14 @@ _SECRET: Final = frozenset({"arguments", "headers", "message", "messages", "op_a
 def check(
     arguments: Mapping[str, Any], rules: Mapping[str, Rule], error: type[InvalidArgument] = InvalidArgument
 ) -> None:
-    """Raise an InvalidArgument with name, value and cure for the first argument that breaks its rule.
+    """Raise an InvalidArgument with name, value and fix for the first argument that breaks its rule.
 
     A value that may hold secrets, such as headers, is named by its type only.
     """
     for name, rule in rules.items():
-        if name in arguments and (cure := rule(arguments[name])) is not None:
+        if name in arguments and (fix := rule(arguments[name])) is not None:
             value = arguments[name]
-            raise error(f"{name} is {a_type(value) if name in _SECRET else _shown(value)}", cure)
+            raise error(f"{name} is {a_type(value) if name in _SECRET else _shown(value)}", fix)
 
 
 def check_names(
@@ -117,7 +117,7 @@ def timed(value: Any) -> str | None:
 
 
 def moment(value: Any) -> str | None:
-    """Judge what should be a moment: without a time zone each session would read it in its own."""
+    """Judge what should be a time: without a time zone each session would read it in its own."""
     return None if is_zoned(value) else ZONED
 
 
@@ -139,7 +139,7 @@ def ids(value: Any) -> str | None:
 
 
 def moment_or_text(value: Any) -> str | None:
-    """Judge a moment with a time zone, or its ISO text, as a template makes it."""
+    """Judge a time with a time zone, or its ISO text, as a template makes it."""
     try:
         found = datetime.fromisoformat(value) if isinstance(value, str) else value
     except ValueError:

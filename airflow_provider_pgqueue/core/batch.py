@@ -298,7 +298,7 @@ class Batch:
 
     def _gather(self, message: Message, outcome: Outcome) -> None:
         self._gathered[message] = outcome
-        # For whoever settles it beside a handler that hangs.
+        # For whoever settles it next to a handler that hangs.
         self.lease.handled[message.id] = outcome
 
     def _exchange(self, intake: Intake, room: int) -> list[Message] | None:

@@ -10,7 +10,7 @@ class Bell:
     """Wakes the thread that waits for it. Any number of rings while nobody waits are one.
 
     Any thread may ring it, and so may a signal handler, whatever it interrupts: a call of these methods, too. With
-    `threading.Event`, whose lock is not reentrant, that would block for ever.
+    `threading.Event`, whose lock is not reentrant, that would block forever.
     """
 
     def __init__(self) -> None:
@@ -18,7 +18,7 @@ class Bell:
 
     def ring(self) -> None:
         """Wake whoever waits, or whoever waits next."""
-        if self._rings.empty():  # of several at this moment each may ring: that costs a look in vain
+        if self._rings.empty():  # of several at this time each may ring: that costs a look in vain
             self._rings.put(None)
 
     def wait(self, seconds: float) -> None:

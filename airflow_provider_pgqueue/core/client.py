@@ -79,7 +79,7 @@ class Statement(Generic[T]):
 
     @property
     def given(self) -> dict[str, Any]:
-        """The arguments that are not left to the default of the function; InvalidArgument for a naive moment."""
+        """The arguments that are not left to the default of the function; InvalidArgument for a naive time."""
         for name, value in self.arguments.items():
             if isinstance(value, date) and not is_zoned(value):
                 # Each session would read it in its own time zone.
@@ -92,7 +92,7 @@ class Statement(Generic[T]):
 
 
 def is_zoned(value: Any) -> bool:
-    """Return whether this is a moment that is the same for everybody: a datetime with a time zone."""
+    """Return whether this is a time that is the same for everybody: a datetime with a time zone."""
     return isinstance(value, datetime) and value.utcoffset() is not None
 
 

@@ -53,7 +53,7 @@ DEFAULTS: Final[dict[str, Any]] = {
 def connect(conninfo: str = "", *, check_schema: bool = False, **arguments: Any) -> psycopg.Connection[Any]:
     """Return a new autocommit connection; ConnectionFailed if it cannot be opened.
 
-    Its transactions are READ COMMITTED, and texts, moments and durations arrive as they were sent, whatever the role,
+    Its transactions are READ COMMITTED, and texts, times and durations arrive as they were sent, whatever the role,
     database or server sets; behind a pooler that holds for the verbs, and for what is inside `conn.transaction()`. JSON
     that Python cannot read arrives as `Unreadable`. A dead network is noticed after about 25 seconds. `arguments` are
     parameters of libpq and psycopg. With `check_schema` it raises as `check_version` does.
@@ -171,7 +171,7 @@ def current_version(conn: psycopg.Connection[Any]) -> int:
 
 
 def _versions(conn: psycopg.Connection[Any]) -> tuple[int, int]:
-    """Return the newest migration, and the oldest version whose packages may work beside it."""
+    """Return the newest migration, and the oldest version whose packages may work next to it."""
     try:
         # A transaction of its own, so that an error does not spoil the caller's.
         with conn.transaction():

@@ -47,10 +47,10 @@ class Consumer:
 
     If something ends the process or the task while a handler runs, such as SystemExit, AirflowTaskTimeout or
     TaskDeferred, the attempt of the current message counts, so that a message that kills its consumer is not delivered
-    for ever; the others go back without an attempt. `on_error` may say otherwise:
+    forever; the others go back without an attempt. `on_error` may say otherwise:
     `{AirflowTaskTimeout: Retry(count_attempt=False)}`. After KeyboardInterrupt no attempt counts.
 
-    A handler that returns anything else has a bug that no other delivery cures: `drain` settles the messages handled
+    A handler that returns anything else has a bug that no other delivery fixes: `drain` settles the messages handled
     before, gives the rest back, and raises InvalidOutcome. No attempt counts; the message itself is delivered again
     only after the back-off, behind the others.
 

@@ -34,7 +34,7 @@ PgQueueError
  +-- CronUnavailable          there is no pg_cron in this database
  +-- ConnectionFailed         no connection, or it broke, or the server cannot do it now: another try may succeed
 
-Each message names the value and the cure. The error of the driver stays the cause.
+Each message names the value and the fix. The error of the driver stays the cause.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ from airflow_provider_pgqueue.core.quantity import quantity
 class PgQueueError(Exception):
     """The base of all errors of the queue.
 
-    :param problem: what is wrong, without a full stop if a cure follows.
-    :param cure: how to solve it; `str()` of the error is the problem and the cure.
+    :param problem: what is wrong, without a full stop if a fix follows.
+    :param fix: how to solve it; `str()` of the error is the problem and the fix.
     """
 
-    def __init__(self, problem: str, cure: str | None = None) -> None:
-        super().__init__(f"{problem}{'' if problem.endswith('?') else '.'} {cure}" if cure else problem)
+    def __init__(self, problem: str, fix: str | None = None) -> None:
+        super().__init__(f"{problem}{'' if problem.endswith('?') else '.'} {fix}" if fix else problem)
         self.problem = problem
-        self.cure = cure
+        self.fix = fix
 
     def __reduce__(self) -> tuple[Any, ...]:
         # For pickle and copy, which would give the text to a class that takes something else, such as LeaseLost.
@@ -258,7 +258,7 @@ _BY_SQLSTATE: dict[str, type[PgQueueError]] = {
     "54000": InvalidMessage,  # program_limit_exceeded: too large for jsonb
     "54001": InvalidMessage,  # statement_too_complex: nested too deep
     "23514": InvalidArgument,  # check_violation: a result in outcomes
-    "22007": InvalidArgument,  # invalid_datetime_format: a text for a duration or moment
+    "22007": InvalidArgument,  # invalid_datetime_format: a text for a duration or time
     "22008": InvalidArgument,  # datetime_field_overflow
     "22015": InvalidArgument,  # interval_field_overflow
     "22003": InvalidArgument,  # numeric_value_out_of_range
@@ -272,7 +272,7 @@ _REFUSED_PARAMETER: Final = (
     "ignore_startup_parameters names."
 )
 # PgBouncer gives all its refusals the same SQLSTATE, 08P01: only the words tell them apart.
-_CURES_BY_WORDS: Final[dict[str, str]] = {
+_FIXES_BY_WORDS: Final[dict[str, str]] = {
     "unsupported startup parameter": _REFUSED_PARAMETER,
     "query_wait_timeout": "All sessions of the pool were busy: find who keeps transactions open (SHOW CLIENTS in "
     "PgBouncer), or raise its default_pool_size, and try again.",
@@ -298,7 +298,7 @@ _TRANSIENT: Final[dict[str, str]] = {
     "57014": "Try again, or raise statement_timeout for this role, unless somebody canceled it.",
     "57P05": "Raise idle_session_timeout for this role, or close a connection that waits for long, and try again.",
 }
-_CURES: dict[type[PgQueueError], str] = {
+_FIXES: dict[type[PgQueueError], str] = {
     PermissionDenied: "Ask an admin of the queue to grant you the group role for it, such as messages_consumer, "
     "messages_observer for the page Queues and for monitoring, messages_reader to read with Spark, or "
     "messages_pipeline for the pipelines on Spark. An installation by a role with CREATEROLE makes these roles.",
@@ -307,8 +307,8 @@ _CURES: dict[type[PgQueueError], str] = {
 }
 
 
-_CURES_BY_SQLSTATE: Final[dict[str, str]] = {
-    "22007": "Give a duration such as '5 minutes', or a moment such as '2026-01-31 12:00+00'.",
+_FIXES_BY_SQLSTATE: Final[dict[str, str]] = {
+    "22007": "Give a duration such as '5 minutes', or a time such as '2026-01-31 12:00+00'.",
     "22008": "Give a time that PostgreSQL can store.",
     "22003": "Give numbers in the range of their type; in JSON write one of more than 131,072 digits as a text.",
 }
@@ -324,8 +324,8 @@ def translate(error: psycopg.Error) -> Exception:
         kind = _BY_SQLSTATE[error.sqlstate]
         text = error.diag.message_primary or type(error).__name__
         own = error.sqlstate.startswith("PQ") or kind is PermissionDenied
-        cure = (error.diag.message_hint if own else None) or _CURES_BY_SQLSTATE.get(error.sqlstate) or _CURES.get(kind)
-        return kind(text, cure)
+        fix = (error.diag.message_hint if own else None) or _FIXES_BY_SQLSTATE.get(error.sqlstate) or _FIXES.get(kind)
+        return kind(text, fix)
     if error.sqlstate is None and (isinstance(error, psycopg.DataError) or str(error).startswith("cannot adapt")):
         # The driver refused it before it was sent.
         return InvalidArgument(
@@ -355,8 +355,8 @@ def translate(error: psycopg.Error) -> Exception:
     if isinstance(error, psycopg.OperationalError) and (error.sqlstate is None or error.sqlstate[:2] in ("08", "57")):
         # Without a state libpq speaks: it writes a line for each host, and asks "Is the server running …?".
         text = error.diag.message_primary or " ".join(str(error).split()).rstrip(".") or type(error).__name__
-        cure = next((cure for words, cure in _CURES_BY_WORDS.items() if words in text), None)
-        return ConnectionFailed(text, cure or "Check the connection and try again.")
+        fix = next((fix for words, fix in _FIXES_BY_WORDS.items() if words in text), None)
+        return ConnectionFailed(text, fix or "Check the connection and try again.")
     return error
 
 

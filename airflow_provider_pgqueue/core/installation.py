@@ -35,7 +35,7 @@ def _queues(value: Any) -> str | None:
         return queue_name(value)
     if not isinstance(value, Sequence) or isinstance(value, bytes):
         return "Give a list of names or objects with queue_name."
-    return next((cure for one in value if (cure := _queue(one))), None)
+    return next((fix for one in value if (fix := _queue(one))), None)
 
 
 def _queue(one: Any) -> str | None:
@@ -209,9 +209,9 @@ def _migrate(conn: Connection, roles: bool | None) -> list[int]:
         try:
             applied = migrate(conn)
         except PermissionDenied as error:
-            # The usual cure, a group role, lets nobody install.
+            # The usual fix, a group role, lets nobody install.
             cause = error.__cause__
-            hint = cause.diag.message_hint if isinstance(cause, psycopg.Error) else error.cure
+            hint = cause.diag.message_hint if isinstance(cause, psycopg.Error) else error.fix
             raise PermissionDenied(error.problem, hint or _MAY_INSTALL) from error
         if roles:
             check_owner(conn)

@@ -127,7 +127,7 @@ class Intake:
     def give_back(self) -> None:
         """After an exception, release messages that were leased and that nobody holds yet, without an attempt.
 
-        It may have come from a signal at any moment, such as while their rows were read.
+        It may have come from a signal at any time, such as while their rows were read.
         """
         late, self._late = self._late, []
         for result in (*late, self._cursor.pgresult):
@@ -163,7 +163,7 @@ class Intake:
 
 
 def _rows(cursor: _Cursor, name: str, arguments: list[Any]) -> list[tuple[Any, ...]]:
-    # Binary, because the texts of moments and durations depend on settings.
+    # Binary, because the texts of times and durations depend on settings.
     return cursor.execute(query(name), arguments, binary=True).fetchall()
 
 

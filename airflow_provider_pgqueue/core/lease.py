@@ -149,7 +149,7 @@ class Lease(Sequence[Message]):
         try:
             self.extend()
         except LeaseLost as error:
-            # Without the cure, which is to do what this does.
+            # Without the fix, which is to do what this does.
             log.warning("%s; another consumer may have them now", error.problem)
         except (PgQueueError, psycopg.Error) as error:
             log.warning("could not extend the lease of %s: %s", quantity(len(self._held)), type(error).__name__)
@@ -299,7 +299,7 @@ class Lease(Sequence[Message]):
         if len(finals) < len(outcomes) or self._token is None:
             return None
         with self._calling:
-            # Nobody began the others, or somebody beside the handler has settled some of these.
+            # Nobody began the others, or somebody next to the handler has settled some of these.
             if self._held != finals.keys():
                 return None
             try:

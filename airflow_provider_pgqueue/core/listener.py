@@ -88,7 +88,7 @@ class Listener:
     async def run(self) -> None:
         """Listen until cancelled.
 
-        Raises only errors that a retry cannot cure: refused credentials, a missing database or privilege, an error of
+        Raises only errors that a retry cannot fix: refused credentials, a missing database or privilege, an error of
         the schema.
         """
         failures, had_one = 0, False
@@ -139,7 +139,7 @@ class Listener:
 
     async def _wait(self, conn: AsyncConnection, hears: bool, next_in: timedelta | None) -> None:
         """Return when it is time to look again."""
-        # Never the full interval, so that processes that started together do not look together for ever.
+        # Never the full interval, so that processes that started together do not look together forever.
         pause = self._poll_interval * random.uniform(0.9, 1.0)
         if next_in is not None:
             pause = min(pause, max(next_in.total_seconds(), 0.001))

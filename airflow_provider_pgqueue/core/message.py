@@ -155,7 +155,7 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeasePolicy:
-    """How long a lease of a queue lasts, and how long a handler may take for a message; None is for ever.
+    """How long a lease of a queue lasts, and how long a handler may take for a message; None is forever.
 
     `counts_leases` says whether the queue has a max_leased, so that its consumers lease one after another.
     """
@@ -281,9 +281,9 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check of `health()` found. `severity` is `ok`, `warning` or `critical`; `cure` is SQL to run."""
+    """What one check of `health()` found. `severity` is `ok`, `warning` or `critical`; `fix` is SQL to run."""
 
     check_name: str
     severity: str
     finding: str
-    cure: str | None = None
+    fix: str | None = None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def sql_folder() -> Traversable:
-    """Return `sql/`: inside the installed package, or beside it in a checkout."""
+    """Return `sql/`: inside the installed package, or next to it in a checkout."""
     packaged = files("airflow_provider_pgqueue") / "sql"
     return packaged if packaged.is_dir() else Path(__file__).parents[2] / "sql"
 

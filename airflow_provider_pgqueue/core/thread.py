@@ -1,4 +1,4 @@
-"""Runs what blocks beside an event loop, in threads of our own."""
+"""Runs what blocks next to an event loop, in threads of our own."""
 
 from __future__ import annotations
 

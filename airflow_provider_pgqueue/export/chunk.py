@@ -44,8 +44,8 @@ def export_chunk(
 ) -> tuple[dict[str, File], Version]:
     """Write the files of a chunk into the staging folder; return them by where they are, and the version of their rows.
 
-    The rows are those of one moment of PostgreSQL. Each call has files of its own: of two attempts of a task neither
-    touches what the other wrote.
+    The rows are those of one point in time of PostgreSQL. Each call has files of its own: of two attempts of a task
+    neither touches what the other wrote.
     """
     prefix = f"{staging_folder(partition.name, export)}/{chunk.number:05}-{uuid4().hex}"
     columns = {name: kind for name, kind in partition.columns.items() if name not in _IN_FOLDERS}
@@ -86,7 +86,7 @@ def checksum_of(target: Target, path: str) -> str | None:
 
 
 def _read(database: Database, partition: Partition, chunk: Chunk, take: Callable[[pa.RecordBatch], None]) -> Version:
-    """Give the rows of a chunk, in their physical order, and return their version; both of one moment.
+    """Give the rows of a chunk, in their physical order, and return their version; both of one point in time.
 
     Columns without any value in the chunk are left out: most messages use few, and each costs as much without values.
     """

@@ -1,8 +1,8 @@
 """Closed partitions of the archive become Parquet; with `drop`, a partition that was compared with it is dropped.
 
-At each moment the older export of a partition or the new one is whole and valid. The files of each export have names of
-their own: the new ones are placed beside the old ones, then the manifest is replaced, and only then the old ones go. An
-export that is killed in between leaves files that no manifest names.
+At any time the older export of a partition or the new one is whole and valid. The files of each export have names of
+their own: the new ones are placed next to the old ones, then the manifest is replaced, and only then the old ones go.
+An export that is killed in between leaves files that no manifest names.
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ class Manifest:
             ) from error
 
     def save(self, target: Target) -> None:
-        """Make the export of the partition valid, from one moment to the next: nobody ever sees half of a manifest."""
+        """Make the export of the partition valid, all at once: nobody ever sees half of a manifest."""
         path, staged = manifest_path(self.partition), f"{staging_folder(self.partition)}/manifest.json"
         target.folder.create_dir(staging_folder(self.partition), recursive=True)
         with target.folder.open_output_stream(staged) as stream:

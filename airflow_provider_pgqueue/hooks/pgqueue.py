@@ -52,7 +52,7 @@ class PgQueueHook(PostgresHook):
 
     @classmethod
     def get_connection(cls, conn_id: str) -> Any:
-        """Return an Airflow connection; AirflowNotFoundException, with the cure, if there is none of this name."""
+        """Return an Airflow connection; AirflowNotFoundException, with the fix, if there is none of this name."""
         with _defined(conn_id):
             return super().get_connection(conn_id)
 

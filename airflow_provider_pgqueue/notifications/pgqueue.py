@@ -40,7 +40,7 @@ class PgQueueNotifier(BaseNotifier):
     :param queue_name: the queue to publish to.
     :param message: the body, any JSON value; its texts are templates. By default an object that says which run, task
         and try it was: `dag_id`, `run_id`, `task_id`, `map_index`, `try_number`, and the `reason` that Airflow gives.
-    :param headers: an object kept beside the body.
+    :param headers: an object kept next to the body.
     :param reference: a text to find the message by; by default DAG, run, task and map index of a task.
     :param topic: words with dots between them, by which consumers can choose messages.
     :param priority: from 0 to 9; higher is leased first.

@@ -245,7 +245,7 @@ class PgQueueConsumeOperator(WaitingTask):
             return
         self._stopping = True
         if self._lease is not None:
-            # Beside the function, which continues when this returns.
+            # Next to the function, which continues when this returns.
             threading.Thread(target=self._give_back, args=(self._lease,), name="pgqueue-stop", daemon=True).start()
 
     def _handler(self, given: Any) -> Callable[..., Any]:

@@ -84,9 +84,9 @@ class PgQueuePublishOperator(AwaitsMessages):
         is cleared.
     :param priority: from 0 to 9; higher is leased first.
     :param delay: make the messages ready only after this time.
-    :param visible_at: make the messages ready only from this moment on, which has a time zone.
+    :param visible_at: make the messages ready only from this time on, which has a time zone.
     :param expires_in: archive the messages as `expired` if nobody handled them by then.
-    :param headers: an object kept beside each body.
+    :param headers: an object kept next to each body.
     :param origin: add the headers `airflow`, which names the task, and `traceparent`, if the task is traced.
     :param reference: a text to find the messages by; by default DAG, run, task and map index.
     :param topic: words with dots between them, by which consumers can choose messages.

@@ -67,8 +67,8 @@ class RemedyTask(QueueTask):
     :param reference: only messages with this reference.
     :param topic: only messages whose topic this pattern matches; `*` is a word, `#` any number of words.
     :param headers: only messages whose headers contain these.
-    :param since: only messages that died at this moment or later.
-    :param until: only messages that died before this moment.
+    :param since: only messages that died at this time or later.
+    :param until: only messages that died before this time.
     :param max_messages: at most this many messages, oldest first, in all tries of the task together.
     :param max_requeues: leave out messages that were requeued this many times before.
     :param max_per_second: at most this many messages per second.

@@ -15,8 +15,8 @@ from airflow_provider_pgqueue.operators.remedy import RemedyTask
 def _validator(value: Any) -> str | None:
     if isinstance(value, str) and value.endswith(".json"):
         return None if Path(value).is_file() else "There is no such file. Give the whole path of a JSON Schema."
-    cure = function(value)
-    return cure and f"{cure} Or give the path of a .json file with a JSON Schema, as a text."
+    fix = function(value)
+    return fix and f"{fix} Or give the path of a .json file with a JSON Schema, as a text."
 
 
 class PgQueueRepairOperator(RemedyTask):

@@ -22,7 +22,7 @@ class QueryRows:
     """The rows of a query, each a body as JSON text: its columns by name, or the value of the only column `message`.
 
     Two columns of one name are an InvalidArgument. So is what is wrong with the query, with the SQLSTATE; it quotes no
-    row. What another try may cure is a ConnectionFailed.
+    row. What another try may fix is a ConnectionFailed.
 
     :param conn_id: the Airflow connection of the database that runs the query.
     :param name: how errors name the query.
@@ -120,5 +120,5 @@ def text_of_file(name: str, environment: Environment) -> str:
     except TemplateNotFound as error:
         raise InvalidArgument(
             f"sql is {name!r}, and there is no such file",
-            "Put it beside the file of the DAG, or in its template_searchpath.",
+            "Put it next to the file of the DAG, or in its template_searchpath.",
         ) from error

@@ -36,7 +36,7 @@ class PgQueueScheduleOperator(QueueTask):
         ticks. What they render to is not stored by Airflow, nor shown under Rendered Template.
     :param time_zone: the time zone that `cron` is read in, such as Europe/Berlin.
     :param priority: from 0 to 9; higher is leased first.
-    :param headers: an object kept beside each body; `schedule` and `tick` are added.
+    :param headers: an object kept next to each body; `schedule` and `tick` are added.
     :param paused: True pauses it, False resumes it; None leaves it as it is.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """

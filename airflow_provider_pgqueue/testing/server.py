@@ -51,7 +51,7 @@ class Server:
 
     @property
     def socket_directory(self) -> Path:
-        """Where the Unix socket is: beside the data, or in a short path if that one is too long."""
+        """Where the Unix socket is: next to the data, or in a short path if that one is too long."""
         if len(os.fsencode(self.directory)) + len("/.s.PGSQL.65535.lock") <= _LONGEST_SOCKET_PATH:
             return self.directory
         return server_user.temporary(self.directory)
@@ -156,7 +156,7 @@ class Server:
 
     def _run(self, program: str, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         folder = self._programs()
-        # Into a file, not a pipe: the server inherits it and would keep a pipe open for ever.
+        # Into a file, not a pipe: the server inherits it and would keep a pipe open forever.
         with tempfile.TemporaryFile("w+") as output:
             process: subprocess.CompletedProcess[str] = subprocess.run(
                 [folder / program, *arguments],

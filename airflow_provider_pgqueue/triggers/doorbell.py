@@ -23,8 +23,8 @@ log = logging.getLogger(__name__)
 _SHORTEST: Final = 5.0  # seconds that a watcher waits after a failure; doubles up to
 _LONGEST: Final = 300.0
 _DAY: Final = 86_400.0
-# Airflow fails now and then a task that resumes within some six seconds after it deferred: until it has noted that the
-# worker ended, it takes the end of that for the end of the task.
+# Airflow fails now and then a task that resumes within some six seconds after it deferred: until it has recorded that
+# the worker ended, it takes the end of that for the end of the task.
 SAFE_TO_RESUME: Final = 8.0
 
 
@@ -51,7 +51,7 @@ class DoorbellTrigger(BaseEventTrigger):
     :param with_result: False ends the task without a result.
     :param ring_after: seconds that a waiting task waits in any case.
     :param for_task: True if a task waits. A triggerer knows that anyway, but `dag.test()` does not, where an error that
-        no retry cures has to be raised.
+        no retry fixes has to be raised.
     """
 
     rules: ClassVar[Mapping[str, Rule]] = {
@@ -123,7 +123,7 @@ class DoorbellTrigger(BaseEventTrigger):
         for_task = self._is_for_task
         if for_task and self.ring_after:
             await asyncio.sleep(self.ring_after)
-        stream = rings(self.pgqueue_conn_id, self.watch()) if for_task else self._rings_for_ever()
+        stream = rings(self.pgqueue_conn_id, self.watch()) if for_task else self._rings_forever()
         # Closed here, and not when Python collects it: that may be after the end of the loop that the connection needs.
         async with aclosing(stream) as doorbells:
             async for doorbell in doorbells:
@@ -155,7 +155,7 @@ class DoorbellTrigger(BaseEventTrigger):
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[Doorbell]:
         """Yield doorbells for all the watchers that have these arguments."""
         # Closed here, for the reason that `run` has.
-        async with aclosing(cls(**kwargs)._rings_for_ever()) as doorbells:
+        async with aclosing(cls(**kwargs)._rings_forever()) as doorbells:
             async for doorbell in doorbells:
                 yield doorbell
 
@@ -164,7 +164,7 @@ class DoorbellTrigger(BaseEventTrigger):
         async for doorbell in shared_stream:
             yield TriggerEvent(doorbell)
 
-    async def _rings_for_ever(self) -> AsyncGenerator[Doorbell]:
+    async def _rings_forever(self) -> AsyncGenerator[Doorbell]:
         pause, said = _SHORTEST, ""
         while True:
             try:
@@ -173,7 +173,7 @@ class DoorbellTrigger(BaseEventTrigger):
                         pause, said = _SHORTEST, ""
                         yield doorbell
             except Exception as error:
-                # A watcher that raises is started again every second, for ever.
+                # A watcher that raises is started again every second, forever.
                 if str(error) != said:
                     said = str(error)
                     log.exception("cannot watch queue %s; next try in about %.0f s", self.queue_name, pause)

@@ -67,7 +67,7 @@ async def rings(conn_id: str, watch: Watch) -> AsyncGenerator[Doorbell]:
     """Yield a doorbell each time that there is work for the watch, until the generator is closed.
 
     Work that is there already rings, too. A lost connection is opened again, followed by a look. Raises errors that a
-    retry cannot cure, such as an unknown connection, or a password that is refused from the beginning; one that is
+    retry cannot fix, such as an unknown connection, or a password that is refused from the beginning; one that is
     refused later is being changed, and is tried with what Airflow then says that it is.
     """
     hub = _HUBS.setdefault(asyncio.get_running_loop(), {}).setdefault(conn_id, _Hub(conn_id))

@@ -96,8 +96,8 @@ def _publish(conn: Connection, name: str, form: Form) -> dict[str, Any]:
         pass  # too deep for Python, and not for PostgreSQL
     except ValueError as error:
         where = f", at line {error.lineno}, column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
-        cure = 'Write for example {"order": 7}, or "a text" in quotes.'
-        raise InvalidMessage(f"the body is not JSON{where}", cure) from None
+        fix = 'Write for example {"order": 7}, or "a text" in quotes.'
+        raise InvalidMessage(f"the body is not JSON{where}", fix) from None
     # As it was written: a number of Python would lose digits.
     return {"queue_name": name, "message": JsonText(form["body"]), "reference": dead.text(form, "reference")}
 
@@ -155,7 +155,7 @@ OF_QUEUES: Final[dict[str, Action]] = {
     "requeue": Action(
         "Requeue dead messages?",
         "Requeue them",
-        "Each is published again under a new id, oldest first. Cure the cause first, or they die again.",
+        "Each is published again under a new id, oldest first. Fix the cause first, or they die again.",
         "requeue_dead",
         _requeue,
         "Requeued {n}.",
@@ -178,7 +178,7 @@ OF_MESSAGES: Final[dict[str, Action]] = {
     "requeue": Action(
         "Requeue this message?",
         "Requeue it",
-        "It is published again under a new id. Cure the cause first, or it dies again.",
+        "It is published again under a new id. Fix the cause first, or it dies again.",
         "requeue_dead",
         _one,
         "Requeued {n}.",

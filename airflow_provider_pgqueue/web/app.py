@@ -124,10 +124,10 @@ def _is_of_libpq(known: PgQueueError, error: Any) -> bool:
 
 
 def _told(error: Exception) -> tuple[int, str, str | None]:
-    """Return a status, what is wrong, and the cure."""
+    """Return a status, what is wrong, and the fix."""
     if not isinstance(error, PgQueueError):
         # The driver appends DETAIL and CONTEXT, which may quote a body.
         diag = getattr(error, "diag", None)
         return 500, (diag and diag.message_primary) or type(error).__name__, None
     status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 400)
-    return status, error.problem.rstrip("."), error.cure
+    return status, error.problem.rstrip("."), error.fix

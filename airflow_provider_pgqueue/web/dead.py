@@ -44,15 +44,15 @@ def text(form: Form, name: str) -> str | None:
 
 
 def _moment(form: Form, name: str) -> str | None:
-    """Return a moment of a form, which is UTC unless it says otherwise."""
+    """Return a time of a form, which is UTC unless it says otherwise."""
     if (written := text(form, name)) is None:
         return None
     try:
         found = datetime.fromisoformat(written)
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
     except (ValueError, OverflowError):
-        cure = "Give a moment in UTC, such as 2026-01-31T18:00."
-        raise InvalidArgument(f"{name} is {written[:40]!r}", cure) from None
+        fix = "Give a time in UTC, such as 2026-01-31T18:00."
+        raise InvalidArgument(f"{name} is {written[:40]!r}", fix) from None
 
 
 def count(conn: Connection, name: str, given: Form) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def count(conn: Connection, name: str, given: Form) -> dict[str, Any]:
         "counted_up_to": COUNTED,
         "at_once": AT_ONCE,
         "results": RESULTS,
-        # A field for a moment takes no time zone.
+        # A field for a time takes no time zone.
         "asked": asked | {key: (which[key] or "")[:19] for key in ("since", "until")},
         # What was counted is what is done.
         "counted": asked | {"since": which["since"] or "", "until": found["until"].isoformat()},

@@ -41,13 +41,13 @@ def page(request: Request, name: str, status: int = 200, **context: Any) -> HTML
     return HTMLResponse(text, status_code=status, headers={"Vary": "HX-Request"})
 
 
-def error_page(request: Request, status: int, problem: str, cure: str | None = None) -> HTMLResponse:
-    """Return a page that says what is wrong and how to cure it; a login for whoever is not known."""
+def error_page(request: Request, status: int, problem: str, fix: str | None = None) -> HTMLResponse:
+    """Return a page that says what is wrong and how to fix it; a login for whoever is not known."""
     if not hasattr(request.state, "person"):
         request.state.person = None
     unknown = status in (401, 403) and request.state.person is None
     login = site_of(request).links.login(_asked(request)) if unknown else None
-    return page(request, "error.html", status, problem=problem, cure=cure, code=status, login=login)
+    return page(request, "error.html", status, problem=problem, fix=fix, code=status, login=login)
 
 
 def _asked(request: Request) -> str:
@@ -120,7 +120,7 @@ def age(given: timedelta | None) -> str:
 
 
 def moment(given: datetime | None) -> str:
-    """Return a moment in UTC, to the second, as the shell prints one."""
+    """Return a time in UTC, to the second, as the shell prints one."""
     return NONE if given is None else given.astimezone(UTC).isoformat(sep=" ", timespec="seconds")
 
 

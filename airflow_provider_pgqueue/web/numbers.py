@@ -20,7 +20,7 @@ _SLOW: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """All queues at one moment."""
+    """All queues at one point in time."""
 
     at: datetime
     queues: list[QueueStatus]
@@ -110,6 +110,6 @@ class Spark:
 
     @classmethod
     def from_row(cls, row: Row) -> Spark:
-        """Read a row of queue_sparklines, where a step that was not noted is None."""
+        """Read a row of queue_sparklines, where a step that was not recorded is None."""
         finished = zip(row["success"], row["dead"], strict=True)
         return cls([one or 0 for one in row["arrivals"]], [(good or 0) + (dead or 0) for good, dead in finished])

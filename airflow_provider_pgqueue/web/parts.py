@@ -21,7 +21,7 @@ class Refused:
     """In place of a section that the login of the connection may not read."""
 
     problem: str
-    cure: str | None
+    fix: str | None
 
 
 def part(conn: psycopg.Connection[Any], find: Callable[[], T]) -> T | Refused:
@@ -30,13 +30,13 @@ def part(conn: psycopg.Connection[Any], find: Callable[[], T]) -> T | Refused:
         with conn.transaction():
             return find()
     except PermissionDenied as error:
-        return Refused(error.problem, error.cure)
+        return Refused(error.problem, error.fix)
 
 
 def rows_of(conn: psycopg.Connection[Any], name: str, **arguments: Any) -> list[Row]:
     """Return the rows of a query of sql/queries."""
     try:
-        # Binary, because the texts of moments and durations depend on settings, which a pooler lets nobody pin.
+        # Binary, because the texts of times and durations depend on settings, which a pooler lets nobody pin.
         with conn.cursor(row_factory=dict_row, binary=True) as cursor:
             return cursor.execute(query(name), arguments).fetchall()
     except psycopg.Error as error:

@@ -1,4 +1,4 @@
-"""The history of a queue as plots, each with the numbers for a table beside it."""
+"""The history of a queue as plots, each with the numbers for a table next to it."""
 
 from __future__ import annotations
 

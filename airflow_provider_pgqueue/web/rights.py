@@ -17,26 +17,26 @@ from airflow_provider_pgqueue.web.site import Person
 class Rights:
     """What the login of the connection lacks to change a queue: by verb, the SQL that an admin runs to grant it."""
 
-    cures: Mapping[str, str] = field(default_factory=dict)
+    fixes: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, conn: psycopg.Connection[Any], queue_name: str) -> Rights:
         """Ask what the login of a connection may not do with a queue."""
         rows = part(conn, lambda: rows_of(conn, "refused_verbs", queue_name=queue_name))
-        return cls() if isinstance(rows, Refused) else cls({row["verb"]: row["cure"] for row in rows})
+        return cls() if isinstance(rows, Refused) else cls({row["verb"]: row["fix"] for row in rows})
 
     def may(self, person: Person, *verbs: str) -> bool:
         """Return whether somebody may do any of this."""
-        return person.may_act and not all(verb in self.cures for verb in verbs)
+        return person.may_act and not all(verb in self.fixes for verb in verbs)
 
     def lacks(self, person: Person) -> list[str]:
         """Return what is missing to do everything that the page offers, as sentences."""
         if not person.may_act:
             return [person.lacks]
-        missing = "; ".join(dict.fromkeys(self.cures.values()))
+        missing = "; ".join(dict.fromkeys(self.fixes.values()))
         return [f"The login of the connection may not do all of it. What it lacks: {missing}"] if missing else []
 
     def check(self, verb: str) -> None:
-        """Raise PermissionDenied, with the cure, for what the login may not do."""
-        if verb in self.cures:
-            raise PermissionDenied(f"the login of the connection may not call {verb}", f"{self.cures[verb]};")
+        """Raise PermissionDenied, with the fix, for what the login may not do."""
+        if verb in self.fixes:
+            raise PermissionDenied(f"the login of the connection may not call {verb}", f"{self.fixes[verb]};")

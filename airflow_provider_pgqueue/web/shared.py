@@ -29,7 +29,7 @@ class Shared:
     """Keeps results for some seconds. Whoever asks while one is looked for waits for it, and does not ask again.
 
     Nobody waits for long: the last result, however old, is better than a thread that stands still. That the database
-    cannot be reached is kept for a moment, too, so that not each of many viewers finds it out. Other errors are not.
+    cannot be reached is kept for a short time, too, so that not each of many viewers finds out. Other errors are not.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,1 +1,1 @@
-"""What waiting costs in one event loop of Airflow, beside the triggers of Redis and SQS: `make bench-brokers`."""
+"""What waiting costs in an event loop of Airflow, compared with the triggers of Redis and SQS: `make bench-brokers`."""

@@ -177,7 +177,7 @@ def _latencies(broker: Broker, notes: Path, pause: float) -> list[float]:
 
 
 def _fired(notes: Path) -> dict[int, float]:
-    # Beside what the providers log.
+    # Next to what the providers log.
     found = [line.split() for line in notes.read_text().splitlines() if line.startswith("fired ")]
     return {int(number): float(moment) for _, number, moment in found}
 

@@ -1,4 +1,4 @@
-"""What a large body costs: from 2 kB on it lies beside the row, and in more than one place."""
+"""What a large body costs: from 2 kB on it lies next to the row, and in more than one place."""
 
 from __future__ import annotations
 

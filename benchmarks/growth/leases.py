@@ -1,4 +1,4 @@
-"""What leases cost those who look behind them: all expire at once, or one expires beside many that live."""
+"""What leases cost those who look behind them: all expire at once, or one expires next to many that live."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TEN: Final = (
 
 
 def _lease_until(conn: Connection, peer: Peer, messages: int, until: datetime) -> None:
-    """Lease messages so that all their leases end at that moment."""
+    """Lease messages so that all their leases end at that time."""
     for first in range(0, messages, _CALL):
         seconds = (until - datetime.now(UTC)).total_seconds()
         if seconds <= 0:
@@ -136,7 +136,7 @@ _LATE: Final = {
 }
 
 
-@case("growth-live-leases", "one lease expires beside 1,000 to 1,000,000 that live: how late it is found", group=GROUP)
+@case("growth-live-leases", "one lease expires next to 1,000 to 1,000,000 that live: how late it is found", group=GROUP)
 def live(bench: Bench) -> list[Line]:
     sizes = [20_000] if bench.quick else [1000, 100_000, 1_000_000]
     ours: dict[int, list[float]] = {}
@@ -164,7 +164,7 @@ def live(bench: Bench) -> list[Line]:
         )
     )
     last = sizes[-1]
-    name = f"found beside {last:,} live leases"
+    name = f"found next to {last:,} live leases"
     return [
         Limit(f"{name}, late by", ours[last], "ms", 1000),
         Row(f"{name}, late by", "PGMQ", ours[last], theirs[last], "ms", at_least=False),

@@ -1,1 +1,1 @@
-"""Measures the pipeline on Spark beside Spark's own JDBC source: `python -m benchmarks.spark`."""
+"""Measures the pipeline on Spark compared with Spark's own JDBC source: `python -m benchmarks.spark`."""

@@ -14,7 +14,7 @@ import pyspark
 
 from benchmarks.report import Line, Report, about, table
 from benchmarks.server import SETTINGS, Server
-from benchmarks.spark.beside_jdbc import export_beside_jdbc, publish_beside_jdbc
+from benchmarks.spark.comparison import export_beside_jdbc, publish_beside_jdbc
 from benchmarks.spark.drain import drain_beside_objects
 from benchmarks.spark.executors import drain_on_executors
 from benchmarks.spark.growth import draw, growth

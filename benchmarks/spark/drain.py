@@ -1,4 +1,4 @@
-"""What a task of a drain does, beside a Consumer: a table of messages for the function, or an object for each."""
+"""What a task of a drain does, compared with a Consumer: a table of messages for the function, or an object each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where it is measured: the server, one warm Spark session beside it, and a folder for files."""
+"""Where it is measured: the server, one warm Spark session compared with it, and a folder for files."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def _processes(trees: Trees) -> Iterator[tuple[str, psutil.Process]]:
     for name, roots in trees.items():
         for process in (process for root in roots for process in _tree(root)):
             with suppress(psutil.Error):
-                # Not by its name: what a JVM forked has another one for a moment, and the memory of the JVM.
+                # Not by its name: what a JVM forked has another one for a short time, and the memory of the JVM.
                 yield f"{name} jvm" if process.exe().endswith("/java") else name, process
 
 

@@ -48,13 +48,13 @@ class Bench:
             yield conn
 
     def fired(self, queue_name: str, since: float) -> list[float]:
-        """Return when triggers of a queue fired after a moment."""
+        """Return when triggers of a queue fired after a time."""
         lines = self.notes.read_text().splitlines()
         moments = [float(line.split()[-1]) for line in lines if line.startswith(f"fired {queue_name} ")]
         return [moment for moment in moments if moment >= since]
 
     def late(self, since: float) -> tuple[float, float]:
-        """Return how late the loop was in the worst moment since then, and in the median."""
+        """Return how late the loop was in the worst time since then, and in the median."""
         found = [line.split() for line in self.notes.read_text().splitlines() if line.startswith("late ")]
         some = [(float(worst), float(usual)) for _, worst, usual, moment in found if float(moment) > since + 1]
         return max(worst for worst, _ in some), median(usual for _, usual in some)
@@ -88,7 +88,7 @@ def wait(look: Callable[[], Any], what: str, timeout: float = 300) -> float:
 
 
 def ended(bench: Bench, queues: range) -> dict[int, list[float]]:
-    """Wait for the ends of all tasks of some queues, and return these moments by queue."""
+    """Wait for the ends of all tasks of some queues, and return these times by queue."""
     places = [place for place in range(1000) if place % QUEUES in queues]
     query = (
         "SELECT map_index, extract(epoch FROM end_date)::float FROM task_instance"

@@ -9,7 +9,7 @@ from airflow.utils.session import create_session
 from airflow.utils.state import DagRunState, TaskInstanceState
 from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
-from benchmarks.triggerer.triggers import NotedTrigger
+from benchmarks.triggerer.triggers import RecordedTrigger
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
         )
         for ti in run.get_task_instances(session=session):
             queue_name = f"wait_{ti.map_index % 100}"
-            classpath, arguments = NotedTrigger(queue_name=queue_name, end_task=True, for_task=True).serialize()
+            classpath, arguments = RecordedTrigger(queue_name=queue_name, end_task=True, for_task=True).serialize()
             ti.trigger = Trigger(classpath=classpath, kwargs=arguments)
             ti.state, ti.start_date = TaskInstanceState.DEFERRED, now
             ti.next_method, ti.next_kwargs = "execute_complete", {}

@@ -24,7 +24,7 @@ def note(text: str) -> None:
         os.close(file)
 
 
-class NotedTrigger(PgQueueMessageTrigger):
+class RecordedTrigger(PgQueueMessageTrigger):
     """The message trigger, which notes each ring: `fired QUEUE TIME`."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
@@ -48,7 +48,7 @@ class LoopDelayTrigger(BaseEventTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", {}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Measure for ever."""
+        """Measure forever."""
         while True:
             delays = []
             for _ in range(round(1 / TICK)):

@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.health_cron_jobs() RETURNS TABLE (severity text, finding text, cure text)
+CREATE OR REPLACE FUNCTION messages.health_cron_jobs() RETURNS TABLE (severity text, finding text, fix text)
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET row_security = on
 AS $$
 #variable_conflict use_column
@@ -38,16 +38,16 @@ BEGIN
                 SELECT DISTINCT ON (d.jobid) d.jobid, d.status, split_part(d.return_message, E'\n', 1) AS said
                   FROM (SELECT * FROM cron.job_run_details ORDER BY runid DESC LIMIT 1000) d
                  WHERE d.status IN ('succeeded', 'failed') ORDER BY d.jobid, d.runid DESC),
-            found (place, severity, finding, cure) AS (
+            found (place, severity, finding, fix) AS (
                 SELECT 0, 'critical', format('pg_cron job %s (%s) runs as the superuser %s, and whoever owns our functions may say what it does', j.jobid, j.task, j.username),
                        format('SELECT cron.unschedule(%s); SELECT messages.install_cron(run_as => ''messages_cron'')', j.jobid)
                   FROM job j WHERE j.all_powerful
                 UNION ALL
                 SELECT 1, 'critical', format('the last run of pg_cron job %s (%s) failed: %s', j.jobid, j.task, left(l.said, 200)),
-                       messages.cron_cure()
+                       messages.cron_fix()
                   FROM job j JOIN last_run l USING (jobid) WHERE l.status = 'failed' AND j.active
                 UNION ALL
-                SELECT 3, 'warning', format('pg_cron has no job for %s', t.task), messages.cron_cure() FROM task t WHERE t.jobs = 0
+                SELECT 3, 'warning', format('pg_cron has no job for %s', t.task), messages.cron_fix() FROM task t WHERE t.jobs = 0
                 UNION ALL
                 SELECT 4, 'warning', format('pg_cron job %s (%s) is not active', t.oldest, t.task), format('SELECT cron.alter_job(%s, active => true)', t.oldest)
                   FROM task t WHERE t.jobs > 0 AND t.at_work = 0
@@ -59,18 +59,18 @@ BEGIN
                        format('pg_cron job %s did %s', t.newest, coalesce('no upkeep for ' || $3, 'no upkeep yet'))
                        || CASE WHEN $2 THEN ': the launcher of pg_cron does not run' ELSE '' END,
                        CASE WHEN $2 THEN 'SELECT messages.upkeep() -- and restart PostgreSQL, which starts the launcher, until then the DAG pgqueue_upkeep does the upkeep'
-                            ELSE messages.cron_cure() || ' -- if it does nothing within three minutes either, the log of the server says why' END
+                            ELSE messages.cron_fix() || ' -- if it does nothing within three minutes either, the log of the server says why' END
                   FROM task t WHERE t.task = 'upkeep' AND t.at_work > 0 AND ($2 OR NOT $1)
                 UNION ALL
                 SELECT 7, 'ok', format('pg_cron job %s does the upkeep as %s', j.jobid, j.username), NULL FROM job j WHERE j.task = 'upkeep')
-            SELECT f.severity, string_agg(f.finding, '; '), min(f.cure) FROM found f
+            SELECT f.severity, string_agg(f.finding, '; '), min(f.fix) FROM found f
              WHERE EXISTS (SELECT FROM job) GROUP BY f.place, f.severity ORDER BY f.place LIMIT 1 $jobs$ USING done, gone, ago;
         IF FOUND THEN
             RETURN;
         END IF;
     END IF;
     -- No job that this role can see: the row security of pg_cron shows each role its own jobs only. What was done shows who did it.
-    RETURN QUERY SELECT found.severity, found.finding, found.cure FROM (VALUES
+    RETURN QUERY SELECT found.severity, found.finding, found.fix FROM (VALUES
         (done AND EXISTS (SELECT FROM pg_roles r WHERE r.rolname = last.cron_role AND r.rolsuper), 'critical',
          format('pg_cron does the upkeep as the superuser %s, and whoever owns our functions may say what it does', last.cron_role),
          'SELECT cron.unschedule(jobid) FROM cron.job WHERE database = current_database() AND command ~ ''messages[.](upkeep|run_schedules)[(]''; '
@@ -79,9 +79,9 @@ BEGIN
         (last.finished_at > clock_timestamp() - interval '3 minutes', 'ok', format('pg_cron has no job for the upkeep; %s does it', last.done_by), NULL),
         (last.cron_at IS NOT NULL, 'warning', format('pg_cron did no upkeep for %s', ago) || CASE WHEN gone THEN ': its launcher does not run' ELSE '' END,
          CASE WHEN gone THEN 'SELECT messages.upkeep() -- and restart PostgreSQL, which starts the launcher, until then the DAG pgqueue_upkeep does the upkeep'
-              ELSE messages.cron_cure() END),
-        (true, 'warning', 'pg_cron has no job for the upkeep, and nobody else does it', messages.cron_cure())
-    ) AS found (applies, severity, finding, cure) WHERE found.applies LIMIT 1;
+              ELSE messages.cron_fix() END),
+        (true, 'warning', 'pg_cron has no job for the upkeep, and nobody else does it', messages.cron_fix())
+    ) AS found (applies, severity, finding, fix) WHERE found.applies LIMIT 1;
 END $$;
 COMMENT ON FUNCTION messages.health_cron_jobs() IS
     'A check of health(). Whether pg_cron does the upkeep: as whom, and when it last did, which it may do in jobs that the owner of the schema cannot see; of those that it can, whether there is one for the upkeep and one for the schedules, and how their last runs ended.';

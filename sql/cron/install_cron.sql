@@ -56,4 +56,4 @@ BEGIN
     RETURN 'messages:upkeep';
 END $$;
 COMMENT ON FUNCTION messages.install_cron(text) IS
-    'Runs messages.upkeep() and messages.run_schedules() every minute through pg_cron, one job each for all queues, as the login run_as (the caller if NULL); returns the name of the first. A superuser has to name one; if there is no such role, it is made as a member of messages_upkeep. PQ004: a superuser named none; PQ006: no pg_cron here, with the cure.';
+    'Runs messages.upkeep() and messages.run_schedules() every minute through pg_cron, one job each for all queues, as the login run_as (the caller if NULL); returns the name of the first. A superuser has to name one; if there is no such role, it is made as a member of messages_upkeep. PQ004: a superuser named none; PQ006: no pg_cron here, with the fix.';

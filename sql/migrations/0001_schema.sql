@@ -28,7 +28,7 @@ COMMENT ON COLUMN messages.queue.lease_for IS 'How long a lease lasts if the con
 COMMENT ON COLUMN messages.queue.backoff_first IS 'Pause after the first failed attempt; doubles with each further one, with jitter.';
 COMMENT ON COLUMN messages.queue.backoff_max IS 'Longest pause between attempts.';
 COMMENT ON COLUMN messages.queue.dedup_window IS 'How long a dedup_key is remembered if the publisher does not say.';
-COMMENT ON COLUMN messages.queue.retention IS 'How long the archive keeps finished messages; NULL for ever. Dead messages are kept until they have a remedy.';
+COMMENT ON COLUMN messages.queue.retention IS 'How long the archive keeps finished messages; NULL forever. Dead messages are kept until they have a remedy.';
 COMMENT ON COLUMN messages.queue.notify IS 'always: every publish rings; gated: one uncommitted publisher at a time rings; off: consumers poll.';
 COMMENT ON COLUMN messages.queue.on_dead_head IS 'What a dead message does to its group: block it until the message has a remedy, or skip to the next.';
 COMMENT ON COLUMN messages.queue.max_body_bytes IS 'Largest body that can be published, as the size of its jsonb value.';
@@ -36,7 +36,7 @@ COMMENT ON COLUMN messages.queue.max_leased IS 'Largest number of messages that 
 COMMENT ON COLUMN messages.queue.max_depth IS 'About the largest number of unfinished messages: what is published within a second may pass it; NULL for any.';
 COMMENT ON COLUMN messages.queue.look_due IS 'Sequence: the time from which somebody may look again at all of the queue.';
 COMMENT ON COLUMN messages.queue.lock_key IS 'Part of the keys of its advisory locks, so that nobody can compute them who may not read this table.';
-COMMENT ON COLUMN messages.queue.handler_timeout IS 'How long a handler may take for a message before its consumer no longer renews the lease; NULL for ever.';
+COMMENT ON COLUMN messages.queue.handler_timeout IS 'How long a handler may take for a message before its consumer no longer renews the lease; NULL forever.';
 COMMENT ON COLUMN messages.queue.paused IS 'While true nothing can be leased; publishing continues.';
 COMMENT ON COLUMN messages.queue.created_at IS 'When the queue was created.';
 
@@ -120,7 +120,7 @@ CREATE INDEX message_reference_idx ON messages.message_rows (reference text_patt
 CREATE INDEX message_group_idx ON messages.message_rows (queue_name, group_key, visible_at, requeues DESC, id) WHERE group_key IS NOT NULL;
 COMMENT ON TABLE messages.message_rows IS 'The rows of messages.message. The functions name this table and meet no trigger.';
 COMMENT ON TABLE messages.message IS 'Messages that are not finished: waiting, delayed or leased. What plain SQL writes here is checked.';
-COMMENT ON COLUMN messages.message.id IS 'The id for ever: the archive keeps it.';
+COMMENT ON COLUMN messages.message.id IS 'The id forever: the archive keeps it.';
 COMMENT ON COLUMN messages.message.created_at IS 'When it was published.';
 COMMENT ON COLUMN messages.message.visible_at IS 'Not leased before this time. A lease does not change it. infinity: it waits behind others of its group.';
 COMMENT ON COLUMN messages.message.lock_expires_at IS 'End of the lease; NULL while nobody holds one.';
@@ -134,7 +134,7 @@ COMMENT ON COLUMN messages.message.requeues IS 'How many times this work was req
 COMMENT ON COLUMN messages.message.queue_name IS 'The queue that it waits in.';
 COMMENT ON COLUMN messages.message.locked_by IS 'Who holds the lease, as the consumer named itself.';
 COMMENT ON COLUMN messages.message.reference IS 'The publisher''s own key.';
-COMMENT ON COLUMN messages.message.headers IS 'Metadata beside the body.';
+COMMENT ON COLUMN messages.message.headers IS 'Metadata next to the body.';
 COMMENT ON COLUMN messages.message.message IS 'The body. Untrusted.';
 COMMENT ON COLUMN messages.message.due_at IS 'Its place in the order, which it takes again at the end of a delay, or when it no longer waits behind others of its group.';
 COMMENT ON COLUMN messages.message.topic IS 'Words with dots between them; a consumer may lease by pattern.';
@@ -225,7 +225,7 @@ COMMENT ON COLUMN messages.message_archive.remedied_at IS 'When that was done.';
 COMMENT ON COLUMN messages.message_archive.remedied_by IS 'Who did it.';
 COMMENT ON COLUMN messages.message_archive.requeued_as IS 'Id of the message that repeats it.';
 COMMENT ON COLUMN messages.message_archive.dismissed_for IS 'Why it was dismissed.';
-COMMENT ON COLUMN messages.message_archive.headers IS 'Metadata beside the body.';
+COMMENT ON COLUMN messages.message_archive.headers IS 'Metadata next to the body.';
 COMMENT ON COLUMN messages.message_archive.message IS 'The body. Untrusted.';
 COMMENT ON COLUMN messages.message_archive.topic IS 'As published.';
 COMMENT ON COLUMN messages.message_archive.group_key IS 'As published.';
@@ -430,11 +430,11 @@ COMMENT ON COLUMN messages.schedule.time_zone IS 'The time zone that the express
 COMMENT ON COLUMN messages.schedule.queue_name IS 'The queue to publish to. No foreign key: a schedule without its queue says so in last_error.';
 COMMENT ON COLUMN messages.schedule.message IS 'The body of each message.';
 COMMENT ON COLUMN messages.schedule.priority IS 'Higher is leased first.';
-COMMENT ON COLUMN messages.schedule.headers IS 'Metadata beside each body; schedule and tick are added.';
+COMMENT ON COLUMN messages.schedule.headers IS 'Metadata next to each body; schedule and tick are added.';
 COMMENT ON COLUMN messages.schedule.paused IS 'While true nothing is published, and nothing is made up for later.';
 COMMENT ON COLUMN messages.schedule.created_at IS 'When the schedule was created.';
 COMMENT ON COLUMN messages.schedule.last_tick IS 'The tick of the last message.';
-COMMENT ON COLUMN messages.schedule.checked_until IS 'Ticks up to this moment are settled: published, merged into a later one, or before the schedule began or was resumed.';
+COMMENT ON COLUMN messages.schedule.checked_until IS 'Ticks up to this time are settled: published, merged into a later one, or before the schedule began or was resumed.';
 COMMENT ON COLUMN messages.schedule.last_error IS 'Why the last tick could not be published; NULL after one that could.';
 
 CREATE TABLE messages.upkeep_run (
@@ -614,7 +614,7 @@ CREATE TABLE messages.traffic (
     recorded_at  timestamptz NOT NULL DEFAULT clock_timestamp(),
     PRIMARY KEY (grain, bucket_at, queue_name)
 );
-COMMENT ON TABLE messages.traffic IS 'What went through each queue in each minute, hour and day. Minutes are kept 14 days, hours 400 days, days for ever.';
+COMMENT ON TABLE messages.traffic IS 'What went through each queue in each minute, hour and day. Minutes are kept 14 days, hours 400 days, days forever.';
 COMMENT ON COLUMN messages.traffic.grain IS 'minute, hour or day, in UTC.';
 COMMENT ON COLUMN messages.traffic.bucket_at IS 'Where the bucket begins; it ends before the next one.';
 COMMENT ON COLUMN messages.traffic.queue_name IS 'The queue; it may have been dropped since.';
@@ -665,7 +665,7 @@ CREATE TABLE messages.history (
     PRIMARY KEY (queue_name, grain, bucket_at)
 );
 CREATE INDEX history_bucket_at_idx ON messages.history (grain, bucket_at);
-COMMENT ON TABLE messages.history IS 'Each queue by the minute, hour and day, as the upkeep noted it. A minute without a row was like the one before, without traffic.';
+COMMENT ON TABLE messages.history IS 'Each queue by the minute, hour and day, as the upkeep recorded it. A minute without a row was like the one before, without traffic.';
 COMMENT ON COLUMN messages.history.queue_name IS 'The queue; it may have been dropped since.';
 COMMENT ON COLUMN messages.history.grain IS 'minute, hour or day, in UTC.';
 COMMENT ON COLUMN messages.history.bucket_at IS 'Where the bucket begins; it ends before the next one.';
@@ -717,7 +717,7 @@ CREATE TABLE messages.history_level (
     oldest_at  timestamptz,
     exact      boolean     NOT NULL
 ) WITH (fillfactor = 50);
-COMMENT ON TABLE messages.history_level IS 'Each queue as the last upkeep saw it, if it ever held a message: what changed since is noted.';
+COMMENT ON TABLE messages.history_level IS 'Each queue as the last upkeep saw it, if it ever held a message: what changed since is recorded.';
 COMMENT ON COLUMN messages.history_level.queue_name IS 'The queue.';
 COMMENT ON COLUMN messages.history_level.depth IS 'As in history, like all that follow.';
 COMMENT ON COLUMN messages.history_level.ready IS 'Could be leased.';
@@ -748,15 +748,15 @@ COMMENT ON COLUMN messages.history_total.expired IS 'Archived as expired.';
 COMMENT ON COLUMN messages.history_total.attempts IS 'Deliveries that the archived messages took.';
 
 CREATE TABLE messages.history_note (
-    noted_at timestamptz PRIMARY KEY
+    recorded_at timestamptz PRIMARY KEY
 );
-COMMENT ON TABLE messages.history_note IS 'The minutes in which an upkeep noted the history.';
-COMMENT ON COLUMN messages.history_note.noted_at IS 'Where the minute begins.';
+COMMENT ON TABLE messages.history_note IS 'The minutes in which an upkeep recorded the history.';
+COMMENT ON COLUMN messages.history_note.recorded_at IS 'Where the minute begins.';
 
 CREATE TABLE messages.history_progress (
     only_row      boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
     begun_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
-    noted_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    recorded_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
     oldest_xid    bigint      NOT NULL,
     next_xid      bigint      NOT NULL,
     open_xids     bigint[]    NOT NULL,
@@ -773,7 +773,7 @@ CREATE TABLE messages.history_progress (
 COMMENT ON TABLE messages.history_progress IS 'How far the history is: what a transaction archived is counted once, by the first upkeep that sees it.';
 COMMENT ON COLUMN messages.history_progress.only_row IS 'Always true: there is one row.';
 COMMENT ON COLUMN messages.history_progress.begun_at IS 'Where the history begins.';
-COMMENT ON COLUMN messages.history_progress.noted_at IS 'When it was last noted.';
+COMMENT ON COLUMN messages.history_progress.recorded_at IS 'When it was last recorded.';
 COMMENT ON COLUMN messages.history_progress.oldest_xid IS 'All transactions before this one are counted.';
 COMMENT ON COLUMN messages.history_progress.next_xid IS 'None from this one on is.';
 COMMENT ON COLUMN messages.history_progress.open_xids IS 'The transactions between the two that are not counted, because they had not ended.';
@@ -799,8 +799,8 @@ COMMENT ON TABLE messages.history_policy IS 'How long the history is kept.';
 COMMENT ON COLUMN messages.history_policy.only_row IS 'Always true: there is one row.';
 COMMENT ON COLUMN messages.history_policy.minutes_for IS 'How long minutes are kept.';
 COMMENT ON COLUMN messages.history_policy.hours_for IS 'How long hours are kept.';
-COMMENT ON COLUMN messages.history_policy.days_for IS 'How long days are kept; NULL for ever.';
-COMMENT ON COLUMN messages.history_policy.audit_for IS 'How long the audit is kept; NULL for ever.';
+COMMENT ON COLUMN messages.history_policy.days_for IS 'How long days are kept; NULL forever.';
+COMMENT ON COLUMN messages.history_policy.audit_for IS 'How long the audit is kept; NULL forever.';
 
 CREATE TABLE messages.audit (
     audit_id    bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -1,4 +1,4 @@
--- The stretches of a table's time between two moments, in their order, each with its pages. A stretch is a partition, or what
+-- The stretches of a table's time between two times, in their order, each with its pages. A stretch is a partition, or what
 -- no other has, which the default partition holds; the queue is one. An empty one has no pages, whatever its TOAST has. TOAST,
 -- with large bodies, counts for the size of a piece, but a sample looks at the other pages.
 WITH leaf AS MATERIALIZED (
@@ -16,7 +16,7 @@ stretch AS (
     SELECT lag(edge.ends) OVER (ORDER BY edge.begins), edge.begins, elsewhere.pages, elsewhere.heap
       FROM (SELECT begins, ends FROM leaf WHERE begins IS NOT NULL UNION ALL SELECT NULL, NULL) AS edge,
            (SELECT sum(pages)::bigint AS pages, sum(heap)::bigint AS heap FROM leaf WHERE begins IS NULL) AS elsewhere)
--- Of a NULL and a moment, these functions return the moment.
+-- Of a NULL and a time, these functions return the time.
 SELECT greatest(begins, %(from)s::timestamptz), least(ends, %(to)s::timestamptz), pages, heap
   FROM stretch
  WHERE greatest(begins, %(from)s::timestamptz) < least(ends, %(to)s::timestamptz) IS NOT FALSE

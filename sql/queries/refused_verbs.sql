@@ -6,7 +6,7 @@ WITH verb (name, needs, privilege) AS (
            ('purge_queue', 'messages_admin', NULL), ('alter_queue', 'messages_admin', NULL))
 SELECT v.name AS verb,
        CASE WHEN p.callable THEN format('SELECT messages.grant_queue(%%L, %%L, %%L)', %(queue_name)s::text, session_user, v.privilege)
-            ELSE format('GRANT %%I TO %%I', v.needs, session_user) END AS cure
+            ELSE format('GRANT %%I TO %%I', v.needs, session_user) END AS fix
   FROM verb v
  CROSS JOIN LATERAL (
     SELECT bool_and(has_function_privilege(p.oid, 'EXECUTE')) AS callable

@@ -138,7 +138,7 @@ def test_a_reconciliation_ends_what_was_not_started_for_a_dag_that_is_gone(
     assert ended(conn) == ["refused", "refused", None]
 
 
-def test_a_reconciliation_cures_what_health_says_of_runs_that_nobody_starts(
+def test_a_reconciliation_fixes_what_health_says_of_runs_that_nobody_starts(
     conn_id: str, conn: Connection, queue: Queue, run: Run, supervisor: Supervisor
 ) -> None:
     def health() -> str:
@@ -210,15 +210,15 @@ def test_a_dispatcher_with_a_long_backlog_renews_the_leases_of_what_it_started_a
     assert shortest() > timedelta(minutes=30)
 
 
-def test_a_run_that_exists_is_noted_as_started_by_a_reconciliation(
+def test_a_run_that_exists_is_recorded_as_started_by_a_reconciliation(
     conn_id: str, conn: Connection, queue: Queue, run: Run, supervisor: Supervisor
 ) -> None:
     queue("orders")
     one = open_one(conn)
     supervisor.runs[one.run_id] = "running"
     assert run(reconciler()) == {}
-    (noted,) = run_verb(conn, verbs.open_dispatches("orders"))
-    assert noted.started_at is not None
+    (recorded,) = run_verb(conn, verbs.open_dispatches("orders"))
+    assert recorded.started_at is not None
     del supervisor.runs[one.run_id]
     assert run(reconciler()) == {"lost": 1}
 

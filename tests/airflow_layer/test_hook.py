@@ -282,7 +282,7 @@ def test_test_connection_says_the_version_and_who_does_the_upkeep(conn_id: str) 
 def test_health_is_a_list_of_findings(conn_id: str) -> None:
     found = {one.check_name: one for one in PgQueueHook(conn_id).run(verbs.health(held_for=timedelta(minutes=1)))}
     assert found["upkeep_lag"].finding.startswith("no upkeep ran since the installation")
-    assert found["waiting_messages"].cure is None
+    assert found["waiting_messages"].fix is None
 
 
 def test_an_unknown_queue_is_named_and_the_connection_stays_usable(conn_id: str) -> None:

@@ -147,7 +147,7 @@ def test_a_repair_whose_functions_cannot_be_called_is_refused(
         PgQueueRepairOperator(task_id="repair", queue_name="orders", **functions)
 
 
-# A moment that each server reads differently, and columns that get lost -----------------------------------------------
+# A time that each server reads differently, and columns that get lost -----------------------------------------------
 
 
 def test_a_moment_without_a_time_zone_is_refused() -> None:

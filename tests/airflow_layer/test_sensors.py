@@ -182,7 +182,7 @@ def test_a_sensor_that_pushes_no_result_pushes_none_in_the_triggerer_either(
 def test_in_dag_test_what_is_beyond_repair_is_raised_and_a_doorbell_resumes_the_task(
     dsn: str, airflow_connection: Callable[..., str], queue: Queue, run: Run, task: Any
 ) -> None:
-    """There nobody tells the trigger that it is for a task, and nothing stops one that tries again for ever."""
+    """There nobody tells the trigger that it is for a task, and nothing stops one that tries again forever."""
     conn_id = airflow_connection(dsn)
     queue("orders")
     with pytest.raises(TaskDeferred) as deferred:

@@ -50,7 +50,7 @@ def test_a_pattern_that_is_taken_here_is_taken_by_the_database(conn: psycopg.Con
         (argument.optional(argument.text), [None, "a"], ["", 1]),
     ],
 )
-def test_a_rule_takes_what_is_good_and_tells_the_cure_of_everything_else(
+def test_a_rule_takes_what_is_good_and_tells_the_fix_of_everything_else(
     rule: Callable[[Any], str | None], good: list[Any], bad: list[Any]
 ) -> None:
     assert [rule(value) for value in good] == [None] * len(good)
@@ -63,7 +63,7 @@ def test_a_function_or_its_name_is_found(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "cure"),
+    ("value", "fix"),
     [
         ("no_colon", "module:function"),
         (":f", "module:function"),
@@ -78,14 +78,14 @@ def test_a_function_or_its_name_is_found(value: Any) -> None:
     ],
 )
 def test_a_function_that_cannot_be_found_is_said_before_it_is_called(
-    value: Any, cure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    value: Any, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "badly_written.py").write_text("def f(:\n")
     for name, act in (("raises", "raise RuntimeError"), ("ends", "raise SystemExit(3)")):
         (tmp_path / f"{name}_package").mkdir()
         (tmp_path / f"{name}_package" / "__init__.py").write_text(f"{act}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert cure in (argument.function(value) or "")
+    assert fix in (argument.function(value) or "")
 
 
 def test_a_module_is_not_imported_only_to_be_checked(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_a_module_is_not_imported_only_to_be_checked(tmp_path: Any, monkeypatch:
     assert argument.function("expensive:pac") is not None
 
 
-def test_the_error_has_the_name_the_value_and_the_cure() -> None:
+def test_the_error_has_the_name_the_value_and_the_fix() -> None:
     with pytest.raises(InvalidArgument, match=r"^queue_name is 'a\\x00b'\. Give a lower-case letter"):
         argument.check({"queue_name": "a\0b"}, {"queue_name": argument.queue_name})
     with pytest.raises(InvalidArgument, match=r"^queue_name is '\\ud800'\."):

@@ -1,4 +1,4 @@
-"""Bad input gets a typed error that names the value and the cure, leaves the session usable and loses nothing."""
+"""Bad input gets a typed error that names the value and the fix, leaves the session usable and loses nothing."""
 
 from __future__ import annotations
 

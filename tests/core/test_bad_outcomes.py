@@ -272,7 +272,7 @@ def test_what_is_no_outcome_ends_the_consumer_and_costs_no_attempt(
         (0, "success"),
         (1, "success"),
     ]
-    # Later than the others, or it would be the first of its queue for ever, and all that come after it would wait.
+    # Later than the others, or it would be the first of its queue forever, and all that come after it would wait.
     query = "SELECT message, attempts, lock_token, visible_at > clock_timestamp() FROM messages.message ORDER BY 1"
     left = conn.execute(query).fetchall()
     assert left == [(2, 0, None, True), (3, 0, None, False), (4, 0, None, False)]

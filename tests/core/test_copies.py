@@ -133,8 +133,8 @@ def test_a_logical_replica_takes_over(
         found = copied(copy)
         assert found.severity == "critical"
         assert "which is taken" in found.finding
-        assert found.cure == "SELECT messages.take_over()"
-        copy.execute(found.cure)
+        assert found.fix == "SELECT messages.take_over()"
+        copy.execute(found.fix)
         migrate(copy)
         assert copied(copy).severity == "ok"
         goes_on(copy, ids)

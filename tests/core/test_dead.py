@@ -181,7 +181,7 @@ def test_a_filter_chooses_dead_messages_for_each_verb_alike(conn: Connection, qu
         with conn.transaction(force_rollback=True):
             requeued = run(conn, verbs.requeue_dead("orders", results=["rejected"], **chosen))
             assert [one.id for one in requeued] == expected, chosen
-    # Of those that somebody names, also rejected ones; of any, only those that another try may cure.
+    # Of those that somebody names, also rejected ones; of any, only those that another try may fix.
     assert run(conn, verbs.requeue_dead("orders", reference="a")) == []
     assert [one.id for one in run(conn, verbs.requeue_dead("orders", ids=ids[:1]))] == ids[:1]
 

@@ -91,10 +91,10 @@ def test_what_is_missing_or_changed_is_named_and_made_again(conn: Connection, da
     found = drift(conn)
     assert found.severity != "ok"
     assert found.finding.split("; ")[0] in before
-    assert found.cure is not None
+    assert found.fix is not None
     migrate(conn)
     healed = drift(conn)
-    assert (healed.severity, healed.cure) == ("ok", None), healed.finding
+    assert (healed.severity, healed.fix) == ("ok", None), healed.finding
     assert catalog(conn) == installed
     assert run(conn, verbs.create_queue("orders"))
     assert run(conn, verbs.publish("orders", 1))
@@ -112,7 +112,7 @@ def test_what_comes_and_goes_by_itself_is_no_drift(conn: Connection) -> None:
         conn.execute("SELECT messages.grant_queue('orders', 'drift_shop', 'consume')")
         run(conn, verbs.upkeep())
         found = drift(conn)
-        assert (found.severity, found.cure) == ("ok", None), found.finding
+        assert (found.severity, found.fix) == ("ok", None), found.finding
     finally:
         conn.execute("DROP OWNED BY drift_shop; DROP ROLE drift_shop")
 

@@ -1,4 +1,4 @@
-"""health(): each check is provoked for real, its cure is executed, and the finding is gone."""
+"""health(): each check is provoked for real, its fix is executed, and the finding is gone."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def check(conn: Connection, check_name: str, **limits: timedelta) -> Finding:
 
 
 def internal(conn: Connection, function: str, **limits: float) -> tuple[Any, ...]:
-    """Severity, finding and cure of one check with other limits than those of health()."""
+    """Severity, finding and fix of one check with other limits than those of health()."""
     given = [sql.SQL("{} => {}").format(sql.Identifier(name), value) for name, value in limits.items()]
-    call = sql.SQL("SELECT severity, finding, cure FROM messages.{}({})")
+    call = sql.SQL("SELECT severity, finding, fix FROM messages.{}({})")
     (row,) = conn.execute(call.format(sql.Identifier(function), sql.SQL(", ").join(given))).fetchall()
     return row
 
 
-def cure(conn: Connection, script: str | None) -> None:
-    """Run a cure as psql would: one statement after the other."""
+def fix(conn: Connection, script: str | None) -> None:
+    """Run a fix as psql would: one statement after the other."""
     assert script is not None
     for statement in script.split("; "):
         conn.execute(statement.encode())
@@ -82,12 +82,12 @@ def gone(conn: Connection, pid: int) -> None:
 # The whole ------------------------------------------------------------------------------------------------------------
 
 
-def test_each_check_has_one_row_and_a_cure_unless_it_is_ok(conn: Connection) -> None:
+def test_each_check_has_one_row_and_a_fix_unless_it_is_ok(conn: Connection) -> None:
     found = run(conn, verbs.health())
     assert [one.check_name for one in found] == CHECKS
     assert [one for one in found if one.finding.startswith("not checked")] == []
     assert {one.severity for one in found} <= {"ok", "warning", "critical"}
-    assert [one for one in found if (one.cure is None) != (one.severity == "ok")] == []
+    assert [one for one in found if (one.fix is None) != (one.severity == "ok")] == []
 
 
 def test_health_only_reads_and_runs_in_a_read_only_transaction(conn: Connection) -> None:
@@ -125,8 +125,8 @@ def test_a_check_that_cannot_run_is_a_row_and_the_others_are_there(
     locked = found["dead_messages"]
     assert locked.severity == "warning"
     assert "not checked: canceling statement due to lock timeout" in locked.finding
-    assert locked.cure is not None
-    assert (pid_of(holder), "rewriter") in [row[:2] for row in conn.execute(locked.cure.encode()).fetchall()]
+    assert locked.fix is not None
+    assert (pid_of(holder), "rewriter") in [row[:2] for row in conn.execute(locked.fix.encode()).fetchall()]
 
 
 @pytest.mark.parametrize("arguments", ["NULL", "'-1 second'", "waiting_for => NULL", "waiting_for => '-1 day'"])
@@ -151,9 +151,9 @@ def test_an_installation_without_upkeep_is_given_as_long_as_an_upkeep(
     never = check(conn, "upkeep_lag")
     assert never.severity == severity
     assert re.match(rf"no upkeep ran since the installation 00:{minutes:02}:\d\d ago;", never.finding)
-    assert never.cure is not None
-    assert "DAG pgqueue_upkeep" in never.cure
-    cure(conn, never.cure)
+    assert never.fix is not None
+    assert "DAG pgqueue_upkeep" in never.fix
+    fix(conn, never.fix)
     assert check(conn, "upkeep_lag").severity == "ok"
 
 
@@ -167,12 +167,12 @@ def test_upkeep_that_is_late_names_its_age_and_who_did_it(
     late = check(conn, "upkeep_lag")
     assert late.severity == severity
     assert re.search(rf"was 00:0?{minutes:02}:\d\d ago, by dag pgqueue_upkeep", late.finding)
-    if late.cure:
-        cure(conn, late.cure)
+    if late.fix:
+        fix(conn, late.fix)
     assert check(conn, "upkeep_lag").severity == "ok"
 
 
-def test_a_schedule_that_is_overdue_is_named_and_running_the_schedules_cures(
+def test_a_schedule_that_is_overdue_is_named_and_running_the_schedules_fixes(
     conn: Connection, queue: Callable[..., str]
 ) -> None:
     conn.execute("SELECT messages.schedule('nightly', '* * * * *', %s, '1')", [queue()])
@@ -181,7 +181,7 @@ def test_a_schedule_that_is_overdue_is_named_and_running_the_schedules_cures(
     late = check(conn, "schedules")
     assert late.severity == "warning"
     assert re.search(r"schedule nightly is late by 00:0[89]:", late.finding)
-    cure(conn, late.cure)
+    fix(conn, late.fix)
     assert check(conn, "schedules").severity == "ok"
 
 
@@ -196,7 +196,7 @@ def test_a_dispatch_that_nobody_reconciles_is_named_until_its_run_is_seen(
         found = check(conn, "dispatches")
         assert found.severity == severity
         assert f"run {one.run_id} of DAG pack was last seen 0{hours}:00:0" in found.finding
-        assert "PgQueueReconcileOperator" in (found.cure or "")
+        assert "PgQueueReconcileOperator" in (found.fix or "")
     # What the operator does.
     run(conn, verbs.extend_dispatches([one.dispatch_id]))
     assert check(conn, "dispatches").severity == "ok"
@@ -209,13 +209,13 @@ def test_a_dispatch_that_nobody_reconciles_is_named_until_its_run_is_seen(
 def test_pg_cron_without_a_job_is_a_finding_while_nobody_does_the_upkeep(cron_conn: Connection) -> None:
     cron_conn.execute("CREATE EXTENSION IF NOT EXISTS pg_cron")
     assert "nobody else does it" in check(cron_conn, "cron_jobs").finding
-    cure(cron_conn, check(cron_conn, "cron_jobs").cure)
+    fix(cron_conn, check(cron_conn, "cron_jobs").fix)
     assert check(cron_conn, "cron_jobs").severity == "ok"
     cron_conn.execute("UPDATE messages.schema_migration SET applied_at = now() - interval '1 hour'")
-    late = check(cron_conn, "upkeep_lag").cure
+    late = check(cron_conn, "upkeep_lag").fix
     assert late is not None
     assert "the check cron_jobs says how" in late
-    cure(cron_conn, late)
+    fix(cron_conn, late)
     assert {check(cron_conn, name).severity for name in ("upkeep_lag", "cron_jobs")} == {"ok"}
 
 
@@ -234,7 +234,7 @@ def test_moving_from_pg_cron_to_airflow_and_back_shows_in_mode_lag_and_jobs(cron
     assert (moved.severity, moved.finding) == ("ok", "pg_cron has no job for the upkeep; by hand does it")
 
     cron_conn.execute("UPDATE messages.upkeep_run SET finished_at = finished_at - interval '4 minutes'")
-    cure(cron_conn, check(cron_conn, "cron_jobs").cure)
+    fix(cron_conn, check(cron_conn, "cron_jobs").fix)
     assert run(cron_conn, verbs.upkeep_mode()) == "pg_cron"
     assert check(cron_conn, "cron_jobs").severity == "ok"
 
@@ -251,13 +251,13 @@ def test_moving_from_pg_cron_to_airflow_and_back_shows_in_mode_lag_and_jobs(cron
         ),
     ],
 )
-def test_a_job_that_is_missing_or_inactive_is_named_and_cured(cron_conn: Connection, damage: str, finding: str) -> None:
+def test_a_job_that_is_missing_or_inactive_is_named_and_fixed(cron_conn: Connection, damage: str, finding: str) -> None:
     run(cron_conn, verbs.install_cron(CRON_ROLE))
     cron_conn.execute(damage.encode())
     found = check(cron_conn, "cron_jobs")
     assert found.severity == "warning"
     assert re.fullmatch(finding, found.finding)
-    cure(cron_conn, found.cure)
+    fix(cron_conn, found.fix)
     assert check(cron_conn, "cron_jobs").severity == "ok"
     assert run(cron_conn, verbs.upkeep_mode()) == "pg_cron"
 
@@ -273,7 +273,7 @@ def test_a_second_job_for_the_upkeep_is_named_and_removed(cron_conn: Connection,
     )
     double = check(cron_conn, "cron_jobs")
     assert (double.severity, double.finding) == ("warning", "2 active jobs of pg_cron do the upkeep")
-    cure(cron_conn, double.cure)
+    fix(cron_conn, double.fix)
     assert check(cron_conn, "cron_jobs").finding.endswith("does the upkeep as messages_cron")
 
 
@@ -291,7 +291,7 @@ def test_a_job_of_another_name_is_well_as_long_as_it_runs(cron_conn: Connection)
     assert "did no upkeep yet" in check(cron_conn, "cron_jobs").finding
     upkeep_of_pg_cron(cron_conn)
     own_name = check(cron_conn, "cron_jobs")
-    assert (own_name.severity, own_name.cure) == ("ok", None)
+    assert (own_name.severity, own_name.fix) == ("ok", None)
     assert re.fullmatch(r"pg_cron job \d+ does the upkeep as messages_cron", own_name.finding)
 
 
@@ -315,7 +315,7 @@ def test_run_history_of_our_jobs_is_purged_even_after_they_were_made_anew(cron_c
     old = check(cron_conn, "cron_history")
     assert old.severity == "warning"
     assert old.finding.startswith("runs of ours older than 7 days in the history of pg_cron: 1;")
-    cure(cron_conn, old.cure)
+    fix(cron_conn, old.fix)
     assert check(cron_conn, "cron_history").severity == "ok"
     left = cron_conn.execute("SELECT command FROM cron.job_run_details WHERE runid <= 4 ORDER BY command").fetchall()
     assert left == [("SELECT messages.upkeep()",), ("SELECT mine()",)]
@@ -385,7 +385,7 @@ def test_a_job_that_the_owner_cannot_see_is_judged_by_what_it_did(cron_conn: Con
         "critical",
         "pg_cron does the upkeep as the superuser postgres",
     )
-    cure(cron_conn, powerful.cure)
+    fix(cron_conn, powerful.fix)
     assert check(cron_conn, "cron_jobs").severity == "ok"
 
 
@@ -409,7 +409,7 @@ def test_a_job_of_a_stranger_does_not_pass_for_the_upkeep_by_its_name(
     found = check(cron_conn, "cron_jobs")
     assert found.severity == "warning"
     assert found.finding.startswith(finding)
-    cure(cron_conn, found.cure)
+    fix(cron_conn, found.fix)
     assert check(cron_conn, "cron_jobs").finding.endswith("does the upkeep as messages_cron")
 
 
@@ -437,7 +437,7 @@ def test_a_job_that_is_there_and_does_nothing_is_no_upkeep(cron_conn: Connection
     idle = check(cron_conn, "cron_jobs")
     assert idle.severity == "warning"
     assert re.match(r"pg_cron job \d+ did no upkeep for 00:04:0\d$", idle.finding)
-    cure(cron_conn, idle.cure)
+    fix(cron_conn, idle.fix)
     assert check(cron_conn, "cron_jobs").severity == "ok"
     upkeep_of_pg_cron(cron_conn)
     assert run(cron_conn, verbs.upkeep_mode()) == "pg_cron"
@@ -451,7 +451,7 @@ def test_a_job_of_a_superuser_is_refused_and_critical_until_another_login_has_it
     found = check(cron_conn, "cron_jobs")
     assert found.severity == "critical"
     assert found.finding.count("runs as the superuser postgres") == 2
-    cure(cron_conn, found.cure)
+    fix(cron_conn, found.fix)
     assert check(cron_conn, "cron_jobs").severity == "ok"
     owners = "SELECT DISTINCT username FROM cron.job WHERE jobname LIKE 'messages:%'"
     assert cron_conn.execute(owners).fetchall() == [(CRON_ROLE,)]
@@ -514,10 +514,10 @@ def test_the_session_that_holds_a_snapshot_is_named_without_what_it_runs(
     assert f"session {pid_of(reader)} (application nightly report, idle in transaction)" in held.finding
     assert re.search(r"open for 00:00:\d\d", held.finding)
     assert "secret" not in str(held)
-    assert held.cure == f"SELECT pg_terminate_backend({pid_of(reader)})"
+    assert held.fix == f"SELECT pg_terminate_backend({pid_of(reader)})"
     assert check(conn, "held_snapshot", held_for=timedelta(hours=1)).severity == "ok"
     assert check(conn, "held_snapshot").severity == "ok"
-    cure(conn, held.cure)
+    fix(conn, held.fix)
     gone(conn, pid_of(reader))
     assert check(conn, "held_snapshot", held_for=AT_ONCE).severity == "ok"
 
@@ -562,8 +562,8 @@ def test_an_owner_who_may_not_see_other_sessions_says_so_and_what_to_grant(
     assert blind.severity == "warning"
     assert f"session {pid_of(reader)} (application nightly report" in blind.finding
     assert f"that hide their age from role {role}: " in blind.finding
-    assert blind.cure == f"GRANT pg_monitor TO {role}"
-    cure(conn, blind.cure)
+    assert blind.fix == f"GRANT pg_monitor TO {role}"
+    fix(conn, blind.fix)
     assert check(conn, "held_snapshot", held_for=AT_ONCE).severity == "critical"
 
 
@@ -597,27 +597,27 @@ def test_a_durable_server_with_its_upkeep_done_is_healthy(wide: Connection) -> N
     assert [one for one in run(wide, verbs.health()) if one.severity != "ok"] == []
 
 
-def test_a_prepared_transaction_that_was_forgotten_is_named_and_the_cure_decides_nothing(wide: Connection) -> None:
+def test_a_prepared_transaction_that_was_forgotten_is_named_and_the_fix_decides_nothing(wide: Connection) -> None:
     wide.execute("BEGIN; SELECT pg_current_xact_id()")
     wide.execute("PREPARE TRANSACTION 'it''s lost'")
     lost = check(wide, "prepared_transaction", held_for=AT_ONCE)
     assert lost.severity == "critical"
     assert "prepared transaction 'it''s lost' of postgres" in lost.finding
     assert check(wide, "prepared_transaction").severity == "ok"
-    cure(wide, lost.cure)
+    fix(wide, lost.fix)
     assert check(wide, "prepared_transaction", held_for=AT_ONCE).severity == "critical"
     wide.execute("ROLLBACK PREPARED 'it''s lost'")
     assert check(wide, "prepared_transaction", held_for=AT_ONCE).finding == "no prepared transaction"
 
 
-def test_a_replication_slot_that_nobody_uses_is_named_and_the_cure_decides_nothing(wide: Connection) -> None:
+def test_a_replication_slot_that_nobody_uses_is_named_and_the_fix_decides_nothing(wide: Connection) -> None:
     wide.execute("SELECT pg_create_logical_replication_slot('left_over', 'pgoutput')")
     slot = check(wide, "replication")
     assert slot.severity == "warning"
     assert re.fullmatch(
         r"replication slot left_over \(nobody uses it\) holds back VACUUM; transactions since: \d+", slot.finding
     )
-    cure(wide, slot.cure)
+    fix(wide, slot.fix)
     assert check(wide, "replication").severity == "warning"
     wide.execute("SELECT pg_drop_replication_slot('left_over')")
     assert check(wide, "replication").severity == "ok"
@@ -656,17 +656,17 @@ def many_dead(conn: Connection) -> Connection:
     return conn
 
 
-def test_dead_versions_are_counted_with_sizes_and_last_vacuum_and_vacuum_cures(many_dead: Connection) -> None:
+def test_dead_versions_are_counted_with_sizes_and_last_vacuum_and_vacuum_fixes(many_dead: Connection) -> None:
     found = check(many_dead, "dead_tuples")
     assert found.severity == "warning"
     assert re.match(
         r"dead versions: 30000; messages: about 0; table \d+ kB, indexes \d+ kB, .* per message; last VACUUM never",
         found.finding,
     )
-    cure(many_dead, found.cure)
-    cured = check(many_dead, "dead_tuples")
-    assert cured.severity == "ok"
-    assert re.search(r"^dead versions: 0; .* last VACUUM 00:00:\d\d ago$", cured.finding)
+    fix(many_dead, found.fix)
+    fixed = check(many_dead, "dead_tuples")
+    assert fixed.severity == "ok"
+    assert re.search(r"^dead versions: 0; .* last VACUUM 00:00:\d\d ago$", fixed.finding)
 
 
 def test_dead_versions_stay_until_the_session_that_holds_the_snapshot_is_ended(
@@ -678,26 +678,26 @@ def test_dead_versions_stay_until_the_session_that_holds_the_snapshot_is_ended(
     request.getfixturevalue("many_dead")
     held, dead = check(conn, "held_snapshot", held_for=AT_ONCE), check(conn, "dead_tuples")
     assert "end that first" in dead.finding
-    cure(conn, dead.cure)
+    fix(conn, dead.fix)
     assert check(conn, "dead_tuples").severity == "warning"
-    cure(conn, held.cure)
+    fix(conn, held.fix)
     gone(conn, pid_of(reader))
-    cure(conn, dead.cure)
+    fix(conn, dead.fix)
     assert check(conn, "dead_tuples").severity == "ok"
 
 
-def test_an_index_far_larger_than_its_messages_is_named_and_reindex_cures(many_dead: Connection) -> None:
+def test_an_index_far_larger_than_its_messages_is_named_and_reindex_fixes(many_dead: Connection) -> None:
     many_dead.execute("VACUUM (ANALYZE) messages.message_rows")
     assert check(many_dead, "index_bloat").severity == "ok"
-    severity, finding, found_cure = internal(many_dead, "health_index_bloat", smallest=500000)
+    severity, finding, found_fix = internal(many_dead, "health_index_bloat", smallest=500000)
     assert severity == "warning"
     assert re.match(
         r"largest index of messages.message: message_\w+ with \d+ kB, \d+ bytes per message; messages: about 1", finding
     )
-    while found_cure:
-        assert found_cure.startswith("REINDEX INDEX CONCURRENTLY messages.message_")
-        cure(many_dead, found_cure)
-        severity, finding, found_cure = internal(many_dead, "health_index_bloat", smallest=500000)
+    while found_fix:
+        assert found_fix.startswith("REINDEX INDEX CONCURRENTLY messages.message_")
+        fix(many_dead, found_fix)
+        severity, finding, found_fix = internal(many_dead, "health_index_bloat", smallest=500000)
     assert severity == "ok"
 
 
@@ -709,13 +709,13 @@ def test_a_listener_in_an_open_transaction_that_fills_the_notification_queue_is_
     listener.execute("BEGIN; SELECT 1")
     conn.execute("SELECT pg_notify('new_message', n || repeat('x', 7000)) FROM generate_series(1, 100) n")
     assert re.fullmatch(r"the notification queue of the server is 0\.\d+ % full", check(conn, "notify_queue").finding)
-    severity, finding, found_cure = internal(conn, "health_notify_queue", full_at=0)
+    severity, finding, found_fix = internal(conn, "health_notify_queue", full_at=0)
     assert severity == "warning"
     assert f"session {pid_of(listener)} (database {conn.info.dbname}, application stuck listener, idle in tr" in finding
-    cure(conn, found_cure)
+    fix(conn, found_fix)
     gone(conn, pid_of(listener))
     # What moves the tail of the queue on is the next that notifies or listens.
-    cure(conn, "NOTIFY new_message; LISTEN new_message; UNLISTEN new_message")
+    fix(conn, "NOTIFY new_message; LISTEN new_message; UNLISTEN new_message")
     assert internal(conn, "health_notify_queue", full_at=0)[0] == "ok"
 
 
@@ -742,10 +742,10 @@ def test_a_partition_that_is_missing_is_named_and_made(
     drop_partitions(conn, *times)
     found = check(conn, "archive_partitions")
     assert (found.severity, found.finding.partition("; ")[2]) == (severity, finding)
-    cure(conn, found.cure)
-    cured = check(conn, "archive_partitions")
-    assert cured.severity == "ok"
-    assert cured.finding.startswith("partitions: 4, from ")
+    fix(conn, found.fix)
+    fixed = check(conn, "archive_partitions")
+    assert fixed.severity == "ok"
+    assert fixed.finding.startswith("partitions: 4, from ")
 
 
 @pytest.mark.parametrize("partition_by", ["month", "day"])
@@ -762,7 +762,7 @@ def test_messages_in_the_default_partition_get_a_partition_of_their_own(conn: Co
     assert stray.severity == "warning"
     assert stray.finding.endswith("the default partition has messages")
 
-    cure(conn, stray.cure)
+    fix(conn, stray.fix)
     assert check(conn, "archive_partitions").severity == "ok"
     assert conn.execute("SELECT count(*) FROM ONLY messages.message_archive_default").fetchone() == (0,)
     assert conn.execute("SELECT * FROM messages.message_archive ORDER BY id").fetchall() == before
@@ -817,19 +817,19 @@ def test_the_new_default_partition_is_like_the_old_one(conn: Connection) -> None
         ),
     ],
 )
-def test_what_should_be_forgotten_and_is_not_is_named_and_cured(conn: Connection, left_over: str, finding: str) -> None:
+def test_what_should_be_forgotten_and_is_not_is_named_and_fixed(conn: Connection, left_over: str, finding: str) -> None:
     assert check(conn, "history").severity == "ok"
     conn.execute(left_over.encode())
     found = check(conn, "history")
     assert found.severity == "warning"
     assert found.finding.startswith(finding)
     assert "the archive takes" in found.finding
-    cure(conn, found.cure)
+    fix(conn, found.fix)
     assert check(conn, "history").severity == "ok"
 
 
 @pytest.mark.parametrize(("age", "severity"), [(1_200_000_000, "warning"), (1_700_000_000, "critical")])
-def test_a_table_close_to_the_wraparound_is_named_and_freezing_cures(conn: Connection, age: int, severity: str) -> None:
+def test_a_table_close_to_the_wraparound_is_named_and_freezing_fixes(conn: Connection, age: int, severity: str) -> None:
     conn.execute(
         """
         UPDATE pg_class
@@ -841,7 +841,7 @@ def test_a_table_close_to_the_wraparound_is_named_and_freezing_cures(conn: Conne
     found = check(conn, "wraparound")
     assert found.severity == severity
     assert "in messages.inbox" in found.finding
-    cure(conn, found.cure)
+    fix(conn, found.fix)
     assert check(conn, "wraparound").severity == "ok"
 
 
@@ -877,14 +877,14 @@ def test_a_table_close_to_the_wraparound_is_named_and_freezing_cures(conn: Conne
         ),
     ],
 )
-def test_a_setting_that_loses_messages_is_named_with_its_place_and_cured(
+def test_a_setting_that_loses_messages_is_named_with_its_place_and_fixed(
     wide: Connection, damage: str, finding: str
 ) -> None:
     wide.execute(damage.encode())
     found = _after_reload(wide, severity="warning")
     assert found.severity == "warning"
     assert found.finding.startswith(finding)
-    cure(wide, found.cure)
+    fix(wide, found.fix)
     assert _after_reload(wide, severity="ok").severity == "ok"
 
 
@@ -896,7 +896,7 @@ def _after_reload(conn: Connection, *, severity: str) -> Finding:
 
 
 @pytest.mark.parametrize("via_root", [True, False])
-def test_published_tables_whose_rows_cannot_be_told_apart_are_named_and_cured(conn: Connection, via_root: bool) -> None:
+def test_published_tables_whose_rows_cannot_be_told_apart_are_named_and_fixed(conn: Connection, via_root: bool) -> None:
     conn.execute("ALTER TABLE messages.message_archive_default REPLICA IDENTITY NOTHING")
     conn.execute("ALTER TABLE messages.timer REPLICA IDENTITY NOTHING")
     tables = "messages.message, messages.message_archive, messages.timer"
@@ -904,14 +904,14 @@ def test_published_tables_whose_rows_cannot_be_told_apart_are_named_and_cured(co
     conn.execute(f"CREATE PUBLICATION copied FOR TABLE {tables} WITH ({options})".encode())
     while (found := check(conn, "copy")).severity != "ok":
         assert re.match(r"publication copied has table (message_archive|timer)\w*, which has no replica", found.finding)
-        cure(conn, found.cure)
+        fix(conn, found.fix)
 
 
 # Messages that wait ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("result", ["rejected", "failed"])
-def test_dead_messages_that_nobody_decides_about_are_named_and_the_cure_discards_none(
+def test_dead_messages_that_nobody_decides_about_are_named_and_the_fix_discards_none(
     conn: Connection, queue: Callable[..., str], result: str
 ) -> None:
     run(conn, verbs.publish(queue("orders"), {"secret": 1}))
@@ -924,7 +924,7 @@ def test_dead_messages_that_nobody_decides_about_are_named_and_the_cure_discards
         rf"dead messages that wait for a remedy: 1; the oldest \({result}, of queue orders\) for 00:00:\d\d",
         found.finding,
     )
-    cure(conn, found.cure)
+    fix(conn, found.fix)
     waits = check(conn, "dead_messages", waiting_for=AT_ONCE).severity == "warning"
     assert waits == (result == "rejected")
 
@@ -937,7 +937,7 @@ def test_a_queue_that_nobody_consumes_is_named(conn: Connection, queue: Callable
     found = check(conn, "waiting_messages", waiting_for=AT_ONCE)
     assert found.severity == "warning"
     assert re.search(r"of queue (orders|returns) waits for 00:00:\d\d; queues that wait too long: \d", found.finding)
-    assert re.fullmatch(r"-- start a consumer of queue (orders|returns)", found.cure or "")
+    assert re.fullmatch(r"-- start a consumer of queue (orders|returns)", found.fix or "")
     for queue_name in ("orders", "returns"):
         while conn.execute("SELECT FROM messages.message WHERE queue_name = %s", [queue_name]).rowcount:
             conn.execute("SELECT messages.consume(%s)", [queue_name])
@@ -957,6 +957,6 @@ def test_a_queue_that_was_left_paused_is_named_and_resumed(conn: Connection, que
     assert found.severity == "warning"
     assert "of queue orders" in found.finding
     assert "the queue is paused" in found.finding
-    cure(conn, found.cure)
+    fix(conn, found.fix)
     assert run(conn, verbs.lease("orders"))
     assert check(conn, "waiting_messages", waiting_for=AT_ONCE).severity == "ok"

@@ -53,7 +53,7 @@ def added(found: list[dict[str, Any]], name: str) -> int:
     return sum(row[name] or 0 for row in found)
 
 
-def test_arrivals_completions_levels_and_percentiles_are_noted(conn: Connection, queue: Queue) -> None:
+def test_arrivals_completions_levels_and_percentiles_are_recorded(conn: Connection, queue: Queue) -> None:
     queue("orders", max_attempts=1)
     publish_and_archive(conn, 20)
     publish_and_archive(conn, 2, "failed", details="no stock")
@@ -74,7 +74,7 @@ def test_arrivals_completions_levels_and_percentiles_are_noted(conn: Connection,
         assert timedelta(0) < numbers[-1] < timedelta(minutes=1)
 
 
-def test_what_is_noted_again_is_not_counted_again(conn: Connection, queue: Queue) -> None:
+def test_what_is_recorded_again_is_not_counted_again(conn: Connection, queue: Queue) -> None:
     publish_and_archive(conn, 5, queue("orders") and "success")
     for _ in range(3):
         note(conn)
@@ -144,7 +144,7 @@ def test_an_upkeep_that_was_away_counts_what_happened_in_its_minutes(conn: Conne
     queue("orders")
     note(conn)
     conn.execute(
-        "UPDATE messages.history_progress SET noted_at = now() - interval '1 hour',"
+        "UPDATE messages.history_progress SET recorded_at = now() - interval '1 hour',"
         " begun_at = now() - interval '2 hours'"
     )
     conn.execute("DELETE FROM messages.history_note")
@@ -178,7 +178,7 @@ def test_a_clock_that_goes_back_counts_nothing_twice(conn: Connection, queue: Qu
     publish_and_archive(conn, 3)
     note(conn)
     # As if the clock had been three days ahead until now.
-    conn.execute("UPDATE messages.history_progress SET noted_at = noted_at + interval '3 days'")
+    conn.execute("UPDATE messages.history_progress SET recorded_at = recorded_at + interval '3 days'")
     conn.execute("UPDATE messages.history SET bucket_at = bucket_at + interval '3 days'")
     conn.execute("UPDATE messages.message_archive SET archived_at = archived_at + interval '3 days'")
     publish_and_archive(conn, 2)
@@ -239,8 +239,8 @@ def test_what_comes_late_to_an_hour_that_is_done_makes_it_again(conn: Connection
     queue("orders")
     publish_and_archive(conn, 3)
     conn.execute(
-        "UPDATE messages.history_progress SET begun_at = now() - interval '1 day', noted_at = now() - interval '1 day',"
-        " hours_until = date_trunc('hour', now(), 'UTC') - interval '4 hours'"
+        "UPDATE messages.history_progress SET begun_at = now() - interval '1 day',"
+        " recorded_at = now() - interval '1 day', hours_until = date_trunc('hour', now(), 'UTC') - interval '4 hours'"
     )
     conn.execute("UPDATE messages.message_archive SET archived_at = archived_at - interval '3 hours'")
     note(conn)
@@ -281,9 +281,9 @@ def test_retention_bounds_every_table(conn: Connection, queue: Queue) -> None:
             " WHERE bucket_at < now() - interval '5 days' GROUP BY 1 ORDER BY 1".encode()
         ).fetchall()
         assert kept == [("day", 4), ("hour", 3), ("minute", 1)]
-    assert conn.execute("SELECT min(noted_at) > now() - interval '8 days' FROM messages.history_note").fetchone() == (
-        True,
-    )
+    assert conn.execute(
+        "SELECT min(recorded_at) > now() - interval '8 days' FROM messages.history_note"
+    ).fetchone() == (True,)
     kept = conn.execute("SELECT action FROM messages.audit WHERE action IN ('old', 'new')").fetchall()
     assert kept == [("new",)]
 

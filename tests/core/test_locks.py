@@ -34,7 +34,7 @@ def use_archive(holder: Connection) -> None:
 
 
 def patient(connect: Connect) -> Connection:
-    """A connection that waits three seconds for a lock and not for ever."""
+    """A connection that waits three seconds for a lock and not forever."""
     return connect(options="-c lock_timeout=3s")
 
 

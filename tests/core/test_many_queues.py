@@ -19,7 +19,7 @@ from tools.postgres import Cluster, fleeting_place
 
 Connection = psycopg.Connection[Any]
 QUEUES = 2500
-MOST = 1200  # locks of one transaction, beside the catalogue's
+MOST = 1200  # locks of one transaction, next to the catalogue's
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +116,8 @@ def test_health_names_the_number_with_which_a_dump_works(small: Cluster) -> None
         found = settings(conn)
         assert found.severity == "warning"
         assert re.search(r"pg_dump and pg_upgrade lock the 50\d\d tables and sequences", found.finding)
-        assert found.cure is not None
-        (set_it,) = [one for one in found.cure.split("; ") if "max_locks" in one]
+        assert found.fix is not None
+        (set_it,) = [one for one in found.fix.split("; ") if "max_locks" in one]
         assert set_it == "ALTER SYSTEM SET max_locks_per_transaction = 1024"
         conn.execute(set_it.encode())
     small.restart()

@@ -1,4 +1,4 @@
-"""Transactions of several verbs in any order, beside each other: none ends another one's, whatever they hold."""
+"""Transactions of several verbs in any order, next to each other: none ends another one's, whatever they hold."""
 
 from __future__ import annotations
 

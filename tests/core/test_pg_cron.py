@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import migrate, run, verbs
 from airflow_provider_pgqueue.core.installation import CRON_ROLE, install
-from tests.core.test_health import check, cure
+from tests.core.test_health import check, fix
 from tests.core.test_schedules import only
 from tests.waiting import until
 from tools.postgres import Cluster, fleeting_place
@@ -40,7 +40,7 @@ def test_a_job_that_fails_is_critical_with_what_postgresql_said(cron_conn: Conne
     found = check(cron_conn, "cron_jobs")
     assert found.severity == "critical"
     assert re.search(r"last run of pg_cron job \d+ \(upkeep\) failed: ERROR: +division by zero", found.finding)
-    cure(cron_conn, found.cure)
+    fix(cron_conn, found.fix)
     assert check(cron_conn, "cron_jobs").severity == "ok"
 
 
@@ -93,7 +93,7 @@ def test_a_launcher_that_died_is_critical_and_airflow_does_the_upkeep_until_the_
         assert re.fullmatch(
             r"pg_cron job \d+ did no upkeep for 00:02:0\d: the launcher of pg_cron does not run", dead.finding
         )
-        cure(conn, dead.cure)
+        fix(conn, dead.fix)
         assert check(conn, "upkeep_lag").severity == "ok"
         # What the one cannot, the other does at once, and the check keeps saying so.
         assert check(conn, "cron_jobs").severity == "critical"

@@ -42,7 +42,7 @@ def value(conn: Connection, query: str, *parameters: Any) -> Any:
         ({"dedup_window": timedelta(0)}, "dedup_window is 00:00:00"),
     ],
 )
-def test_a_policy_that_cannot_be_is_refused_with_its_name_and_the_cure(
+def test_a_policy_that_cannot_be_is_refused_with_its_name_and_the_fix(
     shared: Connection, policy: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=says):

@@ -134,7 +134,7 @@ def test_statements_are_prepared_only_where_the_session_stays(dsn: str, pooled_d
         assert told.info.get_parameters()["connect_timeout"] == "3"
 
 
-def test_a_prepared_statement_that_got_lost_is_transient_and_names_the_cure(
+def test_a_prepared_statement_that_got_lost_is_transient_and_names_the_fix(
     pooled_dsn: str, conn: Connection, queue: Queue
 ) -> None:
     queue("orders")

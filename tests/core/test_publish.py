@@ -1,4 +1,4 @@
-"""Publishing: moments, dedup keys, topics, references."""
+"""Publishing: times, dedup keys, topics, references."""
 
 from __future__ import annotations
 

@@ -338,7 +338,7 @@ def test_observers_read_no_body_and_no_token(conn: Connection, login: Login) -> 
     assert [text for text in seen if "canary" in text or token in text] == []
 
 
-def test_a_refused_verb_is_permission_denied_with_the_cure(conn: Connection, login: Login) -> None:
+def test_a_refused_verb_is_permission_denied_with_the_fix(conn: Connection, login: Login) -> None:
     with pytest.raises(PermissionDenied, match=r"function publish\. Ask an admin"):
         run(login("packer", "messages_consumer"), verbs.publish("default", 1))
 
@@ -490,7 +490,7 @@ def test_a_topic_that_reaches_another_queue_is_refused(conn: Connection, bob: Co
         bob.execute("SELECT messages.publish_topic('shop.bill', '1')")
 
 
-def test_the_refusal_names_queue_privilege_and_cure(bob: Connection) -> None:
+def test_the_refusal_names_queue_privilege_and_fix(bob: Connection) -> None:
     with pytest.raises(PermissionDenied, match=r"'bob'.* publish .*'bills'.*grant_queue\('bills', 'bob', 'publish'\)"):
         run(bob, verbs.publish("bills", 1))
 
@@ -596,18 +596,18 @@ def test_a_role_that_reads_all_bodies_is_not_limited_to_a_queue(conn: Connection
     "grant",
     ["messages_reader", "messages_pipeline", "messages_raw", "SELECT ON messages.message_archive", "pg_read_all_data"],
 )
-def test_a_limited_login_that_reads_all_bodies_is_named_and_cured(
+def test_a_limited_login_that_reads_all_bodies_is_named_and_fixed(
     conn: Connection, bob: Connection, grant: str
 ) -> None:
-    found = "SELECT severity, finding, cure FROM messages.health_limited_roles()"
+    found = "SELECT severity, finding, fix FROM messages.health_limited_roles()"
     before = conn.execute(found).fetchone()
     assert before is not None
     assert before[0] == "ok"
     conn.execute(f"GRANT {grant} TO bob".encode())
     bob.execute("SELECT message FROM messages.message_archive")
-    ((severity, finding, cure),) = conn.execute(found).fetchall()
+    ((severity, finding, fix),) = conn.execute(found).fetchall()
     assert (severity, finding.rpartition(": ")[2]) == ("critical", "bob")
-    conn.execute(cure.encode())
+    conn.execute(fix.encode())
     assert conn.execute(found).fetchone() == before
     with pytest.raises(psycopg.errors.InsufficientPrivilege):
         bob.execute("SELECT message FROM messages.message_archive")
@@ -840,7 +840,7 @@ def installation_refused(conn: Connection, **arguments: Any) -> tuple[str, str]:
     with pytest.raises((PermissionDenied, psycopg.errors.FeatureNotSupported)) as refused:
         install(conn, **arguments)
     if isinstance(refused.value, PermissionDenied):
-        return refused.value.problem, refused.value.cure or ""
+        return refused.value.problem, refused.value.fix or ""
     return refused.value.diag.message_primary or "", refused.value.diag.message_hint or ""
 
 
@@ -850,21 +850,21 @@ def test_a_refused_installation_names_what_is_missing_and_the_statement_that_giv
     admin = on_bare("postgres_of_shop")
     admin.execute("CREATE ROLE guest LOGIN; CREATE ROLE other LOGIN")
     guest = on_bare("postgres_of_shop", "guest")
-    problem, cure = installation_refused(guest)
+    problem, fix = installation_refused(guest)
     assert problem == "role guest may not create a schema in database postgres_of_shop"
-    admin.execute(cure.encode())
-    problem, cure = installation_refused(guest, roles=True)
+    admin.execute(fix.encode())
+    problem, fix = installation_refused(guest, roles=True)
     assert problem == "role 'guest' could not give schema messages to messages_owner"
-    assert cure == "Install again after ALTER ROLE guest CREATEROLE, or install as a superuser."
+    assert fix == "Install again after ALTER ROLE guest CREATEROLE, or install as a superuser."
     admin.execute("ALTER ROLE guest CREATEROLE")
     assert install(guest, roles=True)["group_roles"]
     other = on_bare("postgres_of_shop", "other")
-    problem, cure = installation_refused(other)
-    assert (problem, cure) == (
+    problem, fix = installation_refused(other)
+    assert (problem, fix) == (
         "role other is no member of messages_owner, which owns schema messages",
         "GRANT messages_owner TO other",
     )
-    guest.execute(cure.encode())
+    guest.execute(fix.encode())
     assert install(other)["group_roles"]
     admin.execute("ALTER ROLE other NOINHERIT")
     if other.info.server_version < 160000:
@@ -880,10 +880,10 @@ def test_a_database_that_cannot_hold_every_text_is_refused_with_one_that_can(
     admin.execute("CREATE DATABASE latin TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'")
     try:
         with psycopg.connect(bare.dsn("latin"), autocommit=True) as latin:
-            problem, cure = installation_refused(latin)
+            problem, fix = installation_refused(latin)
             assert problem == "database latin has the encoding LATIN1, and messages need UTF8"
             assert latin.execute("SELECT to_regnamespace('messages')").fetchone() == (None,)
-        admin.execute(cure.partition(": ")[2].encode())
+        admin.execute(fix.partition(": ")[2].encode())
         with psycopg.connect(bare.dsn("latin_utf8"), autocommit=True) as one:
             assert migrate(one) == [1]
     finally:

@@ -44,7 +44,7 @@ def nightly(conn: Connection, queue: Queue, noon: datetime) -> str:
 
 
 def settle(conn: Connection, moment: datetime) -> None:
-    """Let the schedules be as if they were created at this moment."""
+    """Let the schedules be as if they were created at this time."""
     conn.execute("UPDATE messages.schedule SET checked_until = %s", [moment])
 
 

@@ -78,7 +78,7 @@ def test_a_migration_that_fails_leaves_nothing(empty_dsn: str) -> None:
         assert conn.execute("SELECT to_regclass('messages.queue')").fetchone() == (None,)
 
 
-def test_a_schema_that_does_not_fit_is_refused_with_the_cure(empty_dsn: str, conn: Connection) -> None:
+def test_a_schema_that_does_not_fit_is_refused_with_the_fix(empty_dsn: str, conn: Connection) -> None:
     with psycopg.connect(empty_dsn, autocommit=True) as empty, pytest.raises(SchemaMissing, match="pgqueue install"):
         check_version(empty)
     newest = migrations.code_version()

@@ -1,4 +1,4 @@
-"""A signal at an awkward moment: inside what its handler calls too, inside the log, and between any two lines."""
+"""A signal at an awkward time: inside what its handler calls too, inside the log, and between any two lines."""
 
 from __future__ import annotations
 

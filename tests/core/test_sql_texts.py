@@ -18,7 +18,7 @@ STATEMENT = re.compile(
 )
 NAMES = "a name cannot be a parameter of such a statement, and there is nothing else in it"
 SETTING = "one setting"
-SHOWN = "a cure that is shown and not run"
+SHOWN = "a fix that is shown and not run"
 ALLOWED = {
     ("core/client.py", "SELECT "): "what calls the verbs",
     ("core/installation.py", "GRANT {} TO {}"): NAMES,

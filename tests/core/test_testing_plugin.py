@@ -196,7 +196,7 @@ def test_the_port_of_a_server_that_restarts_is_given_to_no_client_meanwhile() ->
         assert free_port(taken.getsockname()[1]) != taken.getsockname()[1]
 
 
-def test_without_any_server_the_error_names_the_cures(run_pytest: RunPytest) -> None:
+def test_without_any_server_the_error_names_the_fixes(run_pytest: RunPytest) -> None:
     done = run_pytest(TWO_TESTS, conftest=WITHOUT_PROGRAMS)
     assert "2 errors" in done.stdout
     for part in ("no programs", "airflow-provider-pgqueue[testing]", "--pgqueue-dsn", "PGQUEUE_TEST_DSN"):

@@ -1,4 +1,4 @@
-"""What blocks runs beside an event loop, and keeps neither the loop nor the process."""
+"""What blocks runs next to an event loop, and keeps neither the loop nor the process."""
 
 from __future__ import annotations
 

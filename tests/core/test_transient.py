@@ -1,4 +1,4 @@
-"""What the server refuses now and may do later: named with its cure, tried again by those who stay, lost by nobody."""
+"""What the server refuses now and may do later: named with its fix, tried again by those who stay, lost by nobody."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_worker_waits_for_a_server_that_can_write(
         ("57P05", "idle_session_timeout"),
     ],
 )
-def test_a_state_that_passes_names_its_cure(conn: Connection, state: str, named: str) -> None:
+def test_a_state_that_passes_names_its_fix(conn: Connection, state: str, named: str) -> None:
     with pytest.raises(psycopg.Error) as raised:
         conn.execute(f"DO $$ BEGIN RAISE 'so it is' USING ERRCODE = '{state}', DETAIL = 'a body'; END $$".encode())
     known = translate(raised.value)

@@ -20,7 +20,7 @@ def schedule_from(cron_conn: Connection, conn: Connection) -> list[tuple[Any, ..
     """Let pg_cron, which lives elsewhere, do the upkeep of this database, as the refusal says; return all jobs."""
     with pytest.raises(CronUnavailable) as refused:
         run(conn, verbs.install_cron(CRON_ROLE))
-    statement = (refused.value.cure or "").partition("SELECT ")[2].partition("; or let Airflow")[0]
+    statement = (refused.value.fix or "").partition("SELECT ")[2].partition("; or let Airflow")[0]
     cron_conn.execute(f"SELECT {statement}".encode())
     return cron_conn.execute(JOBS).fetchall()
 

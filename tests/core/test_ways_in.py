@@ -101,7 +101,7 @@ def test_code_on_a_table_is_refused_with_a_fix_that_the_owner_runs(
         migrate(conn)
     assert not is_superuser(conn)
     assert CODE[code] in str(refused.value)
-    eve.execute((refused.value.cure or "").encode())
+    eve.execute((refused.value.fix or "").encode())
     assert not is_superuser(conn)
 
 

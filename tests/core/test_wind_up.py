@@ -54,7 +54,7 @@ def test_a_handler_that_ends_the_process_ends_it_also_if_the_connection_breaks(
             conn.execute("SELECT pg_terminate_backend(%s, 5000)", [own.info.backend_pid])
             raise SystemExit(3)
 
-    # A worker would take the error of a lost connection for one that the next connection cures.
+    # A worker would take the error of a lost connection for one that the next connection fixes.
     with pytest.raises(SystemExit):
         Consumer(queue_name="orders", handle=handle).drain(own)
 

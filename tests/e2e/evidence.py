@@ -1,4 +1,4 @@
-"""What the output of a failed test says of the Airflow beside it: whoever reads it may have nothing else."""
+"""What the output of a failed test says of the Airflow next to it: whoever reads it may have nothing else."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STATES: Final = """
 
 
 def evidence(stack: Stack, since: float) -> list[tuple[str, str]]:
-    """Return, by titles, the states of the runs and tasks since a moment, and the ends of the logs.
+    """Return, by titles, the states of the runs and tasks since a time, and the ends of the logs.
 
     They are those of the tasks that did not succeed, and those of Airflow's components. Never the body of a message.
     """

@@ -157,7 +157,7 @@ def test_a_burst_and_then_silence_leaves_no_message_unhandled(stack: Stack, queu
 def test_a_sensor_woken_at_any_moment_after_it_started_never_fails(
     stack: Stack, queue_conn: Connection, dag_id: str, first: float
 ) -> None:
-    """Twice 12 sensors, each rung at another moment of six seconds: while it starts, defers, and is reported."""
+    """Twice 12 sensors, each rung at another time of six seconds: while it starts, defers, and is reported."""
     for number in range(12):
         create(queue_conn, f"{dag_id}_{number}")
     run_id = start(stack, dag_id)
@@ -195,7 +195,7 @@ def test_all_waiting_tasks_use_one_listening_connection(stack: Stack, queue_conn
             " AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
         ).fetchall()
 
-    # Beside it the tasks that do the upkeep and the like have one for a moment.
+    # Next to it the tasks that do the upkeep and the like have one for a short time.
     until(lambda: len(sessions()) == 1, what="a single session", tell=sessions)
     publish(queue_conn, "e2e_many")
     wait_for_success(stack, "e2e_many", run_id)

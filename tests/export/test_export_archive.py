@@ -248,11 +248,11 @@ from airflow_provider_pgqueue.export import export_archive
 from airflow_provider_pgqueue.export.target import Target
 
 dsn, target, step, number = sys.argv[1:]
-act, moments = getattr(Target, step), []
+act, times = getattr(Target, step), []
 
 def die_before(*arguments):
     moments.append(arguments)
-    if len(moments) == int(number):
+    if len(times) == int(number):
         os.kill(os.getpid(), signal.SIGKILL)
     return act(*arguments)
 

@@ -15,5 +15,5 @@ SELECT FROM pg_stat_activity
 
 
 def let_foreigners_pass(conn: psycopg.Connection[Any]) -> None:
-    """Return at a moment when nobody else writes: whoever begins then is younger than all that the test wrote."""
+    """Return at a time when nobody else writes: whoever begins then is younger than all that the test wrote."""
     until(lambda: not conn.execute(_FOREIGNERS).rowcount, what="those who write in other databases")

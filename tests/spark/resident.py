@@ -16,7 +16,7 @@ from tests.waiting import until
 from tools.standalone import Standalone
 
 _PROGRAM: Final = Path(__file__).with_name("resident_program.py")
-_SLOW: Final = 180.0  # seconds; a Spark that starts beside others takes its time
+_SLOW: Final = 180.0  # seconds; a Spark that starts next to others takes its time
 
 
 class Resident:

@@ -270,7 +270,7 @@ def test_a_transaction_that_was_open_at_the_moment_of_the_start_is_not_missed(
 
 @pytest.mark.parametrize("moment", ["yesterday", "2026-01-31T00:00:00"])
 def test_a_moment_without_a_zone_is_refused(log: Log, moment: str) -> None:
-    with pytest.raises(InvalidArgument, match="Give earliest, latest, or a moment with its time zone"):
+    with pytest.raises(InvalidArgument, match="Give earliest, latest, or a time with its time zone"):
         log(startingOffsets=moment).initialOffset()
 
 

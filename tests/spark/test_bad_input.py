@@ -290,7 +290,7 @@ def test_wrong_usage_ends_with_2(call: Calls, arguments: tuple[str, ...]) -> Non
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("none", [[], "", [""], [None]])
-def test_a_list_without_a_name_does_not_stand_for_everything(
+def test_a_list_without_a_name_does_not_stand_foreverything(
     session: SparkSession, conn: Connection, tmp_path: Path, job: str, name: str, none: Any
 ) -> None:
     more = {"repair": {"function": f"{FUNCTIONS}:keep"}, "export": {"target": str(tmp_path)}}

@@ -96,7 +96,7 @@ def test_the_help_of_a_pipeline_says_all_its_words_but_the_connection(
             ["drain", "--queue", "orders", "--function", "x:y", "--give-up-after", "0", "--parallelism", "0"],
             "parallelism",
         ),
-        (["rollup", "--debug", "--since", "2026-01-01"], "is not a moment with its zone"),
+        (["rollup", "--debug", "--since", "2026-01-01"], "is not a time with its zone"),
         (["replay", "--rate", "fast"], "'fast' is not a valid float"),
         (["replays"], "No such command 'replays'"),
     ],
@@ -119,8 +119,8 @@ def test_a_pyspark_of_another_version_than_its_spark_is_refused(
 ) -> None:
     monkeypatch.setattr("pyspark.__version__", "4.1.7")
     given = {"queue": "orders", "function": "packing:pack"} if begin is drain else {}
-    cure = r"PySpark is 4\.1\.7 and its Spark is 4\.2\.0\. .*pip install .* pyspark==4\.1\.7 pyspark-client==4\.1\.7"
-    with pytest.raises(PgQueueError, match=cure):
+    fix = r"PySpark is 4\.1\.7 and its Spark is 4\.2\.0\. .*pip install .* pyspark==4\.1\.7 pyspark-client==4\.1\.7"
+    with pytest.raises(PgQueueError, match=fix):
         begin(session, dsn=dsn, **given)
 
 

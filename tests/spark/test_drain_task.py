@@ -169,7 +169,7 @@ def test_a_twin_waits_for_the_other_attempt_and_takes_over_when_that_dies(
 ) -> None:
     queue("orders", lease_for="2 seconds")
     publish(conn, 10)
-    first = process("work_for_ever", dsn)
+    first = process("work_forever", dsn)
     try:
         until(lambda: run(conn, verbs.run_backlog(HOLDER, "orders"))["held"] == 10, 180)
         with ThreadPoolExecutor() as pool:
@@ -195,7 +195,7 @@ def process(function: str, dsn: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
 
 
-def work_for_ever(dsn: str) -> None:
+def work_forever(dsn: str) -> None:
     share_of(dsn, lambda messages: time.sleep(3600)).run(0)
 
 

@@ -30,7 +30,7 @@ Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
 Record = Callable[..., None]
 SECOND = timedelta(seconds=1)
-SLOW = 180  # seconds; a Spark that starts beside others takes its time
+SLOW = 180  # seconds; a Spark that starts next to others takes its time
 PASSWORD = "geheim-4711"
 SPECULATING = {
     "spark.speculation": "true",

@@ -67,7 +67,7 @@ def parsed(*rows: Mapping[str, Any]) -> Outcomes:
     ids=str,
 )
 def test_a_row_says_how_its_message_ends(row: dict[str, Any], outcome: Outcome | None) -> None:
-    # Beside others, because it is read by columns.
+    # Next to others, because it is read by columns.
     others = [{"id": 1, "result": "success"}, {"id": 9, "result": "rejected", "details": "no"}]
     assert parsed(others[0], {"id": 7} | row, others[1]) == {1: None, 7: outcome, 9: Rejected("no")}
 

@@ -85,7 +85,7 @@ def ids_in(reader: RangeReader, ranges: list[Any]) -> list[int]:
 def in_sql(
     conn: Connection, selected: str, table: str = "message_archive", where: str = "true"
 ) -> list[tuple[Any, ...]]:
-    """What SQL gives, with moments as Spark's `collect()` has them."""
+    """What SQL gives, with times as Spark's `collect()` has them."""
     parts = (sql.SQL(selected), sql.Identifier(table), sql.SQL(where))
     query = sql.SQL("SELECT {} FROM messages.{} WHERE {} ORDER BY 1").format(*parts)
     return [
@@ -513,7 +513,7 @@ def test_the_role_of_a_reader_is_enough_to_read(session: SparkSession, dsn: str,
 
 
 @pytest.mark.parametrize("groups", [(), ("messages_consumer",)])
-def test_without_the_role_of_a_reader_the_error_names_the_cure(
+def test_without_the_role_of_a_reader_the_error_names_the_fix(
     session: SparkSession, dsn: str, conn: Connection, groups: tuple[str, ...]
 ) -> None:
     conn.execute(ARCHIVE, [12000])
@@ -550,8 +550,8 @@ def test_a_privilege_that_is_taken_after_the_plan_says_so(dsn: str, conn: Connec
         ({"queue": "Orders"}, InvalidQueueName, "names 'Orders', which no queue can have"),
         ({"result": "dead"}, InvalidArgument, "names 'dead'. Give some of success, failed,"),
         ({"table": "queue", "result": "failed"}, InvalidArgument, "the queue has no results"),
-        ({"from_": "yesterday"}, InvalidArgument, "option from is 'yesterday'. Give a moment with its time zone"),
-        ({"to": "2025-01-01T00:00:00"}, InvalidArgument, "Give a moment with its time zone, such as"),
+        ({"from_": "yesterday"}, InvalidArgument, "option from is 'yesterday'. Give a time with its time zone"),
+        ({"to": "2025-01-01T00:00:00"}, InvalidArgument, "Give a time with its time zone, such as"),
         ({"from_": "2025-01-02T00Z", "to": "2025-01-01T00Z"}, InvalidArgument, "is after option to"),
         ({"numPartitions": "0"}, InvalidArgument, "option numPartitions is '0'. Give a whole number from 1"),
         ({"topic": "orders..eu"}, InvalidArgument, "option topic is 'orders..eu'. Use words, * for any word"),
@@ -567,7 +567,7 @@ def test_a_privilege_that_is_taken_after_the_plan_says_so(dsn: str, conn: Connec
         ({"numPartitions": "many"}, InvalidArgument, "option numPartitions is 'many'"),
     ],
 )
-def test_a_wrong_option_names_the_value_and_the_cure(
+def test_a_wrong_option_names_the_value_and_the_fix(
     options: dict[str, str], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=re.escape(words)):

@@ -237,4 +237,4 @@ def test_the_command_exits_with_1_if_it_is_strict_and_something_is_wrong(
     assert "7 discrepancies in run wrong" in capsys.readouterr().err
     assert call("--run-id", "wrong") == 0
     assert call("--since", "2026-01-01") == 2
-    assert "not a moment with its zone" in capsys.readouterr().err
+    assert "not a time with its zone" in capsys.readouterr().err

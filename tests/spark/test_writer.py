@@ -413,7 +413,7 @@ MESSAGE = "message string"
         (MESSAGE, {"topic": "orders"}, "no option 'topic'.*Use queue, or a column topic"),
     ],
 )
-def test_options_and_columns_that_cannot_be_are_named_with_the_cure(
+def test_options_and_columns_that_cannot_be_are_named_with_the_fix(
     session: SparkSession, schema: str, options: dict[str, str | None], why: str
 ) -> None:
     given = {name: value for name, value in ({"queue": "orders"} | options).items() if value is not None}
@@ -715,8 +715,8 @@ def test_the_name_of_a_run_that_has_published_is_refused_for_another_queue(
         stage().publish_partition(0, rows(1), run_id="nightly")
     begin("orders")
     for other, said in {"bills": "queue 'bills'", None: "the queues that its rows name"}.items():
-        cure = f"run 'nightly' has published to queue 'orders', not to {said}. Give each run a name of its own."
-        with pytest.raises(InvalidArgument, match=re.escape(cure)):
+        fix = f"run 'nightly' has published to queue 'orders', not to {said}. Give each run a name of its own."
+        with pytest.raises(InvalidArgument, match=re.escape(fix)):
             begin(other)
     assert bodies(conn) == [1]
 
@@ -737,10 +737,10 @@ def test_a_run_that_has_published_some_partitions_is_refused_as_one_transaction(
     assert whole.open("nightly")
     staged = [whole.put(0, rows(1, 2)), whole.put(1, rows(3))]
     done = stage(slots=2).publish_partition(0, rows(1, 2), run_id="nightly")
-    cure = "'nightly' publishes its partitions one by one; published so far: 1. Run it again with commitPer partition"
-    with pytest.raises(InvalidArgument, match=re.escape(cure)):
+    fix = "'nightly' publishes its partitions one by one; published so far: 1. Run it again with commitPer partition"
+    with pytest.raises(InvalidArgument, match=re.escape(fix)):
         writer(dsn, "run")
-    with pytest.raises(InvalidArgument, match=re.escape(cure)):  # the first driver lives after all
+    with pytest.raises(InvalidArgument, match=re.escape(fix)):  # the first driver lives after all
         whole.publish(staged, run_id="nightly")
     assert bodies(conn) == [1, 2]
     again = writer(dsn, "partition")

@@ -206,14 +206,14 @@ def test_who_may_not_act_sees_no_body_and_no_header(
 ) -> None:
     queue("orders")
     row = conn.execute(
-        """SELECT messages.publish('orders', '"what is inside"', headers => '{"key": "what is beside"}')"""
+        """SELECT messages.publish('orders', '"what is inside"', headers => '{"key": "what is next to"}')"""
     ).fetchone()
     assert row is not None
     for path in (f"/messages/{row[0]}", f"/messages/{row[0]}?body=1", "/queues/orders", "/"):
         page = client("viewer").get(path).text
         assert "what is inside" not in page
-        assert "what is beside" not in page
-    assert "what is beside" in client("op").get(f"/messages/{row[0]}").text
+        assert "what is next to" not in page
+    assert "what is next to" in client("op").get(f"/messages/{row[0]}").text
     assert "what is inside" not in client("op").get(f"/messages/{row[0]}").text
     assert "what is inside" in client("op").get(f"/messages/{row[0]}?body=1").text
 

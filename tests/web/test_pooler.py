@@ -1,4 +1,4 @@
-"""The page through PgBouncer, where nobody can pin how moments and durations are written."""
+"""The page through PgBouncer, where nobody can pin how times and durations are written."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def _finished(result: Account, told: Mapping[str, list[dict[str, Any]]], by_key:
     delivered = Counter(key for entry in told["deliver"] for key in entry["keys"])
     result.wrong["finished twice"] = twice
     result.wrong["stale"] = stale
-    result.figures |= {"deliveries noted": delivered.total(), "of them again": delivered.total() - len(delivered)}
+    result.figures |= {"deliveries recorded": delivered.total(), "of them again": delivered.total() - len(delivered)}
 
 
 def _effects(result: Account, rows: Iterable[Row], effects: Counter[str]) -> None:

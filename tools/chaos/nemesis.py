@@ -103,7 +103,7 @@ class Nemesis:
         return possible
 
     def admin(self) -> psycopg.Connection[Any]:
-        """A session beside the proxy."""
+        """A session next to the proxy."""
         return psycopg.connect(self.stage.dsn, autocommit=True, connect_timeout=5)
 
     def wait(self, shortest: float, longest: float) -> None:

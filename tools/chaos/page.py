@@ -54,8 +54,8 @@ def _plot(entries: Iterable[dict[str, Any]]) -> str:
     rates, marks = figure.subplots(2, 1, sharex=True)
     for kind, label in (
         ("ok", "published"),
-        ("deliver", "delivered, as noted by consumers"),
-        ("finish", "archived, as noted"),
+        ("deliver", "delivered, as recorded by consumers"),
+        ("finish", "archived, as recorded"),
     ):
         seconds = Counter[int]()
         for entry in told:

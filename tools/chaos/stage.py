@@ -103,7 +103,7 @@ class Stage:
 
     @property
     def dsn(self) -> str:
-        """The URI beside the proxy, as a superuser."""
+        """The URI next to the proxy, as a superuser."""
         return self.cluster.dsn(DATABASE)
 
     def through_proxy(self, user: str) -> str:

@@ -42,7 +42,7 @@ def _section(context: click.Context) -> Iterator[str]:
 
 
 def _options(context: click.Context) -> Iterator[tuple[str, str]]:
-    """Yield what this command takes beside the options of all commands."""
+    """Yield what this command takes next to the options of all commands."""
     shared = {option.name for option in program.params}
     for option in context.command.params:
         record = option.get_help_record(context)

@@ -33,7 +33,7 @@ class DeadFilter(TypedDict, total=False):
     - `reference`: those with this reference.
     - `topic`: those whose topic this pattern matches.
     - `headers`: those whose headers contain these.
-    - `since`, `until`: those that died from the one moment on and before the other.
+    - `since`, `until`: those that died from the one time on and before the other.
     """
 
     results: Collection[str] | None

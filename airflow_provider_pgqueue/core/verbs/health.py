@@ -10,7 +10,7 @@ from airflow_provider_pgqueue.core.message import Finding, Row
 
 
 def health(*, held_for: timedelta | None = None, waiting_for: timedelta | None = None) -> Statement[list[Finding]]:
-    """Check everything that may go wrong, and return a finding for each check, with SQL that cures it. Only reads.
+    """Check everything that may go wrong, and return a finding for each check, with SQL that fixes it. Only reads.
 
     `held_for` is how long a transaction may hold its snapshot before the finding is a warning (default 5 minutes;
     critical at twelve times that). `waiting_for` is how long a ready or dead message may wait (default 1 day).

@@ -1,4 +1,4 @@
-"""What the upkeep noted of each queue, and what is recorded of one message."""
+"""What the upkeep recorded of each queue, and what is recorded of one message."""
 
 from __future__ import annotations
 
@@ -53,5 +53,5 @@ def alter_history(
     days_for: timedelta | None = None,
     audit_for: timedelta | None = None,
 ) -> Statement[None]:
-    """Change how long the history and the audit are kept; None keeps a value, zero keeps days or the audit for ever."""
+    """Change how long the history and the audit are kept; None keeps a value, zero keeps days or the audit forever."""
     return Statement("alter_history", dict(locals()), nothing)

@@ -17,7 +17,7 @@ class Options(TypedDict, total=False):
     - `priority`: from 0 to 9; higher is leased first.
     - `delay`, `visible_at`: it is not leased before.
     - `expires_in`: it is archived as `expired` if nobody handled it by then.
-    - `headers`: an object kept beside the body, of at most 64 kB.
+    - `headers`: an object kept next to the body, of at most 64 kB.
     - `reference`: a text to find it by, of at most 2,600 bytes.
     - `topic`: words with dots between them, by which consumers can choose.
     - `group_key`: messages of a group are leased one at a time and in order.

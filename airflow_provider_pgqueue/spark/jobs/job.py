@@ -65,7 +65,7 @@ class Job:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> Self:
-        """Return the job that the arguments say; a run that nobody named is named by what it is about and this moment.
+        """Return the job that the arguments say; a run that nobody named is named by what it is about and this time.
 
         InvalidArgument for a name, a number or a time that cannot be used.
         """
@@ -84,23 +84,23 @@ class Job:
         of another pipeline, or is about other queues.
         """
         # A session for each of the two questions: none has to survive the hours between them.
-        noted = self.ask(verbs.begin_run(self.run_id, self.pipeline))
-        if noted is not None:
+        recorded = self.ask(verbs.begin_run(self.run_id, self.pipeline))
+        if recorded is not None:
             log.info("run %s of pipeline %s had finished: nothing is done again", self.run_id, self.pipeline)
-            return self._summary(noted)
+            return self._summary(recorded)
         try:
             summary = work()
-            noted = self.ask(verbs.finish_run(self.run_id, to_json(summary | {"about": self.about})))
+            recorded = self.ask(verbs.finish_run(self.run_id, to_json(summary | {"about": self.about})))
         except BaseException as error:
             # The text of the error may quote a body.
             name = type(error).__name__
             log.error("run %s of pipeline %s ended with %s; run it again", self.run_id, self.pipeline, name)
             raise
         log.info("run %s of pipeline %s is done: %s", self.run_id, self.pipeline, as_line(summary))
-        return self._summary(noted)
+        return self._summary(recorded)
 
-    def _summary(self, noted: Mapping[str, Any]) -> Summary:
-        summary = dict(noted)
+    def _summary(self, recorded: Mapping[str, Any]) -> Summary:
+        summary = dict(recorded)
         about = summary.pop("about", None)
         if about not in (None, list(self.about)):
             was, now = (", ".join(names) or "all" for names in (about, self.about))
@@ -187,7 +187,7 @@ def for_each(
     """Return what the work returns for each item, in their order, each from the one attempt that Spark counts.
 
     :param at_once: how many tasks share the items.
-    :param is_final: returns True for an error that another attempt would not cure: the driver raises it, as it is.
+    :param is_final: returns True for an error that another attempt would not fix: the driver raises it, as it is.
     """
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -54,7 +54,7 @@ class ArchiveLog(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._told = 0
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query starts: `startingOffsets` is earliest, latest, or a moment.
+        """Return where a new query starts: `startingOffsets` is earliest, latest, or a time.
 
         Spark asks again and again until the first batch is done: a reader keeps to its answer.
         """

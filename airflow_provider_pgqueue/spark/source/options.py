@@ -72,8 +72,8 @@ def queues(options: Mapping[str, str]) -> list[str]:
     """Return the names in option `queue`; InvalidQueueName for one that no queue can have."""
     found = names(options, "queue")
     for name in found:
-        if cure := queue_name(name):
-            raise InvalidQueueName(f"option queue names {name[:50]!r}, which no queue can have as its name", cure)
+        if fix := queue_name(name):
+            raise InvalidQueueName(f"option queue names {name[:50]!r}, which no queue can have as its name", fix)
     return found
 
 
@@ -86,10 +86,10 @@ def number(options: Mapping[str, str], name: str, default: int, *, at_most: int 
 
 
 def moment(name: str, text: str, *, others: str = "") -> datetime:
-    """Return the moment in an option, ISO 8601 with its time zone; an error names `others`, which it may be too."""
+    """Return the time in an option, ISO 8601 with its time zone; an error names `others`, which it may be too."""
     if moment_or_text(text):
         raise InvalidArgument(
-            f"option {name} is {text[:50]!r}. Give {others}a moment with its time zone, such as 2026-01-31T00:00:00Z."
+            f"option {name} is {text[:50]!r}. Give {others}a time with its time zone, such as 2026-01-31T00:00:00Z."
         )
     return datetime.fromisoformat(text)
 

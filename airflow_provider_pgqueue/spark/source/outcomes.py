@@ -89,9 +89,9 @@ def parse_outcomes(rows: pa.Table | pa.RecordBatch, *, giver: str) -> Outcomes:
     """
     rows = rows.select([name for name in COLUMNS if name in rows.schema.names])
     for name, kind in zip(rows.schema.names, rows.schema.types, strict=True):
-        accepted, cure = _ACCEPTED[name]
+        accepted, fix = _ACCEPTED[name]
         if not any(accepts(kind) for accepts in accepted):
-            raise InvalidArgument(f"{giver} gave the column {name} as {kind}. Give {cure}.")
+            raise InvalidArgument(f"{giver} gave the column {name} as {kind}. Give {fix}.")
     if rows.column("id").null_count:
         raise InvalidArgument(f"{giver} gave a row without an id. Keep the id of each message.")
     columns = rows.to_pydict()

@@ -48,8 +48,8 @@ _RULES: Final = {
     "priority": "its priority is out of range. Give a whole number from 0 to 9, or NULL.",
     "22009": "its visible_at or expires_at is too long ago. Leave it NULL.",
     "22021": "a text in it has a NUL, or is not UTF-8. Replace such characters first.",
-    "visible_at": "its visible_at is too far away. Give a moment within the next ten years, or NULL.",
-    "expires_at": "its expires_at is too far away. Give a moment within the next ten years, or NULL.",
+    "visible_at": "its visible_at is too far away. Give a time within the next ten years, or NULL.",
+    "expires_at": "its expires_at is too far away. Give a time within the next ten years, or NULL.",
 }
 
 
@@ -187,7 +187,7 @@ class Stage:
         Not with the session, which behind a pooler is somebody else's next and would keep the slot.
 
         :param before: asked before the transaction: the others would wait for one that made the stage and continues to
-            copy. Its result is given beside the connection, and then the number of the slot.
+            copy. Its result is given next to the connection, and then the number of the slot.
         """
         give_up = time.monotonic() + _PATIENCE
         pause = 0.05

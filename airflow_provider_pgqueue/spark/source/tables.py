@@ -24,7 +24,7 @@ _TYPES: Final = {
 _SELECT: Final[Mapping[str, LiteralString]] = {
     "jsonb": "{0}::text AS {0}",
     "uuid": "{0}::text AS {0}",
-    # A moment that may be infinite, which neither Arrow nor Spark has: it reads as NULL.
+    # A time that may be infinite, which neither Arrow nor Spark has: it reads as NULL.
     "infinite": "CASE WHEN isfinite({0}) THEN {0} END AS {0}",
 }
 _IN_A_PATTERN: Final = {"*": r"\.[^.]+", "#": r"(\.[^.]+)*"}
@@ -152,8 +152,8 @@ def conditions(options: Mapping[str, str]) -> list[sql.Composable]:
     if "reference" in options:
         found.append(compare("reference", "=", options["reference"]))
     if (pattern := options.get("topic")) is not None:
-        if cure := topic_pattern(pattern):
-            raise InvalidArgument(f"option topic is {pattern[:50]!r}", cure)
+        if fix := topic_pattern(pattern):
+            raise InvalidArgument(f"option topic is {pattern[:50]!r}", fix)
         # As messages.topic_regex() does, which a reader may not call.
         words = "".join(_IN_A_PATTERN.get(word, rf"\.{word}") for word in pattern.split("."))
         found.append(sql.SQL("'.' || topic ~ {}").format(sql.Literal(f"^{words}$")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow.sdk import DAG, Asset, AssetWatcher
 
 from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
-from benchmarks.triggerer.triggers import LoopDelayTrigger, NotedTrigger
+from benchmarks.triggerer.triggers import LoopDelayTrigger, RecordedTrigger
 
 with DAG("bench_sensors", schedule=None) as sensors:
     PgQueueMessageSensor.partial(task_id="wait").expand(queue_name=[f"wait_{number % 100}" for number in range(1000)])
@@ -13,7 +13,7 @@ with DAG("bench_sensors", schedule=None) as sensors:
 
 def watched(number: int) -> Asset:
     """Return an asset with a watcher of a queue."""
-    trigger = NotedTrigger(queue_name=f"watch_{number}")
+    trigger = RecordedTrigger(queue_name=f"watch_{number}")
     return Asset(f"watched_{number}", watchers=[AssetWatcher(name=f"watch_{number}", trigger=trigger)])
 
 

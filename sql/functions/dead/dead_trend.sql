@@ -30,7 +30,7 @@ BEGIN
                 THEN greatest(kept.minutes, least(p.hours_until, date_trunc('hour', steps.end_at))) ELSE kept.minutes END AS hours
       INTO made FROM messages.history_progress p;
     RETURN QUERY
-    WITH noted AS MATERIALIZED (
+    WITH recorded AS MATERIALIZED (
         SELECT h.queue_name, h.result, h.fingerprint, date_bin(dead_trend.step, h.bucket_at, steps.origin) AS at, h.messages
           FROM (VALUES ('minute', made.hours, 'infinity'::timestamptz), ('hour', made.days, made.hours), ('day', '-infinity', made.days)) AS g (grain, from_at, end_at)
           JOIN messages.history_cause h
@@ -40,16 +40,16 @@ BEGIN
                 OR h.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))),
     cause AS MATERIALIZED (
         SELECT n.queue_name, n.result, n.fingerprint, sum(n.messages)::bigint AS died
-          FROM noted n GROUP BY 1, 2, 3 ORDER BY 4 DESC, 3 LIMIT dead_trend.max_causes),
+          FROM recorded n GROUP BY 1, 2, 3 ORDER BY 4 DESC, 3 LIMIT dead_trend.max_causes),
     series AS (
         SELECT c.queue_name, c.result, c.fingerprint, array_agg(coalesce(s.messages, 0) ORDER BY b.at) AS series
           FROM cause c
          CROSS JOIN generate_series(steps.first_at, steps.end_at - interval '1 microsecond', dead_trend.step) AS b (at)
-          LEFT JOIN (SELECT n.queue_name, n.result, n.fingerprint, n.at, sum(n.messages)::bigint AS messages FROM noted n GROUP BY 1, 2, 3, 4) s
+          LEFT JOIN (SELECT n.queue_name, n.result, n.fingerprint, n.at, sum(n.messages)::bigint AS messages FROM recorded n GROUP BY 1, 2, 3, 4) s
             ON s.queue_name = c.queue_name AND s.result = c.result AND s.fingerprint = c.fingerprint AND s.at = b.at
          GROUP BY 1, 2, 3)
     SELECT c.queue_name, c.result, c.fingerprint, newest.pattern, c.died, w.waiting,
-           -- As in the triage: what died in the last quarter of the time, beside what would be its share.
+           -- As in the triage: what died in the last quarter of the time, compared with what would be its share.
            CASE WHEN q.late = c.died THEN 'new' WHEN q.late > 1.5 * c.died / 4 THEN 'growing' WHEN q.late < 0.5 * c.died / 4 THEN 'fading' ELSE 'steady' END,
            f.first_at, l.last_at, steps.first_at, dead_trend.step, s.series, newest.ids, newest.references
       FROM cause c

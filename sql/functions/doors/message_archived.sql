@@ -3,7 +3,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM messages.check_result(a.result) FROM (SELECT DISTINCT result FROM archived) a;
-    -- What could not be requeued, or noted in the history, would stop whoever comes across it.
+    -- What could not be requeued, or recorded in the history, would stop whoever comes across it.
     PERFORM messages.check_times(ARRAY[a.created_at, a.leased_at, a.remedied_at], ARRAY[a.archived_at]),
             messages.check_label('queue_name', a.queue_name), messages.check_label('handled_by', a.handled_by, 1024),
             messages.check_label('remedied_by', a.remedied_by), messages.check_label('fingerprint', a.fingerprint),

@@ -5,7 +5,7 @@ DECLARE
     moment timestamptz := clock_timestamp();
 BEGIN
     IF EXISTS (SELECT a.id FROM after a EXCEPT SELECT b.id FROM before b) THEN
-        RAISE EXCEPTION 'the id of a message is changed' USING ERRCODE = 'check_violation', HINT = 'It is the id for ever. Publish another message.';
+        RAISE EXCEPTION 'the id of a message is changed' USING ERRCODE = 'check_violation', HINT = 'It is the id forever. Publish another message.';
     END IF;
     PERFORM messages.check_times(ARRAY[a.created_at, a.leased_at], ARRAY[nullif(a.visible_at, 'infinity'), a.lock_expires_at, a.expires_at, a.due_at]),
             messages.check_label('locked_by', a.locked_by, 1024)

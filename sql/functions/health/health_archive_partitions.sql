@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.health_archive_partitions() RETURNS TABLE (severity text, finding text, cure text)
+CREATE OR REPLACE FUNCTION messages.health_archive_partitions() RETURNS TABLE (severity text, finding text, fix text)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     WITH part AS (SELECT * FROM messages.archive_partitions()),

@@ -1,9 +1,9 @@
-CREATE OR REPLACE FUNCTION messages.health_copy() RETURNS TABLE (severity text, finding text, cure text)
+CREATE OR REPLACE FUNCTION messages.health_copy() RETURNS TABLE (severity text, finding text, fix text)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     WITH used AS (
         SELECT greatest((SELECT max(m.id) FROM messages.message_rows m), (SELECT max(a.id) FROM messages.archive_rows a), 0) AS id),
-    found (place, severity, finding, cure) AS (
+    found (place, severity, finding, fix) AS (
         SELECT 1, 'critical', format('the next message gets an id up to %s, which is taken', u.id), 'SELECT messages.take_over()'
           FROM used u WHERE u.id > coalesce(pg_sequence_last_value('messages.message_id_seq'), 0)
         UNION ALL
@@ -30,7 +30,7 @@ AS $$
            CASE WHEN count(f.place) = 0 THEN 'ids and marks are those of this server'
                 ELSE (array_agg(f.finding ORDER BY f.place, f.finding))[1]
                      || CASE WHEN count(f.place) > 1 THEN format('; and %s more', count(f.place) - 1) ELSE '' END END,
-           (array_agg(f.cure ORDER BY f.place, f.finding))[1]
+           (array_agg(f.fix ORDER BY f.place, f.finding))[1]
       FROM (VALUES (true)) AS one (row) LEFT JOIN found f ON true
 $$;
 COMMENT ON FUNCTION messages.health_copy() IS

@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.health_dead_messages(waiting_for interval) RETURNS TABLE (severity text, finding text, cure text)
+CREATE OR REPLACE FUNCTION messages.health_dead_messages(waiting_for interval) RETURNS TABLE (severity text, finding text, fix text)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT CASE WHEN oldest.age > waiting_for THEN 'warning' ELSE 'ok' END,
@@ -18,4 +18,4 @@ AS $$
          ORDER BY first.age DESC LIMIT 1) oldest ON true
 $$;
 COMMENT ON FUNCTION messages.health_dead_messages(interval) IS
-    'A check of health(). How long dead messages have waited for a remedy; the cure requeues those of one queue that failed, and shows why others died.';
+    'A check of health(). How long dead messages have waited for a remedy; the fix requeues those of one queue that failed, and shows why others died.';

@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.health_dead_tuples() RETURNS TABLE (severity text, finding text, cure text)
+CREATE OR REPLACE FUNCTION messages.health_dead_tuples() RETURNS TABLE (severity text, finding text, fix text)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     -- Autovacuum begins at 10,000 dead versions plus a tenth of the live ones. At twice as many it is not keeping up.

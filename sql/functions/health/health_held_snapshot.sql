@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.health_held_snapshot(held_for interval) RETURNS TABLE (severity text, finding text, cure text)
+CREATE OR REPLACE FUNCTION messages.health_held_snapshot(held_for interval) RETURNS TABLE (severity text, finding text, fix text)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     -- VACUUM keeps what a snapshot or a running transaction of this database may still see; the snapshot of another VACUUM does not count.

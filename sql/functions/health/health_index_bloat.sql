@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.health_index_bloat(smallest bigint DEFAULT 67108864) RETURNS TABLE (severity text, finding text, cure text)
+CREATE OR REPLACE FUNCTION messages.health_index_bloat(smallest bigint DEFAULT 67108864) RETURNS TABLE (severity text, finding text, fix text)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     -- An entry takes about 60 bytes and a page is two thirds full: 100 bytes a message, live or dead.

@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.health_limited_roles() RETURNS TABLE (severity text, finding text, cure text)
+CREATE OR REPLACE FUNCTION messages.health_limited_roles() RETURNS TABLE (severity text, finding text, fix text)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     WITH limited AS (

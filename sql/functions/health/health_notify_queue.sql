@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.health_notify_queue(full_at double precision DEFAULT 0.25) RETURNS TABLE (severity text, finding text, cure text)
+CREATE OR REPLACE FUNCTION messages.health_notify_queue(full_at double precision DEFAULT 0.25) RETURNS TABLE (severity text, finding text, fix text)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     -- The queue belongs to the whole server. A session that listens takes nothing out of it while its transaction is open.

@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.health_prepared_transaction(held_for interval) RETURNS TABLE (severity text, finding text, cure text)
+CREATE OR REPLACE FUNCTION messages.health_prepared_transaction(held_for interval) RETURNS TABLE (severity text, finding text, fix text)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT CASE WHEN oldest.age > held_for * 12 THEN 'critical' WHEN oldest.age > held_for THEN 'warning' ELSE 'ok' END,

@@ -1,11 +1,11 @@
-CREATE OR REPLACE FUNCTION messages.health_replication() RETURNS TABLE (severity text, finding text, cure text)
+CREATE OR REPLACE FUNCTION messages.health_replication() RETURNS TABLE (severity text, finding text, fix text)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     -- Slots and standbys do not say when they took their snapshot, only how many transactions ago.
     WITH holder AS (
         SELECT format('replication slot %s (%s)', s.slot_name, CASE WHEN s.active THEN 'active' ELSE 'nobody uses it' END) AS name,
                greatest(age(s.xmin), age(s.catalog_xmin)) AS transactions, s.active,
-               format('SELECT * FROM pg_replication_slots WHERE slot_name = %1$L -- start what reads it, or if nothing will: SELECT pg_drop_replication_slot(%1$L)', s.slot_name) AS cure
+               format('SELECT * FROM pg_replication_slots WHERE slot_name = %1$L -- start what reads it, or if nothing will: SELECT pg_drop_replication_slot(%1$L)', s.slot_name) AS fix
           FROM pg_replication_slots s
          WHERE (s.database = current_database() OR s.database IS NULL) AND (s.xmin IS NOT NULL OR s.catalog_xmin IS NOT NULL)
         UNION ALL
@@ -15,7 +15,7 @@ AS $$
     SELECT CASE WHEN transactions > 100000000 THEN 'critical' WHEN transactions > 1000000 OR NOT active THEN 'warning' ELSE 'ok' END,
            CASE WHEN name IS NULL THEN 'no replication slot and no standby holds a snapshot'
                 ELSE format('%s holds back VACUUM; transactions since: %s', name, transactions) END,
-           CASE WHEN transactions > 1000000 OR NOT active THEN cure END
+           CASE WHEN transactions > 1000000 OR NOT active THEN fix END
       FROM (VALUES (true)) AS one (row)
       LEFT JOIN LATERAL (SELECT * FROM holder h ORDER BY h.active, h.transactions DESC LIMIT 1) worst ON true
 $$;

@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.health_settings() RETURNS TABLE (severity text, finding text, cure text)
+CREATE OR REPLACE FUNCTION messages.health_settings() RETURNS TABLE (severity text, finding text, fix text)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     WITH wanted (place, name, bad, good, without_it) AS (VALUES
@@ -12,7 +12,7 @@ AS $$
     found AS (
         SELECT w.place, format('%s is %s (%s): %s', w.name, w.bad, s.source, w.without_it) AS finding,
                CASE WHEN s.source IN ('session', 'client') THEN format('SET %s = %s', w.name, w.good)
-                    ELSE format('ALTER SYSTEM SET %s = %s; SELECT pg_reload_conf()', w.name, w.good) END AS cure
+                    ELSE format('ALTER SYSTEM SET %s = %s; SELECT pg_reload_conf()', w.name, w.good) END AS fix
           FROM wanted w JOIN pg_settings s USING (name)
          WHERE s.setting = w.bad AND s.source NOT IN ('database', 'user', 'database user')
         UNION ALL
@@ -39,7 +39,7 @@ AS $$
          WHERE messages.max_locks_for(locks.number) IS NOT NULL)
     SELECT CASE WHEN count(*) > 0 THEN 'warning' ELSE 'ok' END,
            coalesce(string_agg(f.finding, '; ' ORDER BY f.place), format('all %s settings that matter are as they should be', (SELECT count(*) + 2 FROM wanted))),
-           string_agg(f.cure, '; ' ORDER BY f.place)
+           string_agg(f.fix, '; ' ORDER BY f.place)
       FROM found f
 $$;
 COMMENT ON FUNCTION messages.health_settings() IS

@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.health_upkeep_lag() RETURNS TABLE (severity text, finding text, cure text)
+CREATE OR REPLACE FUNCTION messages.health_upkeep_lag() RETURNS TABLE (severity text, finding text, fix text)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     SELECT late.severity,

@@ -1,4 +1,4 @@
-CREATE OR REPLACE FUNCTION messages.health_wraparound() RETURNS TABLE (severity text, finding text, cure text)
+CREATE OR REPLACE FUNCTION messages.health_wraparound() RETURNS TABLE (severity text, finding text, fix text)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
     -- Autovacuum freezes at 200 million by default, and throws its limits away at 1.6 billion.

@@ -21,4 +21,4 @@ BEGIN
         'days_for', alter_history.days_for, 'audit_for', alter_history.audit_for), NULL);
 END $$;
 COMMENT ON FUNCTION messages.alter_history(interval, interval, interval, interval) IS
-    'Changes how long minutes, hours and days of the history and the audit are kept; NULL keeps a value, 0 keeps days or the audit for ever. The upkeep deletes what is older. PQ004: out of range.';
+    'Changes how long minutes, hours and days of the history and the audit are kept; NULL keeps a value, 0 keeps days or the audit forever. The upkeep deletes what is older. PQ004: out of range.';

@@ -21,7 +21,7 @@ BEGIN
         GET DIAGNOSTICS number = ROW_COUNT;
         deleted := deleted + number;
         IF old.grain = 'minute' THEN
-            DELETE FROM messages.history_note n WHERE n.noted_at < old.since;
+            DELETE FROM messages.history_note n WHERE n.recorded_at < old.since;
         END IF;
     END LOOP;
     DELETE FROM messages.audit a WHERE a.ctid = ANY (ARRAY(

@@ -7,7 +7,7 @@ AS $$
 #variable_conflict use_column
 DECLARE
     -- What was archived earlier, or is dated so, is no longer counted. This also leaves out all older partitions.
-    earliest CONSTANT timestamptz := least(progress.noted_at, moment) - interval '1 day';
+    earliest CONSTANT timestamptz := least(progress.recorded_at, moment) - interval '1 day';
     -- Four classes for each doubling.
     per_doubling CONSTANT double precision := 4 / ln(2.0::double precision);
 BEGIN

@@ -18,7 +18,7 @@ BEGIN
     IF NOT isfinite(end_at) OR NOT isfinite(coalesce(history_steps.since, moment))
        OR end_at > moment + interval '10 years' OR history_steps.since < origin THEN
         RAISE EXCEPTION 'the time from % to % is out of range', history_steps.since, history_steps.until
-            USING ERRCODE = 'PQ004', HINT = 'Give moments after 2001 and not in the far future.';
+            USING ERRCODE = 'PQ004', HINT = 'Give times after 2001 and not in the far future.';
     END IF;
     first_at := date_bin(history_steps.step, coalesce(history_steps.since, end_at - interval '1 hour'), origin);
     IF first_at >= end_at THEN

@@ -41,7 +41,7 @@ BEGIN
                (SELECT w.lock_expires_at FROM waiting w), NULL, NULL, NULL, NULL
           FROM one o WHERE o.leased_at IS NOT NULL
         UNION ALL
-        -- Only the last error is kept, and not when it was given back: it was ready again, or will be, at that moment.
+        -- Only the last error is kept, and not when it was given back: it was ready again, or will be, at that time.
         SELECT 6, CASE WHEN w.visible_at < 'infinity' AND w.lock_expires_at IS NULL THEN greatest(w.visible_at, w.leased_at) ELSE w.leased_at END,
                CASE WHEN w.visible_at > clock_timestamp() THEN 'waits for its next attempt' ELSE 'ready again' END, w.queue_name, NULL,
                CASE WHEN w.lock_expires_at IS NULL THEN w.attempts ELSE w.attempts - 1 END, NULL, w.last_error, NULL,

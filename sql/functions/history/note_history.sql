@@ -5,7 +5,7 @@ AS $$
 DECLARE
     moment    timestamptz := clock_timestamp();
     last      messages.history_progress;
-    noted     record;
+    recorded     record;
     newest    bigint;
     newest_id bigint;
     own_xid   bigint := pg_current_xact_id()::text::bigint;
@@ -32,7 +32,7 @@ BEGIN
             SELECT c.queue_name, c.arrived_at AS bucket_at, sum(c.messages) AS messages FROM counted c
              WHERE c.arrived_at IS NOT NULL GROUP BY 1, 2
             UNION ALL
-            SELECT m.queue_name, date_trunc('minute', CASE WHEN m.created_at BETWEEN last.noted_at - interval '1 day' AND moment
+            SELECT m.queue_name, date_trunc('minute', CASE WHEN m.created_at BETWEEN last.recorded_at - interval '1 day' AND moment
                                                            THEN m.created_at ELSE moment END, 'UTC'), count(*)
               FROM messages.message_rows m
              WHERE complete AND m.id > last.last_id AND m.id <= newest_id GROUP BY 1, 2
@@ -154,17 +154,17 @@ BEGIN
         SELECT pg_snapshot_xmin(s.now)::text::bigint AS oldest_xid, pg_snapshot_xmax(s.now)::text::bigint AS next_xid,
                ARRAY(SELECT x::text::bigint FROM pg_snapshot_xip(s.now) AS x) AS open_xids,
                (SELECT count(*) FROM stored) AS rows, (SELECT min(t.bucket_at) FROM stored t) AS from_at
-          INTO noted FROM snapshot s;
-        rows := rows + noted.rows;
-        late_from := least(late_from, noted.from_at);
+          INTO recorded FROM snapshot s;
+        rows := rows + recorded.rows;
+        late_from := least(late_from, recorded.from_at);
         -- What this transaction itself archived is counted, whatever the snapshot says of it.
-        IF complete AND own_xid >= noted.next_xid THEN
-            noted.open_xids := noted.open_xids || ARRAY(SELECT generate_series(noted.next_xid, own_xid - 1));
-            noted.next_xid := own_xid + 1;
+        IF complete AND own_xid >= recorded.next_xid THEN
+            recorded.open_xids := recorded.open_xids || ARRAY(SELECT generate_series(recorded.next_xid, own_xid - 1));
+            recorded.next_xid := own_xid + 1;
         END IF;
-        last.next_xid := CASE WHEN complete THEN noted.next_xid ELSE up_to END;
-        last.open_xids := ARRAY(SELECT x FROM unnest(noted.open_xids) AS x WHERE x < last.next_xid ORDER BY x);
-        last.oldest_xid := least(noted.oldest_xid, last.next_xid);
+        last.next_xid := CASE WHEN complete THEN recorded.next_xid ELSE up_to END;
+        last.open_xids := ARRAY(SELECT x FROM unnest(recorded.open_xids) AS x WHERE x < last.next_xid ORDER BY x);
+        last.oldest_xid := least(recorded.oldest_xid, last.next_xid);
         last.caught_up := complete;
         IF complete THEN
             last.settled_id := CASE WHEN last.settling_xid <= last.oldest_xid THEN last.settling_id ELSE last.settled_id END;
@@ -177,10 +177,10 @@ BEGIN
         EXIT WHEN complete OR clock_timestamp() > moment + interval '0.5 s';
     END LOOP;
     UPDATE messages.history_progress p
-       SET noted_at = moment, oldest_xid = last.oldest_xid, next_xid = last.next_xid, open_xids = last.open_xids, last_id = last.last_id,
+       SET recorded_at = moment, oldest_xid = last.oldest_xid, next_xid = last.next_xid, open_xids = last.open_xids, last_id = last.last_id,
            settled_id = last.settled_id, settling_id = last.settling_id, settling_xid = last.settling_xid, caught_up = last.caught_up;
     IF complete THEN
-        INSERT INTO messages.history_note (noted_at) VALUES (date_trunc('minute', moment, 'UTC')) ON CONFLICT DO NOTHING;
+        INSERT INTO messages.history_note (recorded_at) VALUES (date_trunc('minute', moment, 'UTC')) ON CONFLICT DO NOTHING;
     END IF;
     PERFORM messages.roll_up_history(late_from);
     RETURN rows;

@@ -24,8 +24,8 @@ BEGIN
     RETURN QUERY
     WITH kept AS (SELECT max(k.since) FILTER (WHERE k.grain = 'minute') AS minutes, max(k.since) FILTER (WHERE k.grain = 'hour') AS hours
                     FROM messages.history_begins() k),
-    progress AS (SELECT g.begun_at, g.noted_at FROM messages.history_progress g),
-    noted AS MATERIALIZED (
+    progress AS (SELECT g.begun_at, g.recorded_at FROM messages.history_progress g),
+    recorded AS MATERIALIZED (
         SELECT date_bin(queue_history.step, h.bucket_at, steps.origin) AS at, h.*
           FROM messages.history h CROSS JOIN kept k
          WHERE h.queue_name = queue_history.queue_name COLLATE "default" AND h.bucket_at >= steps.first_at AND h.bucket_at < steps.end_at
@@ -35,20 +35,20 @@ BEGIN
         SELECT n.at, max(n.depth_max) AS depth_max, sum(n.arrivals)::bigint AS arrivals, sum(n.success)::bigint AS success,
                sum(n.failed)::bigint AS failed, sum(n.rejected)::bigint AS rejected, sum(n.lock_expired)::bigint AS lock_expired,
                sum(n.expired)::bigint AS expired, sum(n.attempts)::bigint AS attempts, max(n.wait_max) AS wait_max, max(n.run_max) AS run_max
-          FROM noted n GROUP BY n.at),
+          FROM recorded n GROUP BY n.at),
     waits AS (
         SELECT s.at, array_agg(ARRAY[s.class, s.messages] ORDER BY s.class) AS waits FROM (
             SELECT n.at, n.waits[i][1] AS class, sum(n.waits[i][2])::bigint AS messages
-              FROM noted n CROSS JOIN LATERAL generate_subscripts(n.waits, 1) AS i GROUP BY 1, 2) s GROUP BY 1),
+              FROM recorded n CROSS JOIN LATERAL generate_subscripts(n.waits, 1) AS i GROUP BY 1, 2) s GROUP BY 1),
     runs AS (
         SELECT s.at, array_agg(ARRAY[s.class, s.messages] ORDER BY s.class) AS runs FROM (
             SELECT n.at, n.runs[i][1] AS class, sum(n.runs[i][2])::bigint AS messages
-              FROM noted n CROSS JOIN LATERAL generate_subscripts(n.runs, 1) AS i GROUP BY 1, 2) s GROUP BY 1),
+              FROM recorded n CROSS JOIN LATERAL generate_subscripts(n.runs, 1) AS i GROUP BY 1, 2) s GROUP BY 1),
     last AS (
         SELECT o.*, row_number() OVER (ORDER BY o.at) AS change FROM (
             SELECT DISTINCT ON (n.at) n.at, n.depth, n.ready, n.leased, n.delayed, n.dead, n.oldest_at
-              FROM noted n WHERE n.depth IS NOT NULL ORDER BY n.at, n.bucket_at DESC) o),
-    -- What has not changed since the beginning was noted before it.
+              FROM recorded n WHERE n.depth IS NOT NULL ORDER BY n.at, n.bucket_at DESC) o),
+    -- What has not changed since the beginning was recorded before it.
     before AS (
         SELECT o.* FROM unnest(ARRAY['minute', 'hour', 'day']) AS g (grain)
          CROSS JOIN LATERAL (
@@ -59,12 +59,12 @@ BEGIN
     bucket AS (
         SELECT b.at AS bucket_at, t.depth_max, t.arrivals, t.success, t.failed, t.rejected, t.lock_expired, t.expired, t.attempts,
                t.wait_max, t.run_max, w.waits, r.runs, count(l.at) OVER (ORDER BY b.at) AS change,
-               b.at <= p.noted_at AND b.at + queue_history.step > p.begun_at AS known,
+               b.at <= p.recorded_at AND b.at + queue_history.step > p.begun_at AS known,
                -- Whether an upkeep looked is known for as long as minutes are kept.
-               b.at <= p.noted_at AND b.at + queue_history.step > p.begun_at
+               b.at <= p.recorded_at AND b.at + queue_history.step > p.begun_at
                AND (b.at < k.minutes OR EXISTS (SELECT FROM messages.history_note n
-                                                 WHERE n.noted_at >= b.at AND n.noted_at < b.at + queue_history.step)) AS seen,
-               least(b.at + queue_history.step, p.noted_at) AS ends_at
+                                                 WHERE n.recorded_at >= b.at AND n.recorded_at < b.at + queue_history.step)) AS seen,
+               least(b.at + queue_history.step, p.recorded_at) AS ends_at
           FROM generate_series(steps.first_at, steps.end_at - interval '1 microsecond', queue_history.step) AS b (at)
          CROSS JOIN progress p CROSS JOIN kept k
           LEFT JOIN total t ON t.at = b.at LEFT JOIN waits w ON w.at = b.at LEFT JOIN runs r ON r.at = b.at LEFT JOIN last l ON l.at = b.at),
@@ -88,4 +88,4 @@ BEGIN
      ORDER BY b.bucket_at;
 END $$;
 COMMENT ON FUNCTION messages.queue_history(text, timestamptz, timestamptz, interval) IS
-    'One row for each step from since (an hour ago) to until (now): the numbers of the queue at its end, what arrived and was archived in it, and percentiles, rounded up by at most 19 percent. Levels are NULL for steps without an upkeep; everything is NULL before the history begins and where it is not noted yet. Steps begin at whole multiples since 2001-01-01 UTC, a Monday. Where the history is kept only by the hour or day, shorter steps are empty except the first of each hour or day. PQ001: unknown queue; PQ004: more than 10000 steps, or a step that is not whole minutes.';
+    'One row for each step from since (an hour ago) to until (now): the numbers of the queue at its end, what arrived and was archived in it, and percentiles, rounded up by at most 19 percent. Levels are NULL for steps without an upkeep; everything is NULL before the history begins and where it is not recorded yet. Steps begin at whole multiples since 2001-01-01 UTC, a Monday. Where the history is kept only by the hour or day, shorter steps are empty except the first of each hour or day. PQ001: unknown queue; PQ004: more than 10000 steps, or a step that is not whole minutes.';

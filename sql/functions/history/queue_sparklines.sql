@@ -16,15 +16,15 @@ BEGIN
     WITH kept AS (SELECT max(k.since) FILTER (WHERE k.grain = 'minute') AS minutes, max(k.since) FILTER (WHERE k.grain = 'hour') AS hours
                     FROM messages.history_begins() k),
     bucket AS MATERIALIZED (
-        SELECT b.at, b.at <= p.noted_at AND b.at + queue_sparklines.step > p.begun_at AS known,
+        SELECT b.at, b.at <= p.recorded_at AND b.at + queue_sparklines.step > p.begun_at AS known,
                b.at < k.minutes OR EXISTS (SELECT FROM messages.history_note n
-                                            WHERE n.noted_at >= b.at AND n.noted_at < b.at + queue_sparklines.step) AS seen
+                                            WHERE n.recorded_at >= b.at AND n.recorded_at < b.at + queue_sparklines.step) AS seen
           FROM generate_series(steps.first_at, steps.end_at - interval '1 microsecond', queue_sparklines.step) AS b (at)
          CROSS JOIN messages.history_progress p CROSS JOIN kept k),
     wanted AS MATERIALIZED (
         SELECT q.queue_name, o.depth
           FROM messages.queue q
-          -- What has not changed since the beginning was noted before it.
+          -- What has not changed since the beginning was recorded before it.
           LEFT JOIN LATERAL (
             SELECT l.depth FROM unnest(ARRAY['minute', 'hour', 'day']) AS g (grain)
              CROSS JOIN LATERAL (
@@ -35,7 +35,7 @@ BEGIN
          WHERE q.queue_name = ANY (queue_sparklines.queue_names)
            AND ((SELECT r.everything FROM messages.session_reach r)
                 OR q.queue_name IN (SELECT unnest(r.queue_names) FROM messages.session_reach r))),
-    noted AS MATERIALIZED (
+    recorded AS MATERIALIZED (
         SELECT h.queue_name, date_bin(queue_sparklines.step, h.bucket_at, steps.origin) AS at, sum(h.arrivals)::bigint AS arrivals,
                sum(h.success)::bigint AS success, sum(h.failed + h.rejected + h.lock_expired + h.expired)::bigint AS dead,
                (array_agg(h.depth ORDER BY h.bucket_at DESC) FILTER (WHERE h.depth IS NOT NULL))[1] AS depth
@@ -47,7 +47,7 @@ BEGIN
     part AS (
         SELECT w.queue_name, b.*, n.arrivals, n.success, n.dead, n.depth, w.depth AS before,
                count(n.depth) OVER (PARTITION BY w.queue_name ORDER BY b.at) AS change
-          FROM wanted w CROSS JOIN bucket b LEFT JOIN noted n ON n.queue_name = w.queue_name AND n.at = b.at),
+          FROM wanted w CROSS JOIN bucket b LEFT JOIN recorded n ON n.queue_name = w.queue_name AND n.at = b.at),
     filled AS (
         SELECT p.*, coalesce(first_value(p.depth) OVER (PARTITION BY p.queue_name, p.change ORDER BY p.at), p.before, 0) AS level FROM part p)
     SELECT f.queue_name, min(f.at), array_agg(CASE WHEN f.known THEN coalesce(f.arrivals, 0) END ORDER BY f.at),

@@ -31,7 +31,7 @@ BEGIN
         WITH leased AS MATERIALIZED (
             SELECT * FROM messages.lease(lease_named.queue_name, lease_named.max_messages, lease_named.lease_for,
                                          lease_named.locked_by)),
-        noted AS (
+        recorded AS (
             UPDATE messages.named_lease n SET lock_token = l.tokens[1], ids = l.ids, expires_at = l.lock_expires_at
               FROM (SELECT array_agg(lock_token) AS tokens, array_agg(id) AS ids, max(lock_expires_at) AS lock_expires_at FROM leased) l
              WHERE n.made_by = session_user AND n.lease_name = lease_named.lease_name COLLATE "default" AND l.ids IS NOT NULL)

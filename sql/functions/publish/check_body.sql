@@ -12,4 +12,4 @@ BEGIN
     RETURN body;
 END $$;
 COMMENT ON FUNCTION messages.check_body(text, jsonb, integer) IS
-    'Returns a body; PQ005, with the size, the limit and the cure, if it or its text is larger than the queue allows.';
+    'Returns a body; PQ005, with the size, the limit and the fix, if it or its text is larger than the queue allows.';

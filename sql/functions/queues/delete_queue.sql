@@ -29,7 +29,7 @@ BEGIN
     DELETE FROM messages.schedule s WHERE s.queue_name = delete_queue.queue_name COLLATE "default";
     DELETE FROM messages.dispatch d WHERE d.queue_name = delete_queue.queue_name COLLATE "default";
     DELETE FROM messages.dedup d WHERE d.queue_name = delete_queue.queue_name COLLATE "default";
-    -- A session that read the queue a moment ago still reads and sets its marks.
+    -- A session that read the queue a short time ago still reads and sets its marks.
     INSERT INTO messages.unused_sequence (sequence)
     SELECT l.mark FROM messages.lane l WHERE l.queue_name = delete_queue.queue_name COLLATE "default" AND l.mark IS NOT NULL
     UNION ALL

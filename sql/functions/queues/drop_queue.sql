@@ -17,7 +17,7 @@ BEGIN
             PERFORM messages.record_audit('drop_queue', drop_queue.queue_name, jsonb_build_object('force', drop_queue.force), gone);
             RETURN gone;
         EXCEPTION WHEN lock_not_available OR deadlock_detected THEN
-            -- Somebody who waits behind this lock holds rows that go with the queue: give way, or both wait for ever.
+            -- Somebody who waits behind this lock holds rows that go with the queue: give way, or both wait forever.
             PERFORM pg_sleep(random() / 20);
         END;
     END LOOP;

@@ -10,4 +10,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION messages.lease_policy(text) IS
-    'How long a lease of the queue lasts, and how long a handler may take for a message (NULL for ever), unless the consumer says otherwise; and whether it has a max_leased, so that leases wait for one another. PQ001: unknown queue.';
+    'How long a lease of the queue lasts, and how long a handler may take for a message (NULL forever), unless the consumer says otherwise; and whether it has a max_leased, so that leases wait for one another. PQ001: unknown queue.';

@@ -6,4 +6,4 @@ BEGIN
         USING ERRCODE = 'PQ001',
               HINT = format('Create it: SELECT messages.create_queue(%s)', coalesce(quote_literal(left(queue_name, 100)), '''name'''));
 END $$;
-COMMENT ON FUNCTION messages.raise_unknown_queue(text) IS 'Raises PQ001 with the queue and the cure.';
+COMMENT ON FUNCTION messages.raise_unknown_queue(text) IS 'Raises PQ001 with the queue and the fix.';

@@ -11,7 +11,7 @@ AS $$
     SELECT messages.check_number('count_up_to', count_up_to, 0, 2147483647);
     -- What is due comes back, and nobody else may be here to see to it.
     SELECT messages.look(name) FROM unnest(ready_queues.queue_names) AS name;
-    WITH asked AS MATERIALIZED (           -- one moment for all lanes, in any plan
+    WITH asked AS MATERIALIZED (           -- one time for all lanes, in any plan
         SELECT clock_timestamp() AS moment, CASE WHEN ready_queues.topic IS NOT NULL THEN messages.topic_regex(ready_queues.topic) END AS pattern)
     SELECT q.queue_name, least(sum(found.ready), free.leases)::bigint,
            moment - min(found.oldest),

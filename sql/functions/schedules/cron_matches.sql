@@ -6,9 +6,9 @@ DECLARE
 BEGIN
     IF minute IS NULL OR minute NOT BETWEEN '0001-01-02' AND '9999-12-31' THEN
         RAISE EXCEPTION 'local_minute is %', coalesce(local_minute::text, 'NULL')
-            USING ERRCODE = 'PQ004', HINT = 'Give a moment of the years 1 to 9999.';
+            USING ERRCODE = 'PQ004', HINT = 'Give a time of the years 1 to 9999.';
     END IF;
     RETURN EXISTS (SELECT FROM messages.cron_ticks(cron, 'UTC', minute - interval '1 minute', minute));
 END $$;
 COMMENT ON FUNCTION messages.cron_matches(text, timestamp) IS
-    'Whether a cron expression has a tick in this minute of the wall clock. PQ004: not a cron expression, or not a moment of the years 1 to 9999.';
+    'Whether a cron expression has a tick in this minute of the wall clock. PQ004: not a cron expression, or not a time of the years 1 to 9999.';

@@ -15,7 +15,7 @@ DECLARE
 BEGIN
     IF NOT isfinite(after) OR NOT isfinite(until) OR until > after + interval '41 years' THEN
         RAISE EXCEPTION 'from % to % is too long', after, until
-            USING ERRCODE = 'PQ004', HINT = 'Give two moments that are at most 41 years apart.';
+            USING ERRCODE = 'PQ004', HINT = 'Give two times that are at most 41 years apart.';
     END IF;
     WHILE today <= highest LOOP
         on_day := extract(day FROM today) = ANY (meant.days);
@@ -46,4 +46,4 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.cron_ticks(text, text, timestamptz, timestamptz) IS
-    'The ticks of a cron expression after one moment, until another. PQ004: not a cron expression, or more than 41 years.';
+    'The ticks of a cron expression after one time, until another. PQ004: not a cron expression, or more than 41 years.';

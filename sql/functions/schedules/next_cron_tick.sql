@@ -15,4 +15,4 @@ EXCEPTION WHEN invalid_parameter_value THEN
     RETURN NULL;                           -- a time zone that the server no longer knows must not hide the other schedules
 END $$;
 COMMENT ON FUNCTION messages.next_cron_tick(text, text, timestamptz) IS
-    'The first tick of a cron expression after a moment; NULL if there is none in 40 years, or no such time zone. PQ004: not a cron expression.';
+    'The first tick of a cron expression after a time; NULL if there is none in 40 years, or no such time zone. PQ004: not a cron expression.';

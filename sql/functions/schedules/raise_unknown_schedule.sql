@@ -5,4 +5,4 @@ BEGIN
     RAISE EXCEPTION 'schedule % does not exist', coalesce(quote_literal(left(schedule_name, 100)), 'NULL')
         USING ERRCODE = 'PQ011', HINT = 'List them: SELECT * FROM messages.schedules()';
 END $$;
-COMMENT ON FUNCTION messages.raise_unknown_schedule(text) IS 'Raises PQ011 with the schedule and the cure.';
+COMMENT ON FUNCTION messages.raise_unknown_schedule(text) IS 'Raises PQ011 with the schedule and the fix.';

@@ -47,4 +47,4 @@ BEGIN
     RETURN published;
 END $$;
 COMMENT ON FUNCTION messages.run_schedules_at(timestamptz) IS
-    'Does what run_schedules does, as if this moment were now.';
+    'Does what run_schedules does, as if this time were now.';

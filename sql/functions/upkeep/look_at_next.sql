@@ -32,4 +32,4 @@ BEGIN
               (SELECT t.queue_name FROM messages.timer t WHERE t.queue_name > here ORDER BY t.queue_name LIMIT 1)) END;
 END $$;
 COMMENT ON FUNCTION messages.look_at_next(text) IS
-    'The first part of an upkeep, in transactions that stay short: ends what is due in the first queue from this name on that has messages, 5,000 of them at most, rings again for what waits in it, and returns the name for the next call, which is NULL after the last. Begin with an empty name. An error is noted for health(), and the next queue follows.';
+    'The first part of an upkeep, in transactions that stay short: ends what is due in the first queue from this name on that has messages, 5,000 of them at most, rings again for what waits in it, and returns the name for the next call, which is NULL after the last. Begin with an empty name. An error is recorded for health(), and the next queue follows.';

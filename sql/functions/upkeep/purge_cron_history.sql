@@ -8,7 +8,7 @@ BEGIN
        OR has_table_privilege('cron.job_run_details', 'SELECT') IS NOT TRUE OR has_table_privilege('cron.job_run_details', 'DELETE') IS NOT TRUE THEN
         RETURN 0;
     END IF;
-    -- pg_cron keeps a row for each run for ever, also those of removed jobs, and those without an end, which a restart of
+    -- pg_cron keeps a row for each run forever, also those of removed jobs, and those without an end, which a restart of
     -- the server leaves behind. Row security shows the login of the jobs its own, and messages_owner those of show_cron_jobs_to_owner().
     EXECUTE $purge$
         WITH ours AS MATERIALIZED (

@@ -1,2 +1,2 @@
--- A moment of the database's clock, so long ago.
+-- A time of the database's clock, so long ago.
 SELECT clock_timestamp() - %s::interval

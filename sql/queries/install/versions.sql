@@ -1,2 +1,2 @@
--- The newest migration, and the oldest version whose packages may work beside it.
+-- The newest migration, and the oldest version whose packages may work next to it.
 SELECT messages.latest_migration(), messages.schema_version()

@@ -52,7 +52,7 @@ def program_folder(parent: Path) -> Path:
 
 @contextmanager
 def killed_on_failure(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Kill a process that leads a session, and its children, if the test fails; Popen would wait for it for ever."""
+    """Kill a process that leads a session, and its children, if the test fails; Popen would wait for it forever."""
     try:
         yield
     except BaseException:

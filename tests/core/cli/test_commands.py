@@ -108,7 +108,7 @@ def test_a_refusal_names_the_command_that_helps(pgqueue: Pgqueue, conn: Connecti
     assert "delete them with it: pgqueue queues drop orders --force" in pgqueue("queues", "drop", "orders", "-y").err
 
 
-def test_a_bad_policy_is_one_line_with_the_cure(pgqueue: Pgqueue) -> None:
+def test_a_bad_policy_is_one_line_with_the_fix(pgqueue: Pgqueue) -> None:
     ended = pgqueue("queues", "create", "orders", "--max-attempts", "0")
     assert ended.status == 1
     assert ended.err.startswith("error: max_attempts")
@@ -361,7 +361,7 @@ def test_the_defaults_that_the_help_shows_are_those_of_a_new_queue(pgqueue: Pgqu
     options = [one for one in create.params if isinstance(one, click.Option) and one.help and "[default: " in one.help]
     for option in options:
         (shown,) = re.findall(r"\[default: (.*)\]$", option.help or "")
-        if shown in ("for ever", "no limit", "not paused"):
+        if shown in ("forever", "no limit", "not paused"):
             assert row[option.name] in (None, False), option.name
         else:
             value = option.type_cast_value(context, shown)
@@ -552,7 +552,7 @@ def test_doctor_shows_problems_first_and_counts_the_rest(pgqueue: Pgqueue, conn:
     conn.execute("UPDATE messages.schema_migration SET applied_at = now() - interval '1 hour'")
     lines = pgqueue("doctor").out.splitlines()
     assert lines[0].startswith("critical  upkeep_lag: no upkeep ran since the installation 01:00:")
-    assert lines[1].startswith("          cure: SELECT messages.upkeep()")
+    assert lines[1].startswith("          fix: SELECT messages.upkeep()")
     assert re.fullmatch(r"\d problems?; \d+ checks ok, listed by --all\.", lines[-1])
     assert not any(line.startswith("ok ") for line in lines)
     severities = [finding["severity"] for finding in pgqueue("doctor", "--json").json["findings"]]

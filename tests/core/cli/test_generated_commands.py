@@ -37,7 +37,7 @@ TEXTS = [
 ]  # fmt: skip
 DURATIONS = ["0", "0s", "1s", "-1s", "90", "1d", "366d", "100000d", "99999999999999d", "1x", "", "1h30m", "1e3s", "∞"]
 NUMBERS = ["0", "1", "2", "-1", "7", "100", "101", "2147483647", "2147483648", "9223372036854775808", "1" * 400, "x"]
-# What would run for ever, for long or beside this process is bounded; nothing here removes the schema.
+# What would run forever, for long or next to this process is bounded; nothing here removes the schema.
 BOUNDED: dict[str, list[str]] = {
     "tail": ["--no-follow"],
     "stats": ["--refreshes", "1", "--interval", "1s"],

@@ -22,7 +22,7 @@ def test_doctor_finds_a_server_that_is_read_only(pgqueue: Pgqueue, conn: Connect
     (finding,) = (one for one in ended.json["findings"] if one["check_name"] == "server")
     assert finding["severity"] == "critical"
     assert "the server is read-only" in finding["finding"]
-    assert "target_session_attrs=read-write" in finding["cure"]
+    assert "target_session_attrs=read-write" in finding["fix"]
 
 
 @pytest.mark.parametrize(

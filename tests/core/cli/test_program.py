@@ -188,7 +188,7 @@ def test_the_last_place_of_a_shared_option_counts(pgqueue: Pgqueue) -> None:
     assert pgqueue("queues", "--dsn", UNREACHABLE).status == 1
 
 
-def test_a_database_without_the_schema_is_one_line_with_the_cure(run_pgqueue: Pgqueue, empty_dsn: str) -> None:
+def test_a_database_without_the_schema_is_one_line_with_the_fix(run_pgqueue: Pgqueue, empty_dsn: str) -> None:
     ended = run_pgqueue("queues", "--dsn", empty_dsn)
     assert ended.status == 1
     assert ended.err.startswith("error: schema messages is not installed in database ")
@@ -240,7 +240,7 @@ def test_durations_are_read(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", "10", "10x", "-5s", "m", "P", "PT", "P1Y", "P1M", "1h 30m", "٣s", "9" * 400 + "s"]
 )
-def test_what_is_no_duration_is_refused_with_the_cure(text: str) -> None:
+def test_what_is_no_duration_is_refused_with_the_fix(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not a duration|too long"):
         parse_duration(text)
 

@@ -1,4 +1,4 @@
-"""Each command as a member of each group role: what it may see, and the role that cures a refusal."""
+"""Each command as a member of each group role: what it may see, and the role that fixes a refusal."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def leave(conn: Connection) -> None:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_a_refusal_names_a_role_that_the_login_lacks_and_that_cures_it(
+def test_a_refusal_names_a_role_that_the_login_lacks_and_that_fixes_it(
     packer: As, pgqueue: Pgqueue, conn: Connection, dsn: str, group: str
 ) -> None:
     run(conn, verbs.schedule("daily", "@daily", "orders", 1))
@@ -59,12 +59,12 @@ def test_a_refusal_names_a_role_that_the_login_lacks_and_that_cures_it(
         ended = packer(group, *arguments)
         granted: list[str] = []
         while ended.status == 1 and command != "doctor":
-            cure = GRANT.search(ended.err)
-            assert cure, (command, ended.err)
-            may = conn.execute("SELECT pg_has_role('packer', %s, 'MEMBER')", [cure[1]]).fetchone()
+            fix = GRANT.search(ended.err)
+            assert fix, (command, ended.err)
+            may = conn.execute("SELECT pg_has_role('packer', %s, 'MEMBER')", [fix[1]]).fetchone()
             assert may == (False,), (command, ended.err)
-            conn.execute(f"GRANT {cure[1]} TO packer".encode())
-            granted.append(cure[1])
+            conn.execute(f"GRANT {fix[1]} TO packer".encode())
+            granted.append(fix[1])
             ended = pgqueue(*arguments, "--dsn", dsn.replace("postgres@", "packer@"))
         assert len(granted) <= 3, (command, granted)
         assert ended.status == 0 or command == "doctor", (command, ended.err)
@@ -106,7 +106,7 @@ def test_doctor_has_no_complaint_about_a_group_role_that_may_do_what_it_is_for(p
         ended = packer(group, "doctor")
         assert ended.status == 0, ended.out
         assert "permission denied for function health" in ended.out
-        assert "cure: GRANT messages_observer TO packer" in ended.out
+        assert "fix: GRANT messages_observer TO packer" in ended.out
 
 
 def test_doctor_names_what_a_half_granted_login_lacks(packer: As, conn: Connection) -> None:
@@ -118,7 +118,7 @@ def test_doctor_names_what_a_half_granted_login_lacks(packer: As, conn: Connecti
     (privileges,) = [one for one in ended.json["findings"] if one["check_name"] == "privileges"]
     assert privileges["severity"] == "warning"
     assert privileges["finding"] == "role packer may execute lease, but not archive, extend, release"
-    assert privileges["cure"] == "GRANT messages_consumer TO packer"
+    assert privileges["fix"] == "GRANT messages_consumer TO packer"
 
 
 def test_a_login_whose_name_needs_quotes_gets_them(conn: Connection, dsn: str, pgqueue: Pgqueue) -> None:

@@ -69,7 +69,7 @@ class Share:
         return self.database.connect(f"pgqueue drain {self.queue}"[:63])
 
     def backlog(self, conn: psycopg.Connection[Any], part: str = "") -> Row:
-        """Count what is left: `ready`, `held` by the run, or by a part of it, and `waiting` for a moment or for others.
+        """Count what is left: `ready`, `held` by the run, or by a part of it, and `waiting` for a time or for others.
 
         QueueNotFound if there is no such queue.
         """

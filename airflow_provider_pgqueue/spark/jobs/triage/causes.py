@@ -147,7 +147,7 @@ def _counted(dead: DataFrame) -> list[Cause]:
         F.max("archived_at").alias("last_at"),
         F.max_by(F.struct("id", "reference"), F.struct("archived_at", "id"), 5).alias("samples"),
     )
-    found: list[Cause] = counted.join(frequent, "cause").toArrow().to_pylist()  # moments keep their zone
+    found: list[Cause] = counted.join(frequent, "cause").toArrow().to_pylist()  # times keep their zone
     return found
 
 

@@ -17,7 +17,7 @@ from airflow_provider_pgqueue.core.errors import (
     SchemaTooOld,
 )
 
-_CURES: Final[dict[type[PgQueueError], str]] = {
+_FIXES: Final[dict[type[PgQueueError], str]] = {
     SchemaMissing: "Install it: pgqueue install",
     SchemaTooOld: "Upgrade it: pgqueue install",
     QueueNotFound: "Create it: pgqueue queues create {queue}; or list those that exist: pgqueue queues",
@@ -50,13 +50,13 @@ def in_commands(text: str) -> str:
     return text
 
 
-def with_cure(error: PgQueueError) -> str:
-    """Return what is wrong and the command that helps; where there is none, the error's own cure."""
-    cure = _CURES.get(type(error))
-    if cure is None:
+def with_fix(error: PgQueueError) -> str:
+    """Return what is wrong and the command that helps; where there is none, the error's own fix."""
+    fix = _FIXES.get(type(error))
+    if fix is None:
         return in_commands(str(error))
     named = _QUEUE.search(error.problem)
-    return f"{error.problem}. {cure.format(queue=named[1] if named else 'NAME')}"
+    return f"{error.problem}. {fix.format(queue=named[1] if named else 'NAME')}"
 
 
 class LogFormat(logging.Formatter):

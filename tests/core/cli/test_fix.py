@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from airflow_provider_pgqueue.cli.cure import LogFormat, in_commands
+from airflow_provider_pgqueue.cli.fix import LogFormat, in_commands
 from airflow_provider_pgqueue.core import run, verbs
 from tests.core.cli.conftest import Pgqueue
 from tools import ROOT
@@ -41,7 +41,7 @@ def test_no_hint_sends_a_user_of_the_shell_to_sql_that_a_command_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "cure"),
+    ("arguments", "fix"),
     [
         (["schedules", "pause", "nosuch"], "List them: pgqueue schedules"),
         (["schedules", "remove", "nosuch", "--yes"], "List them: pgqueue schedules"),
@@ -50,10 +50,10 @@ def test_no_hint_sends_a_user_of_the_shell_to_sql_that_a_command_does() -> None:
     ],
 )
 def test_an_error_names_the_command(
-    pgqueue: Pgqueue, conn: Connection, arguments: list[str], cure: str, caplog: pytest.LogCaptureFixture
+    pgqueue: Pgqueue, conn: Connection, arguments: list[str], fix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     run(conn, verbs.pause_queue("default"))
     ended = pgqueue(*arguments)
     logged = "\n".join(map(LogFormat("%(message)s").format, caplog.records))
-    assert cure in ended.err + logged
+    assert fix in ended.err + logged

@@ -1,4 +1,4 @@
-"""The cases beside Spark's own JDBC source, in turns in one warm session: export, publish."""
+"""The cases compared with Spark's own JDBC source, in turns in one warm session: export, publish."""
 
 from __future__ import annotations
 
