@@ -27,7 +27,7 @@ _TEN_MILLION: Final = 10_000_000
 @case("delayed", "100,000 delayed messages in the queue; lease and archive 10, 4 clients")
 def delayed(bench: Bench) -> list[Line]:
     messages = 20_000 if bench.quick else 100_000
-    return _beside_an_empty_one(
+    return _with_an_empty_one(
         bench, f"{messages:,} delayed", lambda peer, conn: peer.publish(conn, messages, peer.delayed)
     )
 
@@ -38,16 +38,16 @@ def leased(bench: Bench) -> list[Line]:
         peer.publish(conn, 10_000)
         peer.publish(conn, 10_000, peer.leased)
 
-    return _beside_an_empty_one(bench, "10,000 leased", before)
+    return _with_an_empty_one(bench, "10,000 leased", before)
 
 
 @case("waiting", "1,000,000 waiting messages in the queue; lease and archive 10, 4 clients", quick=False)
 def waiting(bench: Bench) -> list[Line]:
     messages = 1_000_000
-    return _beside_an_empty_one(bench, f"{messages:,} waiting", lambda peer, conn: peer.publish(conn, messages))
+    return _with_an_empty_one(bench, f"{messages:,} waiting", lambda peer, conn: peer.publish(conn, messages))
 
 
-def _beside_an_empty_one(bench: Bench, name: str, before: Callable[[Peer, Connection], None]) -> list[Line]:
+def _with_an_empty_one(bench: Bench, name: str, before: Callable[[Peer, Connection], None]) -> list[Line]:
     empty = {peer.name: Contestant(peer, Load(peer.script("lease_archive", 10), 10)) for peer in (PGQUEUE, PGMQ)}
     full = {f"{key}_full": replace(one, before=partial(before, one.peer)) for key, one in empty.items()}
     samples = bench.consume(empty | full, rounds=min(bench.rounds, 2 if bench.quick else 4))
@@ -61,7 +61,7 @@ def _beside_an_empty_one(bench: Bench, name: str, before: Callable[[Peer, Connec
 
 @case("waiting-10m", "10,000,000 waiting messages; lease and archive 100, 4 clients; p99 of a lease", quick=False)
 def waiting_10m(bench: Bench) -> list[Line]:
-    samples = beside_ten_million(bench, {"pgqueue": (PGQUEUE, ""), "pgmq": (PGMQ, "")})
+    samples = next_to_ten_million(bench, {"pgqueue": (PGQUEUE, ""), "pgmq": (PGMQ, "")})
     name = "10,000,000 waiting"
     return [
         Row(name, "PGMQ", samples["pgqueue rate"], samples["pgmq rate"], target=3.0),
@@ -69,7 +69,7 @@ def waiting_10m(bench: Bench) -> list[Line]:
     ]
 
 
-def beside_ten_million(bench: Bench, contestants: dict[str, tuple[Peer, str]]) -> dict[str, list[float]]:
+def next_to_ten_million(bench: Bench, contestants: dict[str, tuple[Peer, str]]) -> dict[str, list[float]]:
     """Return messages per second ("NAME rate") and ms of a lease ("NAME p99") of peers, each with SQL of its own."""
     with ExitStack() as stack:
         calls = {}

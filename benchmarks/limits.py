@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from benchmarks.backlog import beside_ten_million
+from benchmarks.backlog import next_to_ten_million
 from benchmarks.bench import Bench, Contestant, case
 from benchmarks.cases import contestants, rates, wal
 from benchmarks.growth.body import body
@@ -34,28 +34,28 @@ _SILENT: Final = "SELECT messages.alter_queue('bench', notify => 'off');"
 @case("limit-lease-archive-1", "lease and archive 1 at a time into a bare archive", quick=False, group=GROUP)
 def one_at_a_time(bench: Bench) -> list[Line]:
     measured = contestants("lease_archive", PGQUEUE, PGMQ, SEED, PROCRASTINATE)
-    return _beside_bare(bench, measured, "1")
+    return _with_bare(bench, measured, "1")
 
 
 @case("limit-lease-archive-10", "lease and archive 10 at a time into a bare archive", quick=False, group=GROUP)
 def ten_at_a_time(bench: Bench) -> list[Line]:
-    return _beside_bare(bench, contestants("lease_archive", PGQUEUE, PGMQ, batch=10), "10")
+    return _with_bare(bench, contestants("lease_archive", PGQUEUE, PGMQ, batch=10), "10")
 
 
 @case("limit-lease-archive-100", "lease and archive 100 at a time into a bare archive", quick=False, group=GROUP)
 def hundred_at_a_time(bench: Bench) -> list[Line]:
-    return _beside_bare(bench, contestants("lease_archive", PGQUEUE, PGMQ, batch=100), "100")
+    return _with_bare(bench, contestants("lease_archive", PGQUEUE, PGMQ, batch=100), "100")
 
 
 @case("limit-lease-archive-100-sync", "the same, synchronous_commit on", quick=False, group=GROUP)
 def hundred_at_a_time_sync(bench: Bench) -> list[Line]:
     measured = contestants("lease_archive_alone", PGQUEUE, batch=100, on=True)
-    return _beside_bare(bench, measured | contestants("lease_archive", PGMQ, batch=100, on=True), "100-sync")
+    return _with_bare(bench, measured | contestants("lease_archive", PGMQ, batch=100, on=True), "100-sync")
 
 
 @case("limit-waiting-10m", "the same 100 at a time with 10,000,000 waiting messages", quick=False, group=GROUP)
 def ten_million_waiting(bench: Bench) -> list[Line]:
-    samples = beside_ten_million(bench, {"bare": (PGQUEUE, _BARE_ARCHIVE), "pgmq": (PGMQ, "")})
+    samples = next_to_ten_million(bench, {"bare": (PGQUEUE, _BARE_ARCHIVE), "pgmq": (PGMQ, "")})
     return [Row("10,000,000 waiting, bare archive", "PGMQ", samples["bare rate"], samples["pgmq rate"])]
 
 
@@ -76,7 +76,7 @@ def sessions(bench: Bench) -> list[Line]:
             Row(f"{name}, 200 sessions", "with 4", samples[f"{verb}_200"], samples[f"{verb}_4"])
             for verb, name in plain.items()
         ],
-        *_beside_bare(longer, leases, "1, 200 sessions"),
+        *_with_bare(longer, leases, "1, 200 sessions"),
     ]
 
 
@@ -90,10 +90,10 @@ def large_body(bench: Bench) -> list[Line]:
     measured = contestants("consume_archive", RAW, batch=10) | contestants("lease_archive", PGMQ, batch=10)
     large = {key: replace(one, body=body(8000)) for key, one in measured.items()}
     samples = bench.consume(large, fastest=30_000)
-    name, beside = "8,000 B, raw DELETE and INSERT", "PGMQ read + archive"
+    name, peer = "8,000 B, raw DELETE and INSERT", "PGMQ read + archive"
     return [
-        Row(name, beside, rates(samples["raw"]), rates(samples["pgmq"])),
-        Row(f"{name}, WAL", beside, wal(samples["raw"]), wal(samples["pgmq"]), "B/msg", at_least=False),
+        Row(name, peer, rates(samples["raw"]), rates(samples["pgmq"])),
+        Row(f"{name}, WAL", peer, wal(samples["raw"]), wal(samples["pgmq"]), "B/msg", at_least=False),
     ]
 
 
@@ -153,7 +153,7 @@ def publish(bench: Bench) -> list[Line]:
     ]
 
 
-def _beside_bare(bench: Bench, measured: dict[str, Contestant], what: str) -> list[Line]:
+def _with_bare(bench: Bench, measured: dict[str, Contestant], what: str) -> list[Line]:
     measured["bare"] = replace(measured["pgqueue"], setup=_BARE_ARCHIVE)
     samples = bench.consume(measured)
     name, bare = f"lease-archive-{what}, bare archive", samples.pop("bare")

@@ -152,11 +152,11 @@ def publish(
         "seconds": round(seconds, 3),
         "per_second": round(published / max(seconds, 0.001), 1),
     }
-    besides = f" and found {quantity(duplicates, 'duplicate')}" if duplicates else ""
+    others = f" and found {quantity(duplicates, 'duplicate')}" if duplicates else ""
     show_done(
         settings,
         result,
-        f"published {quantity(published)} to {queue}{besides} in {seconds:.2f} s ({rate(published, seconds)}).",
+        f"published {quantity(published)} to {queue}{others} in {seconds:.2f} s ({rate(published, seconds)}).",
     )
 
 

@@ -63,8 +63,8 @@ def _bodies(bench: Bench, batch: int) -> list[Line]:
         ours, theirs = samples[size]["pgqueue"], samples[size]["pgmq"]
         last = size == _LARGEST
         name = f"lease-archive-{batch}, {size:,} B"
-        beside = "PGMQ read + archive"
-        lines.append(Row(name, beside, rates(ours), rates(theirs), target=1.3 if last else None))
+        peer = "PGMQ read + archive"
+        lines.append(Row(name, peer, rates(ours), rates(theirs), target=1.3 if last else None))
         limit = 0.6 if last else None
-        lines.append(Row(f"{name}, WAL", beside, wal(ours), wal(theirs), "B/msg", limit, at_least=False))
+        lines.append(Row(f"{name}, WAL", peer, wal(ours), wal(theirs), "B/msg", limit, at_least=False))
     return lines

@@ -49,8 +49,8 @@ def queues(bench: Bench) -> list[Line]:
             for name, samples in in_turns(calls, turns(bench)).items():
                 series[name][size] = samples
             relations[size] = scalar(conn, _RELATIONS)
-    beside = sizes[0] if bench.quick else _MOST_OF_PGMQ
-    theirs = _pgmq(bench, beside)
+    peer = sizes[0] if bench.quick else _MOST_OF_PGMQ
+    theirs = _pgmq(bench, peer)
     bench.curves.append(Curve("growth-queues", "queues", "milliseconds", series))
     last = sizes[-1]
     lines: list[Line] = []
@@ -59,7 +59,7 @@ def queues(bench: Bench) -> list[Line]:
         few = f"with {sizes[0]:,}"
         lines.append(Row(f"{name}, {last:,} queues", few, by_size[last], by_size[sizes[0]], "ms", at_least=False))
     for name, other in (("status()", "metrics_all"), ("create_queue()", "create")):
-        ours, row = series[name][beside], f"{name}, {beside:,} queues"
+        ours, row = series[name][peer], f"{name}, {peer:,} queues"
         lines.append(Row(row, f"PGMQ {other}", ours, theirs[other], "ms", at_least=False))
     lines.append(Limit("relations per queue", [(relations[last] - relations[sizes[0]]) / (last - sizes[0])], "", None))
     return lines

@@ -14,8 +14,8 @@ import pyspark
 
 from benchmarks.report import Line, Report, about, table
 from benchmarks.server import SETTINGS, Server
-from benchmarks.spark.comparison import export_beside_jdbc, publish_beside_jdbc
-from benchmarks.spark.drain import drain_beside_objects
+from benchmarks.spark.comparison import export_and_jdbc, publish_and_jdbc
+from benchmarks.spark.drain import drain_and_objects
 from benchmarks.spark.executors import drain_on_executors
 from benchmarks.spark.growth import draw, growth
 from benchmarks.spark.place import HOME, Place, warm_session
@@ -32,9 +32,9 @@ def _growth(place: Place, scale: float, rounds: int) -> list[Line]:
 
 
 CASES: Final[dict[str, Callable[[Place, float, int], list[Line]]]] = {
-    "export": lambda place, scale, rounds: export_beside_jdbc(place, round(1_000_000 * scale), rounds),
-    "publish": lambda place, scale, rounds: publish_beside_jdbc(place, round(1_000_000 * scale), rounds),
-    "drain": lambda place, scale, rounds: drain_beside_objects(place, round(100_000 * scale), rounds),
+    "export": lambda place, scale, rounds: export_and_jdbc(place, round(1_000_000 * scale), rounds),
+    "publish": lambda place, scale, rounds: publish_and_jdbc(place, round(1_000_000 * scale), rounds),
+    "drain": lambda place, scale, rounds: drain_and_objects(place, round(100_000 * scale), rounds),
     "executors": lambda place, scale, rounds: drain_on_executors(place, round(20_000 * scale), rounds),
     "growth": _growth,
 }

@@ -24,7 +24,7 @@ _ARCHIVE: Final = """
 _BOUNDS: Final = "SELECT min(id), max(id) FROM messages.message_archive"
 
 
-def export_beside_jdbc(place: Place, rows: int, rounds: int) -> list[Line]:
+def export_and_jdbc(place: Place, rows: int, rounds: int) -> list[Line]:
     """Export a partition with manifest, and the same rows by JDBC to Parquet."""
     with place.database("export") as dsn:
         with psycopg.connect(dsn, autocommit=True) as conn:
@@ -40,8 +40,8 @@ def export_beside_jdbc(place: Place, rows: int, rounds: int) -> list[Line]:
         )
     name, ours = f"export {rows:,}", samples["ours"]
     return [
-        *_beside(name, "JDBC to Parquet", rows, ours, samples["jdbc"], wall=1.5),
-        *_beside(name, "JDBC to Parquet, same folders", rows, ours, samples["in folders"]),
+        *_compared(name, "JDBC to Parquet", rows, ours, samples["jdbc"], wall=1.5),
+        *_compared(name, "JDBC to Parquet, same folders", rows, ours, samples["in folders"]),
     ]
 
 
@@ -75,7 +75,7 @@ def _jdbc_to_parquet(place: Place, dsn: str, *, in_folders: bool) -> Contestant:
     )
 
 
-def publish_beside_jdbc(place: Place, rows: int, rounds: int) -> list[Line]:
+def publish_and_jdbc(place: Place, rows: int, rounds: int) -> list[Line]:
     """Publish the rows of a Parquet file, and append them to the same table by JDBC."""
     source = place.folder("flights")
     write_flights(place.spark, source, rows)
@@ -92,9 +92,9 @@ def publish_beside_jdbc(place: Place, rows: int, rounds: int) -> list[Line]:
         )
     name, ours = f"publish {rows:,}", samples["ours"]
     return [
-        *_beside(name, "JDBC append", rows, ours, samples["jdbc"], cpu=1.2),
-        *_beside(name, "JDBC append, reWriteBatchedInserts", rows, ours, samples["rewritten"]),
-        *_beside(
+        *_compared(name, "JDBC append", rows, ours, samples["jdbc"], cpu=1.2),
+        *_compared(name, "JDBC append, reWriteBatchedInserts", rows, ours, samples["rewritten"]),
+        *_compared(
             f"{name} by partitions",
             "JDBC append, reWriteBatchedInserts",
             rows,
@@ -140,7 +140,7 @@ def _waiting(dsn: str) -> int:
     return int(count)
 
 
-def _beside(
+def _compared(
     name: str,
     other: str,
     rows: int,

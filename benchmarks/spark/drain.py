@@ -21,7 +21,7 @@ _BATCH: Final = 1000
 _ARCHIVED: Final = "SELECT count(*) FROM messages.message_archive"
 
 
-def drain_beside_objects(place: Place, messages: int, rounds: int) -> list[Line]:
+def drain_and_objects(place: Place, messages: int, rounds: int) -> list[Line]:
     """Work a queue off in one task, and as a Consumer does; no Spark in between."""
     functions: dict[str, tuple[Callable[[pa.Table], Any], Callable[[list[Message]], Any]]] = {
         "nothing": (lambda table: None, lambda found: None),
