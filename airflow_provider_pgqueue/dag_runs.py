@@ -6,6 +6,7 @@ message that Airflow sends after that exception: docs/decisions/0023-dispatches.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote
@@ -14,10 +15,15 @@ from airflow_provider_pgqueue.core.errors import PgQueueError
 
 RUNNING: Final = ("running", "queued")
 _STATES: Final = (*RUNNING, "success", "failed")
+_NO_DAG: Final = (
+    "Give trigger_dag_id the id of a DAG; if there is such a DAG, look at the import errors: Airflow forgets a DAG "
+    "whose file has one."
+)
 _LOOKS: Final = 5
 _REFUSALS: Final = (400, 403, 404, 422)
 # Characters of ids in one question, which is a URL: httpx takes 65,536, and many a proxy 8,192 for the whole line.
 _LONGEST: Final = 5_000
+_MAPPED: Final = re.compile(r"(.+)_[0-9]+")
 
 
 class RunRefused(PgQueueError):
@@ -41,7 +47,7 @@ def start_run(dag_id: str, run_id: str, conf: Mapping[str, Any]) -> None:
         if _status_of(error) in _REFUSALS:
             raise RunRefused(
                 f"Airflow does not start a run of DAG {dag_id!r}: {_reason(error)}",
-                "Its messages were given back without an attempt. Mend the DAG, or trigger_dag_id.",
+                f"Its messages were given back without an attempt. {_NO_DAG}",
             ) from error
         raise
     if isinstance(reply, ErrorResponse) and reply.error != ErrorType.DAGRUN_ALREADY_EXISTS:
@@ -62,7 +68,7 @@ def is_paused(dag_id: str) -> bool:
         return bool(sdk.get_dag(dag_id).is_paused)
     except AirflowRuntimeError as error:
         if _status_of(error) == 404:
-            raise RunRefused(f"there is no DAG {dag_id!r}", "Give trigger_dag_id the id of a DAG.") from error
+            raise RunRefused(f"there is no DAG {dag_id!r}", _NO_DAG) from error
         raise
 
 
@@ -72,9 +78,13 @@ def states_of(dag_id: str, run_ids: Sequence[str]) -> dict[str, str]:
 
 
 def failed_tasks(dag_id: str, run_id: str) -> list[str]:
-    """Return the ids of the tasks of a run that failed."""
+    """Return the ids of the tasks of a run that failed; a mapped task once, however many of it did."""
     states = _sdk().get_task_states(dag_id=dag_id, run_ids=[run_id]).get(run_id, {})
-    return sorted(task_id for task_id, state in states.items() if state == "failed")
+    failed = {name for name, state in states.items() if state == "failed"}
+    # Airflow tells of one of a mapped task as TASK_INDEX.
+    mapped = {name: found[1] for name in failed if (found := _MAPPED.fullmatch(name))}
+    known = {task for task in set(mapped.values()) if _sdk().get_ti_count(dag_id, task_ids=[task], run_ids=[run_id])}
+    return sorted({mapped[name] if mapped.get(name) in known else name for name in failed})
 
 
 def _short(run_ids: Sequence[str]) -> Iterator[list[str]]:

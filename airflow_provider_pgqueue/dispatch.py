@@ -38,15 +38,16 @@ def get_messages(
 
     The leases belong to the run: nothing has to be archived or renewed. When the run has succeeded, its messages are
     archived; a task that is repeated gets the same messages again. In a run that was cleared after its messages were
-    finished, they come from the archive; so do the dead messages of a run of `PgQueueDispatchDeadOperator`.
+    finished, they come from the archive; so do the dead messages of a run of `PgQueueDispatchDeadOperator`. Left out
+    are messages that another run has or has finished.
 
     :param context: that of the task.
     :param ids: only these, for example in a mapped task: `context["dag_run"].conf["pgqueue"]["ids"]` has all.
     :param pgqueue_conn_id: the connection of the dispatcher. Never take it from a `conf`, which whoever triggers a run
         writes.
 
-    Raises DispatchNotFound in a run that no dispatcher started, and in a cleared one if another run, for the next
-    attempt, has the messages.
+    Raises DispatchNotFound in a run that no dispatcher started, and, with the name of who has them, in one of whose
+    messages none is left.
     """
     dag_run = context["dag_run"]
     messages = PgQueueHook(pgqueue_conn_id).run(verbs.dispatched_messages(dag_run.dag_id, dag_run.run_id))
@@ -146,7 +147,7 @@ def _why_gone(dag_id: str) -> str | None:
 
 def _lose(conn: psycopg.Connection[Any], dispatches: Sequence[Dispatch]) -> None:
     for one in dispatches:
-        _end(conn, one, "lost", f"run {one.run_id} of DAG {one.dag_id} was not started while it had its messages")
+        _end(conn, one, "lost", f"the run of DAG {one.dag_id} was not started while it had its messages")
 
 
 def reconcile(
@@ -175,23 +176,24 @@ def reconcile(
             if state == "success":
                 ended["success"] += _end(conn, one, "success")
             elif state == "failed":
-                tasks = dag_runs.failed_tasks(target, one.run_id)
-                ended["failed"] += _end(conn, one, "failed", why_failed(target, one.run_id, tasks))
+                ended["failed"] += _end(conn, one, "failed", tasks=dag_runs.failed_tasks(target, one.run_id))
             elif state is None and one.started_at is None:
                 unstarted.append(one)
             elif state is None:
-                ended["lost"] += _end(conn, one, "lost", f"run {one.run_id} of DAG {target} was deleted")
+                ended["lost"] += _end(conn, one, "lost", f"the run of DAG {target} was deleted")
     return ended, unstarted
 
 
-def why_failed(dag_id: str, run_id: str, tasks: list[str]) -> str:
-    """Return which run failed, and which of its tasks."""
-    return f"run {run_id} of DAG {dag_id} failed" + (f": {', '.join(tasks[:20])}" if tasks else "")
-
-
-def _end(conn: psycopg.Connection[Any], one: Dispatch, result: Any, details: str | None = None) -> int:
+def _end(
+    conn: psycopg.Connection[Any],
+    one: Dispatch,
+    result: Any,
+    details: str | None = None,
+    tasks: Sequence[str] | None = None,
+) -> int:
+    statement = verbs.end_dispatch(one.dag_id, one.run_id, result, details=details, failed_tasks=tasks)
     try:
-        return int(bool(run(conn, verbs.end_dispatch(one.dag_id, one.run_id, result, details=details))))
+        return int(bool(run(conn, statement)))
     except InUse as error:
         # An open transaction has this one; the others must not wait for it. The next round ends it.
         log.warning("%s", error)

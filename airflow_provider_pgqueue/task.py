@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from difflib import get_close_matches
+from functools import cache
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from airflow.providers.common.compat.sdk import BaseOperator
+from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, BaseOperator
 
 from airflow_provider_pgqueue.connection_id import check_connection_ids
 from airflow_provider_pgqueue.core.argument import Rule, check, only_texts
+from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.lineage import QueueLineage
 from airflow_provider_pgqueue.links import PgQueueLink
 
@@ -21,6 +25,8 @@ _LATEST = timedelta(minutes=5)
 _TRIGGER_FAILED: Final = "__fail__"  # what Airflow calls the method of a task whose trigger failed
 # Airflow 3.1 knows only yes, for twice as long each time, and takes a number for an error.
 DOUBLED: Final[float] = True if BaseOperator.retry_exponential_backoff is False else 2
+AT_LEAST_ONE: Final[int] = max(1, BaseOperator.retries or 0)
+"""Retries of tasks that lease or wait: `[core] default_task_retries` of Airflow's configuration, but not none."""
 
 
 class QueueTask(QueueLineage, BaseOperator):
@@ -50,6 +56,12 @@ class QueueTask(QueueLineage, BaseOperator):
         max_retry_delay: timedelta | float | None = _LATEST,
         **kwargs: Any,
     ) -> None:
+        if unknown := next((name for name in kwargs if name not in _names_of(type(self))), None):
+            meant = get_close_matches(unknown, _names_of(type(self)), n=1, cutoff=0.7)
+            raise InvalidArgument(
+                f"{type(self).__name__} has no argument {unknown!r}",
+                f"Did you mean {meant[0]}?" if meant else "See its arguments in the reference of Airflow's classes.",
+            )
         super().__init__(
             retry_delay=retry_delay,
             retry_exponential_backoff=retry_exponential_backoff,
@@ -63,12 +75,30 @@ class QueueTask(QueueLineage, BaseOperator):
         self.template_fields = [name for name in self.template_fields if name not in self.unseen_fields]
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Resume as Airflow does; the error of a task whose trigger failed also says why that failed."""
+        """Resume as Airflow does; an error also says why the trigger failed, or what the task waited for in vain."""
         if next_method == _TRIGGER_FAILED and next_kwargs and (lines := next_kwargs.get("traceback")):
             # Airflow's own says "Trigger failure", and leaves the reason to the log.
             reason = str(lines[-1]).strip()
             next_kwargs = next_kwargs | {"error": f"{next_kwargs.get('error', 'Trigger failure')}: {reason}"}
-        return super().resume_execution(next_method, next_kwargs, context)
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except AirflowException as error:
+            if not _timed_out(next_method, next_kwargs) or isinstance(error, AirflowSkipException):
+                raise
+            raise type(error)(self._waited_for()) from error.__cause__ or error
+
+    def _waited_for(self) -> str:
+        """Say in vain for what the task waited, and how long."""
+        given = {name: getattr(self, name, None) for name in ("topic", "headers", "results", "min_messages")}
+        chosen = ", ".join(f"{name}={value!r}" for name, value in given.items() if value not in (None, 1))
+        queue_name, name = getattr(self, "queue_name", None), "timeout" if hasattr(self, "timeout") else "wait_timeout"
+        limit = getattr(self, name)
+        subject = f"queue {queue_name!r}" if queue_name else f"message {getattr(self, 'message_id', None)}"
+        return (
+            f"waited for {subject}{f' ({chosen})' if chosen else ''} in vain, for the {name} of "
+            f"{limit if isinstance(limit, timedelta) else timedelta(seconds=float(limit))}. "
+            "Give it more time, or see in the queue what is missing."
+        )
 
     def pre_execute(self, context: Any) -> None:
         """Check what templates and other tasks made; all else was checked when it was written.
@@ -99,6 +129,17 @@ class QueueTask(QueueLineage, BaseOperator):
 
     def _comes_later(self, name: str, value: Any) -> bool:
         return name in self.template_fields and is_template(value)
+
+
+@cache
+def _names_of(kind: type) -> frozenset[str]:
+    """Return the names of all arguments that an operator takes, its own and those of its bases."""
+    makers = [base.__dict__["__init__"] for base in kind.__mro__ if "__init__" in base.__dict__]
+    return frozenset(name for make in makers for name in signature(make).parameters)
+
+
+def _timed_out(next_method: str, next_kwargs: Mapping[str, Any] | None) -> bool:
+    return next_method == _TRIGGER_FAILED and (next_kwargs or {}).get("error") == "Trigger timeout"
 
 
 def _is_there(value: Any) -> str | None:

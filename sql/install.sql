@@ -94,6 +94,7 @@ INSERT INTO messages.schema_migration (version, name) VALUES (1, 'schema');
 \ir functions/dispatch/start_dispatch.sql
 \ir functions/dispatch/extend_dispatches.sql
 \ir functions/dispatch/overdue_dispatches.sql
+\ir functions/dispatch/record_task_failure.sql
 \ir functions/dispatch/end_dispatch.sql
 \ir functions/dispatch/dispatched_messages.sql
 \ir functions/dispatch/reopen_dispatch.sql

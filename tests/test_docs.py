@@ -204,7 +204,7 @@ def test_the_example_of_the_readme_wakes_and_packs_the_order(
 
     conn.execute(publish.encode())
     doorbell = asyncio.run(asyncio.wait_for(_first_event(documented["bell"].trigger), 20))
-    ti = SimpleNamespace(dag_id="pack_orders", run_id="r", task_id="pack", map_index=-1, try_number=1)
+    ti = SimpleNamespace(dag_id="pack_orders", run_id="r", task_id="pack", map_index=-1, try_number=1, max_tries=1)
     counts = documented["dag"].get_task("pack").execute({"ti": ti})
 
     assert (doorbell["queue_name"], doorbell["ready"]) == ("orders", 1)

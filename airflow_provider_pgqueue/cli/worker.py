@@ -30,7 +30,7 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
 from airflow_provider_pgqueue.core.consumer import Consumer
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, PgQueueError
-from airflow_provider_pgqueue.core.function import check_call, load_function
+from airflow_provider_pgqueue.core.function import awaited, check_call, load_function
 from airflow_provider_pgqueue.core.signals import STOPS
 from airflow_provider_pgqueue.core.worker import Worker
 
@@ -106,7 +106,7 @@ def worker(
     ends.
     """
     log_to_stderr()
-    handler = load(function, "a list of messages" if batch else "a message", settings)
+    handler = awaited(load(function, "a list of messages" if batch else "a message", settings))
     unit = "batch" if batch else "message"
     with connected(settings) as conn:
         run(conn, verbs.status(queue))  # an unknown queue is an error now, not in each process

@@ -148,7 +148,7 @@ class MessageTooLarge(InvalidMessage):
 
 
 class DispatchNotFound(PgQueueError):
-    """No messages were dispatched to the run, or another run has them now."""
+    """No messages were dispatched to the run, or another has or has finished them."""
 
 
 class StageIncomplete(PgQueueError):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import importlib
 import inspect
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 
@@ -56,6 +59,36 @@ def check_call(
     except ValueError:
         # A function of C may have no signature.
         return
+
+
+class _Loop:
+    """The event loop of a thread, which ends with it."""
+
+    def __init__(self) -> None:
+        self.runner = asyncio.Runner()
+
+    def __del__(self) -> None:
+        self.runner.close()
+
+
+_OF_THREAD: Final = threading.local()
+
+
+def awaited(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that waits for an `async def` function; any other as it is.
+
+    All calls of a thread run in one loop, so that what the function keeps open, such as a client, can be used again.
+    """
+    if not (inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)):
+        return function
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not hasattr(_OF_THREAD, "loop"):
+            _OF_THREAD.loop = _Loop()
+        return _OF_THREAD.loop.runner.run(function(*args, **kwargs))
+
+    return call
 
 
 def check_call_without(given: Callable[..., Any]) -> None:

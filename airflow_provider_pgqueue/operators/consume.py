@@ -28,7 +28,7 @@ from airflow_provider_pgqueue.core.breaker import Breaker
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.consumer import Consumer
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.function import check_call, load_function
+from airflow_provider_pgqueue.core.function import awaited, check_call, load_function
 from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.model import all_with_model, each_with_model, load_model
@@ -85,7 +85,7 @@ class PgQueueConsumeOperator(WaitingTask):
 
     The arguments for queue, choice of messages and waiting are those of `WaitingTask`.
 
-    :param apply_function: called with each Message; a function, or its name as
+    :param apply_function: called with each Message; a function, also an `async def` one, or its name as
         `package.module:function`.
     :param apply_function_batch: called with each list of messages instead; returns outcomes by message id (what it
         leaves out is a success), or one for each message in order, or None if all succeeded. After an exception the
@@ -253,6 +253,7 @@ class PgQueueConsumeOperator(WaitingTask):
         if isinstance(given, str):
             # It is known only now, before a message is leased.
             self._check_call(found)
+        found = awaited(found)
         if not (self.op_args or self.op_kwargs):
             return found
         args, kwargs = tuple(self.op_args), dict(self.op_kwargs or {})

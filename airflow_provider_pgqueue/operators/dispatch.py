@@ -41,7 +41,7 @@ class PgQueueDispatchOperator(RunStarter, WaitingTask):
     it is deleted, they are delivered again, and the attempt counts.
 
     A run that is cleared finishes its messages that still wait, and dismisses those that had died. If the run of their
-    next attempt has them, its `get_messages` fails.
+    next attempt has them, or has finished them, its `get_messages` fails.
 
     The id of a run is made of queue, message and attempt, and each dispatch is recorded before its run starts: whatever
     dies, no message is lost, and none has two runs for one attempt. The ends of runs are noticed by this operator, by

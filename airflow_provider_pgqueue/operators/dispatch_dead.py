@@ -20,6 +20,7 @@ from airflow_provider_pgqueue.core.argument import (
 from airflow_provider_pgqueue.dispatch import hand_over
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.starter import RunStarter
+from airflow_provider_pgqueue.task import AT_LEAST_ONE
 from airflow_provider_pgqueue.telemetry import name_of
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class PgQueueDispatchDeadOperator(RunStarter):
         retry_after: timedelta = timedelta(minutes=1),
         conf: Mapping[str, Any] | None = None,
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
-        retries: int | None = 1,
+        retries: int | None = AT_LEAST_ONE,
         **kwargs: Any,
     ) -> None:
         super().__init__(retries=retries, **kwargs)

@@ -35,6 +35,7 @@ from airflow_provider_pgqueue.core.client import run, to_json
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import check_call_without
 from airflow_provider_pgqueue.core.message import Duplicate
+from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.rows import QueryRows, names_file, text_of_file
@@ -55,7 +56,8 @@ class PgQueuePublishOperator(AwaitsMessages):
 
     By default everything is published in one transaction, under a dedup key that is the same for all tries of the task:
     a task that fails has published nothing, and a retry after a success that Airflow did not hear of does not publish
-    again. The result is `{"queue_name", "published", "first_id", "last_id"}`, with `ids` if there are at most a
+    again, whatever its bodies are by then. A task that is cleared does. What is not published is counted in a warning.
+    The result is `{"queue_name", "published", "first_id", "last_id"}`, with `ids` if there are at most a
     hundred, and with `duplicate_of`, the first message of an earlier try, if there was one, and `several`, if it was
     not the only one. Bodies are neither logged nor put into XCom. A datetime, date or time in a body becomes its ISO
     text, and a UUID or Decimal its text.
@@ -63,7 +65,8 @@ class PgQueuePublishOperator(AwaitsMessages):
     With `wait_for_completion` the task ends when its messages, at most a hundred, are finished (request and reply). The
     result then has their `outcomes`. A message that ended as anything but success fails the task, without a retry, with
     its id, result and class of error. The task waits five seconds in the worker, then in the triggerer. Another try of
-    the task publishes nothing, and waits for what an earlier try published. The login also needs the role
+    the task publishes nothing, and waits for what an earlier try published, also when it is cleared; a message with
+    another body than then is a new one. The login also needs the role
     `messages_observer`.
 
     :param queue_name: the queue to publish to.
@@ -77,7 +80,8 @@ class PgQueuePublishOperator(AwaitsMessages):
     :param sql_conn_id: the connection on which `sql` runs, to a PostgreSQL; by default that of the queue.
     :param batch_size: messages per round trip.
     :param one_transaction: False commits each batch, so that consumers can begin before the end; a retry continues with
-        the first batch that was not published, so the messages must come in the same order again.
+        the first batch that was not published, so the messages must come in the same order again; so does a task that
+        is cleared.
     :param priority: from 0 to 9; higher is leased first.
     :param delay: make the messages ready only after this time.
     :param visible_at: make the messages ready only from this time on, which has a time zone.
@@ -88,8 +92,9 @@ class PgQueuePublishOperator(AwaitsMessages):
     :param topic: words with dots between them, by which consumers can choose messages.
     :param group_key: messages of a group are leased one at a time and in order.
     :param dedup_key: a key under which all messages of the task are published once in `dedup_window`. By default the
-        identity of the task without the number of the try, so that clearing the task does not publish again within the
-        window either. None publishes in every try.
+        identity of the task without the number of the try, but with that of the clearing: who clears the task wants it
+        to publish again. With a key of your own, a cleared task publishes nothing within the window. None publishes in
+        every try, also in a retry after a success that Airflow did not hear of.
     :param dedup_window: how long the key is remembered; by default the window of the queue.
     :param on_conflict: what happens to a single `message` whose key is remembered: `skip` it, or let it `replace` the
         one that was published before, unless that has been leased.
@@ -228,8 +233,8 @@ class PgQueuePublishOperator(AwaitsMessages):
         self.message_ids = published.awaited
         self.lineage_rows = published.count
         note_published(self.queue_name, published.count)
-        if published.duplicate_of is not None:
-            self.log.info("published before, from message %s on: not again", published.duplicate_of)
+        if published.duplicate_of is not None and self.on_conflict == "skip":
+            self._warn_of_duplicates(published)
         if self.wait_for_completion and published.awaited:
             ids, summary = published.awaited, published.summary()
             return summary | {"outcomes": self._outcomes(ids, self.wait_timeout, summary=summary)}
@@ -244,6 +249,29 @@ class PgQueuePublishOperator(AwaitsMessages):
     ) -> dict[str, Any]:
         """Return what was published, and what became of it."""
         return {**(summary or {}), "outcomes": self._finished(ids)}
+
+    def _warn_of_duplicates(self, published: _Published) -> None:
+        number, more = published.duplicates, ""
+        if self._begins_with_key and isinstance(self.messages, list | tuple):
+            number = len(self.messages)
+        elif self._begins_with_key and number == self.batch_size:
+            more = " and all that follow"
+        self.log.warning(
+            "queue %s: not published: %s%s, because an earlier publish, which began with message %s, had the same "
+            "dedup_key. %s",
+            self.queue_name,
+            quantity(number, "message"),
+            more,
+            published.duplicate_of,
+            "This is a retry, or the task was cleared and continues. dedup_key=None publishes in every try."
+            if self.dedup_key == _OF_THE_TASK
+            else "Give another dedup_key to publish them.",
+        )
+
+    @property
+    def _begins_with_key(self) -> bool:
+        """Whether only the first message has a key, for all."""
+        return self.one_transaction and not self.wait_for_completion
 
     def _take_arguments(self, context: Context) -> None:
         """Complete the arguments with what is known only now, and check that."""
@@ -260,10 +288,12 @@ class PgQueuePublishOperator(AwaitsMessages):
                 )
             self.messages = found
             self._check_source()
-        # Without the number of the try: a retry after a lost success finds the key, and publishes nothing.
         task, headers = origin_of(context)
         self.reference = task if self.reference == _OF_THE_TASK else self.reference
-        self._dedup_key = task if self.dedup_key == _OF_THE_TASK else self.dedup_key
+        # Without the number of the try: a retry after a lost success finds the key, and publishes nothing. Whoever
+        # clears a task raises its max_tries, and wants it to publish; one that continues or waits finds what it began.
+        key = f"{task}/{context['ti'].max_tries}" if self._begins_with_key else task
+        self._dedup_key = key if self.dedup_key == _OF_THE_TASK else self.dedup_key
         headers = {**(headers if self.origin else {}), **(self.headers or {})}
         # For this header the database rings when the message is finished.
         self._headers = headers | ({"awaited": True} if self.wait_for_completion else {})
@@ -285,7 +315,8 @@ class PgQueuePublishOperator(AwaitsMessages):
                         f"more than {_FEW} messages, and wait_for_completion is True",
                         "Nothing was published. Map the task, or count the results of a reference instead.",
                     )
-                if in_one and published.duplicate_of and self.on_conflict == "skip" and not self.wait_for_completion:
+                if self._begins_with_key and published.duplicate_of and self.on_conflict == "skip":
+                    published.duplicates = len(batch)
                     break
                 if time.monotonic() - said_at >= _SAY_EVERY:
                     said_at = time.monotonic()
@@ -363,7 +394,7 @@ class PgQueuePublishOperator(AwaitsMessages):
     def _key(self, number: int) -> str | None:
         """Return the dedup key of a batch: of the first one only, if all are one transaction."""
         key = self._dedup_key
-        if key is None or (self.one_transaction and number > 0 and not self.wait_for_completion):
+        if key is None or (self._begins_with_key and number > 0):
             return None
         return _short(key if self.one_transaction and number == 0 else f"{key}#{number}")
 
@@ -372,9 +403,11 @@ class PgQueuePublishOperator(AwaitsMessages):
         if key is None:
             return run(conn, self._statement(texts))
         if self.wait_for_completion:
-            # Each has a key, under which a further try of the task finds it.
-            keys = [key, *(_short(f"{key}/{place}") for place in range(1, len(texts)))]
-            return run(conn, self._statement(texts, *keys))
+            # Each has a key, under which a further try finds it, unless its body is another: that is another question.
+            own = self.dedup_key == _OF_THE_TASK
+            bodies = [f"/{hashlib.sha256(text.encode()).hexdigest()[:16]}" if own else "" for text in texts]
+            keys = [f"{key}/{place}{body}" if place or own else key for place, body in enumerate(bodies)]
+            return run(conn, self._statement(texts, *map(_short, keys)))
         first = run(conn, self._statement(texts[:1], key))
         if isinstance(first[0], Duplicate) or not texts[1:]:
             return first
@@ -408,12 +441,14 @@ class _Published:
     last_id: int | None = None
     ids: list[int] = dataclasses.field(default_factory=list)
     duplicate_of: int | None = None
+    duplicates: int = 0
     several: bool = False
     awaited: list[int] = dataclasses.field(default_factory=list)
 
     def add(self, found: list[int]) -> None:
         self.awaited += [int(id_) for id_ in found[: max(0, _FEW + 1 - len(self.awaited))]]
         ids = [id_ for id_ in found if not isinstance(id_, Duplicate)]
+        self.duplicates += len(found) - len(ids)
         if len(ids) < len(found) and self.duplicate_of is None:
             self.duplicate_of = next(int(id_) for id_ in found if isinstance(id_, Duplicate))
         if not ids:

@@ -36,11 +36,13 @@ if TYPE_CHECKING:
 
 _SAY_EVERY: Final = 5.0  # seconds
 _STAY_DEAD: Final = ("left", "invalid", "raised", "lost", "held")
+_NOT_DONE: Final = ("stopped", *_STAY_DEAD)
+_COUNTED: Final = ("requeued", "dismissed", *_STAY_DEAD)  # towards max_messages
 
 
 def _outcomes(value: Any) -> str | None:
-    good = isinstance(value, list | tuple) and all(isinstance(one, str) and one in _STAY_DEAD for one in value)
-    return None if good else f"Give a list of {', '.join(_STAY_DEAD)}."
+    good = isinstance(value, list | tuple) and all(isinstance(one, str) and one in _NOT_DONE for one in value)
+    return None if good else f"Give a list of {', '.join(_NOT_DONE)}."
 
 
 class RemedyTask(QueueTask):
@@ -51,7 +53,8 @@ class RemedyTask(QueueTask):
 
     The result has numbers and at most a hundred ids by how messages ended, and no bodies: `requeued`, `dismissed`,
     and those that stay dead: `left`, `invalid`, `raised`, `lost`, `held`, `remedied` (by somebody else meanwhile);
-    `ids`; `stopped`, why the canary ended the run, or None; `dry_run`. The task succeeds when its canary stops it.
+    `ids`; `stopped`, why the canary ended the run, or None; `dry_run`. What stays dead, and `max_messages` when it is
+    reached, is a warning in the log.
 
     :param queue_name: the queue of the dead messages, to which they return; None only with `ids`, `cause`,
         `fingerprints` or `reference`, for messages of any queue.
@@ -75,8 +78,8 @@ class RemedyTask(QueueTask):
     :param delay: make requeued messages ready only after this time.
     :param batch_size: messages per lease.
     :param lease_for: how long a lease lasts without renewal, and so how long the messages of a killed task wait.
-    :param fail_on: outcomes, such as `["raised", "invalid"]`, that fail the task at its end, without a retry, if any
-        message had one.
+    :param fail_on: what fails the task at its end, without a retry: outcomes, such as `["raised", "invalid"]`, if any
+        message had one, and `stopped`, if the canary ended the run. By default only that.
     :param dry_run: say what would be done, and change nothing.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
     """
@@ -145,7 +148,7 @@ class RemedyTask(QueueTask):
         delay: timedelta = timedelta(0),
         batch_size: int = 100,
         lease_for: timedelta = timedelta(minutes=1),
-        fail_on: Sequence[str] = (),
+        fail_on: Sequence[str] = ("stopped",),
         dry_run: bool = False,
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         **kwargs: Any,
@@ -209,7 +212,18 @@ class RemedyTask(QueueTask):
         if bad := {name: summary[name] for name in self.fail_on if summary[name]}:
             # A retry would call the same function with the same messages.
             raise AirflowFailException(f"dead messages of {self.queue_name or 'all queues'} stay dead: {bad}")
+        self._warn_of_dead(summary)
         return summary
+
+    def _warn_of_dead(self, summary: Mapping[str, Any]) -> None:
+        """Say what a run that is green did not do."""
+        where = self.queue_name or "all queues"
+        if dead := {name: summary[name] for name in _NOT_DONE if summary[name]}:
+            self.log.warning("dead messages of %s stay dead: %s. fail_on makes that a failure.", where, dead)
+        if self.max_messages is not None and sum(summary[name] for name in _COUNTED) >= self.max_messages:
+            self.log.warning(
+                "stopped at max_messages, %s: more dead messages of %s may be left", f"{self.max_messages:,}", where
+            )
 
     def _say(self, outcomes: Counter[str]) -> None:
         if time.monotonic() - self._said >= _SAY_EVERY:

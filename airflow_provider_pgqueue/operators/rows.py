@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 from airflow.providers.common.compat.sdk import AirflowNotFoundException
@@ -14,6 +14,8 @@ from jinja2 import Environment, TemplateNotFound
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, InvalidArgument, translate
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
+
+_PLACEHOLDERS: Final = "Give one parameter for each %s, or an object for %(name)s; write %% for a percent sign."
 
 
 class QueryRows:
@@ -87,8 +89,11 @@ class QueryRows:
         try:
             yield
         except TypeError as error:
-            raise InvalidArgument(f"parameters do not match sql: {error}") from None
+            raise InvalidArgument(f"parameters do not match sql: {error}", _PLACEHOLDERS) from None
         except psycopg.Error as error:
+            if isinstance(error, psycopg.ProgrammingError) and error.sqlstate is None:
+                # Of psycopg, about the placeholders.
+                raise InvalidArgument(f"parameters do not match sql: {error}", _PLACEHOLDERS) from None
             if isinstance(known := translate(error), ConnectionFailed):
                 raise known from error
             state = f"{type(error).__name__}, SQLSTATE {error.sqlstate}" if error.sqlstate else type(error).__name__

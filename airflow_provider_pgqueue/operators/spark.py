@@ -12,10 +12,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from airflow.providers.common.compat.sdk import AirflowException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.argument import Rule, json_object, optional, text, truth
+from airflow_provider_pgqueue.core.argument import Rule, json_object, optional, text, texts, truth
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.task import QueueTask
@@ -48,6 +48,10 @@ def _arguments(value: Any) -> str | None:
     return own[0] if own else None
 
 
+def _names(value: Any) -> str | None:
+    return None if value in ([], ()) else texts(value)
+
+
 class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
     """Submits one of the pipelines (`drain`, `export`, `repair`, `triage`, …) and returns its summary.
 
@@ -66,6 +70,9 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
     :param run_id: the name of the run; by default made of the DAG run and the task. A name of more than 250 characters
         is cut, and ends with a hash.
     :param pgqueue_conn_id: the Airflow connection of the database that holds the queue.
+    :param fail_on: names in the summary that fail the task, without a retry, if their value is neither 0 nor None. By
+        default `stopped`, which says why a pipeline ended before all was done: a canary that died again, a drain that
+        gave up. Others are, for example, `raised` and `invalid` of a repair, and `ready` of a drain.
     :param send_connection: False where the driver finds the database by itself, through `PGQUEUE_DSN` or a service
         file. Needed for YARN, Kubernetes and deploy mode `cluster`, where Spark would show the environment in its
         arguments.
@@ -78,6 +85,7 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
         "arguments": optional(_arguments),
         "run_id": text,
         "pgqueue_conn_id": text,
+        "fail_on": _names,
         "send_connection": truth,
     }
 
@@ -88,6 +96,7 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
         arguments: Mapping[str, Any] | None = None,
         run_id: str = _RUN_ID,
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
+        fail_on: Sequence[str] = ("stopped",),
         send_connection: bool = True,
         name: str = "pgqueue",
         **kwargs: Any,
@@ -97,6 +106,7 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
         self.arguments = arguments
         self.run_id = run_id
         self.pgqueue_conn_id = pgqueue_conn_id
+        self.fail_on = fail_on
         self.send_connection = send_connection
         self.check_written()
 
@@ -111,10 +121,16 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
         self._hook = self._hook_with_environment(queue)
         if (summary := self._summary(queue)) is not None:
             self.log.info("Run %s of %s had finished: nothing is done again", self.run_id, self.pipeline)
-            return summary
+            return self._judged(summary)
         self._submit(context)
         if (summary := self._summary(queue)) is None:
             raise AirflowException(f"{self.pipeline} ended without a summary of run {self.run_id!r}; see the log above")
+        return self._judged(summary)
+
+    def _judged(self, summary: dict[str, Any]) -> dict[str, Any]:
+        if bad := {name: summary[name] for name in self.fail_on if summary.get(name)}:
+            # A retry finds the run finished, and returns the same.
+            raise AirflowFailException(f"run {self.run_id!r} of {self.pipeline} did not do all: {bad}")
         return summary
 
     def _dry_run(self, context: Context, queue: PgQueueHook) -> dict[str, Any]:
@@ -129,7 +145,7 @@ class PgQueueSparkOperator(QueueTask, SparkSubmitOperator):
                 )
             self._submit(context)
             summary: dict[str, Any] = json.loads(path.read_text())
-        return summary
+        return self._judged(summary)
 
     def _submit(self, context: Context) -> None:
         try:

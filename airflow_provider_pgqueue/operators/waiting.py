@@ -12,7 +12,7 @@ from airflow.triggers.base import BaseTrigger
 from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.argument import Rule, duration, number, optional, text, truth
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.task import QueueTask
+from airflow_provider_pgqueue.task import AT_LEAST_ONE, QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 
 
@@ -47,7 +47,7 @@ class WaitingTask(QueueTask):
         wait_timeout: timedelta | None = None,
         poll_interval: float = 30.0,
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
-        retries: int | None = 1,
+        retries: int | None = AT_LEAST_ONE,
         **kwargs: Any,
     ) -> None:
         super().__init__(retries=retries, **kwargs)

@@ -1,4 +1,4 @@
-"""Ends the dispatch of a DAG run when the scheduler ends the run.
+"""Ends the dispatch of a DAG run when the scheduler ends the run, and records the errors of its tasks.
 
 It only makes quick what a reconciliation makes true: if the database cannot be reached, or too much ends at once, the
 next dispatcher or `PgQueueReconcileOperator` finds it.
@@ -12,11 +12,12 @@ from typing import Any, Final, NamedTuple
 
 from airflow.listeners import hookimpl
 
-from airflow_provider_pgqueue.plugins.background import Background
+from airflow_provider_pgqueue.plugins.background import Background, loaded
 from airflow_provider_pgqueue.plugins.page import connection_id
 
 log = logging.getLogger(__name__)
 _PREFIX: Final = "pgqueue__"
+_LAST_SECONDS: Final = 3.0  # that a task which failed waits for its error to be recorded, as its process ends with it
 
 
 class _Ended(NamedTuple):
@@ -24,6 +25,27 @@ class _Ended(NamedTuple):
     run_id: str
     result: str
     tasks: list[str]
+
+
+class _Failed(NamedTuple):
+    dag_id: str
+    run_id: str
+    task_id: str
+    error: BaseException | str
+    log_url: str | None
+
+
+@hookimpl
+def on_task_instance_failed(previous_state: Any, task_instance: Any, error: str | BaseException | None) -> None:
+    """Record the error of a task that is not tried again: Airflow ends its run only after this."""
+    fields = loaded(task_instance)
+    if not error or not str(fields.get("run_id")).startswith(_PREFIX) or fields.get("state") != "failed":
+        return
+    row = "_sa_instance_state" in fields  # of the scheduler or the API server, which live on
+    log_url = None if row else getattr(task_instance, "log_url", None)
+    _ended.put(_Failed(fields["dag_id"], fields["run_id"], fields["task_id"], error, log_url))
+    if not row:
+        _ended.flush(_LAST_SECONDS)
 
 
 @hookimpl
@@ -49,23 +71,30 @@ def _hear(dag_run: Any, result: str) -> None:
     _ended.put(_Ended(dag_run.dag_id, dag_run.run_id, result, tasks))
 
 
-def _end(some: list[_Ended]) -> None:
+def _record(some: list[_Ended | _Failed]) -> None:
     # Not before: Airflow imports its plugins in every process.
-    from airflow_provider_pgqueue.core import verbs
-    from airflow_provider_pgqueue.dispatch import why_failed
     from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 
     for one in some:
-        details = why_failed(one.dag_id, one.run_id, one.tasks) if one.result == "failed" else None
-        statement = verbs.end_dispatch(one.dag_id, one.run_id, one.result, details=details)  # type: ignore[arg-type]
+        statement = _statement(one)
         for conn_id in _connection_ids():
             try:
-                if PgQueueHook(conn_id).run(statement) is not None:
+                found = PgQueueHook(conn_id).run(statement)
+                if found is not None and found is not False:  # else the run has messages of another database
                     break
             except Exception as error:
-                log.warning(
-                    "run %s of DAG %s ended, which a reconciliation has to note: %s", one.run_id, one.dag_id, error
-                )
+                log.warning("%s: %s", _MISSED[type(one)].format(one), error)
+
+
+def _statement(one: _Ended | _Failed) -> Any:
+    from airflow_provider_pgqueue.core import verbs
+    from airflow_provider_pgqueue.core.outcome import describe, storable
+
+    if isinstance(one, _Ended):
+        return verbs.end_dispatch(one.dag_id, one.run_id, one.result, failed_tasks=one.tasks)  # type: ignore[arg-type]
+    told = {"message": storable(one.error[:2000])} if isinstance(one.error, str) else describe(one.error)
+    failure = told | {"task_id": one.task_id} | ({"log_url": one.log_url} if one.log_url else {})
+    return verbs.record_task_failure(one.dag_id, one.run_id, one.task_id, failure)
 
 
 def _connection_ids() -> list[str]:
@@ -76,4 +105,8 @@ def _connection_ids() -> list[str]:
     return [name for one in known.split(",") if (name := one.strip())]
 
 
-_ended: Background[_Ended] = Background("pgqueue-dispatches", _end)
+_MISSED: Final[dict[type, str]] = {
+    _Ended: "run {0.run_id} of DAG {0.dag_id} ended, which a reconciliation has to record",
+    _Failed: "the error of task {0.task_id} in run {0.run_id} of DAG {0.dag_id} is not recorded with its messages",
+}
+_ended: Background[_Ended | _Failed] = Background("pgqueue-dispatches", _record)

@@ -14,7 +14,7 @@ from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTri
 class PgQueueDeadMessageSensor(DoorbellSensor):
     """Waits until a queue has dead messages without a remedy and without a lease.
 
-    The result is `{"queue_name", "waiting", "newest_id", "oldest_age", "causes"}`, as JSON text, where `causes` groups
+    The result is `{"queue_name", "waiting", "newest_id", "oldest_age", "causes"}`, where `causes` groups
     them by fingerprint, as `PgQueueDeadMessageTrigger` says. A `PgQueueDispatchDeadOperator` after it starts one
     remediation run for each cause. The further parameters are those of `DoorbellSensor`.
 

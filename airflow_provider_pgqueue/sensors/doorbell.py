@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from airflow.providers.common.compat.sdk import BaseSensorOperator, PokeReturnValue, conf
+from airflow.providers.common.compat.sdk import AirflowSensorTimeout, PokeReturnValue, conf
 from airflow.triggers.base import StartTriggerArgs
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, check, number, queue_name, text, truth
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.task import QueueTask
+from airflow_provider_pgqueue.sensors.result import ObjectSensor
+from airflow_provider_pgqueue.task import AT_LEAST_ONE, QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME, DoorbellTrigger
 from airflow_provider_pgqueue.triggers.watch import Doorbell
 
@@ -32,12 +33,14 @@ def sensor_timeout(value: Any) -> str | None:
     return number(0, _LONGEST_TIMEOUT, "seconds")(seconds)
 
 
-class DoorbellSensor(QueueTask, BaseSensorOperator):
+class DoorbellSensor(QueueTask, ObjectSensor):
     """Waits for work in a queue, in the triggerer from beginning to end: it needs no worker slot at all.
 
     It looks first, and succeeds at once if there is work. Its result is the doorbell: numbers and topics, but no
-    messages; the next task leases those. It is JSON text, because Airflow 3.3 stores the result of a task that a
-    trigger ends as text. `timeout`, `soft_fail` and the other parameters are those of `BaseSensorOperator`.
+    messages; the next task leases those. `sensor.output` is an object for the next task, and `sensor.output["ready"]` a
+    value of it. In XCom it is JSON text, because Airflow 3.3 stores the result of a task that a trigger ends as text:
+    what `xcom_pull` returns is for `json.loads`, also of a mapped sensor. `timeout`, `soft_fail` and the other
+    parameters are those of `BaseSensorOperator`.
 
     It begins in a worker, and looks there, before Airflow 3.3, in a mapped task, with an argument that comes from a
     template or another task, and with an `on_execute_callback` or a `pre_execute`.
@@ -76,7 +79,7 @@ class DoorbellSensor(QueueTask, BaseSensorOperator):
         deferrable: bool = True,
         start_from_trigger: bool | None = None,
         poke_interval: timedelta | float | None = None,
-        retries: int | None = 1,
+        retries: int | None = AT_LEAST_ONE,
         **kwargs: Any,
     ) -> None:
         # Before the base class uses them.
@@ -115,7 +118,10 @@ class DoorbellSensor(QueueTask, BaseSensorOperator):
         """Return the doorbell as JSON text if there is work, else wait for it."""
         self._warn_of_closed_queue()
         if not self.deferrable:
-            return super().execute(context)
+            try:
+                return super().execute(context)
+            except AirflowSensorTimeout as error:
+                raise AirflowSensorTimeout(self._waited_for()) from error
         if doorbell := self._look():
             self.log.info("queue %s has work: %s", self.queue_name, doorbell)
             return json.dumps(doorbell)

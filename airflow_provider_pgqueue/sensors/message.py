@@ -16,7 +16,7 @@ _YEAR: Final = timedelta(days=366)
 class PgQueueMessageSensor(DoorbellSensor):
     """Waits until a queue has messages to lease; the result is `{"queue_name", "ready", "oldest_age", "topics"}`.
 
-    The result is JSON text, and means what the doorbell of a `PgQueueMessageTrigger` means. The further parameters are
+    The result means what the doorbell of a `PgQueueMessageTrigger` means. The further parameters are
     those of `DoorbellSensor`.
 
     :param topic: only messages whose topic this pattern matches; `*` is a word, `#` any number of words.

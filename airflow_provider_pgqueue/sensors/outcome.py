@@ -12,7 +12,6 @@ from airflow.providers.common.compat.sdk import (
     AirflowSensorTimeout,
     AirflowSkipException,
     AirflowTaskTimeout,
-    BaseSensorOperator,
     XComArg,
 )
 
@@ -20,6 +19,8 @@ from airflow_provider_pgqueue.completion import COMPLETION_RULES, AwaitsMessages
 from airflow_provider_pgqueue.core.argument import Rule, check, text
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.sensors.doorbell import sensor_timeout
+from airflow_provider_pgqueue.sensors.result import ObjectSensor
+from airflow_provider_pgqueue.task import AT_LEAST_ONE
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -45,10 +46,10 @@ def _message_id(value: Any) -> str | None:
     return None if good else "Give the id of a message, or the result of a task that published one."
 
 
-class PgQueueOutcomeSensor(AwaitsMessages, BaseSensorOperator):
+class PgQueueOutcomeSensor(AwaitsMessages, ObjectSensor):
     """Waits until a message is finished, whoever published it, and returns its outcome.
 
-    A success ends the sensor with `{"message_id", "queue_name", "result", "attempts"}`, as JSON text; anything else
+    A success ends the sensor with `{"message_id", "queue_name", "result", "attempts"}`; anything else
     fails it, without a retry, with the id, the result and the class of the error. It waits five seconds in the worker,
     then in the triggerer, which also ends it. A message that will be delivered again is not finished. The login needs
     the role `messages_observer`.
@@ -81,7 +82,7 @@ class PgQueueOutcomeSensor(AwaitsMessages, BaseSensorOperator):
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
         poll_interval: float = 10.0,
         deferrable: bool = True,
-        retries: int | None = 1,
+        retries: int | None = AT_LEAST_ONE,
         **kwargs: Any,
     ) -> None:
         # Before the base class uses it.

@@ -231,7 +231,7 @@ COMMENT ON COLUMN messages.message_archive.topic IS 'As published.';
 COMMENT ON COLUMN messages.message_archive.group_key IS 'As published.';
 COMMENT ON COLUMN messages.message_archive.fingerprint IS 'The same for dead messages with the same cause: error and message without numbers, ids and quoted texts.';
 COMMENT ON COLUMN messages.message_archive.output IS 'What the handler returned.';
-COMMENT ON COLUMN messages.message_archive.failure IS 'The last failure: error, message, traceback.';
+COMMENT ON COLUMN messages.message_archive.failure IS 'The last failure: error, message, traceback; of a DAG run also its cause, and the task_id and log_url.';
 COMMENT ON COLUMN messages.message_archive.xid IS 'The transaction that archived it: its place in the log.';
 
 CREATE TABLE messages.archive_policy (
@@ -334,6 +334,7 @@ CREATE TABLE messages.dispatch (
     ended_at      timestamptz,
     result        text,
     details       text,
+    failures      jsonb,
     UNIQUE (dag_id, run_id)
 );
 CREATE INDEX dispatch_open_idx ON messages.dispatch (queue_name, dag_id) WHERE ended_at IS NULL;
@@ -356,6 +357,7 @@ COMMENT ON COLUMN messages.dispatch.seen_at IS 'When the run was last known to b
 COMMENT ON COLUMN messages.dispatch.ended_at IS 'When the messages were finished or given back; NULL while the dispatch is open.';
 COMMENT ON COLUMN messages.dispatch.result IS 'success, failed, lost (the run was deleted), refused (the run was never made).';
 COMMENT ON COLUMN messages.dispatch.details IS 'Why it ended so.';
+COMMENT ON COLUMN messages.dispatch.failures IS 'By task, the errors of tasks that failed for good, while the dispatch is open.';
 
 CREATE TABLE messages.dedup (
     queue_name text        NOT NULL,

@@ -61,7 +61,7 @@ def vault(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Vault]]:
 @pytest.fixture
 def context() -> dict[str, Any]:
     """As much of a task's context as the operators read."""
-    ti = SimpleNamespace(dag_id="orders", run_id="manual__1", task_id="work", map_index=-1, try_number=1)
+    ti = SimpleNamespace(dag_id="orders", run_id="manual__1", task_id="work", map_index=-1, try_number=1, max_tries=1)
     return {"ti": ti, "task_instance": ti}
 
 

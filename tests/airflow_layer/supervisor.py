@@ -9,7 +9,16 @@ from typing import Any
 import httpx
 from airflow.sdk.api.client import Client
 from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
-from airflow.sdk.execution_time.comms import DRCount, ErrorResponse, GetDRCount, TriggerDagRun
+from airflow.sdk.execution_time.comms import (
+    DRCount,
+    ErrorResponse,
+    GetDRCount,
+    GetTaskStates,
+    GetTICount,
+    TaskStatesResult,
+    TICount,
+    TriggerDagRun,
+)
 
 
 class Supervisor:
@@ -17,6 +26,7 @@ class Supervisor:
 
     def __init__(self) -> None:
         self.runs: dict[str, str] = {}
+        self.tasks: dict[tuple[str, int], str] = {}  # of each run: task and map index
         self.no_dags: set[str] = set()
         self.started: list[str] = []
         self.on_start: Callable[[str], None] = lambda run_id: None
@@ -30,6 +40,11 @@ class Supervisor:
         if isinstance(msg, GetDRCount):
             number = self._client.dag_runs.get_count(msg.dag_id, run_ids=msg.run_ids, states=msg.states)
             return DRCount(count=number.count)
+        if isinstance(msg, GetTaskStates):
+            states = {f"{task}_{index}" if index >= 0 else task: state for (task, index), state in self.tasks.items()}
+            return TaskStatesResult(task_states=dict.fromkeys(msg.run_ids or [], states))
+        if isinstance(msg, GetTICount):
+            return TICount(count=sum(task in (msg.task_ids or []) for task, _ in self.tasks))
         if msg.dag_id in self.no_dags:
             raise AirflowRuntimeError(ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": 404}))
         if isinstance(msg, TriggerDagRun):

@@ -44,7 +44,7 @@ def trace_to(url: str) -> None:
     provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{url}/v1/traces")))
     trace.set_tracer_provider(provider)
     ExecutorSafeguard.test_mode = True
-    ti = SimpleNamespace(dag_id="orders", run_id="manual__1", task_id="work", map_index=-1, try_number=1)
+    ti = SimpleNamespace(dag_id="orders", run_id="manual__1", task_id="work", map_index=-1, try_number=1, max_tries=1)
     context: Any = {"ti": ti, "task_instance": ti}
     tracer = trace.get_tracer("test")
 
@@ -67,7 +67,7 @@ def main() -> None:
     """Publish three messages, wait for them, consume them, and requeue the one that was rejected."""
     stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=True)
     ExecutorSafeguard.test_mode = True
-    ti = SimpleNamespace(dag_id="orders", run_id="manual__1", task_id="work", map_index=-1, try_number=1)
+    ti = SimpleNamespace(dag_id="orders", run_id="manual__1", task_id="work", map_index=-1, try_number=1, max_tries=1)
     context: Any = {"ti": ti, "task_instance": ti}
     hook = PgQueueHook()
     PgQueuePublishOperator(task_id="publish", queue_name="orders", messages=[0, 1, 2]).execute(context)

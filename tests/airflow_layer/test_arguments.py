@@ -126,13 +126,13 @@ BAD: dict[type[QueueTask], list[dict[str, Any]]] = {
         {"headers": {"a\0": "{{ key }}"}},
     ],
     PgQueueSparkOperator: [
-        *({"pipeline": None}, {"arguments": [1]}, {"send_connection": "no"}, {"run_id": ""}),
+        *({"pipeline": None}, {"arguments": [1]}, {"send_connection": "no"}, {"run_id": ""}, {"fail_on": "stopped"}),
         *({"arguments": {name: "x"}} for name in ("run_id", "run-id", "dsn")),
     ],
     PgQueueRepairOperator: [
         *({"function": value} for value in ("json:no", None)),
         *({"validator": value} for value in (5, "no_such.json", "json:no", Path("schema.json"))),
-        *({"fail_on": value} for value in (["requeued"], "raised")),
+        *({"fail_on": value} for value in (["requeued"], "raised", "stopped")),
         {"batch_size": 0},
         {"results": ["success"]},
     ],

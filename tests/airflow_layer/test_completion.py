@@ -176,6 +176,19 @@ def test_another_try_of_a_task_that_waited_publishes_nothing_and_waits_for_the_s
     assert len(run(publish_and_wait(messages=["a", "b", "c"], batch_size=2))["outcomes"]) == 3
 
 
+def test_a_cleared_task_waits_for_the_same_message_unless_its_body_is_another(
+    conn_id: str, queue: Queue, conn: Connection, run: Run, context: dict[str, Any], soon: None
+) -> None:
+    queue("orders")
+    kept = []
+    for body in ("a", "a", "b"):
+        with pytest.raises(TaskDeferred) as deferred:
+            run(publish_and_wait(messages=[body]))
+        kept.append((deferred.value.kwargs or {})["ids"])
+        context["ti"].max_tries += 1
+    assert kept[0] == kept[1] != kept[2]
+
+
 def test_more_than_a_hundred_messages_are_not_published_to_be_waited_for(
     conn_id: str, queue: Queue, conn: Connection, run: Run
 ) -> None:

@@ -82,6 +82,19 @@ def test_the_states_of_a_hundred_runs_under_way_are_two_questions_at_most(superv
     assert len(supervisor.lines) <= 2
 
 
+def test_a_reconciliation_names_a_mapped_task_once_and_no_run(
+    conn_id: str, conn: Connection, queue: Queue, run: Run, supervisor: Supervisor
+) -> None:
+    """The cause of what dies is then the same that the listener gives it."""
+    queue("orders", max_attempts=1)
+    one = open_one(conn)
+    supervisor.runs[one.run_id] = "failed"
+    supervisor.tasks = {("pack", 0): "success", ("pack", 1): "failed", ("pack", 2): "failed", ("load_7", -1): "failed"}
+    assert run(reconciler()) == {"failed": 1}
+    died = conn.execute("SELECT details, handled_by FROM messages.message_archive").fetchone()
+    assert died == ("DAG pack failed: load_7, pack", f"pack/{one.run_id}")
+
+
 @pytest.mark.airflow_since("3.2")
 def test_a_dispatcher_of_a_dag_that_is_gone_ends_what_was_not_started(
     conn_id: str, conn: Connection, queue: Queue, run: Run, supervisor: Supervisor
@@ -89,7 +102,7 @@ def test_a_dispatcher_of_a_dag_that_is_gone_ends_what_was_not_started(
     queue("orders")
     open_one(conn)
     supervisor.no_dags.add("pack")
-    with pytest.raises(dag_runs.RunRefused, match="there is no DAG 'pack'"):
+    with pytest.raises(dag_runs.RunRefused, match=r"there is no DAG 'pack'.*look at the import errors"):
         run(dispatcher())
     assert ended(conn) == ["refused"]
     (message,) = run_verb(conn, verbs.lease("orders"))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -28,9 +32,12 @@ from airflow_provider_pgqueue.operators.repair import PgQueueRepairOperator
 from airflow_provider_pgqueue.operators.requeue import PgQueueRequeueOperator
 from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
+from airflow_provider_pgqueue.sensors.dead_message import PgQueueDeadMessageSensor
+from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
 from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 from airflow_provider_pgqueue.triggers.outcome import PgQueueOutcomeTrigger
+from tests.airflow_layer.of_airflow import AirflowException, AirflowSensorTimeout, AirflowSkipException
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -337,3 +344,148 @@ def test_none_from_a_template_does_not_choose_all_messages(argument: str, contex
     requeue.render_template_fields(context | {"chosen": None})
     with pytest.raises(InvalidArgument, match=f"^{argument} is None. A template or task made it, and None would take"):
         run(requeue)
+
+
+# What waited in vain, and what the next task gets ---------------------------------------------------------------------
+
+TIMED_OUT = {"error": "Trigger timeout"}
+
+
+@pytest.mark.parametrize(
+    ("waiting", "said"),
+    [
+        (
+            lambda: PgQueueMessageSensor(
+                task_id="t", queue_name="orders", topic="a.*", min_messages=5, timeout=timedelta(minutes=3)
+            ),
+            r"queue 'orders' \(topic='a\.\*', min_messages=5\) in vain, for the timeout of 0:03:00",
+        ),
+        (
+            lambda: PgQueueDeadMessageSensor(task_id="t", queue_name="orders", results=["failed"], timeout=90),
+            r"queue 'orders' \(results=\['failed'\]\) in vain, for the timeout of 0:01:30",
+        ),
+        (
+            lambda: PgQueueOutcomeSensor(task_id="t", message_id=7, timeout=1),
+            r"message 7 in vain, for the timeout of 0:00:01",
+        ),
+        (
+            lambda: PgQueueConsumeOperator(
+                task_id="t",
+                queue_name="orders",
+                apply_function=print,
+                wait_for_messages=True,
+                headers={"k": 1},
+                wait_timeout=timedelta(hours=1),
+            ),
+            r"queue 'orders' \(headers=\{'k': 1\}\) in vain, for the wait_timeout of 1:00:00",
+        ),
+        (
+            lambda: PgQueuePublishOperator(
+                task_id="t", queue_name="orders", message=1, wait_for_completion=True, wait_timeout=timedelta(hours=1)
+            ),
+            r"queue 'orders' in vain, for the wait_timeout of 1:00:00",
+        ),
+    ],
+)
+def test_a_wait_in_vain_names_queue_filter_and_time(waiting: Callable[[], Any], said: str) -> None:
+    with pytest.raises(AirflowException, match=f"waited for {said}"):
+        waiting().resume_execution("__fail__", dict(TIMED_OUT), {})
+
+
+def test_a_sensor_that_waits_in_a_worker_names_queue_filter_and_time(conn_id: str, queue: Queue, run: Run) -> None:
+    sensor = PgQueueMessageSensor(
+        task_id="t", queue_name=queue("orders"), topic="a.*", timeout=0.02, poll_interval=0.01, deferrable=False
+    )
+    with pytest.raises(
+        AirflowSensorTimeout, match=r"queue 'orders' \(topic='a\.\*'\) in vain, for the timeout of 0:00:00\.02"
+    ):
+        run(sensor)
+
+
+def test_a_sensor_that_times_out_softly_is_skipped() -> None:
+    sensor = PgQueueMessageSensor(task_id="t", queue_name="orders", soft_fail=True)
+    with pytest.raises(AirflowSkipException):
+        sensor.resume_execution("__fail__", dict(TIMED_OUT), {})
+
+
+def test_the_output_of_a_sensor_is_an_object_for_the_next_task() -> None:
+    with DAG("d", schedule=None):
+        sensor = PgQueueMessageSensor(task_id="wait", queue_name="orders")
+
+        @task
+        def read(doorbell: Any, ready: Any) -> None: ...
+
+        reading = read(sensor.output, sensor.output["ready"]).operator
+    assert reading.upstream_task_ids == {"wait"}
+    for stored in ('{"ready": 3}', {"ready": 3}):
+        context = {"ti": SimpleNamespace(xcom_pull=lambda stored=stored, **which: stored, run_id="r", task=reading)}
+        assert [one.resolve(context) for one in reading.op_args] == [{"ready": 3}, 3]
+
+
+@pytest.mark.parametrize(
+    ("sql", "parameters", "said"),
+    [
+        ("SELECT %s", [1, 2], "the query has 1 placeholder"),
+        ("SELECT %(a)s", {"b": 1}, "parameter missing: a"),
+        ("SELECT 5 % 2", [1], "placeholder"),
+    ],
+)
+def test_parameters_that_do_not_match_the_query_are_a_sentence_with_the_fix(
+    conn_id: str, queue: Queue, run: Run, sql: str, parameters: Any, said: str
+) -> None:
+    with pytest.raises(
+        InvalidArgument, match=f"^parameters do not match sql: .*{said}.*Give one parameter for each %s"
+    ):
+        run(PgQueuePublishOperator(task_id="t", queue_name=queue("orders"), sql=sql, parameters=parameters))
+
+
+SETTINGS = """
+from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
+from airflow_provider_pgqueue.operators.dispatch_dead import PgQueueDispatchDeadOperator
+from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
+from airflow_provider_pgqueue.sensors.message import PgQueueMessageSensor
+from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
+tasks = [
+    PgQueueConsumeOperator(task_id="a", queue_name="q", apply_function=print),
+    PgQueueDispatchDeadOperator(task_id="b", queue_name="q", trigger_dag_id="d"),
+    PgQueueMessageSensor(task_id="c", queue_name="q"),
+    PgQueueOutcomeSensor(task_id="d", message_id=1),
+    PgQueuePublishOperator(task_id="e", queue_name="q", message=1),
+]
+print("retries", [task.retries for task in tasks])
+"""
+
+
+@pytest.mark.parametrize(("given", "retries"), [("0", [1, 1, 1, 1, 0]), ("3", [3, 3, 3, 3, 3])])
+def test_the_default_number_of_retries_is_that_of_airflow_and_not_none(given: str, retries: list[int]) -> None:
+    environment = os.environ | {"AIRFLOW__CORE__DEFAULT_TASK_RETRIES": given}
+    done = subprocess.run([sys.executable, "-c", SETTINGS], env=environment, capture_output=True, text=True, check=True)
+    assert f"retries {retries}" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "said"),
+    [
+        (
+            PgQueueConsumeOperator,
+            {"apply_funktion": print},
+            "argument 'apply_funktion'. Did you mean apply_function",
+        ),
+        (
+            PgQueuePublishOperator,
+            {"mesage": 1},
+            "no argument 'mesage'. Did you mean message",
+        ),
+        (PgQueueMessageSensor, {"min_message": 1}, "no argument 'min_message'. Did you mean min_messages"),
+        (PgQueueRequeueOperator, {"function": print}, "no argument 'function'. See its arguments in the reference"),
+        (PgQueueSetupOperator, {"zzz": 1}, "PgQueueSetupOperator has no argument 'zzz'. See its arguments"),
+    ],
+)
+def test_an_argument_that_an_operator_does_not_have_is_a_sentence_with_the_one_that_was_meant(
+    kind: type[Any], given: dict[str, Any], said: str
+) -> None:
+    queue_name = {} if kind is PgQueueSetupOperator else {"queue_name": "orders"}
+    with pytest.raises(InvalidArgument, match=said):
+        kind(task_id="t", **queue_name, **given)
+    with DAG("d", schedule=None, default_args={"retries": 2, "owner": "me"}):
+        assert PgQueueConsumeOperator(task_id="t", queue_name="orders", apply_function=print).retries == 2

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
+import re
 import signal
 import threading
 import traceback
@@ -22,6 +24,7 @@ from airflow.sdk import DAG, literal
 
 from airflow_provider_pgqueue.core import (
     KEEP,
+    LEAVE,
     ConnectionFailed,
     DeadMessage,
     Dismiss,
@@ -462,6 +465,58 @@ def test_a_retried_publish_publishes_once_though_airflow_never_heard_of_the_firs
     assert run(publish(messages=[4]))["published"] == 1
 
 
+def clear(ti: Any) -> None:
+    """Do to a task instance what Airflow does when somebody clears it."""
+    ti.max_tries = ti.try_number + 1
+    ti.try_number += 1
+
+
+def test_a_cleared_publish_publishes_again_once(
+    conn_id: str, queue: Queue, run: Run, conn: Connection, context: dict[str, Any]
+) -> None:
+    queue("orders")
+    for _ in range(2):
+        run(publish(messages=[1, 2]))
+        clear(context["ti"])
+    assert run(publish(messages=[1, 2]))["published"] == 2
+    context["ti"].try_number += 1  # and retried, because Airflow did not hear of it
+    assert run(publish(messages=[1, 2]))["published"] == 0
+    assert sorted(bodies(conn)) == [1, 1, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"messages": [1, 2, 3]}, "3 messages, because.*dedup_key=None publishes"),
+        ({"messages": lambda: iter([1, 2, 3]), "batch_size": 2}, "2 messages and all that follow, because"),
+        ({"message": 1}, "1 message, because"),
+        ({"message": 1, "dedup_key": "mine"}, "1 message, because.*Give another dedup_key"),
+        ({"messages": [1, 2, 3], "one_transaction": False, "batch_size": 1}, "3 messages, because"),
+    ],
+)
+def test_what_is_not_published_is_counted_in_a_warning(
+    conn_id: str, queue: Queue, run: Run, capsys: pytest.CaptureFixture[str], options: dict[str, Any], said: str
+) -> None:
+    queue("orders")
+    first = run(publish(**options))["first_id"]
+    assert "not published" not in capsys.readouterr().out
+    run(publish(**options))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "not published" in line]
+    assert "[warning" in line
+    assert re.search(f"not published: {said}", line)
+    assert f"which began with message {first}," in line
+
+
+def test_a_cleared_publish_in_batches_continues(
+    conn_id: str, queue: Queue, run: Run, conn: Connection, context: dict[str, Any]
+) -> None:
+    queue("orders")
+    run(publish(messages=range(4), batch_size=2, one_transaction=False))
+    clear(context["ti"])
+    assert run(publish(messages=range(5), batch_size=2, one_transaction=False))["published"] == 1
+    assert bodies(conn) == [0, 1, 2, 3, 4]
+
+
 def test_a_retried_publish_in_batches_goes_on_where_the_first_try_ended(
     conn_id: str, queue: Queue, run: Run, conn: Connection
 ) -> None:
@@ -655,6 +710,25 @@ def test_a_retry_of_every_task_comes_soon_and_each_further_one_later() -> None:
     assert mapped.partial_kwargs["retries"] == (1 if ours else 0)
 
 
+@pytest.mark.parametrize("limit", [None, timedelta(minutes=1)])
+@pytest.mark.parametrize("batch", [False, True])
+def test_an_async_function_is_awaited_in_one_loop(
+    conn_id: str, queue: Queue, run: Run, limit: timedelta | None, batch: bool
+) -> None:
+    loops = []
+
+    async def handle(given: Any, sku: str) -> Any:
+        loops.append(asyncio.get_running_loop())
+        await asyncio.sleep(0)
+        return {given[0].id: Rejected(sku)} if batch else Rejected(sku)
+
+    PgQueueHook(conn_id).publish_batch(queue("orders"), [1, 2])
+    name = "apply_function_batch" if batch else "apply_function"
+    options: dict[str, Any] = {name: handle, "handler_timeout": limit, "op_args": ["a"], "batch_size": 1}
+    assert run(consume(**options)) == {"rejected": 2}
+    assert len(set(map(id, loops))) == 1
+
+
 def test_a_consumer_has_one_retry_soon_unless_the_author_says_otherwise() -> None:
     assert consume(apply_function=judge).retries == 1
     assert consume(apply_function=judge).retry_delay == timedelta(seconds=5)
@@ -727,9 +801,17 @@ def test_a_cause_of_the_sensor_and_ids_choose_what_is_requeued_whatever_the_resu
 @pytest.mark.usefixtures("dead")
 def test_a_canary_that_dies_again_stops_a_requeue(run: Run, conn: Connection) -> None:
     canary = {"canary": 1, "canary_wait": timedelta(milliseconds=10), "max_per_second": 100.0}
-    summary = run(PgQueueRequeueOperator(task_id="again", queue_name="orders", **canary))
-    assert (summary["requeued"], summary["stopped"]) == (1, "the canary was not finished in time")
+    with pytest.raises(AirflowFailException, match="'stopped': 'the canary was not finished in time'"):
+        run(PgQueueRequeueOperator(task_id="again", queue_name="orders", **canary))
     assert bodies(conn) == ["broken"]
+
+
+@pytest.mark.usefixtures("dead")
+def test_a_requeue_that_reaches_its_limit_says_so(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run(PgQueueRequeueOperator(task_id="again", queue_name="orders", max_messages=3))
+    assert "stopped at max_messages" not in capsys.readouterr().out
+    run(PgQueueRequeueOperator(task_id="more", queue_name="orders", results=["rejected"], max_messages=1))
+    assert "[warning  ] stopped at max_messages, 1: more dead messages of orders may be left" in capsys.readouterr().out
 
 
 # Repair ---------------------------------------------------------------------------------------------------------------
@@ -770,9 +852,21 @@ def test_a_repair_whose_function_raised_fails_if_that_is_wanted_and_is_not_retri
 
 
 @pytest.mark.usefixtures("dead")
-def test_a_canary_that_stops_a_repair_is_in_its_result(run: Run) -> None:
-    summary = run(repair(results=["failed"], canary=1, canary_wait=timedelta(milliseconds=10)))
+def test_a_canary_that_stops_a_repair_fails_it_or_is_in_its_result(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    canary: dict[str, Any] = {"results": ["failed"], "canary": 1, "canary_wait": timedelta(milliseconds=10)}
+    with pytest.raises(AirflowFailException, match="'stopped': 'the canary was not finished in time'"):
+        run(repair(**canary))
+    summary = run(repair(**canary, fail_on=[]))
     assert (summary["requeued"], summary["stopped"]) == (1, "the canary was not finished in time")
+    assert "[warning  ] dead messages of orders stay dead: {'stopped':" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("dead")
+def test_a_repair_says_how_many_stay_dead_and_why(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run(repair(function=lambda message: LEAVE if message.result == "rejected" else None))
+    assert "dead messages of orders stay dead: {'left': 1, 'raised': 2}" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("dead")

@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_pgqueue.core import InvalidArgument, verbs
 from airflow_provider_pgqueue.core import run as perform
 from airflow_provider_pgqueue.operators.spark import PgQueueSparkOperator, _shortened
-from tests.airflow_layer.of_airflow import AirflowException
+from tests.airflow_layer.of_airflow import AirflowException, AirflowFailException
 from tools import ROOT
 
 pytestmark = [
@@ -75,6 +75,20 @@ def test_a_pipeline_runs_once_and_its_summary_is_the_result(
     assert run(drain(tmp_path)) == summary  # the next try of a run that finished
     assert "Spark-Submit cmd" not in "".join(capfd.readouterr())
     assert conn.execute("SELECT count(*) FROM messages.message").fetchone() == (1,)
+
+
+def test_a_run_that_did_not_do_all_fails_the_task_unless_that_is_wanted(
+    conn_id: str, spark_default: None, conn: psycopg.Connection[Any], run: Run, tmp_path: Path
+) -> None:
+    """The run had finished, as for the retry of a task: no Spark is started."""
+    operator = drain(tmp_path)
+    perform(conn, verbs.begin_run(operator.run_id, "drain"))
+    perform(conn, verbs.finish_run(operator.run_id, '{"stopped": "too many rounds", "ready": 7, "lost": 0}'))
+    with pytest.raises(AirflowFailException, match="'stopped': 'too many rounds'"):
+        run(operator)
+    assert run(drain(tmp_path, fail_on=[]))["ready"] == 7
+    with pytest.raises(AirflowFailException, match=r"did not do all: {'ready': 7}"):
+        run(drain(tmp_path, fail_on=["lost", "ready"]))
 
 
 def test_a_dry_run_returns_its_summary_and_is_no_run(

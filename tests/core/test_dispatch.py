@@ -13,6 +13,7 @@ import pytest
 from airflow_provider_pgqueue.core import PgQueueError, run, verbs
 from airflow_provider_pgqueue.core.errors import DispatchNotFound, InvalidArgument, QueueNotFound, QueuePaused
 from airflow_provider_pgqueue.core.message import Dispatch
+from tests.waiting import until_leases_expire
 
 Connection = psycopg.Connection[Any]
 Queue = Callable[..., str]
@@ -78,6 +79,84 @@ def test_a_failed_run_is_delivered_again_and_dies_after_the_last_attempt(conn: C
     assert run(conn, verbs.end_dispatch("handle", second.run_id, "failed", details="task pack failed")) == 1
     assert results(conn) == {id_: "failed"}
     assert conn.execute("SELECT details FROM messages.message_archive").fetchone() == ("task pack failed",)
+
+
+ERROR = {"error": "builtins.KeyError", "message": "'sku'", "traceback": "…", "log_url": "http://airflow/log"}
+
+
+def dead(conn: Connection) -> list[tuple[Any, ...]]:
+    return conn.execute("SELECT id, details, failure, handled_by FROM messages.message_archive ORDER BY id").fetchall()
+
+
+@pytest.mark.parametrize("on_failure", ["retry", "fail"])
+def test_what_dies_of_one_error_has_one_cause_whatever_its_text(
+    conn: Connection, queue: Queue, on_failure: Any
+) -> None:
+    ids = run(conn, verbs.publish_batch(queue("orders", max_attempts=1), [1, 2]))
+    for number, one in enumerate(dispatch(conn, on_failure=on_failure)):
+        error = ERROR | {"message": f"nobody knows the sku {'abc'[number]}"}
+        assert run(conn, verbs.record_task_failure("handle", one.run_id, "pack", error)) is True
+        assert run(conn, verbs.end_dispatch("handle", one.run_id, "failed", failed_tasks=["pack", "send"])) == 1
+    (cause,) = run(conn, verbs.dead_causes("orders"))
+    assert (cause.waiting, cause.example) == (2, "builtins.KeyError")
+    kept = {"cause": "DAG handle failed: pack, send", "message": "nobody knows the sku a"}
+    assert dead(conn)[0] == (
+        ids[0],
+        "DAG handle failed: pack, send: builtins.KeyError: nobody knows the sku a",
+        ERROR | kept,
+        f"handle/pgqueue__orders__{ids[0]}__1",
+    )
+
+
+def test_another_error_another_task_and_no_error_are_causes_of_their_own(conn: Connection, queue: Queue) -> None:
+    ids = run(conn, verbs.publish_batch(queue("orders", max_attempts=1), range(6)))
+    causes = [("KeyError", "pack"), ("ValueError", "pack"), ("KeyError", "send"), (None, "pack"), (None, "send")]
+    for one, (error, task) in zip(dispatch(conn), [*causes, causes[0]], strict=True):
+        if error:
+            run(conn, verbs.record_task_failure("handle", one.run_id, task, ERROR | {"error": error}))
+        run(conn, verbs.end_dispatch("handle", one.run_id, "failed", failed_tasks=[task]))
+    assert sorted(cause.waiting for cause in run(conn, verbs.dead_causes("orders"))) == [1, 1, 1, 1, 2]
+    assert [row[0] for row in dead(conn)] == ids
+
+
+def test_only_an_error_of_a_task_that_failed_is_the_reason(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish(queue("orders", max_attempts=1), 7))
+    (one,) = dispatch(conn)
+    for task in ("cleared", "send", "pack"):  # the first succeeded when somebody cleared it
+        run(conn, verbs.record_task_failure("handle", one.run_id, task, {"error": task}))
+    run(conn, verbs.end_dispatch("handle", one.run_id, "failed", failed_tasks=["pack", "send"]))
+    assert dead(conn)[0][1] == "DAG handle failed: pack, send: pack"
+    assert conn.execute("SELECT failures FROM messages.dispatch").fetchone() == (None,)
+
+
+def test_an_error_of_a_run_without_an_open_dispatch_is_not_recorded(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish(queue("orders", max_attempts=1), 7))
+    (one,) = dispatch(conn)
+    end(conn, one, "failed")
+    assert run(conn, verbs.record_task_failure("handle", one.run_id, "pack", ERROR)) is False
+    assert run(conn, verbs.record_task_failure("handle", "manual", "pack", ERROR)) is False
+
+
+def test_a_run_with_thousands_of_failed_tasks_keeps_the_errors_of_twenty(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish(queue("orders", max_attempts=1), 7))
+    (one,) = dispatch(conn)
+    told = [run(conn, verbs.record_task_failure("handle", one.run_id, f"t{n}", ERROR)) for n in range(22)]
+    assert told == [True] * 20 + [False] * 2
+
+
+@pytest.mark.parametrize("result", ["failed", "lost", "lock_expired"])
+def test_who_handled_a_dead_message_is_its_run_however_that_ended(conn: Connection, queue: Queue, result: Any) -> None:
+    run(conn, verbs.publish(queue("orders", max_attempts=1), 7))
+    (one,) = dispatch(
+        conn, dispatched_by="a dispatcher", lease_for=timedelta(milliseconds=1 if "lock" in result else 9e6)
+    )
+    if result == "lock_expired":
+        until_leases_expire(conn)
+        run(conn, verbs.upkeep())
+    else:
+        end(conn, one, result)
+    assert [row[3] for row in dead(conn)] == [f"handle/{one.run_id}"]
+    assert one.run_id not in dead(conn)[0][1]
 
 
 def test_on_failure_fail_archives_at_once(conn: Connection, queue: Queue) -> None:
@@ -160,7 +239,7 @@ def test_a_failed_run_that_is_cleared_takes_back_what_waits(conn: Connection, qu
     (only,) = dispatch(conn)
     end(conn, only, "failed")
     told = "SELECT run_state, result, details, ended_at IS NULL FROM messages.dispatch_overview"
-    assert conn.execute(told).fetchone() == ("failed", "failed", f"run {only.run_id} ended: failed", False)
+    assert conn.execute(told).fetchone() == ("failed", "failed", "DAG handle failed", False)
     assert bodies(conn, only) == [7]
     make_ready(conn)
     assert dispatch(conn) == []  # the cleared run has it
@@ -209,6 +288,59 @@ def test_a_cleared_run_does_not_take_messages_from_the_run_of_the_next_attempt(c
     with pytest.raises(DispatchNotFound, match=new.run_id):
         end(conn, old, "success")
     assert end(conn, new, "success") == 1
+
+
+def retried(conn: Connection, queue_name: str = "orders", **options: Any) -> tuple[Dispatch, Dispatch]:
+    """Return the run that failed and the run of the next attempt."""
+    (old,) = dispatch(conn, queue_name, **options)
+    end(conn, old, "failed")
+    make_ready(conn)
+    return old, dispatch(conn, queue_name, **options)[0]
+
+
+def test_a_failed_run_that_is_cleared_after_another_finished_its_message_does_nothing(
+    conn: Connection, queue: Queue
+) -> None:
+    (id_,) = run(conn, verbs.publish_batch(queue("orders"), [7]))
+    old, new = retried(conn)
+    end(conn, new, "success")
+    with pytest.raises(DispatchNotFound, match=f"message {id_} was finished by 'handle/{new.run_id}'"):
+        bodies(conn, old)
+    assert bodies(conn, new) == [7]
+    assert end(conn, old, "success") == 0
+
+
+def test_a_failed_run_that_is_cleared_after_its_message_was_requeued_does_nothing(
+    conn: Connection, queue: Queue
+) -> None:
+    run(conn, verbs.publish(queue("orders", max_attempts=1), 7))
+    (old,) = dispatch(conn)
+    end(conn, old, "failed")
+    ((_, new_id),) = conn.execute("SELECT * FROM messages.requeue_dead('orders')").fetchall()
+    with pytest.raises(DispatchNotFound, match=f"was requeued as message {new_id}"):
+        bodies(conn, old)
+
+
+def test_a_failed_run_that_is_cleared_gets_what_others_left_of_its_batch(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish_batch(queue("orders"), [1, 2]))
+    (old,) = dispatch(conn, batch_size=2)
+    end(conn, old, "failed")
+    make_ready(conn)
+    (message,) = run(conn, verbs.lease("orders"))
+    run(conn, verbs.archive(message.lock_token, [message.id]))
+    assert bodies(conn, old) == [3 - message.body]
+    assert end(conn, old, "success") == 1
+
+
+def test_a_run_whose_lease_expired_gets_nothing_that_another_has_or_finished(conn: Connection, queue: Queue) -> None:
+    run(conn, verbs.publish(queue("orders"), 7))
+    (old,) = dispatch(conn, lease_for=timedelta(milliseconds=1))
+    (message,) = run(conn, verbs.lease("orders", locked_by="a worker"))
+    with pytest.raises(DispatchNotFound, match="is leased by 'a worker'"):
+        bodies(conn, old)
+    run(conn, verbs.archive(message.lock_token, [message.id], handled_by="a worker"))
+    with pytest.raises(DispatchNotFound, match="was finished by 'a worker'"):
+        bodies(conn, old)
 
 
 def test_two_dispatchers_at_once_open_no_more_than_max_open_together(dsn: str, conn: Connection, queue: Queue) -> None:

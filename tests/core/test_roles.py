@@ -82,6 +82,7 @@ VERBS = {
     "start_dispatch": ("SELECT messages.start_dispatch(1)", "consumer admin"),
     "extend_dispatches": ("SELECT messages.extend_dispatches('{1}')", "consumer admin"),
     "overdue_dispatches": ("SELECT messages.overdue_dispatches('{1}')", "consumer admin"),
+    "record_task_failure": ("SELECT messages.record_task_failure('pack', 'run', 'work', '{}')", "consumer admin"),
     "end_dispatch": ("SELECT messages.end_dispatch('pack', 'run', 'success')", "consumer admin"),
     "dispatched_messages": ("SELECT messages.dispatched_messages('pack', 'run')", "consumer admin"),
     "lease_dead": ("SELECT messages.lease_dead('orders')", "consumer admin"),

@@ -108,13 +108,57 @@ def test_a_failed_run_is_delivered_again_dies_and_is_dismissed_when_it_is_cleare
     assert account(queue_conn, "e2e_fails") == {"failed": 1}
     last = f"pgqueue__e2e_fails__{id_}__2"
     details = queue_conn.execute("SELECT details FROM messages.message_archive WHERE id = %s", [id_]).fetchone()
-    assert details == (f"run {last} of DAG e2e_handle failed: work",)
+    assert details is not None
+    assert details[0].startswith("DAG e2e_handle failed: work: RuntimeError: as ")
     flag.unlink()
     # Airflow tells its listeners before it commits how a run ended, and what is cleared in between stays as it is.
     stack.client.wait_for_run("e2e_handle", last)
     stack.client.clear("e2e_handle", last, "work")
     ended(queue_conn, "e2e_fails", "failed", "success")
     assert run(queue_conn, verbs.dead_ids("e2e_fails")) == []
+
+
+def test_a_failed_run_that_is_cleared_after_a_later_one_finished_fails_and_names_it(
+    stack: Stack, queue_conn: Connection, tmp_path: Path
+) -> None:
+    flag = tmp_path / "fail"
+    flag.touch()
+    (id_,) = create(queue_conn, "e2e_winner", [{"fail_while": str(flag)}])
+    old, new = (f"pgqueue__e2e_winner__{id_}__{attempt}" for attempt in (1, 2))
+    dispatch(stack, "e2e_winner")
+    ended(queue_conn, "e2e_winner", "failed")
+    flag.unlink()
+    queue_conn.execute("UPDATE messages.message SET visible_at = clock_timestamp() WHERE queue_name = 'e2e_winner'")
+    dispatch(stack, "e2e_winner")
+    ended(queue_conn, "e2e_winner", "failed", "success")
+    stack.client.wait_for_run("e2e_handle", old)
+    stack.client.clear("e2e_handle", old, "work")
+    assert stack.client.wait_for_run("e2e_handle", old) == "failed"
+    said = stack.client.log("e2e_handle", old, "work", attempt=2)
+    assert f"message {id_} was finished by 'e2e_handle/{new}'" in said
+    assert dispatches(queue_conn, "e2e_winner") == [(old, "failed"), (new, "success")]
+
+
+def test_what_dies_of_one_error_has_one_cause_and_the_error_with_it(
+    stack: Stack, queue_conn: Connection, tmp_path: Path
+) -> None:
+    flags = [tmp_path / name for name in ("apple", "pear")]
+    for flag in flags:
+        flag.touch()
+    bodies = [{"fail_while": str(flag)} for flag in flags]
+    ids = create(queue_conn, "e2e_causes", bodies, max_attempts=1)
+    assert dispatch(stack, "e2e_causes") == {"started": 2}
+    ended(queue_conn, "e2e_causes", "failed", "failed")
+    (cause,) = run(queue_conn, verbs.dead_causes("e2e_causes"))
+    assert (cause.waiting, cause.example) == (2, "RuntimeError")
+    query = "SELECT failure, handled_by FROM messages.message_archive WHERE id = %s"
+    failure, handled_by = queue_conn.execute(query, [ids[1]]).fetchone() or ({}, None)
+    run_id = f"pgqueue__e2e_causes__{ids[1]}__1"
+    assert handled_by == f"e2e_handle/{run_id}"
+    assert failure["message"] == f"as {flags[1]} told"
+    assert 'raise RuntimeError(f"as' in failure["traceback"]
+    assert failure["task_id"] == "work"
+    assert f"/dags/e2e_handle/runs/{run_id}/tasks/work" in failure["log_url"]
 
 
 def test_a_dispatcher_that_died_before_it_started_its_run_is_continued(stack: Stack, queue_conn: Connection) -> None:

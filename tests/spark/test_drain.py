@@ -110,6 +110,7 @@ def test_each_message_is_archived_once_with_one_effect(
     assert all(handler.startswith("spark nightly ") for *_, handler in archive(conn).values())
     assert (summary["archived"], summary["results"]) == (300, SUCCESS | {"success": 300})
     assert (summary["ready"], summary["held"], summary["waiting"], summary["rounds"]) == (0, 0, 0, 1)
+    assert summary["stopped"] is None
     assert summary["parallelism"] == 2
     worked = conn.execute("SELECT max(archived_at) - min(leased_at) FROM messages.message_archive").fetchone()
     assert worked
@@ -325,6 +326,14 @@ def test_what_a_dying_try_of_the_run_archives_yet_is_not_taken_again(
     summary = draining(lambda messages: None, max_messages=6)
     thread.join()
     assert (summary["archived"], summary["ready"], summary["rounds"]) == (6, 14, 0)
+
+
+def test_a_drain_that_gives_up_says_so(
+    draining: Drain, queue: Queue, conn: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_provider_pgqueue.spark.jobs.drain.drain._MOST_ROUNDS", 0)
+    run(conn, verbs.publish_batch(queue("orders"), [1, 2]))
+    assert draining(lambda messages: None)["stopped"] == "messages were ready after 0 rounds"
 
 
 def test_an_empty_queue_needs_no_job(draining: Drain, queue: Queue) -> None:

@@ -41,6 +41,7 @@ from airflow_provider_pgqueue.core.verbs.dispatch import (
     extend_dispatches,
     open_dispatches,
     overdue_dispatches,
+    record_task_failure,
     start_dispatch,
 )
 from airflow_provider_pgqueue.core.verbs.health import (
@@ -218,6 +219,7 @@ __all__ = [
     "queue_rates",
     "queue_sparklines",
     "ready_queues",
+    "record_task_failure",
     "record_triage_causes",
     "release",
     "release_dead",

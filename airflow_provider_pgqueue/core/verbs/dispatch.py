@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
-from airflow_provider_pgqueue.core.client import Statement, ids_of, list_of, messages_of, one
+from airflow_provider_pgqueue.core.client import Statement, ids_of, list_of, messages_of, one, to_json
 from airflow_provider_pgqueue.core.message import Dispatch, Message
 
 
@@ -76,25 +76,37 @@ def overdue_dispatches(dispatch_ids: Collection[int]) -> Statement[list[int]]:
     return Statement("overdue_dispatches", {"dispatch_ids": list(dispatch_ids)}, ids_of, {"dispatch_ids": "bigint[]"})
 
 
+def record_task_failure(dag_id: str, run_id: str, task_id: str, failure: Mapping[str, Any]) -> Statement[bool]:
+    """Record the error with which a task of a run failed for good, for the messages that die of it.
+
+    `failure` is as `describe` of `core.outcome` returns it. False if the run has no open dispatch.
+    """
+    return Statement("record_task_failure", dict(locals()) | {"failure": to_json(failure)}, one, {"failure": "jsonb"})
+
+
 def end_dispatch(
     dag_id: str,
     run_id: str,
     result: Literal["success", "failed", "lost", "refused"],
     *,
     details: str | None = None,
+    failed_tasks: Collection[str] | None = None,
 ) -> Statement[int | None]:
     """End the dispatch of a run and return how many messages that finished or gave back.
 
     0 if it had ended before, None if the run has no dispatch. `lost` is a run that was deleted, `refused` one that
     Airflow did not make. The success of a run that was cleared finishes what still waits, and dismisses what is dead.
+    What dies of a failed run has one cause with all that died of the same `failed_tasks` of the DAG and class of error;
+    without `details` it says which these are.
     """
-    return Statement("end_dispatch", dict(locals()), one)
+    arguments = dict(locals()) | {"failed_tasks": None if failed_tasks is None else list(failed_tasks)}
+    return Statement("end_dispatch", arguments, one, {"failed_tasks": "text[]"})
 
 
 def dispatched_messages(dag_id: str, run_id: str) -> Statement[list[Message]]:
     """Return the messages of a run; what is finished comes from the archive, without a token.
 
     After the run was cleared, this leases again what waits for its next attempt. Raises DispatchNotFound if the run has
-    no dispatch, or if another run has the messages now.
+    no dispatch, or if it has none of its messages any more, because another run has or has finished them.
     """
     return Statement("dispatched_messages", dict(locals()), messages_of(Message))

@@ -72,9 +72,12 @@ BEGIN
                               AND starts_with(d.run_id || '__', format('pgqueue__%s__%s__%s__', dispatch_messages.queue_name, batch.ids[1], batch.attempt)))),
                 dispatch_messages.on_failure, dispatch_messages.lease_for, dispatch_messages.dispatched_by, batch.lock_token, batch.ids)
         RETURNING * INTO opened;
+        -- Whose they are, however the run ends.
+        UPDATE messages.message_rows m SET locked_by = concat_ws('/', opened.dag_id, opened.run_id)
+         WHERE m.id = ANY (batch.ids) AND m.lock_token = batch.lock_token;
         RETURN NEXT (opened.dispatch_id, opened.queue_name, opened.dag_id, opened.run_id, opened.ids, opened.opened_at, opened.started_at,
                      opened.seen_at, NULL)::messages.open_dispatch;
     END LOOP;
 END $$;
 COMMENT ON FUNCTION messages.dispatch_messages(text, text, integer, integer, text, text, interval, text, text) IS
-    'Leases messages for runs of a DAG, at most batch_size for each, records a dispatch for each run, and returns the dispatches; the caller starts the runs. At most max_open of a queue and DAG are open at once, whoever dispatches. The lease lasts lease_for from the last time that anybody saw the run alive. With group_by topic or reference, all messages of a run have the same. on_failure says what a failed run does to its messages: retry after the back-off until their last attempt, or fail. PQ001: unknown queue; PQ002: paused; PQ004: bad argument; PQ016: somebody else dispatches from this queue for more than three seconds.';
+    'Leases messages for runs of a DAG, at most batch_size for each, records a dispatch for each run, and returns the dispatches; the caller starts the runs. At most max_open of a queue and DAG are open at once, whoever dispatches. The run is the locked_by of its messages. The lease lasts lease_for from the last time that anybody saw the run alive. With group_by topic or reference, all messages of a run have the same. on_failure says what a failed run does to its messages: retry after the back-off until their last attempt, or fail. PQ001: unknown queue; PQ002: paused; PQ004: bad argument; PQ016: somebody else dispatches from this queue for more than three seconds.';

@@ -4,6 +4,8 @@ AS $$
 #variable_conflict use_column
 DECLARE
     known messages.dispatch;
+    run   text := left(concat_ws('/', dispatched_messages.dag_id, dispatched_messages.run_id), 600);
+    lost  record;
 BEGIN
     SELECT * INTO known FROM messages.dispatch d
      WHERE d.dag_id = dispatched_messages.dag_id AND d.run_id = dispatched_messages.run_id
@@ -29,7 +31,22 @@ BEGIN
            q.max_attempts, a.requeues, a.created_at, NULL, NULL
       FROM messages.archive_rows a JOIN messages.queue q USING (queue_name)
      WHERE a.id = ANY (known.ids)
+       -- To do it once more is not what somebody meant who cleared a failed run.
+       AND (known.fingerprint IS NOT NULL OR (a.result = 'success' AND a.handled_by IS DISTINCT FROM run OR a.remedy = 'requeued') IS NOT TRUE)
      ORDER BY id;
+    IF FOUND THEN
+        RETURN;
+    END IF;
+    SELECT m.id, CASE WHEN m.locked_by IS NULL THEN 'waits for its next attempt' ELSE format('is leased by %L', m.locked_by) END AS why INTO lost
+      FROM messages.message_rows m WHERE m.id = ANY (known.ids)
+     UNION ALL
+    SELECT a.id, CASE WHEN a.remedy = 'requeued' THEN format('was requeued as message %s', a.requeued_as) ELSE format('was finished by %L', a.handled_by) END
+      FROM messages.archive_rows a WHERE a.id = ANY (known.ids)
+     ORDER BY id LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'run % has no message: message % %', quote_literal(known.run_id), lost.id, lost.why
+            USING ERRCODE = 'PQ017', HINT = 'Nothing is left for this run to do: mark it as a success. To do the work once more, publish the message again.';
+    END IF;
 END $$;
 COMMENT ON FUNCTION messages.dispatched_messages(text, text) IS
-    'The messages of a run that a dispatcher started, for its tasks; finished ones come from the archive, without a lease. After the run was cleared, messages that wait for another attempt are leased again. PQ017: the run has no dispatch, or another run has the messages; PQ016: another transaction is changing its dispatch, or has one of the messages, for more than three seconds.';
+    'The messages of a run that a dispatcher started, for its tasks; finished ones come from the archive, without a lease. After the run was cleared, messages that wait for another attempt are leased again. Leaves out what another run has finished, and what was requeued. PQ017: the run has no dispatch, or none of its messages any more, because another has or finished them; PQ016: another transaction is changing its dispatch, or has one of the messages, for more than three seconds.';

@@ -1,11 +1,21 @@
-CREATE OR REPLACE FUNCTION messages.end_dispatch(dag_id text, run_id text, result text, details text DEFAULT NULL) RETURNS bigint
+CREATE OR REPLACE FUNCTION messages.end_dispatch(
+    dag_id       text,
+    run_id       text,
+    result       text,
+    details      text   DEFAULT NULL,
+    failed_tasks text[] DEFAULT NULL
+) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '3s'
 AS $$
 #variable_conflict use_column
 DECLARE
     known    messages.dispatch;
     run      text := left(concat_ws('/', end_dispatch.dag_id, end_dispatch.run_id), 600);
-    why      text := coalesce(left(end_dispatch.details, 4000), format('run %s ended: %s', end_dispatch.run_id, end_dispatch.result));
+    cause    text := CASE WHEN end_dispatch.result = 'failed' THEN format('DAG %s failed', end_dispatch.dag_id)
+                          || coalesce(nullif(': ' || array_to_string(end_dispatch.failed_tasks[:20], ', '), ': '), '')
+                          ELSE format('the run of DAG %s ended: %s', end_dispatch.dag_id, end_dispatch.result) END;
+    why      text;
+    failure  jsonb;
     finished bigint;
 BEGIN
     IF (end_dispatch.result IN ('success', 'failed', 'lost', 'refused')) IS NOT TRUE THEN
@@ -23,6 +33,13 @@ BEGIN
     IF known.ended_at IS NOT NULL THEN
         RETURN 0;
     END IF;
+    IF end_dispatch.result = 'failed' THEN
+        SELECT known.failures -> t.task_id INTO failure FROM unnest(end_dispatch.failed_tasks) WITH ORDINALITY AS t (task_id, n)
+         WHERE known.failures ? t.task_id ORDER BY t.n LIMIT 1;
+        -- Whatever the error says of this message: its class, the DAG and the tasks are the cause.
+        failure := failure || jsonb_build_object('cause', cause);
+    END IF;
+    why := left(coalesce(end_dispatch.details, concat_ws(': ', cause, failure ->> 'error', nullif(failure ->> 'message', ''))), 4000);
     IF known.fingerprint IS NOT NULL THEN
         -- Dead messages. What a successful run left dead is meant to stay so: it gets no other run.
         UPDATE messages.dead_message d SET dispatch_id = CASE WHEN end_dispatch.result = 'success' THEN known.dispatch_id END
@@ -36,14 +53,15 @@ BEGIN
          WHERE d.id = ANY (known.ids) AND (d.lock_expires_at IS NULL OR d.lock_expires_at <= clock_timestamp());
         finished := finished + (SELECT count(*) FROM messages.dismiss(known.lock_token, known.ids, format('run %s succeeded', end_dispatch.run_id), run));
     ELSIF end_dispatch.result = 'failed' AND known.on_failure = 'fail' THEN
-        SELECT count(*) INTO finished FROM messages.archive(known.lock_token, known.ids, 'failed', why, handled_by => run);
+        SELECT count(*) INTO finished FROM messages.archive(known.lock_token, known.ids, 'failed', why, handled_by => run, failure => failure);
     ELSE
         -- Of a run that somebody deleted nobody knows what it did: its attempt counts.
         SELECT count(*) INTO finished FROM messages.release(
-            known.lock_token, known.ids, count_attempt => end_dispatch.result <> 'refused', details => why,
+            known.lock_token, known.ids, count_attempt => end_dispatch.result <> 'refused', details => why, failure => failure,
             back_off => end_dispatch.result = 'failed');
     END IF;
-    UPDATE messages.dispatch d SET ended_at = clock_timestamp(), seen_at = clock_timestamp(), result = end_dispatch.result, details = why
+    UPDATE messages.dispatch d SET ended_at = clock_timestamp(), seen_at = clock_timestamp(), result = end_dispatch.result, details = why,
+           failures = NULL
      WHERE d.dispatch_id = known.dispatch_id;
     RETURN finished;
 EXCEPTION
@@ -52,5 +70,5 @@ EXCEPTION
     WHEN deadlock_detected THEN
         PERFORM messages.raise_deadlock(format('a message of run %L', left(end_dispatch.run_id, 250)));
 END $$;
-COMMENT ON FUNCTION messages.end_dispatch(text, text, text, text) IS
-    'Ends the dispatch of a run and returns how many messages this finished or gave back; 0 if it had ended, NULL if the run has no dispatch. success archives its messages; failed does what on_failure of the dispatch says; lost (the run was deleted) delivers them again; refused (the run was never made) does so without an attempt. A run that was cleared and now succeeds finishes its messages that still wait, and dismisses those that are dead. For a run of dead messages, failed, lost and refused leave messages without a remedy to another run. PQ004: bad result; PQ016: another transaction is ending it, or has one of its messages, for more than three seconds.';
+COMMENT ON FUNCTION messages.end_dispatch(text, text, text, text, text[]) IS
+    'Ends the dispatch of a run and returns how many messages this finished or gave back; 0 if it had ended, NULL if the run has no dispatch. success archives its messages; failed does what on_failure of the dispatch says, and its cause is the DAG, failed_tasks and the class of the error that record_task_failure recorded of the first of them; lost (the run was deleted) delivers them again; refused (the run was never made) does so without an attempt. A run that was cleared and now succeeds finishes its messages that still wait, and dismisses those that are dead. For a run of dead messages, failed, lost and refused leave messages without a remedy to another run. PQ004: bad result; PQ016: another transaction is ending it, or has one of its messages, for more than three seconds.';

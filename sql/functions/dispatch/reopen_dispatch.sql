@@ -19,7 +19,7 @@ BEGIN
       WHERE q.queue_name = dispatch.queue_name COLLATE "default" AND q.max_leased IS NOT NULL;
     UPDATE messages.message_rows m
        SET lock_token = token, lock_expires_at = clock_timestamp() + dispatch.lease_for, leased_at = clock_timestamp(),
-           locked_by = dispatch.dispatched_by, attempts = least(m.attempts + 1, 32767)
+           locked_by = concat_ws('/', dispatch.dag_id, dispatch.run_id), attempts = least(m.attempts + 1, 32767)
      WHERE m.id = ANY (dispatch.ids) AND m.lock_expires_at IS NULL;
     leased := FOUND;
     INSERT INTO messages.timer (queue_name, at, lock_token, ids)
@@ -29,7 +29,7 @@ BEGIN
         UPDATE messages.dead_message d SET dispatch_id = dispatch.dispatch_id WHERE d.id = ANY (dispatch.ids) AND d.dispatch_id IS NULL;
     END IF;
     IF leased OR EXISTS (SELECT FROM messages.dead_message d WHERE d.id = ANY (dispatch.ids)) THEN
-        UPDATE messages.dispatch d SET lock_token = token, ended_at = NULL, result = NULL, details = NULL, seen_at = clock_timestamp(),
+        UPDATE messages.dispatch d SET lock_token = token, ended_at = NULL, result = NULL, details = NULL, failures = NULL, seen_at = clock_timestamp(),
                started_at = coalesce(d.started_at, clock_timestamp())
          WHERE d.dispatch_id = dispatch.dispatch_id RETURNING * INTO reopened;
     END IF;

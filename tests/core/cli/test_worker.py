@@ -27,6 +27,11 @@ def pack(message):
     if message.body == "bad":
         return Rejected("bad")
 
+async def wait(message):
+    import asyncio
+    await asyncio.sleep(0)
+    return pack(message)
+
 def pack_all(messages):
     return {message.id: Rejected("odd") for message in messages if message.body % 2}
 
@@ -104,6 +109,16 @@ def test_a_function_of_the_current_directory_handles_the_messages(
     assert results(conn) == [(1, "success", "handlers:pack"), ("bad", "rejected", "handlers:pack")]
     assert '"bad"' not in err
     assert " worker of queue default started: it calls handlers:pack for each message;" in err
+
+
+def test_an_async_function_is_awaited(program: Program, dsn: str, conn: Connection, folder: Path) -> None:
+    run(conn, verbs.publish_batch("default", ["good", "bad"]))
+    options = ["--queue", "default", "--until-empty"]
+    with program("worker", "handlers:wait", *options, dsn=dsn, cwd=folder) as process:
+        out, err = process.communicate(timeout=30)
+    assert out == "worker of queue default stopped: 1 success, 1 rejected.\n"
+    assert "never awaited" not in err
+    assert "unclosed" not in err
 
 
 def test_a_batch_function_gets_a_lease_at_a_time(program: Program, dsn: str, conn: Connection, folder: Path) -> None:

@@ -25,8 +25,9 @@ with DAG("e2e_handle", schedule=None, max_active_runs=8) as handle:
                 waited_for.write_text(str(os.getpid()))
             while waited_for.exists():
                 time.sleep(0.1)
-            if Path(message.body.get("fail_while", "/nowhere")).exists():
-                raise RuntimeError("as it was told")
+            failing = message.body.get("fail_while", "/nowhere")
+            if Path(failing).exists():
+                raise RuntimeError(f"as {failing} told")
         return len(messages)
 
     work()

@@ -19,3 +19,6 @@ with DAG("e2e_ask", schedule=None, params={"secret": "pear"}) as ask:
         task_id="tell", queue_name="e2e_questions", message={"secret": "{{ params.secret }}"}, headers={"awaited": True}
     )
     PgQueueOutcomeSensor(task_id="hear", message_id=tell.output, poll_interval=600.0)
+
+with DAG("e2e_publish", schedule=None):
+    PgQueuePublishOperator(task_id="publish", queue_name="e2e_cleared", message={"order_id": 7})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
@@ -22,18 +21,18 @@ def handle(message: Message) -> None:
 with DAG("e2e_sensor", schedule=None) as sensor:
 
     @task
-    def read(doorbell: str) -> int:
-        """Read the doorbell as the next task gets it."""
-        return int(json.loads(doorbell)["ready"])
+    def read(ready: int) -> int:
+        """Read a value of the doorbell as the next task gets it."""
+        return ready
 
-    read(PgQueueMessageSensor(task_id="wait", queue_name="e2e_sensor").output)
+    read(PgQueueMessageSensor(task_id="wait", queue_name="e2e_sensor").output["ready"])
 
 with DAG("e2e_begin", schedule=None):
 
     @task(task_id="read")
-    def read_all(doorbell: str) -> dict[str, Any]:
+    def read_all(doorbell: dict[str, Any]) -> dict[str, Any]:
         """Read all of the doorbell."""
-        return dict(json.loads(doorbell))
+        return doorbell
 
     read_all(PgQueueMessageSensor(task_id="wait", queue_name="e2e_begin", topic="a.#").output)
 

@@ -134,6 +134,9 @@ class _Drain:
             # Without the start of Spark: from the first lease to the last result.
             "messages_per_second": round(done / worked, 1) if worked else 0.0,
             "rounds": rounds,
+            "stopped": f"messages were ready after {rounds} rounds"
+            if rounds == _MOST_ROUNDS and left["ready"]
+            else None,
             "parallelism": self._share.parallelism,
         }
 
