@@ -7,9 +7,9 @@ from urllib.parse import SplitResult, urlsplit
 
 from airflow.providers.common.compat.assets import Asset
 
-from airflow_provider_pgqueue.connection_id import check_connection_ids
 from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.errors import InvalidArgument
+from airflow_provider_pgqueue.hooks.connection_id import check_connection_ids
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.openlineage.facet import Dataset as OpenLineageDataset
@@ -59,7 +59,7 @@ def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> OpenLine
     """Return the dataset that OpenLineage knows the queue by, which is that of our operators."""
     from airflow.providers.common.compat.openlineage.facet import Dataset
 
-    from airflow_provider_pgqueue.lineage import place_of
+    from airflow_provider_pgqueue.tasks.lineage import place_of
 
     found = queue_of(asset.uri)
     place, database = place_of(found["pgqueue_conn_id"])

@@ -35,7 +35,7 @@ def web(settings: Settings, port: int, base_url: str, read_only: bool) -> None:
     try:
         import uvicorn
 
-        from airflow_provider_pgqueue.web.alone import make_alone
+        from airflow_provider_pgqueue.web.standalone import make_alone
     except ModuleNotFoundError as error:
         raise click.ClickException(
             f'{error.name} is not installed. Install what the page needs: pip install "airflow-provider-pgqueue[web]"'

@@ -33,8 +33,8 @@ from airflow_provider_pgqueue.core.errors import (
 from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.quantity import quantity, rate
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.database import Database
 from airflow_provider_pgqueue.export.chunk import checksum_of, export_chunk
+from airflow_provider_pgqueue.export.database import Database
 from airflow_provider_pgqueue.export.manifest import (
     File,
     Manifest,

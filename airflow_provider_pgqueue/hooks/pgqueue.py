@@ -15,7 +15,6 @@ from airflow.providers.common.compat.sdk import AirflowNotFoundException
 from airflow.providers.postgres.hooks.postgres import PostgresHook
 from psycopg.rows import tuple_row
 
-from airflow_provider_pgqueue.connection_id import CONNECTION_STRING, NAME_IT
 from airflow_provider_pgqueue.core import connection, installation, verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import conninfo_of
@@ -24,6 +23,7 @@ from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
 from airflow_provider_pgqueue.core.thread import in_thread
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Options, Statement
+from airflow_provider_pgqueue.hooks.connection_id import CONNECTION_STRING, NAME_IT
 
 T = TypeVar("T")
 Connection = psycopg.Connection[Any]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import BaseNotifier
 
-from airflow_provider_pgqueue.connection_id import check_connection_ids
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import (
     Rule,
@@ -22,9 +21,10 @@ from airflow_provider_pgqueue.core.argument import (
     whole,
 )
 from airflow_provider_pgqueue.core.client import Statement, run_async
+from airflow_provider_pgqueue.hooks.connection_id import check_connection_ids
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.task import is_template
-from airflow_provider_pgqueue.telemetry import task_of
+from airflow_provider_pgqueue.tasks.task import is_template
+from airflow_provider_pgqueue.tasks.telemetry import task_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -35,8 +35,8 @@ from airflow_provider_pgqueue.core.model import all_with_model, each_with_model,
 from airflow_provider_pgqueue.core.outcome import ErrorRules, Outcome
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.operators.waiting import WaitingTask
-from airflow_provider_pgqueue.telemetry import ConsumerTelemetry, name_of, task_of
+from airflow_provider_pgqueue.tasks.telemetry import ConsumerTelemetry, name_of, task_of
+from airflow_provider_pgqueue.tasks.waiting import WaitingTask
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from airflow_provider_pgqueue.core.argument import (
 )
 from airflow_provider_pgqueue.dispatch import end_abandoned, hand_over, reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.operators.starter import RunStarter
-from airflow_provider_pgqueue.operators.waiting import WaitingTask
-from airflow_provider_pgqueue.task import QueueTask
-from airflow_provider_pgqueue.telemetry import name_of
+from airflow_provider_pgqueue.tasks.starter import RunStarter
+from airflow_provider_pgqueue.tasks.task import QueueTask
+from airflow_provider_pgqueue.tasks.telemetry import name_of
+from airflow_provider_pgqueue.tasks.waiting import WaitingTask
 from airflow_provider_pgqueue.triggers.dispatch import PgQueueDispatchTrigger
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from airflow_provider_pgqueue.core.argument import (
 )
 from airflow_provider_pgqueue.dispatch import hand_over
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.operators.starter import RunStarter
-from airflow_provider_pgqueue.task import AT_LEAST_ONE
-from airflow_provider_pgqueue.telemetry import name_of
+from airflow_provider_pgqueue.tasks.starter import RunStarter
+from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE
+from airflow_provider_pgqueue.tasks.telemetry import name_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import psycopg
 from airflow.providers.common.compat.sdk import XComArg
 
-from airflow_provider_pgqueue.completion import COMPLETION_RULES, WAIT_TIMEOUT, AwaitsMessages
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import (
     Rule,
@@ -38,8 +37,9 @@ from airflow_provider_pgqueue.core.message import Duplicate
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.operators.rows import QueryRows, names_file, text_of_file
-from airflow_provider_pgqueue.telemetry import note_published, origin_of
+from airflow_provider_pgqueue.tasks.completion import COMPLETION_RULES, WAIT_TIMEOUT, AwaitsMessages
+from airflow_provider_pgqueue.tasks.rows import QueryRows, names_file, text_of_file
+from airflow_provider_pgqueue.tasks.telemetry import note_published, origin_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

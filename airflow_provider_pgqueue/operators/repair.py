@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from airflow_provider_pgqueue.core.argument import Rule, function, optional
 from airflow_provider_pgqueue.core.function import check_call
 from airflow_provider_pgqueue.core.repair import RepairFunction, Validator
-from airflow_provider_pgqueue.operators.remedy import RemedyTask
+from airflow_provider_pgqueue.tasks.remedy import RemedyTask
 
 
 def _validator(value: Any) -> str | None:

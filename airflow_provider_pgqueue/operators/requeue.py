@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator, keep
-from airflow_provider_pgqueue.operators.remedy import RemedyTask
+from airflow_provider_pgqueue.tasks.remedy import RemedyTask
 
 _CURABLE: Final = ("failed", "lock_expired")
 

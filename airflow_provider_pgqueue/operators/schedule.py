@@ -17,7 +17,7 @@ from airflow_provider_pgqueue.core.argument import (
     whole,
 )
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.task import QueueTask
+from airflow_provider_pgqueue.tasks.task import QueueTask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -9,7 +9,7 @@ from airflow_provider_pgqueue.core.argument import Rule, optional, text, truth
 from airflow_provider_pgqueue.core.installation import RULES, Users
 from airflow_provider_pgqueue.core.verbs.queues import Policy
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.task import QueueTask
+from airflow_provider_pgqueue.tasks.task import QueueTask
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -18,7 +18,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, json_object, optional, text, texts, truth
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.task import QueueTask
+from airflow_provider_pgqueue.tasks.task import QueueTask
 
 try:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook

@@ -11,8 +11,8 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, text, truth
 from airflow_provider_pgqueue.core.upkeep import do_upkeep
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.task import QueueTask
-from airflow_provider_pgqueue.telemetry import note_status
+from airflow_provider_pgqueue.tasks.task import QueueTask
+from airflow_provider_pgqueue.tasks.telemetry import note_status
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

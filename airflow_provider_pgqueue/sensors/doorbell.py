@@ -16,7 +16,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.argument import Rule, check, number, queue_name, text, truth
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.sensors.result import ObjectSensor
-from airflow_provider_pgqueue.task import AT_LEAST_ONE, QueueTask
+from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE, QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME, DoorbellTrigger
 from airflow_provider_pgqueue.triggers.watch import Doorbell
 

@@ -15,12 +15,12 @@ from airflow.providers.common.compat.sdk import (
     XComArg,
 )
 
-from airflow_provider_pgqueue.completion import COMPLETION_RULES, AwaitsMessages
 from airflow_provider_pgqueue.core.argument import Rule, check, text
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.sensors.doorbell import sensor_timeout
 from airflow_provider_pgqueue.sensors.result import ObjectSensor
-from airflow_provider_pgqueue.task import AT_LEAST_ONE
+from airflow_provider_pgqueue.tasks.completion import COMPLETION_RULES, AwaitsMessages
+from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

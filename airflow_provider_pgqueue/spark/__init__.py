@@ -67,7 +67,7 @@ def register(spark: SparkSession, dsn: str | None = None) -> None:
         is resolved here, on the driver, and travels to the executors inside their tasks: it stands in no argument,
         plan, configuration or page of Spark.
     """
-    from airflow_provider_pgqueue.database import Database
+    from airflow_provider_pgqueue.export.database import Database
     from airflow_provider_pgqueue.spark.source.data_source import check_spark, data_source
 
     check_spark(spark)

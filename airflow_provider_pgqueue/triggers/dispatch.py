@@ -19,7 +19,7 @@ from airflow_provider_pgqueue.core.errors import ConnectionFailed
 from airflow_provider_pgqueue.core.thread import in_thread
 from airflow_provider_pgqueue.dispatch import reconcile
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.telemetry import note_dispatches
+from airflow_provider_pgqueue.tasks.telemetry import note_dispatches
 from airflow_provider_pgqueue.triggers.hub import rings
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 

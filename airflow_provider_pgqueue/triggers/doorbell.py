@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Final
 
 from airflow.triggers.base import BaseEventTrigger, TaskSuccessEvent, TriggerEvent
 
-from airflow_provider_pgqueue.connection_id import check_connection_ids
 from airflow_provider_pgqueue.core.argument import Rule, check, check_names, number, queue_name, text, truth
 from airflow_provider_pgqueue.core.errors import InvalidArgument, SchemaError
+from airflow_provider_pgqueue.hooks.connection_id import check_connection_ids
 from airflow_provider_pgqueue.triggers.hub import rings
 from airflow_provider_pgqueue.triggers.watch import Doorbell, Watch
 

@@ -37,7 +37,7 @@ from airflow_provider_pgqueue.core.message import ClosedQueue
 from airflow_provider_pgqueue.core.query import query
 from airflow_provider_pgqueue.core.thread import in_thread
 from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.telemetry import note_doorbell
+from airflow_provider_pgqueue.tasks.telemetry import note_doorbell
 from airflow_provider_pgqueue.triggers.watch import Doorbell, Watch
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Final
 
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
-from airflow_provider_pgqueue.connection_id import check_connection_ids
 from airflow_provider_pgqueue.core.argument import Rule, check, number, text, truth
+from airflow_provider_pgqueue.hooks.connection_id import check_connection_ids
 from airflow_provider_pgqueue.triggers.doorbell import InvalidTriggerArgument
 from airflow_provider_pgqueue.triggers.hub import rings
 from airflow_provider_pgqueue.triggers.watch import OutcomeWatch

@@ -20,9 +20,9 @@ from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.web import dead, policy
 from airflow_provider_pgqueue.web.guard import checked_form, is_vouched, vouched
 from airflow_provider_pgqueue.web.html import back_to, page
-from airflow_provider_pgqueue.web.parts import rows_of
+from airflow_provider_pgqueue.web.request import person_of, site_of
 from airflow_provider_pgqueue.web.rights import Rights
-from airflow_provider_pgqueue.web.site import person_of, site_of
+from airflow_provider_pgqueue.web.section import rows_of
 
 router = APIRouter()
 Form = Mapping[str, str]

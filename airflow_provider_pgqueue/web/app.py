@@ -20,7 +20,7 @@ from airflow_provider_pgqueue.core.errors import PgQueueError, translate
 from airflow_provider_pgqueue.web import actions, message, queue, queues, run
 from airflow_provider_pgqueue.web.guard import with_headers
 from airflow_provider_pgqueue.web.html import error_page
-from airflow_provider_pgqueue.web.site import Connect, Links, Person, Site, person_of
+from airflow_provider_pgqueue.web.request import Connect, Links, Person, Site, person_of
 
 _FOLDER: Final = Path(__file__).parent
 _AT_ONCE: Final = 8

@@ -10,7 +10,7 @@ from typing import Any, Final
 import psycopg
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.web.parts import rows_of
+from airflow_provider_pgqueue.web.section import rows_of
 
 Form = Mapping[str, str]
 Connection = psycopg.Connection[Any]

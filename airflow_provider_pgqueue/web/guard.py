@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 from fastapi import HTTPException, Request
 from starlette.responses import Response
 
-from airflow_provider_pgqueue.web.site import person_of, site_of
+from airflow_provider_pgqueue.web.request import person_of, site_of
 
 log = logging.getLogger(__name__)
 _POLICY: Final = (

@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse
 from airflow_provider_pgqueue.core.quantity import AtLeast, quantity
 from airflow_provider_pgqueue.core.unseen import replace_unseen
 from airflow_provider_pgqueue.web.guard import token_for
-from airflow_provider_pgqueue.web.site import site_of, task_of
+from airflow_provider_pgqueue.web.request import site_of, task_of
 
 NONE: Final = "\N{EN DASH}"
 _UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60))

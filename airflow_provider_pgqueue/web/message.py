@@ -13,9 +13,9 @@ from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.web import numbers
 from airflow_provider_pgqueue.web.actions import Id, said_of
 from airflow_provider_pgqueue.web.html import page
-from airflow_provider_pgqueue.web.parts import Refused, part, rows_of
+from airflow_provider_pgqueue.web.request import Site, person_of, site_of
 from airflow_provider_pgqueue.web.rights import Rights
-from airflow_provider_pgqueue.web.site import Site, person_of, site_of
+from airflow_provider_pgqueue.web.section import Refused, part, rows_of
 
 router = APIRouter()
 

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import Statement, run
 from airflow_provider_pgqueue.core.message import Finding, QueueStatus, Row
-from airflow_provider_pgqueue.web.site import Site
+from airflow_provider_pgqueue.web.request import Site
 
 T = TypeVar("T")
 SECONDS: Final = 4.0  # the pages ask every five

@@ -12,7 +12,7 @@ from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.duration import parse_duration
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.web.parts import rows_of
+from airflow_provider_pgqueue.web.section import rows_of
 
 Form = Mapping[str, str]
 Connection = psycopg.Connection[Any]

@@ -12,7 +12,7 @@ from airflow_provider_pgqueue.core.message import QueueStatus
 from airflow_provider_pgqueue.core.quantity import AtLeast, seen
 from airflow_provider_pgqueue.web import numbers
 from airflow_provider_pgqueue.web.html import choices, page
-from airflow_provider_pgqueue.web.site import site_of
+from airflow_provider_pgqueue.web.request import site_of
 
 router = APIRouter()
 _PER_PAGE: Final = 50

@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 
 from airflow_provider_pgqueue.core.errors import PermissionDenied
-from airflow_provider_pgqueue.web.parts import Refused, part, rows_of
-from airflow_provider_pgqueue.web.site import Person
+from airflow_provider_pgqueue.web.request import Person
+from airflow_provider_pgqueue.web.section import Refused, part, rows_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ from starlette.responses import Response
 from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.web import numbers
 from airflow_provider_pgqueue.web.html import page
-from airflow_provider_pgqueue.web.parts import Refused, part, rows_of
-from airflow_provider_pgqueue.web.site import Site, person_of, site_of
+from airflow_provider_pgqueue.web.request import Site, person_of, site_of
+from airflow_provider_pgqueue.web.section import Refused, part, rows_of
 
 router = APIRouter()
 

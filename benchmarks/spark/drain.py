@@ -11,7 +11,7 @@ import psycopg
 import pyarrow as pa
 
 from airflow_provider_pgqueue.core import Consumer, Message, Outcome, Success
-from airflow_provider_pgqueue.database import Database
+from airflow_provider_pgqueue.export.database import Database
 from airflow_provider_pgqueue.spark.jobs.drain.task import Share
 from benchmarks.peers.pgqueue import PGQUEUE
 from benchmarks.report import Line, Row

@@ -24,12 +24,12 @@ from airflow.providers.common.compat.sdk import (
 from airflow.sdk.execution_time.timeout import TimeoutPosix
 from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 
-from airflow_provider_pgqueue import completion
 from airflow_provider_pgqueue.core import Consumer, Failed, InvalidArgument, Message, Rejected, Success, verbs
 from airflow_provider_pgqueue.core import run as run_verb
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
 from airflow_provider_pgqueue.sensors.outcome import PgQueueOutcomeSensor
+from airflow_provider_pgqueue.tasks import completion
 from airflow_provider_pgqueue.triggers.outcome import PgQueueOutcomeTrigger
 from tests.waiting import async_until, until
 

@@ -20,11 +20,11 @@ import psycopg
 import pytest
 from jinja2 import TemplateError
 
-from airflow_provider_pgqueue import completion
 from airflow_provider_pgqueue.core import Message, PgQueueError, Retry, run, verbs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators.setup import PgQueueSetupOperator
-from airflow_provider_pgqueue.task import QueueTask
+from airflow_provider_pgqueue.tasks import completion
+from airflow_provider_pgqueue.tasks.task import QueueTask
 from airflow_provider_pgqueue.triggers.dead_message import PgQueueDeadMessageTrigger
 from airflow_provider_pgqueue.triggers.message import PgQueueMessageTrigger
 from tests.airflow_layer.of_airflow import AirflowException, TaskDeferred

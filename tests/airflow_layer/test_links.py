@@ -8,11 +8,11 @@ from urllib.parse import quote
 
 import pytest
 
-from airflow_provider_pgqueue.links import PgQueueLink
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
 from airflow_provider_pgqueue.operators.publish import PgQueuePublishOperator
 from airflow_provider_pgqueue.operators.upkeep import PgQueueUpkeepOperator
 from airflow_provider_pgqueue.plugins import page
+from airflow_provider_pgqueue.tasks.links import PgQueueLink
 
 Queue = Callable[..., str]
 Run = Callable[..., Any]

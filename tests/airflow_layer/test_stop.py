@@ -15,7 +15,7 @@ from airflow_provider_pgqueue.core import Consumer, InvalidArgument, Lease, Leas
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.operators import consume
 from airflow_provider_pgqueue.operators.consume import PgQueueConsumeOperator
-from airflow_provider_pgqueue.telemetry import task_of
+from airflow_provider_pgqueue.tasks.telemetry import task_of
 from tests.airflow_layer.of_airflow import AirflowException, AirflowTaskTimeout
 from tests.waiting import PATIENCE, until
 

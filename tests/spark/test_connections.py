@@ -13,9 +13,9 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from pyspark.sql import SparkSession
 
-from airflow_provider_pgqueue import database as sessions
 from airflow_provider_pgqueue.core import ConnectionFailed
-from airflow_provider_pgqueue.database import Database
+from airflow_provider_pgqueue.export import database as sessions
+from airflow_provider_pgqueue.export.database import Database
 from airflow_provider_pgqueue.spark import drain, register
 from airflow_provider_pgqueue.spark.jobs.drain.task import Share
 from airflow_provider_pgqueue.spark.source import read

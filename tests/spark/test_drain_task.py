@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_pgqueue.core import HandlerBroken, InvalidArgument, run, verbs
-from airflow_provider_pgqueue.database import Database
+from airflow_provider_pgqueue.export.database import Database
 from airflow_provider_pgqueue.spark.jobs.drain.task import Share
 from tests.waiting import until
 from tools import ROOT

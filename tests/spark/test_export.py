@@ -35,9 +35,9 @@ from airflow_provider_pgqueue.core.errors import (
     UnremediedMessages,
 )
 from airflow_provider_pgqueue.core.verbs import Statement
-from airflow_provider_pgqueue.database import Database
 from airflow_provider_pgqueue.export import export_archive, export_files, exported_queues, partition
 from airflow_provider_pgqueue.export.chunk import checksum_of
+from airflow_provider_pgqueue.export.database import Database
 from airflow_provider_pgqueue.export.exporter import Exporter
 from airflow_provider_pgqueue.export.manifest import Manifest
 from airflow_provider_pgqueue.export.target import Target

@@ -75,7 +75,7 @@ SLOW_WRITER = """
 import time
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
-from airflow_provider_pgqueue.database import Database
+from airflow_provider_pgqueue.export.database import Database
 from airflow_provider_pgqueue.spark.source.data_source import data_source
 from airflow_provider_pgqueue.spark.source.writer import PartitionWriter, PublishOptions, PublishWriter
 

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from airflow_provider_pgqueue.core import progress
 from airflow_provider_pgqueue.core.progress import watching
-from airflow_provider_pgqueue.database import Database
 from airflow_provider_pgqueue.export import partition
+from airflow_provider_pgqueue.export.database import Database
 from airflow_provider_pgqueue.spark import export, reconcile, replay, triage
 from airflow_provider_pgqueue.spark.jobs.job import Job
 from tests.archive import make_partition

@@ -21,7 +21,7 @@ import pytest
 from starlette.responses import HTMLResponse
 
 from airflow_provider_pgqueue.core.connection import connect as connect_to
-from airflow_provider_pgqueue.web.alone import make_alone
+from airflow_provider_pgqueue.web.standalone import make_alone
 from tools import ROOT, chromium
 from tools.screenshots.served import served
 

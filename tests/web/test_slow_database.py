@@ -13,7 +13,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
-from airflow_provider_pgqueue.web.shared import Shared
+from airflow_provider_pgqueue.web.cached import Shared
 
 Browse = Callable[..., httpx.Client]
 
@@ -45,7 +45,7 @@ def test_who_may_only_look_is_not_told_which_server_and_login_failed(browse: Bro
 
 def test_no_limit_of_the_page_stays_in_a_session(dsn: str) -> None:
     from airflow_provider_pgqueue.core.connection import connect
-    from airflow_provider_pgqueue.web.site import Links, Site
+    from airflow_provider_pgqueue.web.request import Links, Site
 
     with connect(dsn) as conn:
         from contextlib import nullcontext
@@ -57,7 +57,7 @@ def test_no_limit_of_the_page_stays_in_a_session(dsn: str) -> None:
 
 
 def test_whoever_asks_while_another_still_waits_gets_the_last_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_provider_pgqueue.web.shared._PATIENCE", 0.05)
+    monkeypatch.setattr("airflow_provider_pgqueue.web.cached._PATIENCE", 0.05)
     shared, going_on, found = Shared(), threading.Event(), threading.Event()
 
     def slow() -> str:

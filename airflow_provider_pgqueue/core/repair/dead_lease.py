@@ -14,7 +14,7 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidMessage, LeaseLost, PgQueueError
 from airflow_provider_pgqueue.core.message import DeadMessage
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.core.repair.remedy import KEEP, Remedy
+from airflow_provider_pgqueue.core.repair.answer import KEEP, Remedy
 from airflow_provider_pgqueue.core.verbs import Statement
 
 log = logging.getLogger(__name__)

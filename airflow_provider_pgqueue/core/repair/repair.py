@@ -18,9 +18,9 @@ from airflow_provider_pgqueue.core.argument import check, moment, optional
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import check_call, load_function
+from airflow_provider_pgqueue.core.repair.answer import RepairFunction, keep
 from airflow_provider_pgqueue.core.repair.canary import Connect, wait_for_canary
 from airflow_provider_pgqueue.core.repair.dead_lease import Outcomes
-from airflow_provider_pgqueue.core.repair.remedy import RepairFunction, keep
 from airflow_provider_pgqueue.core.repair.share import RepairShare
 from airflow_provider_pgqueue.core.repair.validator import Validator, load_validator
 

@@ -15,8 +15,8 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.message import DeadMessage
 from airflow_provider_pgqueue.core.renewal import Renewal
+from airflow_provider_pgqueue.core.repair.answer import Remedy, find_remedy
 from airflow_provider_pgqueue.core.repair.dead_lease import DeadLease, Outcomes
-from airflow_provider_pgqueue.core.repair.remedy import Remedy, find_remedy
 from airflow_provider_pgqueue.core.repair.validator import load_validator
 
 if TYPE_CHECKING:

@@ -416,7 +416,7 @@ def test_requeue_publishes_dead_messages_again(pgqueue: Pgqueue, conn: Connectio
 def test_remedies_take_what_a_filter_finds_in_short_transactions_and_are_in_the_audit(
     pgqueue: Pgqueue, conn: Connection, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("airflow_provider_pgqueue.cli.remedy._AT_ONCE", 2)
+    monkeypatch.setattr("airflow_provider_pgqueue.cli.dead_messages._AT_ONCE", 2)
     kill(conn, queue("orders"), "a", "b", "c", "d", "e", "f")
     for id_ in run(conn, verbs.dead_ids("orders"))[::2]:
         died_at(conn, id_, "2020-01-01")

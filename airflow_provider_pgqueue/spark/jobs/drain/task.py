@@ -26,7 +26,7 @@ from airflow_provider_pgqueue.core.outcome import Retry, describe, outcome_of
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.renewal import Renewal
 from airflow_provider_pgqueue.core.settlement import Outcomes
-from airflow_provider_pgqueue.database import Database, has_no_room
+from airflow_provider_pgqueue.export.database import Database, has_no_room
 from airflow_provider_pgqueue.spark.jobs.drain.lease import TableLease, lease_table
 from airflow_provider_pgqueue.spark.source.outcomes import outcomes_of
 

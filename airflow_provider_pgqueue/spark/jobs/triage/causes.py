@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from airflow_provider_pgqueue.core.cause import Period, group, normalise, trend
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.database import Database
+from airflow_provider_pgqueue.export.database import Database
 from airflow_provider_pgqueue.spark.jobs.job import Job
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
-from airflow_provider_pgqueue import dag_runs
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InUse
 from airflow_provider_pgqueue.core.message import Dispatch, Message
 from airflow_provider_pgqueue.core.verbs import Statement
+from airflow_provider_pgqueue.dispatch import dag_runs
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.telemetry import note_dispatches
+from airflow_provider_pgqueue.tasks.telemetry import note_dispatches
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.task import QueueTask
+from airflow_provider_pgqueue.tasks.task import QueueTask
 
 
 class RunStarter(QueueTask):

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse
 
 from airflow_provider_pgqueue.web.app import make_app
 from airflow_provider_pgqueue.web.guard import HEADERS
-from airflow_provider_pgqueue.web.site import Connect, Person
+from airflow_provider_pgqueue.web.request import Connect, Person
 
 _HOSTS: Final = ("127.0.0.1", "localhost")
 _READ_ONLY: Final = "pgqueue web was started with --read-only: you may look at the queues, and not change them."

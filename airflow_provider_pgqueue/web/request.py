@@ -14,7 +14,7 @@ from fastapi import Request
 from airflow_provider_pgqueue.core.connection import check_version
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.web.shared import Shared
+from airflow_provider_pgqueue.web.cached import Shared
 
 _TASK: Final = re.compile(r"([^/]+)/(.+)/([^/]+)/(-?\d{1,6})/(\d{1,6})@(.*)", re.DOTALL | re.ASCII)
 Connect = Callable[[], AbstractContextManager[psycopg.Connection[Any]]]

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from airflow.providers.common.compat.sdk import AirflowException, AirflowSkipException, BaseOperator
 
-from airflow_provider_pgqueue.connection_id import check_connection_ids
 from airflow_provider_pgqueue.core.argument import Rule, check, only_texts
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.lineage import QueueLineage
-from airflow_provider_pgqueue.links import PgQueueLink
+from airflow_provider_pgqueue.hooks.connection_id import check_connection_ids
+from airflow_provider_pgqueue.tasks.lineage import QueueLineage
+from airflow_provider_pgqueue.tasks.links import PgQueueLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -12,7 +12,7 @@ from airflow.triggers.base import BaseTrigger
 from airflow_provider_pgqueue.core import argument
 from airflow_provider_pgqueue.core.argument import Rule, duration, number, optional, text, truth
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.task import AT_LEAST_ONE, QueueTask
+from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE, QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 
 

@@ -14,7 +14,7 @@ from airflow_provider_pgqueue.core.argument import Rule, duration, number, optio
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.message import MessageOutcome
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.task import QueueTask
+from airflow_provider_pgqueue.tasks.task import QueueTask
 from airflow_provider_pgqueue.triggers.doorbell import SAFE_TO_RESUME
 from airflow_provider_pgqueue.triggers.outcome import PgQueueOutcomeTrigger
 from airflow_provider_pgqueue.triggers.watch import OutcomeWatch, summary_of

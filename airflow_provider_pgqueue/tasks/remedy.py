@@ -28,8 +28,8 @@ from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
 from airflow_provider_pgqueue.core.repair.repair import check_chosen
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
-from airflow_provider_pgqueue.task import QueueTask
-from airflow_provider_pgqueue.telemetry import note_remedies, task_of
+from airflow_provider_pgqueue.tasks.task import QueueTask
+from airflow_provider_pgqueue.tasks.telemetry import note_remedies, task_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

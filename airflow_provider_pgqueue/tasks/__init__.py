@@ -1,0 +1,1 @@
+"""What our operators, sensors and triggers share: the base of all tasks, and what several of them do."""
