@@ -18,27 +18,25 @@ WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
 # Without what starts servers and programs of its own, the same in both runs (docs/explanation/tests.md).
 # What takes minutes goes with all tests: the walk through all settings, and what waits for minutes of pg_cron.
-OF_THE_DATABASE := tests/test_contract.py tests/test_seeds.py tests/core --ignore=tests/core/test_settings.py \
-	--ignore=tests/core/test_pg_cron.py \
-	--ignore=tests/core/test_testing_plugin.py --ignore=tests/core/test_wheel.py --ignore=tests/core/cli/test_docs.py
+OF_THE_DATABASE := tests/test_contract.py tests/test_seeds.py tests/core --ignore=tests/core/install/test_settings.py \
+	--ignore=tests/core/upkeep/test_pg_cron.py \
+	--ignore=tests/core/install/test_testing_plugin.py --ignore=tests/core/install/test_wheel.py --ignore=tests/core/cli/test_docs.py
 # What takes long alone: the walk of `make states`, one through hostile arguments, and one through pairs of verbs; copies of
 # whole servers, an added verb, and a minute of pg_cron.
-FAST := $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli test_state_machine.py test_arguments.py test_pairs.py \
-	test_copies.py test_guides.py) \
+FAST := $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli whole/test_state_machine.py whole/test_arguments.py \
+	lease/test_pairs.py install/test_copies.py install/test_guides.py) \
 	--deselect=tests/test_seeds.py::test_s0_pg_cron_archives_notifies_and_publishes_scheduled_messages
 # On the second server also without what is about programs of ours, whatever the server; without the longer
 # two of three walks through hostile arguments, and without the arithmetic of cron expressions.
-OF_THE_SERVER = $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli test_argument.py test_arguments.py \
-	test_bad_outcomes.py test_breaker.py test_cause.py test_errors.py test_guides.py test_hanging_handler.py \
-	test_interrupted.py test_names.py test_quantity.py test_repair.py test_signals.py test_thread.py test_wind_up.py \
-	test_worker.py) \
-	--deselect=tests/core/test_schedules.py::test_an_expression_comes_when_croniter_says_and_at_no_minute_between \
-	--deselect=tests/core/test_schedules.py::test_a_year_asked_for_in_pieces_is_the_year_asked_for_at_once
+OF_THE_SERVER = $(OF_THE_DATABASE) $(addprefix --ignore=tests/core/,cli consumer publish/test_argument.py whole/test_arguments.py \
+	dead/test_cause.py dead/test_repair.py install/test_guides.py install/test_names.py) \
+	--deselect=tests/core/upkeep/test_schedules.py::test_an_expression_comes_when_croniter_says_and_at_no_minute_between \
+	--deselect=tests/core/upkeep/test_schedules.py::test_a_year_asked_for_in_pieces_is_the_year_asked_for_at_once
 # What Java knows of Spark when it starts, with which a Spark that lives for seconds needs half the CPU.
 CLASSES := .run/spark-classes.jsa
-OF_TIME := tests/test_contract.py tests/test_seeds.py tests/core/test_archive.py tests/core/test_groups.py \
-	tests/core/test_health.py tests/core/test_outcomes.py tests/core/test_policy.py tests/core/test_publish.py \
-	tests/core/test_runs.py tests/core/test_schedules.py tests/spark/test_export.py \
+OF_TIME := tests/test_contract.py tests/test_seeds.py tests/core/archive/test_archive.py tests/core/lease/test_groups.py \
+	tests/core/upkeep/test_health.py tests/core/archive/test_outcomes.py tests/core/queues/test_policy.py tests/core/publish/test_publish.py \
+	tests/core/roles/test_runs.py tests/core/upkeep/test_schedules.py tests/spark/test_export.py \
 	tests/spark/test_watch.py
 
 # One more process, which has nothing to do with the others: they wait a lot, and the last of them is alone for minutes.
@@ -101,7 +99,7 @@ chaos: setup ## Break everything under a load, account for each message, and wri
 	@$(BIN)/python -m tools.chaos --seconds $(or $(SECONDS),600) $(if $(SEED),--seed $(SEED))
 
 states: setup ## Call the verbs in random orders next to a model, about 5 minutes (EXAMPLES=500)
-	@EXAMPLES=$(or $(EXAMPLES),500) $(BIN)/python -m pytest -q -s -n 0 tests/core/test_state_machine.py
+	@EXAMPLES=$(or $(EXAMPLES),500) $(BIN)/python -m pytest -q -s -n 0 tests/core/whole/test_state_machine.py
 
 bench: $(BENCH)/.installed ## Measure the queue compared with its peers, about 35 minutes (BENCH_ARGS="--only waiting")
 	@PYTHONPATH=. $(BENCH)/bin/python -m benchmarks $(BENCH_ARGS)

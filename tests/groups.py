@@ -8,15 +8,15 @@ from xdist.scheduler import LoadScopeScheduling
 ORDER = (
     "tests/e2e/",
     "tests/spark/test_faults.py",
-    "tests/core/test_pg_cron.py",  # computes nothing, for minutes
+    "tests/core/upkeep/test_pg_cron.py",  # computes nothing, for minutes
     "tests/spark/",
-    "tests/core/test_settings.py",
+    "tests/core/install/test_settings.py",
     "tests/chaos/",
-    "tests/core/test_roles.py",
-    "tests/core/test_wheel.py",
-    "tests/core/test_state_machine.py",
-    "tests/core/test_breaker.py",
-    "tests/core/test_health.py",
+    "tests/core/roles/test_roles.py",
+    "tests/core/install/test_wheel.py",
+    "tests/core/whole/test_state_machine.py",
+    "tests/core/consumer/test_breaker.py",
+    "tests/core/upkeep/test_health.py",
     "tests/test_compose.py",
     "tests/test_seeds.py",  # waits for a minute of pg_cron, too
 )

@@ -242,7 +242,7 @@ def run_dag(dsn: str, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def _context(task: Any) -> dict[str, Any]:
-    ti = SimpleNamespace(dag_id=task.dag_id, run_id="r", task_id=task.task_id, map_index=-1, try_number=1)
+    ti = SimpleNamespace(dag_id=task.dag_id, run_id="r", task_id=task.task_id, map_index=-1, try_number=1, max_tries=1)
     return {"ti": ti, "task_instance": ti}
 
 

@@ -27,7 +27,7 @@ from airflow_provider_pgqueue.core.errors import ExportError, SchemaMissing
 from airflow_provider_pgqueue.export import chunk, export_archive, export_files, exported_queues
 from airflow_provider_pgqueue.export.export import Threads
 from tests.archive import change, die, exists, files, ids_in_data, make_partition, rows_in_archive
-from tests.core.test_roles import logins
+from tests.core.roles.test_roles import logins
 from tests.export.conftest import Export
 from tests.test_docs import of_page
 from tests.waiting import until

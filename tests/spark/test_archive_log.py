@@ -27,7 +27,7 @@ from airflow_provider_pgqueue.spark.source.archive_log import ArchiveLog
 from airflow_provider_pgqueue.spark.source.log_end import Stretch
 from airflow_provider_pgqueue.spark.source.tables import ARCHIVE
 from tests.archive import make_partition
-from tests.core.test_roles import logins
+from tests.core.roles.test_roles import logins
 from tests.spark.foreigners import let_foreigners_pass
 from tests.waiting import until
 

@@ -21,7 +21,7 @@ from airflow_provider_pgqueue.spark.jobs.drain.task import Share
 from airflow_provider_pgqueue.spark.source import read
 from airflow_provider_pgqueue.spark.source.read import RangeReader
 from airflow_provider_pgqueue.spark.source.tables import table_of
-from tests.core.test_roles import logins
+from tests.core.roles.test_roles import logins
 
 Connection = psycopg.Connection[Any]
 EXECUTORS = 100

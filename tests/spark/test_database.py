@@ -16,7 +16,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from airflow_provider_pgqueue.core import ConnectionFailed, InvalidArgument, connect
 from airflow_provider_pgqueue.export.database import Database
-from tests.core.test_roles import logins
+from tests.core.roles.test_roles import logins
 from tools import ROOT
 
 Environment = Callable[..., None]

@@ -22,7 +22,7 @@ from airflow_provider_pgqueue.core import InvalidArgument, PgQueueError, QueueNo
 from airflow_provider_pgqueue.export.database import Database
 from airflow_provider_pgqueue.spark.source.leases import ArchiveSink, LeaseStream
 from airflow_provider_pgqueue.spark.source.tables import LEASED, table_of
-from tests.core.test_roles import logins
+from tests.core.roles.test_roles import logins
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]

@@ -1,4 +1,4 @@
-"""A repair on Spark: tasks share out what tests/core/test_repair.py shows for one process; what dies is done again."""
+"""A repair on Spark: tasks share out what `tests/core/dead` shows for one process; what dies is done again."""
 
 from __future__ import annotations
 

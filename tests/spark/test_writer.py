@@ -45,7 +45,7 @@ from airflow_provider_pgqueue.spark.source.writer import (
     PublishStreamWriter,
     PublishWriter,
 )
-from tests.core.test_roles import logins
+from tests.core.roles.test_roles import logins
 from tests.waiting import until, until_waiting
 from tools import ROOT
 from tools.postgres import Cluster

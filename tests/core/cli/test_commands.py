@@ -19,7 +19,7 @@ import pytest
 from airflow_provider_pgqueue.cli.queues import create
 from airflow_provider_pgqueue.core import run, verbs
 from tests.core.cli.conftest import Pgqueue, Program
-from tests.core.test_repair import triage_row
+from tests.core.dead.test_repair import triage_row
 from tests.past import died_at
 
 Connection = psycopg.Connection[Any]

@@ -11,7 +11,7 @@ import pytest
 from airflow_provider_pgqueue.export import export_files
 from tests.archive import exists, make_partition
 from tests.core.cli.conftest import Pgqueue
-from tests.core.test_roles import logins
+from tests.core.roles.test_roles import logins
 
 Connection = psycopg.Connection[Any]
 

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
 from tests.core.cli.conftest import Pgqueue, Program
-from tests.core.test_transient import cut, set_read_only
+from tests.core.whole.test_transient import cut, set_read_only
 from tests.waiting import until
 
 Connection = psycopg.Connection[Any]

@@ -17,7 +17,7 @@ import pytest
 from airflow_provider_pgqueue.core import Message, run, verbs
 from airflow_provider_pgqueue.core.client import Statement
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
-from tests.core.test_marks import bodies, look_again
+from tests.core.lease.test_marks import bodies, look_again
 from tests.waiting import until, until_leases_expire
 
 Connection = psycopg.Connection[Any]

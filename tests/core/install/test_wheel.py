@@ -93,7 +93,7 @@ def test_the_tests_of_the_sdist_pass(tmp_path: Path) -> None:
     assert {path.name for path in ROOT.iterdir() if path.suffix in (".md", ".toml", ".yml")} <= {
         path.name for path in unpacked.iterdir()
     }
-    some = ["tests/core/test_publish.py", "tests/test_docs.py", "-k", "dedup or links or named or make_targets"]
+    some = ["tests/core/publish/test_publish.py", "tests/test_docs.py", "-k", "dedup or links or named or make_targets"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *some]
     run = subprocess.run(command, cwd=unpacked, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stdout[-5000:]

@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_pgqueue.core import PermissionDenied, install, migrate, migrations
 
 Connection = psycopg.Connection[Any]
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 # What eve wants to be run by a superuser: as a function, as a trigger function, and as a text.
 DEED = "BEGIN IF current_user <> 'messages_owner' OR session_user <> current_user THEN RESET ROLE; END IF;"

@@ -14,7 +14,7 @@ from airflow_provider_pgqueue.core.client import Statement, run_async
 from airflow_provider_pgqueue.core.connection import check_version
 from airflow_provider_pgqueue.core.errors import PgQueueError
 from airflow_provider_pgqueue.core.installation import leave_out_roles
-from tests.core.test_roles import Login, bare, logins
+from tests.core.roles.test_roles import Login, bare, logins
 from tools.postgres import Cluster
 
 __all__ = ["bare"]

@@ -10,8 +10,8 @@ import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.errors import ConnectionFailed
-from tests.core.test_groups import drained, finish, lease, publish
-from tests.core.test_marks import bodies, look_again
+from tests.core.lease.test_groups import drained, finish, lease, publish
+from tests.core.lease.test_marks import bodies, look_again
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]

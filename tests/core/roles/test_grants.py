@@ -10,7 +10,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import migrate, migrations
 from airflow_provider_pgqueue.core.installation import leave_out_roles
-from tests.core.test_roles import Login, internal, logins
+from tests.core.roles.test_roles import Login, internal, logins
 
 Connection = psycopg.Connection[Any]
 

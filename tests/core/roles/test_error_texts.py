@@ -10,7 +10,7 @@ import pytest
 from psycopg.types.json import Jsonb
 
 from airflow_provider_pgqueue.core import run, verbs
-from tests.core.test_roles import VERBS, Login, logins
+from tests.core.roles.test_roles import VERBS, Login, logins
 
 Connection = psycopg.Connection[Any]
 

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
 from airflow_provider_pgqueue.core.errors import LeaseLost
-from tests.core.test_marks import bodies, finish, lease, look_again, look_later
+from tests.core.lease.test_marks import bodies, finish, lease, look_again, look_later
 from tests.waiting import until
 
 Connection = psycopg.Connection[Any]

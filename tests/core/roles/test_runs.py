@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import InvalidArgument, run, verbs
 from airflow_provider_pgqueue.core.client import Statement, one
-from tests.core.test_roles import Login, logins
+from tests.core.roles.test_roles import Login, logins
 
 Connection = psycopg.Connection[Any]
 

@@ -11,8 +11,8 @@ import pytest
 
 from airflow_provider_pgqueue.core import migrate, run, verbs
 from airflow_provider_pgqueue.core.installation import CRON_ROLE, install
-from tests.core.test_health import check, fix
-from tests.core.test_schedules import only
+from tests.core.upkeep.test_health import check, fix
+from tests.core.upkeep.test_schedules import only
 from tests.waiting import until
 from tools.postgres import Cluster, fleeting_place
 

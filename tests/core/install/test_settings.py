@@ -18,7 +18,7 @@ from airflow_provider_pgqueue.core import connect, migrate, migrations, run, ver
 from airflow_provider_pgqueue.core.errors import PgQueueError
 from airflow_provider_pgqueue.core.installation import CRON_ROLE
 from airflow_provider_pgqueue.core.message import Message
-from tests.core.test_schema import dump, psql
+from tests.core.install.test_schema import dump, psql
 from tools import ROOT
 from tools.postgres import Cluster
 

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from airflow_provider_pgqueue.core import InvalidArgument, PermissionDenied, QueueNotFound, run, verbs
-from tests.core.test_roles import Login, logins
+from tests.core.roles.test_roles import Login, logins
 from tests.waiting import PATIENCE, until
 
 Connection = psycopg.Connection[Any]
