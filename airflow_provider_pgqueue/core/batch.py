@@ -282,7 +282,7 @@ class Batch:
 
     def _note(self, message: Message, outcome: Outcome) -> None:
         self._gather(message, outcome)
-        self.breaker.note(message.id, outcome)
+        self.breaker.note(message.id, outcome, attempts=message.attempts)
         # What may be taken back soon is not settled yet.
         if time.monotonic() >= self._due and not self.breaker.suspects:
             self._settle()
@@ -294,7 +294,7 @@ class Batch:
         They are settled with the end of the batch.
         """
         for message in messages:
-            self.breaker.note(message.id, self._gathered[message])
+            self.breaker.note(message.id, self._gathered[message], attempts=message.attempts)
 
     def _gather(self, message: Message, outcome: Outcome) -> None:
         self._gathered[message] = outcome
@@ -324,7 +324,7 @@ class Batch:
         self._count(self._take())
         for message in settled if lease.unkept else ():
             if message.id in lease.unkept:
-                self.breaker.note_unkept(message.id)
+                self.breaker.note_unkept(message.id, attempts=message.attempts)
 
     def _take(self) -> dict[Message, Outcome]:
         taken, self._gathered = self._gathered, {}

@@ -68,8 +68,9 @@ class Consumer:
     gives the rest back and raises HandlerBroken.
 
     `drain` also raises HandlerBroken when the handler fails with the same fingerprint on each of the first
-    `give_up_after` messages, or on 95 % of the last 50 times as many. It gives unfinished messages back without
-    counting an attempt, including failed ones that it has not settled yet. 0 or None never gives up.
+    `give_up_after` messages, or on 95 % of the last 50 times as many; messages that failed before do not count. It
+    gives unfinished messages back without counting an attempt, including failed ones that it has not settled yet. 0 or
+    None never gives up.
     """
 
     queue_name: str

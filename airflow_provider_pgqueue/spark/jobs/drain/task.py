@@ -40,7 +40,11 @@ _SETTLE_EVERY: Final = 1.0  # seconds: a killed task repeats what it has not set
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The task of a drain; pickled into each of them. `holder` begins the name that its leases and results carry."""
+    """The task of a drain; pickled into each of them.
+
+    `holder` begins the name that its leases and results carry. The function is `proven` if a message of the run
+    succeeded in an earlier round or try.
+    """
 
     database: Database
     queue: str
@@ -53,6 +57,7 @@ class Share:
     give_up_after: int
     holder: str
     stop_key: int
+    proven: bool = False
 
     def run(self, part: int) -> Counter[str]:
         """Consume, and return how many messages were leased and how they ended."""
@@ -143,7 +148,7 @@ class Consuming:
         self._lease_for = share.lease_for or policy.lease_for
         self._caller = None if limit is None else stack.enter_context(Caller(limit))
         self._renewal = stack.enter_context(closing(Renewal()))
-        self._breaker = Breaker(share.queue, share.give_up_after)
+        self._breaker = Breaker(share.queue, share.give_up_after, proven=share.proven)
 
     def drain(self, most: int | None) -> None:
         """Handle batches until nothing is ready, `most` were taken in all, or the driver asks to stop."""
@@ -240,7 +245,7 @@ class Consuming:
             self._breaker.note_hanging(ids, outcomes)
             return
         gathered[ids[0]] = outcome = outcome_of(outcomes)
-        self._breaker.note(ids[0], outcome)
+        self._breaker.note(ids[0], outcome, attempts=piece["attempts"][0].as_py())
 
 
 def _attempt() -> int:
