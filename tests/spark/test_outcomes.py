@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_pgqueue.core import run, verbs
+from airflow_provider_pgqueue.core.consumer.settle import Outcomes, settle
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Retry, Success
-from airflow_provider_pgqueue.core.settlement import Outcomes, settle
 from airflow_provider_pgqueue.spark.source.outcomes import parse_outcomes
 
 OUTPUTS = [

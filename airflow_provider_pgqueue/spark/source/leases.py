@@ -26,9 +26,9 @@ from pyspark.sql.types import StructType
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
+from airflow_provider_pgqueue.core.consumer.settle import settle
 from airflow_provider_pgqueue.core.errors import InvalidArgument, QueuePaused
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.core.settlement import settle
 from airflow_provider_pgqueue.export.database import Database, Session
 from airflow_provider_pgqueue.spark.source import options as given
 from airflow_provider_pgqueue.spark.source.outcomes import parse_outcomes

@@ -12,9 +12,9 @@ from typing import Any, Final
 import pyarrow as pa
 
 from airflow_provider_pgqueue.core.client import JsonText
+from airflow_provider_pgqueue.core.consumer.settle import NOT_JSON, Outcomes, failed_instead
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Retry, Success
-from airflow_provider_pgqueue.core.settlement import NOT_JSON, Outcomes, failed_instead
 
 RESULTS: Final = ("success", "rejected", "failed", "retry")
 _LONGEST_DELAY: Final = timedelta(days=366)

@@ -16,11 +16,11 @@ from psycopg.rows import tuple_row
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.consumer.settle import Outcomes, settle
 from airflow_provider_pgqueue.core.errors import LeaseLost, PgQueueError, refused
 from airflow_provider_pgqueue.core.outcome import Retry
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
-from airflow_provider_pgqueue.core.settlement import Outcomes, settle
 
 log = logging.getLogger(__name__)
 

@@ -15,17 +15,17 @@ import psycopg
 import pyarrow as pa
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.breaker import Breaker
-from airflow_provider_pgqueue.core.caller import Caller, TimeIsUp
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
+from airflow_provider_pgqueue.core.consumer.breaker import Breaker
+from airflow_provider_pgqueue.core.consumer.calls import Caller, TimeIsUp
+from airflow_provider_pgqueue.core.consumer.renewal import Renewal
+from airflow_provider_pgqueue.core.consumer.settle import Outcomes
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, HandlerBroken, InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.core.outcome import Retry, describe, outcome_of
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.core.renewal import Renewal
-from airflow_provider_pgqueue.core.settlement import Outcomes
 from airflow_provider_pgqueue.export.database import Database, has_no_room
 from airflow_provider_pgqueue.spark.jobs.drain.lease import TableLease, lease_table
 from airflow_provider_pgqueue.spark.source.outcomes import outcomes_of

@@ -17,18 +17,18 @@ from psycopg.pq import TransactionStatus
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import end_statement, run, savepoint
+from airflow_provider_pgqueue.core.consumer.intake import Intake
+from airflow_provider_pgqueue.core.consumer.renewal import Renewal
+from airflow_provider_pgqueue.core.consumer.settle import settlement
 from airflow_provider_pgqueue.core.errors import (
     InvalidArgument,
     InvalidMessage,
     LeaseLost,
     PgQueueError,
 )
-from airflow_provider_pgqueue.core.intake import Intake
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Retry, checked, describe, is_plain, text_of
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.core.renewal import Renewal
-from airflow_provider_pgqueue.core.settlement import settlement
 from airflow_provider_pgqueue.core.verbs import Statement
 
 log = logging.getLogger(__name__)

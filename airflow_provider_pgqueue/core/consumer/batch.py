@@ -7,25 +7,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from airflow_provider_pgqueue.core.breaker import Breaker, failure_of
-from airflow_provider_pgqueue.core.caller import Caller, TimeIsUp
+from airflow_provider_pgqueue.core.consumer.breaker import Breaker, failure_of
+from airflow_provider_pgqueue.core.consumer.calls import Caller, TimeIsUp
+from airflow_provider_pgqueue.core.consumer.intake import Intake
+from airflow_provider_pgqueue.core.consumer.lease import Lease
 from airflow_provider_pgqueue.core.errors import (
     HandlerBroken,
-    InvalidArgument,
     InvalidOutcome,
     LeaseLost,
     PgQueueError,
     TransactionLeftOpen,
 )
-from airflow_provider_pgqueue.core.intake import Intake
-from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.message import Message, Unreadable
 from airflow_provider_pgqueue.core.outcome import (
     PLAIN,
@@ -35,14 +33,10 @@ from airflow_provider_pgqueue.core.outcome import (
     checked,
     describe,
     end_of,
-    outcome_of,
     outcomes_by_id,
     storable,
 )
 from airflow_provider_pgqueue.core.quantity import quantity
-
-if TYPE_CHECKING:
-    from airflow_provider_pgqueue.core.consumer import Consumer
 
 log = logging.getLogger(__name__)
 
@@ -60,12 +54,14 @@ BatchHandler = Callable[[list[Message]], Mapping[int, Outcome | None] | Iterable
 class Batch:
     """The messages of a lease, to be handled, and settled: those of each second together, and the rest at the end.
 
-    :param consumer: has the handler, and says what becomes of a message whose handler raises.
+    :param outcome: returns what becomes of a message whose handler raised; it may get the description of the error.
     :param caller: calls the handler if it has a time limit, and stops waiting for it at the limit.
     :param counts: how messages ended is added here.
     """
 
-    consumer: Consumer
+    handle: Handler | None
+    handle_batch: BatchHandler | None
+    outcome: Callable[[Message, BaseException, dict[str, str] | None], Outcome]
     lease: Lease
     caller: Caller | None
     breaker: Breaker
@@ -113,7 +109,7 @@ class Batch:
         if released:
             self.counts["retried" if self._began_all else "released"] += released
             if self._began_all:
-                log.warning("%s of queue %s got no outcome", quantity(released), self.consumer.queue_name)
+                log.warning("%s of queue %s got no outcome", quantity(released), lease.messages[0].queue_name)
 
     def _wind_up(self, error: BaseException) -> None:
         """Settle what was handled before an error; give the rest back, with an attempt if the handler had begun it."""
@@ -137,10 +133,10 @@ class Batch:
 
     def _handle_all(self, stop: Callable[[], bool]) -> None:
         messages = self._without_unreadable()
-        if self.consumer.handle:
-            self._each(self.consumer.handle, messages, stop)
-        elif self.consumer.handle_batch and messages:
-            self._all_at_once(self.consumer.handle_batch, messages, stop)
+        if self.handle:
+            self._each(self.handle, messages, stop)
+        elif self.handle_batch and messages:
+            self._all_at_once(self.handle_batch, messages, stop)
 
     def _without_unreadable(self) -> list[Message]:
         readable = []
@@ -169,13 +165,13 @@ class Batch:
                 continue
             except Exception as error:
                 # Whatever the handler raises concerns this message alone.
-                self._note(message, self._outcome(message, error))
+                self._note(message, self.outcome(message, error, None))
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
                 # The handler ends the process, or ran out of its time: an attempt of this message, or the next process
                 # would end on it too.
-                self._gather(message, self._outcome(message, error))
+                self._gather(message, self.outcome(message, error, None))
                 self._note_gathered([message])
                 raise
             else:
@@ -213,7 +209,7 @@ class Batch:
         except BaseException as error:
             failure = describe(error)
             for message in messages:
-                self._gather(message, self._outcome(message, error, failure))
+                self._gather(message, self.outcome(message, error, failure))
             self._note_gathered(messages)
             if not isinstance(error, Exception):
                 raise
@@ -269,16 +265,6 @@ class Batch:
         self.lease.let_expire(messages)
         self.counts["timed_out"] += len(messages)
         self.breaker.note_hanging([message.id for message in messages], why)
-
-    def _outcome(self, message: Message, error: BaseException, failure: dict[str, str] | None = None) -> Outcome:
-        retry_delay = self.consumer.retry_delay
-        delay = retry_delay(message.attempts) if retry_delay else None
-        if delay is not None and not isinstance(delay, timedelta):
-            raise InvalidArgument(
-                f"retry_delay returned {type(delay).__name__}",
-                "Return a timedelta, or None for the back-off of the queue.",
-            )
-        return outcome_of(error, rules=self.consumer.on_error, delay=delay, failure=failure)
 
     def _note(self, message: Message, outcome: Outcome) -> None:
         self._gather(message, outcome)
