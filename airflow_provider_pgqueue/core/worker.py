@@ -25,7 +25,6 @@ from airflow_provider_pgqueue.core.consumer.renewal import Renewal
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, PgQueueError, QueuePaused, why_again
 from airflow_provider_pgqueue.core.function import check_call
 from airflow_provider_pgqueue.core.listener import AsyncConnection, Listener
-from airflow_provider_pgqueue.core.outcome import end_of
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.signals import stop_on_signals
 
@@ -160,8 +159,7 @@ class Worker:
             lost = lease.lost.union(message.id for message in lease.held)
             for message in held:
                 outcome = lease.handled.get(message.id)
-                kept = message.id not in lease.unkept
-                end = "released" if outcome is None else end_of(message, outcome) if kept else "failed"
+                end = "released" if outcome is None else lease.end(message.id, outcome)
                 self.counts["lost" if message.id in lost else end] += 1
             log.info("settled or released %s of the connection that broke", quantity(len(held)))
         self._lease = None

@@ -32,7 +32,6 @@ from airflow_provider_pgqueue.core.outcome import (
     Retry,
     checked,
     describe,
-    end_of,
     outcomes_by_id,
     storable,
 )
@@ -66,7 +65,6 @@ class Batch:
     caller: Caller | None
     breaker: Breaker
     counts: Counter[str]
-    _gathered: dict[Message, Outcome] = field(init=False, default_factory=dict)
     _due: float = field(init=False, default=0.0)
     _began_all: bool = field(init=False, default=False)
     _conn: psycopg.Connection[Any] | None = field(init=False, default=None)
@@ -94,14 +92,16 @@ class Batch:
     def _release_rest(self) -> None:
         """Give back what has no outcome: as no attempt, unless the handler got it."""
         lease = self.lease
-        if not (held := lease.number_held):
+        if not (held := len(lease.held_ids)):
             return
         try:
             if self._began_all:
                 # Without an attempt they would be the first of the next lease, again and again.
-                released = lease.release_astray("its handler returned, but it has no outcome: was its id changed?")
+                released = lease.release(
+                    details="its handler returned, but it has no outcome: was its id changed?", back_off=True
+                )
             else:
-                released = lease.release_unstarted()
+                released = lease.release(count_attempt=False)
         except LeaseLost as error:
             _warn_of_lost(error)
             self.counts["lost"] += len(error.ids)
@@ -114,8 +114,7 @@ class Batch:
     def _wind_up(self, error: BaseException) -> None:
         """Settle what was handled before an error; give the rest back, with an attempt if the handler had begun it."""
         if isinstance(error, HandlerBroken):
-            for message, outcome in self._gathered.items():
-                self._gather(message, _uncounted(outcome))
+            self.lease.handled = {id_: _uncounted(outcome) for id_, outcome in self.lease.handled.items()}
         try:
             # What was handled has had its effect: it must not be delivered again because of what came after it, nor
             # because a first call failed, for example after lock_timeout.
@@ -123,8 +122,9 @@ class Batch:
         except (PgQueueError, psycopg.Error) as failed:
             # The error matters more: a SystemExit would end as one of a lost connection, which a worker survives.
             log.warning("could not settle what was handled before %s (%s)", type(error).__name__, type(failed).__name__)
-            held = set(self.lease.held)
-            self._count({message: outcome for message, outcome in self._gathered.items() if message not in held})
+            held = self.lease.held_ids
+            ended = {id_: outcome for id_, outcome in self.lease.handled.items() if id_ not in held}
+            self.counts.update(self.lease.ends(ended))
         finally:
             # What is still held without an outcome. Nobody began the others, so they must not pay for it, and none must
             # if the reason is not in these messages.
@@ -262,7 +262,7 @@ class Batch:
 
     def _leave(self, messages: list[Message], why: TimeIsUp) -> None:
         """Stop renewing the messages of a call that hangs."""
-        self.lease.let_expire(messages)
+        self.lease.expire([message.id for message in messages])
         self.counts["timed_out"] += len(messages)
         self.breaker.note_hanging([message.id for message in messages], why)
 
@@ -280,54 +280,36 @@ class Batch:
         They are settled with the end of the batch.
         """
         for message in messages:
-            self.breaker.note(message.id, self._gathered[message], attempts=message.attempts)
+            self.breaker.note(message.id, self.lease.handled[message.id], attempts=message.attempts)
 
     def _gather(self, message: Message, outcome: Outcome) -> None:
-        self._gathered[message] = outcome
-        # For whoever settles it next to a handler that hangs.
+        # In the lease, for whoever settles it next to a handler that hangs.
         self.lease.handled[message.id] = outcome
 
     def _exchange(self, intake: Intake, room: int) -> list[Message] | None:
         """Settle all that is left and lease the next messages in one call; None if that cannot be done in one."""
-        outcomes = {message.id: outcome for message, outcome in self._gathered.items()}
-        following = self.lease.exchange(outcomes, intake, room)
-        if following is not None:
-            self._count(self._take())
-            if lost := self.lease.lost & outcomes.keys():
-                _warn_of_lost(LeaseLost(lost))
+        following = self.lease.exchange(intake, room)
+        if following is not None and (lost := self.lease.lost & self._count()):
+            _warn_of_lost(LeaseLost(lost))
         return following
 
     def _settle(self) -> None:
-        settled, lease = self._gathered, self.lease
-        if not settled:
+        lease = self.lease
+        if not lease.handled:
             return
-        try:
-            lease.settle(settled, only_held=True)
-        except LeaseLost as error:
-            # Another consumer has those messages now, and the others are settled: nothing that should end the loop.
-            _warn_of_lost(error)
+        lease.finish(lease.handled)
         # Not before: after an error it is tried again.
-        self._count(self._take())
-        for message in settled if lease.unkept else ():
-            if message.id in lease.unkept:
+        counted = self._count()
+        for message in lease.messages if lease.unkept else ():
+            if message.id in lease.unkept & counted:
                 self.breaker.note_unkept(message.id, attempts=message.attempts)
 
-    def _take(self) -> dict[Message, Outcome]:
-        taken, self._gathered = self._gathered, {}
-        return taken
-
-    def _count(self, settled: Mapping[Message, Outcome]) -> None:
+    def _count(self) -> set[int]:
+        """Count what was handled, which is settled by now, and return the ids."""
         lease = self.lease
-        self.counts.update(
-            "success"
-            if outcome is PLAIN and not lease.lost
-            else "lost"
-            if message.id in lease.lost
-            else "failed"
-            if message.id in lease.unkept
-            else end_of(message, outcome)
-            for message, outcome in settled.items()
-        )
+        handled, lease.handled = lease.handled, {}
+        self.counts.update(lease.ends(handled))
+        return set(handled)
 
 
 def _warn_of_lost(error: LeaseLost) -> None:

@@ -165,7 +165,7 @@ class Consuming:
             except BaseException as error:
                 # An error of a call is an attempt, or a message that causes one would be delivered forever.
                 own_mistake = isinstance(error, InvalidArgument | HandlerBroken) or not isinstance(error, Exception)
-                lease.give_back(count_attempt=not own_mistake)
+                lease.release_after(error, begun=() if own_mistake else None)
                 raise
 
     def _lease(self, size: int) -> TableLease | None:
@@ -188,7 +188,7 @@ class Consuming:
                 # While all fail alike, their outcomes may be taken back soon.
                 if time.monotonic() >= due and not self._breaker.suspects:
                     settled, gathered = gathered, {}
-                    self._counts.update(lease.settle(settled))
+                    self._finish(lease, settled)
                     due = time.monotonic() + _SETTLE_EVERY
         except HandlerBroken:
             # What failed comes later, so that those behind it come first next time.
@@ -200,11 +200,15 @@ class Consuming:
             if not isinstance(error, Exception | KeyboardInterrupt):
                 # The function ends the process: an attempt, or the next process would end on it too.
                 retry = Retry(None, type(error).__name__, failure=describe(error))
-                gathered = {**dict.fromkeys(lease.held, retry), **gathered}
+                gathered = {**dict.fromkeys(lease.held_ids, retry), **gathered}
             raise
         finally:
             # What was handled has had its effect: it must not be delivered again because of what came after it.
-            self._counts.update(lease.settle(gathered))
+            self._finish(lease, gathered)
+
+    def _finish(self, lease: TableLease, outcomes: Outcomes) -> None:
+        lease.finish(outcomes)
+        self._counts.update(lease.ends(outcomes))
 
     def _pieces(self, table: pa.Table) -> Iterator[tuple[pa.Table, Outcomes | Exception]]:
         """Give the batch in one piece or several, each with its outcomes; what it raises stands alone with its message.
@@ -240,7 +244,7 @@ class Consuming:
         ids: list[int] = piece["id"].to_pylist()
         if isinstance(outcomes, TimeIsUp):
             # Renewed no longer, they are left to the end of their lease: the attempt counts.
-            lease.held.difference_update(ids)
+            lease.expire(ids)
             self._counts["timed_out"] += len(ids)
             self._breaker.note_hanging(ids, outcomes)
             return
