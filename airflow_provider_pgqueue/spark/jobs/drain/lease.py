@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final
 
 import psycopg
 import pyarrow as pa
 from psycopg.rows import tuple_row
 
+from airflow_provider_pgqueue.core.client import fetch
 from airflow_provider_pgqueue.core.consumer.settle import Held
 from airflow_provider_pgqueue.core.errors import refused
 from airflow_provider_pgqueue.core.query import query
@@ -44,11 +45,9 @@ def lease_table(
 
     JSON comes as its text and by columns: an object for each message would cost more than the server does.
     """
-    try:
-        with conn.cursor(row_factory=tuple_row, binary=True) as cursor:
-            rows = cursor.execute(query("lease_rows"), locals()).fetchall()
-    except psycopg.Error as error:
-        raise refused(conn, error, verb="lease", queue_name=queue_name) from error
+    given = locals()
+    fix = partial(refused, verb="lease", queue_name=queue_name)
+    rows = fetch(conn, tuple_row, query("lease_rows"), given, fix=fix)
     return TableLease(conn, rows, lease_for=lease_for, handled_by=locked_by) if rows else None
 
 
