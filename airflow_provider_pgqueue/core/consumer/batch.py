@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -17,6 +17,7 @@ from airflow_provider_pgqueue.core.consumer.breaker import Breaker, failure_of
 from airflow_provider_pgqueue.core.consumer.calls import Caller, TimeIsUp
 from airflow_provider_pgqueue.core.consumer.intake import Intake
 from airflow_provider_pgqueue.core.consumer.lease import Lease
+from airflow_provider_pgqueue.core.consumer.settle import OPEN, Held
 from airflow_provider_pgqueue.core.errors import (
     HandlerBroken,
     InvalidOutcome,
@@ -43,19 +44,88 @@ log = logging.getLogger(__name__)
 # consumer of slow messages repeat them all.
 _SETTLE_EVERY: Final = 1.0  # seconds
 _IDLE: Final = TransactionStatus.IDLE
-_OPEN: Final = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 Handler = Callable[[Message], Outcome | None]
 BatchHandler = Callable[[list[Message]], Mapping[int, Outcome | None] | Iterable[Outcome | None] | None]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Batch:
-    """The messages of a lease, to be handled, and settled: those of each second together, and the rest at the end.
+class Settler:
+    """Settles what was handled of a lease: what comes in within a second together, and the rest at the end.
+
+    :param counts: how messages ended is added here.
+    """
+
+    lease: Held
+    breaker: Breaker
+    counts: Counter[str]
+    _due: float = field(init=False, default_factory=lambda: time.monotonic() + _SETTLE_EVERY)
+
+    def gather(self, id_: int, outcome: Outcome) -> None:
+        """Settle the message with this outcome, later."""
+        # In the lease, for whoever settles it next to a handler that hangs.
+        self.lease.handled[id_] = outcome
+
+    def judge(self, ids: Iterable[int]) -> None:
+        """Tell the breaker the outcomes of one call, after all are gathered, because it may raise at any of them."""
+        for id_ in ids:
+            self.breaker.note(id_, self.lease.handled[id_], attempts=self.lease.attempt(id_))
+
+    def leave(self, ids: Sequence[int], why: TimeIsUp) -> None:
+        """Stop renewing the messages of a call that hangs."""
+        self.lease.expire(ids)
+        self.counts["timed_out"] += len(ids)
+        self.breaker.note_hanging(ids, why)
+
+    def settle_when_due(self) -> None:
+        """Settle what is gathered if that was last done a second ago."""
+        # What may be taken back soon is not settled yet.
+        if time.monotonic() >= self._due and not self.breaker.suspects:
+            self.settle()
+            self._due = time.monotonic() + _SETTLE_EVERY
+
+    def settle(self) -> None:
+        """Settle what is gathered, and count it."""
+        lease = self.lease
+        if not lease.handled:
+            return
+        lease.finish(lease.handled)
+        # Not before: after an error it is tried again.
+        counted = self._count()
+        for id_ in sorted(lease.unkept & counted):
+            self.breaker.note_unkept(id_, attempts=lease.attempt(id_))
+
+    def wind_up(self, error: BaseException, *, begun: Collection[int]) -> None:
+        """Settle what was handled before an error, and give the rest back, with an attempt of those that were begun."""
+        if isinstance(error, HandlerBroken):
+            self.lease.handled = {id_: _uncounted(outcome) for id_, outcome in self.lease.handled.items()}
+        try:
+            # What was handled has had its effect: it must not be delivered again because of what came after it, nor
+            # because a first call failed, for example after lock_timeout.
+            self.settle()
+        except (PgQueueError, psycopg.Error) as failed:
+            # The error matters more: a SystemExit would end as one of a lost connection, which a worker survives.
+            log.warning("could not settle what was handled before %s (%s)", type(error).__name__, type(failed).__name__)
+            held = self.lease.held_ids
+            ended = {id_: outcome for id_, outcome in self.lease.handled.items() if id_ not in held}
+            self.counts.update(self.lease.ends(ended))
+        finally:
+            self.lease.release_after(error, begun=begun)
+
+    def _count(self) -> set[int]:
+        """Count what was handled, which is settled by now, and return the ids."""
+        lease = self.lease
+        handled, lease.handled = lease.handled, {}
+        self.counts.update(lease.ends(handled))
+        return set(handled)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Batch(Settler):
+    """The messages of a lease, to be handled and settled.
 
     :param outcome: returns what becomes of a message whose handler raised; it may get the description of the error.
     :param caller: calls the handler if it has a time limit, and stops waiting for it at the limit.
-    :param counts: how messages ended is added here.
     """
 
     handle: Handler | None
@@ -63,9 +133,6 @@ class Batch:
     outcome: Callable[[Message, BaseException, dict[str, str] | None], Outcome]
     lease: Lease
     caller: Caller | None
-    breaker: Breaker
-    counts: Counter[str]
-    _due: float = field(init=False, default=0.0)
     _began_all: bool = field(init=False, default=False)
     _conn: psycopg.Connection[Any] | None = field(init=False, default=None)
     """The connection, unless a transaction of the caller is open on it."""
@@ -76,16 +143,17 @@ class Batch:
         Returns the next messages, up to `room`, if they could be leased in the same call, else None. When the handler
         is broken, failures that are not settled yet become retries that do not count as attempts.
         """
-        self._due = time.monotonic() + _SETTLE_EVERY
         self._conn = intake.conn if _is_idle(intake.conn) else None
         try:
             self._handle_all(stop)
             following = None if room <= 0 or stop() else self._exchange(intake, room)
-            self._settle()
+            self.settle()
             if following is None:
                 self._release_rest()
         except BaseException as error:
-            self._wind_up(error)
+            # Those that nobody began must not pay for it, and none must if the reason is not in these messages.
+            blameless = isinstance(error, InvalidOutcome | HandlerBroken) or not isinstance(error, Exception)
+            self.wind_up(error, begun=() if blameless else self.lease.in_hand)
             raise
         return following
 
@@ -111,26 +179,6 @@ class Batch:
             if self._began_all:
                 log.warning("%s of queue %s got no outcome", quantity(released), lease.messages[0].queue_name)
 
-    def _wind_up(self, error: BaseException) -> None:
-        """Settle what was handled before an error; give the rest back, with an attempt if the handler had begun it."""
-        if isinstance(error, HandlerBroken):
-            self.lease.handled = {id_: _uncounted(outcome) for id_, outcome in self.lease.handled.items()}
-        try:
-            # What was handled has had its effect: it must not be delivered again because of what came after it, nor
-            # because a first call failed, for example after lock_timeout.
-            self._settle()
-        except (PgQueueError, psycopg.Error) as failed:
-            # The error matters more: a SystemExit would end as one of a lost connection, which a worker survives.
-            log.warning("could not settle what was handled before %s (%s)", type(error).__name__, type(failed).__name__)
-            held = self.lease.held_ids
-            ended = {id_: outcome for id_, outcome in self.lease.handled.items() if id_ not in held}
-            self.counts.update(self.lease.ends(ended))
-        finally:
-            # What is still held without an outcome. Nobody began the others, so they must not pay for it, and none must
-            # if the reason is not in these messages.
-            blameless = isinstance(error, InvalidOutcome | HandlerBroken) or not isinstance(error, Exception)
-            self.lease.release_after(error, begun=() if blameless else self.lease.in_hand)
-
     def _handle_all(self, stop: Callable[[], bool]) -> None:
         messages = self._without_unreadable()
         if self.handle:
@@ -143,7 +191,7 @@ class Batch:
         for message in self.lease.messages:
             if isinstance(message.body, Unreadable) or isinstance(message.headers, Unreadable):
                 # Not the breaker's: no handler saw it.
-                self._gather(message, Rejected(f"Python cannot read its JSON: {message.unreadable}"))
+                self.gather(message.id, Rejected(f"Python cannot read its JSON: {message.unreadable}"))
             else:
                 readable.append(message)
         return readable
@@ -161,7 +209,7 @@ class Batch:
             try:
                 returned = self._call(handle if caller is None else partial(caller.call, handle), message)
             except TimeIsUp as error:
-                self._leave([message], error)
+                self.leave([message.id], error)
                 continue
             except Exception as error:
                 # Whatever the handler raises concerns this message alone.
@@ -171,8 +219,8 @@ class Batch:
             except BaseException as error:
                 # The handler ends the process, or ran out of its time: an attempt of this message, or the next process
                 # would end on it too.
-                self._gather(message, self.outcome(message, error, None))
-                self._note_gathered([message])
+                self.gather(message.id, self.outcome(message, error, None))
+                self.judge([message.id])
                 raise
             else:
                 self._note(message, PLAIN if returned is None else self._checked(message, returned))
@@ -203,33 +251,33 @@ class Batch:
         try:
             outcomes = self._call(call, given)
         except TimeIsUp as error:
-            self._leave(messages, error)
+            self.leave([message.id for message in messages], error)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             failure = describe(error)
             for message in messages:
-                self._gather(message, self.outcome(message, error, failure))
-            self._note_gathered(messages)
+                self.gather(message.id, self.outcome(message, error, failure))
+            self.judge([message.id for message in messages])
             if not isinstance(error, Exception):
                 raise
         if invalid is not None:
             # Nobody knows which message it is: no attempt of any, but those behind them come first next time.
             for message in messages:
-                self._gather(message, Retry(details=str(invalid), count_attempt=False))
+                self.gather(message.id, Retry(details=str(invalid), count_attempt=False))
             raise invalid
         if outcomes is not None:
             for message in messages:
                 outcome = outcomes.get(message.id)
-                self._gather(message, PLAIN if outcome is None else self._checked(message, outcome))
-            self._note_gathered(messages)
+                self.gather(message.id, PLAIN if outcome is None else self._checked(message, outcome))
+            self.judge([message.id for message in messages])
 
     def _call(self, function: Callable[[Any], Any], given: Any) -> Any:
         """Return what the handler returns, outside of a transaction of its own; TransactionLeftOpen if it left one."""
         try:
             returned = function(given)
         except TimeIsUp:
-            if self._conn is not None and self._conn.pgconn.transaction_status in _OPEN:
+            if self._conn is not None and self._conn.pgconn.transaction_status in OPEN:
                 # After a rollback the call would commit the second half of its work.
                 log.warning("a call that hangs has a transaction open on the connection of its consumer: closing it")
                 self._conn.close()
@@ -257,34 +305,13 @@ class Batch:
         try:
             return checked(message, returned)
         except InvalidOutcome as error:
-            self._gather(message, Retry(details=storable(str(error)), failure=describe(error), count_attempt=False))
+            self.gather(message.id, Retry(details=storable(str(error)), failure=describe(error), count_attempt=False))
             raise
 
-    def _leave(self, messages: list[Message], why: TimeIsUp) -> None:
-        """Stop renewing the messages of a call that hangs."""
-        self.lease.expire([message.id for message in messages])
-        self.counts["timed_out"] += len(messages)
-        self.breaker.note_hanging([message.id for message in messages], why)
-
     def _note(self, message: Message, outcome: Outcome) -> None:
-        self._gather(message, outcome)
+        self.gather(message.id, outcome)
         self.breaker.note(message.id, outcome, attempts=message.attempts)
-        # What may be taken back soon is not settled yet.
-        if time.monotonic() >= self._due and not self.breaker.suspects:
-            self._settle()
-            self._due = time.monotonic() + _SETTLE_EVERY
-
-    def _note_gathered(self, messages: list[Message]) -> None:
-        """Count the outcomes of one call after all are gathered, because the breaker may end the loop at any of them.
-
-        They are settled with the end of the batch.
-        """
-        for message in messages:
-            self.breaker.note(message.id, self.lease.handled[message.id], attempts=message.attempts)
-
-    def _gather(self, message: Message, outcome: Outcome) -> None:
-        # In the lease, for whoever settles it next to a handler that hangs.
-        self.lease.handled[message.id] = outcome
+        self.settle_when_due()
 
     def _exchange(self, intake: Intake, room: int) -> list[Message] | None:
         """Settle all that is left and lease the next messages in one call; None if that cannot be done in one."""
@@ -292,24 +319,6 @@ class Batch:
         if following is not None and (lost := self.lease.lost & self._count()):
             _warn_of_lost(LeaseLost(lost))
         return following
-
-    def _settle(self) -> None:
-        lease = self.lease
-        if not lease.handled:
-            return
-        lease.finish(lease.handled)
-        # Not before: after an error it is tried again.
-        counted = self._count()
-        for message in lease.messages if lease.unkept else ():
-            if message.id in lease.unkept & counted:
-                self.breaker.note_unkept(message.id, attempts=message.attempts)
-
-    def _count(self) -> set[int]:
-        """Count what was handled, which is settled by now, and return the ids."""
-        lease = self.lease
-        handled, lease.handled = lease.handled, {}
-        self.counts.update(lease.ends(handled))
-        return set(handled)
 
 
 def _warn_of_lost(error: LeaseLost) -> None:

@@ -59,7 +59,8 @@ class Lease(Held, Sequence[Message]):
             _ids(messages),
             lease_for=lease_for,
             handled_by=handled_by,
-            last=[message.id for message in messages if message.attempts >= message.max_attempts],
+            attempts={message.id: message.attempts for message in messages},
+            max_attempts=messages[0].max_attempts if messages else None,
         )
         self.messages = tuple(messages)
         self.in_hand: set[int] = set()

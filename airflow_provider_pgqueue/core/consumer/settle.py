@@ -48,7 +48,7 @@ class Held:
     `in_doubt` says that the last renewal may be undone, because a transaction of somebody else was open on the
     connection.
 
-    :param last: the ids of the messages for which this is the last attempt, so that a retry archives them as failed.
+    :param attempts: by id, the attempt that this is; after the last one, `max_attempts`, a retry archives as failed.
     """
 
     def __init__(
@@ -59,14 +59,16 @@ class Held:
         *,
         lease_for: timedelta | None = None,
         handled_by: str | None = None,
-        last: Collection[int] = (),
+        attempts: Mapping[int, int] | None = None,
+        max_attempts: int | None = None,
     ) -> None:
         self._conn = conn
         self._token = lock_token
         self._held = set(ids)
         self._lease_for = lease_for
         self._handled_by = handled_by
-        self._last = frozenset(last)
+        self._attempts = attempts or {}
+        self._max_attempts = max_attempts
         self.lost: set[int] = set()
         self.unkept: set[int] = set()
         self.handled: dict[int, Outcome] = {}
@@ -125,7 +127,12 @@ class Held:
         """Return how a message that was settled with this outcome ended."""
         if id_ in self.lost:
             return "lost"
-        return "failed" if id_ in self.unkept else end_of(outcome, last=id_ in self._last)
+        last = self._max_attempts is not None and self.attempt(id_) >= self._max_attempts
+        return "failed" if id_ in self.unkept else end_of(outcome, last=last)
+
+    def attempt(self, id_: int) -> int:
+        """Return which attempt of a message this is, as far as the holder knows it."""
+        return self._attempts.get(id_, 1)
 
     def release_after(self, error: BaseException, *, begun: Collection[int] | None = None) -> None:
         """Release what is still held because its holder raised, as an attempt; if that fails, only log a warning.

@@ -59,8 +59,15 @@ class TableLease(Held):
     ) -> None:
         *self._columns, (most, *_), (token, *_) = zip(*rows, strict=True)
         ids, attempts = self._columns[0], self._columns[_MESSAGES.get_field_index("attempts")]
-        last = [id_ for id_, attempt in zip(ids, attempts, strict=True) if attempt >= most]
-        super().__init__(conn, token, ids, lease_for=lease_for, handled_by=handled_by, last=last)
+        super().__init__(
+            conn,
+            token,
+            ids,
+            lease_for=lease_for,
+            handled_by=handled_by,
+            attempts=dict(zip(ids, attempts, strict=True)),
+            max_attempts=most,
+        )
 
     @cached_property
     def table(self) -> pa.Table:
