@@ -51,6 +51,8 @@ class Held:
     :param attempts: by id, the attempt that this is; after the last one, `max_attempts`, a retry archives as failed.
     """
 
+    _extension = staticmethod(verbs.extend)
+
     def __init__(
         self,
         conn: psycopg.Connection[Any],
@@ -94,7 +96,7 @@ class Held:
         """Extend the lease of what is still held to `lease_for` from now. LeaseLost has the ids that were lost."""
         with self._calling:
             if held := frozenset(self._held):
-                statement = verbs.extend(
+                statement = self._extension(
                     self._require_token(), held, lease_for=self._length() if lease_for is None else lease_for
                 )
                 # A rollback would undo it; a statement that runs now may be part of a transaction, too.
