@@ -13,7 +13,7 @@ import psycopg
 
 from airflow_provider_pgqueue.cli.settings import Settings
 from airflow_provider_pgqueue.cli.text import say
-from airflow_provider_pgqueue.core.connection import check_version, connect, conninfo_of, parameters
+from airflow_provider_pgqueue.core.connection import check_version, connect, conninfo_of, parameters, pause_after
 from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
     PermissionDenied,
@@ -22,7 +22,6 @@ from airflow_provider_pgqueue.core.errors import (
     translate,
     why_again,
 )
-from airflow_provider_pgqueue.core.pause import pause_after
 
 Connection = psycopg.Connection[Any]
 _SERVER: Final = ("PGHOST", "PGHOSTADDR", "PGSERVICE")

@@ -28,7 +28,7 @@ from airflow_provider_pgqueue.cli.text import one_line
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
-from airflow_provider_pgqueue.core.consumer import Consumer
+from airflow_provider_pgqueue.core.consumer.loop import Consumer
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, PgQueueError
 from airflow_provider_pgqueue.core.function import awaited, check_call, load_function
 from airflow_provider_pgqueue.core.signals import STOPS

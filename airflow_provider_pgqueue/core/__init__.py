@@ -8,7 +8,8 @@ Consumer(queue_name="orders", handle=pack).drain(conn)
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run, run_async
 from airflow_provider_pgqueue.core.connection import check_version, connect, connect_async
-from airflow_provider_pgqueue.core.consumer import Consumer
+from airflow_provider_pgqueue.core.consumer.lease import Lease
+from airflow_provider_pgqueue.core.consumer.loop import Consumer
 from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
     HandlerBroken,
@@ -23,7 +24,6 @@ from airflow_provider_pgqueue.core.errors import (
     QueuePaused,
 )
 from airflow_provider_pgqueue.core.installation import install
-from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.message import DeadMessage, Duplicate, Message, Unreadable
 from airflow_provider_pgqueue.core.migrations import migrate
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, RejectMessage, Retry, Success

@@ -10,14 +10,16 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
 
 import psycopg
 from psycopg import generators
+from psycopg.abc import Params
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
-from psycopg.rows import dict_row
+from psycopg.rows import RowFactory, dict_row
 
 from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, LeaseLost, refused
 from airflow_provider_pgqueue.core.message import Duplicate, Row
@@ -114,15 +116,39 @@ def run(conn: psycopg.Connection[Any], statement: Statement[T]) -> T:
 
     Raises a PgQueueError. LeaseLost is raised after the call took effect for the messages that were not lost.
     """
+    fix = partial(_translated, statement=statement)
+    return statement.decode(fetch(conn, dict_row, _text(conn, statement), statement.given, fix=fix))
+
+
+def fetch(
+    conn: psycopg.Connection[Any],
+    rows: RowFactory[T],
+    text: str | bytes,
+    arguments: Params,
+    *,
+    cursor: psycopg.Cursor[T] | None = None,
+    fix: Callable[[psycopg.Connection[Any], psycopg.Error], Exception] = refused,
+    late: list[PGresult] | None = None,
+) -> list[T]:
+    """Return the rows of a statement, in binary, inside the caller's transaction if one is open.
+
+    Raises what `fix` makes of an error of the driver. After another exception the statement is canceled, and `late`
+    gets its results, in case it had finished already.
+    """
     try:
-        with _own_transaction(conn), conn.cursor(row_factory=dict_row, binary=True) as cursor:
-            rows = cursor.execute(_text(conn, statement), statement.given).fetchall()
+        cursor = cursor or conn.cursor(row_factory=rows)
+        # A single statement needs a transaction behind a pooler whose role is not READ COMMITTED.
+        if conn.isolation_level is not None and is_alone(conn):
+            with conn.transaction():
+                return cursor.execute(text, arguments, binary=True).fetchall()
+        return cursor.execute(text, arguments, binary=True).fetchall()
     except psycopg.Error as error:
-        raise _translated(conn, error, statement) from error
+        raise fix(conn, error) from error
     except BaseException:
-        end_statement(conn)
+        results = end_statement(conn)
+        if late is not None:
+            late += results
         raise
-    return statement.decode(rows)
 
 
 def end_statement(conn: psycopg.Connection[Any]) -> list[PGresult]:
@@ -146,7 +172,7 @@ def end_statement(conn: psycopg.Connection[Any]) -> list[PGresult]:
             if _is_running(conn):
                 conn.close()
     if conn.isolation_level is not None and conn.autocommit and not is_alone(conn):
-        # That of `_own_transaction`; inside one of the caller the driver refuses.
+        # That of `fetch`; inside one of the caller the driver refuses.
         with suppress(psycopg.Error):
             conn.rollback()
             return []
@@ -185,11 +211,6 @@ def _translated(
 def _text(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any], statement: Statement[Any]) -> str:
     # The setting lasts to the end of the transaction, and would make the commit of other statements less durable.
     return statement.sql_alone if is_alone(conn) else statement.sql
-
-
-def _own_transaction(conn: psycopg.Connection[Any]) -> AbstractContextManager[object]:
-    """Return the transaction that a single statement needs: one behind a pooler whose role is not READ COMMITTED."""
-    return conn.transaction() if conn.isolation_level is not None and is_alone(conn) else nullcontext()
 
 
 def savepoint(conn: psycopg.Connection[Any]) -> AbstractContextManager[object]:

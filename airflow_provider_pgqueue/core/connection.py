@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import re
 import socket
 from collections.abc import Mapping
@@ -211,6 +212,12 @@ def parameters(conninfo: str) -> dict[str, Any]:
             "in a URL write / @ : % of a password as %2F %40 %3A %25, else put values with spaces in quotes."
         )
     return found
+
+
+def pause_after(failures: int) -> float:
+    """Return the seconds until the next try after so many failures in a row: from about half a second up to 30."""
+    # Growing and random, so that they do not all come back at once to a server that restarts.
+    return min(0.5 * 2.0 ** min(failures - 1, 6), 30.0) * random.uniform(0.5, 1.0)
 
 
 def conninfo_of(parameters: Mapping[str, Any]) -> str:

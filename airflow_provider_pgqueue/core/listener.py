@@ -16,13 +16,13 @@ from typing import Any, Final
 
 import psycopg
 
+from airflow_provider_pgqueue.core.connection import pause_after
 from airflow_provider_pgqueue.core.errors import (
     ConnectionFailed,
     PgQueueError,
     translate,
     why_again,
 )
-from airflow_provider_pgqueue.core.pause import pause_after
 from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.query import query
 

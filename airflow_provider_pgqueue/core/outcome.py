@@ -169,17 +169,17 @@ def _strangers(keys: Sequence[Any]) -> str:
     return f"under keys of type {', '.join(kinds[:3])}, which are no ids. Return outcomes by message id."
 
 
-def end_of(message: Message, outcome: Outcome) -> str:
-    """Return how a message with this outcome ends, as `Consumer.drain` counts it."""
+def end_of(outcome: Outcome | None, *, last: bool) -> str:
+    """Return how a message ends, as `Consumer.drain` counts it; `last` says whether it has no attempt left."""
     match outcome:
-        case Success():
+        case None | Success():
             return "success"
         case Rejected():
             return "rejected"
         case Failed():
             return "failed"
         case Retry(count_attempt=counted):
-            return "failed" if counted and message.attempts >= message.max_attempts else "retried"
+            return "failed" if counted and last else "retried"
 
 
 def describe(error: BaseException) -> dict[str, str]:

@@ -16,18 +16,16 @@ from typing import Any, Final
 import psycopg
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.breaker import Breaker
 from airflow_provider_pgqueue.core.client import run_async
-from airflow_provider_pgqueue.core.connection import connect, connect_async
-from airflow_provider_pgqueue.core.consumer import Consumer
+from airflow_provider_pgqueue.core.connection import connect, connect_async, pause_after
+from airflow_provider_pgqueue.core.consumer.breaker import Breaker
+from airflow_provider_pgqueue.core.consumer.lease import Lease
+from airflow_provider_pgqueue.core.consumer.loop import Consumer
+from airflow_provider_pgqueue.core.consumer.renewal import Renewal
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, PgQueueError, QueuePaused, why_again
 from airflow_provider_pgqueue.core.function import check_call
-from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.listener import AsyncConnection, Listener
-from airflow_provider_pgqueue.core.outcome import end_of
-from airflow_provider_pgqueue.core.pause import pause_after
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.core.renewal import Renewal
 from airflow_provider_pgqueue.core.signals import stop_on_signals
 
 log = logging.getLogger(__name__)
@@ -36,7 +34,7 @@ _AFTER_NOTHING: Final = 0.01  # seconds until the next look of a worker that fou
 
 
 class Bell:
-    """Wakes the thread that waits for it. Any number of rings while nobody waits are one.
+    """A bell inside a process: it wakes the thread that waits for it. Any number of rings while nobody waits are one.
 
     Any thread may ring it, and so may a signal handler, whatever it interrupts: a call of these methods, too. With
     `threading.Event`, whose lock is not reentrant, that would block forever.
@@ -161,8 +159,7 @@ class Worker:
             lost = lease.lost.union(message.id for message in lease.held)
             for message in held:
                 outcome = lease.handled.get(message.id)
-                kept = message.id not in lease.unkept
-                end = "released" if outcome is None else end_of(message, outcome) if kept else "failed"
+                end = "released" if outcome is None else lease.end(message.id, outcome)
                 self.counts["lost" if message.id in lost else end] += 1
             log.info("settled or released %s of the connection that broke", quantity(len(held)))
         self._lease = None

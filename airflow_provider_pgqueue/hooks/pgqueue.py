@@ -18,8 +18,8 @@ from psycopg.rows import tuple_row
 from airflow_provider_pgqueue.core import connection, installation, verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import conninfo_of
+from airflow_provider_pgqueue.core.consumer.lease import Lease
 from airflow_provider_pgqueue.core.errors import InvalidArgument, PermissionDenied, PgQueueError, SchemaError
-from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.outcome import Failed, Rejected, Success
 from airflow_provider_pgqueue.core.thread import in_thread
 from airflow_provider_pgqueue.core.verbs import BatchOptions, Options, Statement

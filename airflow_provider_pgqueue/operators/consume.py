@@ -24,12 +24,12 @@ from airflow_provider_pgqueue.core.argument import (
     share_or_number,
     whole,
 )
-from airflow_provider_pgqueue.core.breaker import Breaker
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.consumer import Consumer
+from airflow_provider_pgqueue.core.consumer.breaker import Breaker
+from airflow_provider_pgqueue.core.consumer.lease import Lease
+from airflow_provider_pgqueue.core.consumer.loop import Consumer
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import awaited, check_call, load_function
-from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.message import Message
 from airflow_provider_pgqueue.core.model import all_with_model, each_with_model, load_model
 from airflow_provider_pgqueue.core.outcome import ErrorRules, Outcome

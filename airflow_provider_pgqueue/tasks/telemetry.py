@@ -21,7 +21,7 @@ from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from airflow_provider_pgqueue.core.connection import process_name
-from airflow_provider_pgqueue.core.lease import Lease
+from airflow_provider_pgqueue.core.consumer.lease import Lease
 from airflow_provider_pgqueue.core.message import Dispatch, Message, QueueStatus
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import class_row
 
-from airflow_provider_pgqueue.core.batch import Handler
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import connect
-from airflow_provider_pgqueue.core.consumer import Consumer
+from airflow_provider_pgqueue.core.consumer.batch import Handler
+from airflow_provider_pgqueue.core.consumer.loop import Consumer
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.message import ArchivedMessage, Message
 from airflow_provider_pgqueue.core.query import query

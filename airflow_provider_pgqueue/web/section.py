@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 import psycopg
 from psycopg.rows import dict_row
 
+from airflow_provider_pgqueue.core.client import fetch
 from airflow_provider_pgqueue.core.errors import PermissionDenied, refused
 from airflow_provider_pgqueue.core.message import Row
 from airflow_provider_pgqueue.core.query import query
@@ -35,9 +37,4 @@ def part(conn: psycopg.Connection[Any], find: Callable[[], T]) -> T | Refused:
 
 def rows_of(conn: psycopg.Connection[Any], name: str, **arguments: Any) -> list[Row]:
     """Return the rows of a query of sql/queries."""
-    try:
-        # Binary, because the texts of times and durations depend on settings, which a pooler lets nobody pin.
-        with conn.cursor(row_factory=dict_row, binary=True) as cursor:
-            return cursor.execute(query(name), arguments).fetchall()
-    except psycopg.Error as error:
-        raise refused(conn, error, wants="observer") from error
+    return fetch(conn, dict_row, query(name), arguments, fix=partial(refused, wants="observer"))

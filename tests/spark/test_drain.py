@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -34,7 +34,7 @@ from airflow_provider_pgqueue.core import (
 )
 from airflow_provider_pgqueue.core.migrations import code_version
 from airflow_provider_pgqueue.spark import __main__ as command_line
-from airflow_provider_pgqueue.spark import drain
+from airflow_provider_pgqueue.spark import drain, triage
 from airflow_provider_pgqueue.spark.package import package
 from airflow_provider_pgqueue.spark.source.outcomes import outcomes_of
 from tests.spark.functions import accept
@@ -432,6 +432,43 @@ def test_a_function_that_always_raises_ends_the_drain_and_costs_no_attempt(
     assert "secret" not in str(broken.value)
     assert {(attempts, token) for _, attempts, token in left(conn)} == {(0, None)}
     assert capfd.readouterr().err.count("failed with") <= 2
+
+
+def test_a_few_bad_messages_keep_no_drain_from_its_end(
+    spark: SparkSession, dsn: str, draining: Drain, conn: Connection, queue: Queue
+) -> None:
+    queue("orders", max_attempts=3, backoff_first="1 hour")
+    publish(conn, *range(2000))
+
+    def pack(messages: pa.Table) -> None:
+        for number in map(int, messages["message"].to_pylist()):
+            if number % 40 == 0:
+                raise ValueError(f"no address in {number}")
+
+    for night in range(3):
+        draining(pack, run_id=f"night {night}", batch_size=1000)
+        conn.execute("UPDATE messages.message SET visible_at = clock_timestamp()")
+    assert Counter(result for result, *_ in archive(conn).values()) == {"success": 1950, "failed": 50}
+    assert triage(spark, queues=["orders"], dsn=dsn)["unremedied"] == 50
+
+
+def test_a_function_that_succeeded_in_an_earlier_try_is_not_broken_from_the_start(
+    draining: Drain, conn: Connection, queue: Queue
+) -> None:
+    queue("orders", backoff_first="1 hour")
+    publish(conn, *range(20))
+
+    def stumble(messages: pa.Table) -> pa.Table:
+        results = ["nothing known" if body == "19" else "success" for body in messages["message"].to_pylist()]
+        return pa.table({"id": messages["id"], "result": results})
+
+    def fail(messages: pa.Table) -> None:
+        raise KeyError("order")
+
+    with pytest.raises(InvalidArgument):
+        draining(stumble, batch_size=1, parallelism=1)
+    publish(conn, *range(30))
+    assert draining(fail)["waiting"] == 31
 
 
 @pytest.mark.parametrize(

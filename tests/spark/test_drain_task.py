@@ -109,6 +109,19 @@ def test_a_broken_function_costs_no_attempt(share: NewShare, conn: Connection, q
     assert left(conn) == {(0, None)}
 
 
+def test_outcomes_that_cannot_be_kept_end_a_task(share: NewShare, conn: Connection, queue: Queue) -> None:
+    queue("orders")
+    publish(conn, 100)
+
+    def judge(messages: pa.Table) -> pa.Table:
+        many = len(messages)
+        return pa.table({"id": messages["id"], "result": ["success"] * many, "output": ['"\\u0000"'] * many})
+
+    with pytest.raises(HandlerBroken, match="outcomes that cannot be kept on 48 of the last 50"):
+        share(judge, give_up_after=1).run(0)
+    assert left(conn) == {(0, None)}
+
+
 def test_a_share_of_so_many_is_not_exceeded(share: NewShare, conn: Connection, queue: Queue) -> None:
     queue("orders")
     publish(conn, 100)

@@ -301,7 +301,7 @@ def test_each_message_ends_as_its_row_says(
         empty | outcome | {"id": row["id"], "lock_token": row["lock_token"]}
         for row, outcome in zip(leased, said, strict=True)
     ]
-    assert write(sink, outcomes) == {"success": 2, "rejected": 1, "failed": 1, "retry": 2}
+    assert write(sink, outcomes) == {"success": 2, "rejected": 1, "failed": 1, "retried": 2}
     found = [archived(conn)[row["id"]] for row in leased[:4]]
     assert [(row["result"], row["details"]) for row in found] == [
         ("success", None),
@@ -332,7 +332,7 @@ def test_a_result_that_there_is_not_is_refused(
     ("bad", "why"),
     [
         ({"output": "secret: 42"}, "its output is not JSON"),
-        ({"output": '{"secret": "\\u0000"}'}, "its output is not JSON"),
+        ({"output": '{"secret": "\\u0000"}'}, "its Success cannot be kept: "),
         ({"output": "secret \0"}, "its output is not JSON"),
         ({"output": f'"{"secret" * 11000}"'}, "an output or failure has 66002 bytes. Give at most 65536"),
         ({"result": "retry", "delay_seconds": float("inf")}, "delay_seconds is inf. Give 0 to 366 days"),
@@ -377,7 +377,7 @@ def test_a_delay_that_is_no_number_is_none(
         {"id": row["id"], "lock_token": row["lock_token"], "result": result, "delay_seconds": float("nan")}
         for row, result in zip(rows(stream(numPartitions="1"), "packer/1/0"), ("retry", "success"), strict=True)
     ]
-    assert write(sink, outcomes) == {"retry": 1, "success": 1}
+    assert write(sink, outcomes) == {"retried": 1, "success": 1}
     assert len(waiting(conn)) == 1
 
 
@@ -389,7 +389,7 @@ def test_details_that_postgresql_cannot_hold_are_kept_without_that(
         {"id": row["id"], "lock_token": row["lock_token"], "result": result, "details": "a\0b"}
         for row, result in zip(rows(stream(numPartitions="1"), "packer/1/0"), ("failed", "retry"), strict=True)
     ]
-    assert write(sink, outcomes) == {"failed": 1, "retry": 1}
+    assert write(sink, outcomes) == {"failed": 1, "retried": 1}
     assert [row["details"] for row in archived(conn).values()] == ["a\ufffdb"]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -11,44 +10,26 @@ import psycopg
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.errors import InvalidMessage, LeaseLost, PgQueueError
+from airflow_provider_pgqueue.core.consumer.settle import Held
+from airflow_provider_pgqueue.core.errors import InvalidMessage, LeaseLost
 from airflow_provider_pgqueue.core.message import DeadMessage
-from airflow_provider_pgqueue.core.quantity import quantity
 from airflow_provider_pgqueue.core.repair.answer import KEEP, Remedy
 from airflow_provider_pgqueue.core.verbs import Statement
-
-log = logging.getLogger(__name__)
 
 Outcomes = dict[int, str]
 
 
-class DeadLease:
+class DeadLease(Held):
     """The messages of one `lease_dead` call. What is not settled can be leased again when the lease expires."""
 
+    _extension = staticmethod(verbs.extend_dead)
+
     def __init__(self, conn: psycopg.Connection[Any], messages: Sequence[DeadMessage], *, lease_for: timedelta) -> None:
-        self._conn = conn
-        self._held = {message.id for message in messages}
-        self._token = messages[0].lock_token
-        self._lease_for = lease_for
+        super().__init__(conn, messages[0].lock_token, [message.id for message in messages], lease_for=lease_for)
 
     def holds(self, message: DeadMessage) -> bool:
         """Return whether the message is still leased, as of the last renewal."""
         return message.id in self._held
-
-    def renew(self) -> None:
-        """Extend what is still held, and log a warning instead of raising if that fails or messages were lost."""
-        held = set(self._held)
-        if not held:
-            return
-        try:
-            run(self._conn, verbs.extend_dead(self._token, held, lease_for=self._lease_for))
-        except LeaseLost as error:
-            self._held = held - set(error.ids)
-            log.warning("%s", error)
-        except (PgQueueError, psycopg.Error) as error:
-            log.warning(
-                "could not extend the lease of %s: %s", quantity(len(held), "dead message"), type(error).__name__
-            )
 
     def settle(self, remedies: Mapping[int, Remedy], *, delay: timedelta, remedied_by: str) -> Outcomes:
         """Apply all remedies in one transaction, and return what became of each message.
@@ -66,17 +47,17 @@ class DeadLease:
             if bodies:
                 outcomes |= self._requeue(bodies, delay, remedied_by)
             for reason, ids in reasons.items():
-                outcomes |= self._run(verbs.dismiss(self._token, ids, reason, remedied_by=remedied_by))
+                outcomes |= self._ask(verbs.dismiss(self._require_token(), ids, reason, remedied_by=remedied_by))
             self._give_back({id_ for id_ in self._held if outcomes.get(id_) in (None, "left", "invalid", "raised")})
         return outcomes
 
     def _requeue(self, bodies: Mapping[int, Any], delay: timedelta, remedied_by: str) -> Outcomes:
         """Requeue them; of a call that is refused each half again, until what is refused is alone."""
         new = {id_: body for id_, body in bodies.items() if body is not KEEP}
-        statement = verbs.requeue(self._token, list(bodies), bodies=new, delay=delay, remedied_by=remedied_by)
+        statement = verbs.requeue(self._require_token(), list(bodies), bodies=new, delay=delay, remedied_by=remedied_by)
         try:
             with self._conn.transaction():
-                return dict.fromkeys(bodies, "requeued") | self._run(statement)
+                return dict.fromkeys(bodies, "requeued") | self._ask(statement)
         except InvalidMessage:
             if len(bodies) == 1:
                 return dict.fromkeys(bodies, "invalid")
@@ -88,9 +69,9 @@ class DeadLease:
 
     def _give_back(self, ids: Collection[int]) -> None:
         if ids:
-            self._run(verbs.release_dead(self._token, ids))
+            self._ask(verbs.release_dead(self._require_token(), ids))
 
-    def _run(self, statement: Statement[Any]) -> Outcomes:
+    def _ask(self, statement: Statement[Any]) -> Outcomes:
         """Run it; return what was lost. Caught here, so that the transaction keeps the rest."""
         try:
             run(self._conn, statement)

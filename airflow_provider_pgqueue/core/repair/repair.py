@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -19,12 +21,16 @@ from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.function import check_call, load_function
 from airflow_provider_pgqueue.core.repair.answer import RepairFunction, keep
-from airflow_provider_pgqueue.core.repair.canary import Connect, wait_for_canary
 from airflow_provider_pgqueue.core.repair.dead_lease import Outcomes
 from airflow_provider_pgqueue.core.repair.share import RepairShare
 from airflow_provider_pgqueue.core.repair.validator import Validator, load_validator
 
+log = logging.getLogger(__name__)
+
 Summary = dict[str, Any]
+Connect = Callable[[], AbstractContextManager[psycopg.Connection[Any]]]
+_LOOKS_AGAIN: Final = 0.5  # seconds, at the canary
+_SAYS_EVERY: Final = 10.0  # seconds
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{12}")
 _FEW: Final = 100  # ids of each outcome in the summary
 _OUTCOMES: Final = ("requeued", "dismissed", "left", "invalid", "raised", "lost", "held", "remedied")
@@ -122,11 +128,34 @@ class Repair:
         """
 
         def work(repair: Repair, ids: Sequence[int]) -> Outcomes:
-            return RepairShare(repair, conn, max_per_second=repair.max_per_second, stop=stop, on_batch=on_batch).work(
-                ids
-            )
+            return repair.share(conn, max_per_second=repair.max_per_second, stop=stop, on_batch=on_batch).work(ids)
 
         return repair_by(work, self, lambda: nullcontext(conn), stop)
+
+    def share(
+        self,
+        conn: psycopg.Connection[Any],
+        *,
+        max_per_second: float | None,
+        stop: Callable[[], bool] = lambda: False,
+        on_batch: Callable[[Counter[str]], None] = lambda outcomes: None,
+    ) -> RepairShare:
+        """Return what repairs some of the messages, at a part of the rate."""
+        return RepairShare(
+            conn=conn,
+            queue_name=self.queue_name,
+            function=load_function(self.function) if isinstance(self.function, str) else self.function,
+            validator=load_validator(self.validator),
+            remedied_by=self.remedied_by,
+            max_requeues=self.max_requeues,
+            max_per_second=max_per_second,
+            delay=self.delay,
+            batch_size=self.batch_size,
+            lease_for=self.lease_for,
+            dry_run=self.dry_run,
+            stop=stop,
+            on_batch=on_batch,
+        )
 
 
 def check_chosen(chosen: Any) -> None:
@@ -156,9 +185,39 @@ def repair_by(
     found = work(repair, first) if first else {}
     canary: Summary = {}
     if (rest := ids[len(first) :]) and not stop():
-        canary = wait_for_canary(repair, connect, stop) if repair.canary else {}
+        canary = _wait_for_canary(repair, connect, stop) if repair.canary else {}
         found |= {} if "stopped" in canary else work(repair, rest)
     return _summary(repair, ids, found, _done(repair, connect), stop) | canary
+
+
+def _wait_for_canary(repair: Repair, connect: Connect, stop: Callable[[], bool]) -> dict[str, Any]:
+    """Wait until the canary is finished; return its counts, and in `stopped` why the run must end, if it must."""
+    patience = time.monotonic() + repair.canary_wait.total_seconds()
+    say_at = time.monotonic()
+    with connect() as conn:
+        while True:
+            found = run(conn, verbs.requeued_results(repair.remedied_by, repair.canary))
+            stopped = _why_stop(**found, stop_when_failing=repair.stop_when_failing)
+            if stopped is None and time.monotonic() >= patience:
+                stopped = "the canary was not finished in time"
+            if stopped is None and stop():
+                stopped = "told to stop"
+            if stopped is not None or time.monotonic() >= say_at:
+                log.info("canary of %s: %s requeued, %s finished, %s died again", repair.remedied_by, *found.values())
+                say_at += _SAYS_EVERY
+            if stopped is not None:
+                counts = {"canary": {name: found[name] for name in ("requeued", "died_again")}}
+                return counts | {"stopped": stopped} if stopped else counts
+            time.sleep(_LOOKS_AGAIN)
+
+
+def _why_stop(*, requeued: int, finished: int, died_again: int, stop_when_failing: float) -> str | None:
+    """Return why to stop, an empty text to continue, or None to wait."""
+    if not requeued:
+        return "the canary requeued nothing"
+    if 100 * died_again >= stop_when_failing * requeued:
+        return "the canary died again"
+    return "" if finished == requeued else None
 
 
 def is_fingerprint(cause: str) -> bool:

@@ -5,27 +5,26 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import closing, contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
 
 import psycopg
 
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.function import load_function
+from airflow_provider_pgqueue.core.consumer.renewal import Renewal
 from airflow_provider_pgqueue.core.message import DeadMessage
-from airflow_provider_pgqueue.core.renewal import Renewal
-from airflow_provider_pgqueue.core.repair.answer import Remedy, find_remedy
+from airflow_provider_pgqueue.core.repair.answer import Remedy, RepairFunction, find_remedy
 from airflow_provider_pgqueue.core.repair.dead_lease import DeadLease, Outcomes
-from airflow_provider_pgqueue.core.repair.validator import load_validator
-
-if TYPE_CHECKING:
-    from airflow_provider_pgqueue.core.repair.repair import Repair
+from airflow_provider_pgqueue.core.repair.validator import Validator
 
 _LOOKS_AGAIN: Final = 0.5  # seconds, for what somebody else holds
 _LISTENS: Final = 0.1  # seconds, to `stop`
 
 
+@dataclass(kw_only=True)
 class RepairShare:
     """Repairs some of the dead messages of a repair. The function is called once for each.
 
@@ -34,23 +33,21 @@ class RepairShare:
     :param on_batch: called after each batch with the number of messages by how they ended so far.
     """
 
-    def __init__(
-        self,
-        repair: Repair,
-        conn: psycopg.Connection[Any],
-        *,
-        max_per_second: float | None,
-        stop: Callable[[], bool] = lambda: False,
-        on_batch: Callable[[Counter[str]], None] = lambda outcomes: None,
-    ) -> None:
-        self._repair = repair
-        self._conn = conn
-        self._rate = max_per_second
-        self._due = time.monotonic()  # for the next batch
-        self._stop = stop
-        self._on_batch = on_batch
-        self._function = load_function(repair.function) if isinstance(repair.function, str) else repair.function
-        self._validator = load_validator(repair.validator)
+    conn: psycopg.Connection[Any]
+    queue_name: str | None
+    function: RepairFunction
+    validator: Validator | None
+    remedied_by: str
+    max_requeues: int | None
+    max_per_second: float | None
+    delay: timedelta
+    batch_size: int
+    lease_for: timedelta
+    dry_run: bool
+    stop: Callable[[], bool]
+    on_batch: Callable[[Counter[str]], None]
+    _due: float = field(init=False, default_factory=time.monotonic)
+    """When the next batch may begin."""
 
     def work(self, ids: Sequence[int]) -> Outcomes:
         """Repair these messages, and return what became of each; those that `stop` left out are missing.
@@ -60,19 +57,20 @@ class RepairShare:
         outcomes: Outcomes = {}
         for batch in self._batches(ids):
             outcomes |= self._treat(batch)
-            self._on_batch(Counter(outcomes.values()))
-        if self._stop():
+            self.on_batch(Counter(outcomes.values()))
+        if self.stop():
             return outcomes
         missing = set(ids) - outcomes.keys()
-        return outcomes | (dict.fromkeys(missing, "held") if self._repair.dry_run else self._await(missing))
+        return outcomes | (dict.fromkeys(missing, "held") if self.dry_run else self._await(missing))
 
     def _batches(self, ids: Sequence[int]) -> Iterator[Sequence[int]]:
         """Divide ids into batches, each when the rate allows it, until told to stop."""
         # At most what a second may bring, so that a rate is not a burst each minute.
-        size = self._repair.batch_size if self._rate is None else min(self._repair.batch_size, max(1, int(self._rate)))
+        rate = self.max_per_second
+        size = self.batch_size if rate is None else min(self.batch_size, max(1, int(rate)))
         for place in range(0, len(ids), size):
             self._pause_until(self._due)
-            if self._stop():
+            if self.stop():
                 return
             yield ids[place : place + size]
 
@@ -80,44 +78,44 @@ class RepairShare:
         messages = self._lease(ids)
         if not messages:
             return {}
-        if self._rate is not None:
-            self._due = max(self._due, time.monotonic()) + len(messages) / self._rate
-        repair = self._repair
-        if repair.dry_run:
-            return {message.id: self._remedy(message).outcome for message in messages if not self._stop()}
-        lease = DeadLease(self._conn, messages, lease_for=repair.lease_for)
-        with _renewed(lease, repair):
+        if self.max_per_second is not None:
+            self._due = max(self._due, time.monotonic()) + len(messages) / self.max_per_second
+        if self.dry_run:
+            return {message.id: self._remedy(message).outcome for message in messages if not self.stop()}
+        lease = DeadLease(self.conn, messages, lease_for=self.lease_for)
+        # Ended before the lease is settled: the transaction would see a renewal that fails.
+        with closing(Renewal()) as renewal:
+            renewal.hold(lease, self.lease_for)
             remedies = {
                 message.id: self._remedy(message) if lease.holds(message) else Remedy("lost")
                 for message in messages
-                if not self._stop()
+                if not self.stop()
             }
-        return lease.settle(remedies, delay=repair.delay, remedied_by=repair.remedied_by)
+        return lease.settle(remedies, delay=self.delay, remedied_by=self.remedied_by)
 
     def _remedy(self, message: DeadMessage) -> Remedy:
-        most = self._repair.max_requeues
+        most = self.max_requeues
         if most is not None and message.requeues >= most:
             return Remedy("left")
-        return find_remedy(message, self._function, self._validator)
+        return find_remedy(message, self.function, self.validator)
 
     def _lease(self, ids: Collection[int]) -> list[DeadMessage]:
-        repair = self._repair
         statement = verbs.lease_dead(
-            repair.queue_name, ids=ids, max_messages=len(ids), lease_for=repair.lease_for, locked_by=repair.remedied_by
+            self.queue_name, ids=ids, max_messages=len(ids), lease_for=self.lease_for, locked_by=self.remedied_by
         )
         # A dry run takes them and gives them back at once, as if nothing had been.
-        with self._conn.transaction(force_rollback=repair.dry_run):
-            return run(self._conn, statement)
+        with self.conn.transaction(force_rollback=self.dry_run):
+            return run(self.conn, statement)
 
     def _await(self, missing: set[int]) -> Outcomes:
         """Wait for what somebody holds, perhaps a process that died: at most twice `lease_for`."""
         outcomes: Outcomes = {}
-        patience = time.monotonic() + 2 * self._repair.lease_for.total_seconds()
+        patience = time.monotonic() + 2 * self.lease_for.total_seconds()
         while missing := missing - outcomes.keys():
             outcomes |= self._remedied(missing)
             for batch in self._batches(sorted(missing - outcomes.keys())):
                 outcomes |= self._treat(batch)
-            if self._stop():
+            if self.stop():
                 return outcomes
             if time.monotonic() >= patience:
                 break
@@ -126,20 +124,12 @@ class RepairShare:
         return outcomes | dict.fromkeys(missing - outcomes.keys(), "held")
 
     def _remedied(self, ids: Collection[int]) -> Outcomes:
-        found = run(self._conn, verbs.remedies(ids))
+        found = run(self.conn, verbs.remedies(ids))
         return {
-            id_: remedy if remedied_by == self._repair.remedied_by else "remedied"
+            id_: remedy if remedied_by == self.remedied_by else "remedied"
             for id_, (remedy, remedied_by) in found.items()
         }
 
     def _pause_until(self, moment: float) -> None:
-        while not self._stop() and (left := moment - time.monotonic()) > 0:
+        while not self.stop() and (left := moment - time.monotonic()) > 0:
             time.sleep(min(left, _LISTENS))
-
-
-@contextmanager
-def _renewed(lease: DeadLease, repair: Repair) -> Iterator[None]:
-    # Ended before the lease is settled: the transaction would see a renewal that fails.
-    with closing(Renewal()) as renewal:
-        renewal.hold(lease, repair.lease_for)
-        yield

@@ -14,7 +14,6 @@ from airflow_provider_pgqueue.core.argument import check, optional, several, tex
 from airflow_provider_pgqueue.core.progress import watching
 from airflow_provider_pgqueue.core.repair import Repair, RepairFunction, Validator
 from airflow_provider_pgqueue.core.repair.repair import repair_by
-from airflow_provider_pgqueue.core.repair.share import RepairShare
 from airflow_provider_pgqueue.spark.jobs.job import Job, Summary, for_each, function_or_name
 
 _RULES: Final = {"queue": optional(text), "cause": optional(text), "function": function_or_name}
@@ -93,7 +92,7 @@ def _repaired(job: Job, wanted: Repair, ids: Sequence[int]) -> dict[int, str]:
 
     def share(number: int) -> dict[int, str]:
         with database.connect("pgqueue repair", patient=True) as conn:
-            share = RepairShare(wanted, conn, max_per_second=None if rate is None else rate / tasks)
+            share = wanted.share(conn, max_per_second=None if rate is None else rate / tasks)
             return dict(share.work(ids[number::tasks]))
 
     def say() -> None:

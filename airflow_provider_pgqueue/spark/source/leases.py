@@ -26,9 +26,9 @@ from pyspark.sql.types import StructType
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
+from airflow_provider_pgqueue.core.consumer.settle import Held
 from airflow_provider_pgqueue.core.errors import InvalidArgument, QueuePaused
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.core.settlement import settle
 from airflow_provider_pgqueue.export.database import Database, Session
 from airflow_provider_pgqueue.spark.source import options as given
 from airflow_provider_pgqueue.spark.source.outcomes import parse_outcomes
@@ -185,7 +185,9 @@ class ArchiveSink(DataSourceStreamArrowWriter):
                     own = batch.filter(pc.equal(tokens, token))
                     outcomes = parse_outcomes(own, giver="the stream")
                     repeated = Counter(lost=len(own) - len(outcomes))
-                    counts += settle(conn, _uuid(token), outcomes)[0] + repeated
+                    held = Held(conn, _uuid(token), outcomes)
+                    held.finish(outcomes)
+                    counts += held.ends(outcomes) + repeated
         return _SinkCounts(counts)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

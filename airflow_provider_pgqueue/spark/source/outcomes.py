@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping
 from datetime import timedelta
@@ -12,10 +13,13 @@ from typing import Any, Final
 import pyarrow as pa
 
 from airflow_provider_pgqueue.core.client import JsonText
+from airflow_provider_pgqueue.core.consumer.settle import Outcomes
 from airflow_provider_pgqueue.core.errors import InvalidArgument
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Rejected, Retry, Success
-from airflow_provider_pgqueue.core.settlement import NOT_JSON, Outcomes, failed_instead
 
+log = logging.getLogger(__name__)
+
+_NOT_JSON: Final = "its output is not JSON that PostgreSQL can store. Give text such as to_json makes."
 RESULTS: Final = ("success", "rejected", "failed", "retry")
 _LONGEST_DELAY: Final = timedelta(days=366)
 _JSON: Final = json.JSONDecoder(parse_int=float)  # an int of more than 4,300 digits would be refused
@@ -113,7 +117,7 @@ def _outcome(
     kept = None
     if output is not None:
         if not _is_json(output):
-            return failed_instead(id_, result or "success", NOT_JSON)
+            return _failed_instead(id_, result or "success", _NOT_JSON)
         kept = JsonText(output)
     if result == "rejected":
         return Rejected(details or f"rejected by {giver}", kept)
@@ -141,4 +145,10 @@ def _retry(id_: int, seconds: Any, reason: str | None) -> Retry | Failed:
     if 0 <= seconds <= _LONGEST_DELAY.total_seconds():
         return Retry(timedelta(seconds=float(seconds)), reason)
     error = f"delay_seconds is {seconds}. Give 0 to 366 days, or none for the back-off of the queue."
-    return failed_instead(id_, "retry", error)
+    return _failed_instead(id_, "retry", error)
+
+
+def _failed_instead(id_: int, meant: str, reason: str) -> Failed:
+    """Return the outcome of a message whose own cannot be kept, and log the reason."""
+    log.warning("message %s ends as failed, not as %s: %s", id_, meant, reason)
+    return Failed(reason)

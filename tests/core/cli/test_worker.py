@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
+from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,10 @@ def hangs(message):
     import time
     if message.body == 1:
         time.sleep(300)
+
+def packs_most(message):
+    if message.body % 40 == 0:
+        raise ValueError(f"no address in {message.body}")
 
 class Own(BaseException): ...
 
@@ -284,6 +290,22 @@ def test_a_function_that_always_raises_ends_the_worker(
     assert "secret" not in err
     assert "Traceback" not in err
     assert conn.execute("SELECT DISTINCT attempts, lock_token FROM messages.message").fetchall() == [(0, None)]
+
+
+def test_messages_that_failed_before_do_not_stop_the_workers_that_come_after(
+    program: Program, dsn: str, conn: Connection, folder: Path
+) -> None:
+    run(conn, verbs.alter_queue("default", max_attempts=3, backoff_first=timedelta(hours=1)))
+    run(conn, verbs.publish_batch("default", list(range(2000))))
+    for _ in range(3):
+        with program(
+            "worker", "handlers:packs_most", "--queue", "default", "--until-empty", dsn=dsn, cwd=folder
+        ) as one:
+            _, err = one.communicate(timeout=60)
+        assert one.returncode == 0, err
+        conn.execute("UPDATE messages.message SET visible_at = clock_timestamp()")
+    assert Counter(result for _, result, _ in results(conn)) == {"success": 1950, "failed": 50}
+    assert [cause.waiting for cause in run(conn, verbs.dead_causes("default"))] == [50]
 
 
 def test_a_function_that_hangs_keeps_neither_the_others_nor_the_worker(

@@ -21,10 +21,10 @@ from airflow_provider_pgqueue.core import (
     Retry,
     Success,
     Worker,
-    batch,
     run,
     verbs,
 )
+from airflow_provider_pgqueue.core.consumer import batch
 from tests.waiting import until_past
 
 Connection = psycopg.Connection[Any]

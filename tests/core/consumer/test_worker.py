@@ -32,8 +32,8 @@ from airflow_provider_pgqueue.core import (
     verbs,
 )
 from airflow_provider_pgqueue.core.connection import connect_async
+from airflow_provider_pgqueue.core.consumer.renewal import Renewal
 from airflow_provider_pgqueue.core.listener import Listener
-from airflow_provider_pgqueue.core.renewal import Renewal
 from tests.waiting import until, until_past, until_waiting
 
 Connection = psycopg.Connection[Any]

@@ -18,7 +18,7 @@ import pytest
 
 from airflow_provider_pgqueue.core import check_version, verbs
 from airflow_provider_pgqueue.core.client import run
-from airflow_provider_pgqueue.core.consumer import Consumer
+from airflow_provider_pgqueue.core.consumer.loop import Consumer
 from tools import ROOT
 from tools.golden import GOLDEN, describe
 from tools.postgres import Cluster

@@ -27,7 +27,7 @@ from airflow_provider_pgqueue.core import (
     verbs,
 )
 from airflow_provider_pgqueue.core.connection import JSONB, read_any_json
-from airflow_provider_pgqueue.core.intake import Intake
+from airflow_provider_pgqueue.core.consumer.intake import Intake
 
 Connection = psycopg.Connection[Any]
 Connect = Callable[..., Connection]

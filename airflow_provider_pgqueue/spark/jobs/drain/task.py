@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -15,17 +15,18 @@ import psycopg
 import pyarrow as pa
 
 from airflow_provider_pgqueue.core import verbs
-from airflow_provider_pgqueue.core.breaker import Breaker
-from airflow_provider_pgqueue.core.caller import Caller, TimeIsUp
 from airflow_provider_pgqueue.core.client import run
 from airflow_provider_pgqueue.core.connection import process_name
+from airflow_provider_pgqueue.core.consumer.batch import Settler
+from airflow_provider_pgqueue.core.consumer.breaker import Breaker
+from airflow_provider_pgqueue.core.consumer.calls import Caller, TimeIsUp
+from airflow_provider_pgqueue.core.consumer.renewal import Renewal
+from airflow_provider_pgqueue.core.consumer.settle import Outcomes
 from airflow_provider_pgqueue.core.errors import ConnectionFailed, HandlerBroken, InvalidArgument, PgQueueError
 from airflow_provider_pgqueue.core.function import load_function
 from airflow_provider_pgqueue.core.message import Row
-from airflow_provider_pgqueue.core.outcome import Retry, describe, outcome_of
+from airflow_provider_pgqueue.core.outcome import PLAIN, Retry, describe, outcome_of
 from airflow_provider_pgqueue.core.quantity import quantity
-from airflow_provider_pgqueue.core.renewal import Renewal
-from airflow_provider_pgqueue.core.settlement import Outcomes
 from airflow_provider_pgqueue.export.database import Database, has_no_room
 from airflow_provider_pgqueue.spark.jobs.drain.lease import TableLease, lease_table
 from airflow_provider_pgqueue.spark.source.outcomes import outcomes_of
@@ -35,12 +36,15 @@ log = logging.getLogger(__name__)
 BatchFunction = Callable[[Any], Any]
 
 _LOOK_EVERY: Final = 0.5  # seconds, while a twin works
-_SETTLE_EVERY: Final = 1.0  # seconds: a killed task repeats what it has not settled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The task of a drain; pickled into each of them. `holder` begins the name that its leases and results carry."""
+    """The task of a drain; pickled into each of them.
+
+    `holder` begins the name that its leases and results carry. The function is `proven` if a message of the run
+    succeeded in an earlier round or try.
+    """
 
     database: Database
     queue: str
@@ -53,6 +57,7 @@ class Share:
     give_up_after: int
     holder: str
     stop_key: int
+    proven: bool = False
 
     def run(self, part: int) -> Counter[str]:
         """Consume, and return how many messages were leased and how they ended."""
@@ -143,7 +148,7 @@ class Consuming:
         self._lease_for = share.lease_for or policy.lease_for
         self._caller = None if limit is None else stack.enter_context(Caller(limit))
         self._renewal = stack.enter_context(closing(Renewal()))
-        self._breaker = Breaker(share.queue, share.give_up_after)
+        self._breaker = Breaker(share.queue, share.give_up_after, proven=share.proven)
 
     def drain(self, most: int | None) -> None:
         """Handle batches until nothing is ready, `most` were taken in all, or the driver asks to stop."""
@@ -155,13 +160,7 @@ class Consuming:
             if lease is None:
                 break
             self._renewal.hold(lease, self._lease_for)
-            try:
-                self._handle(lease)
-            except BaseException as error:
-                # An error of a call is an attempt, or a message that causes one would be delivered forever.
-                own_mistake = isinstance(error, InvalidArgument | HandlerBroken) or not isinstance(error, Exception)
-                lease.give_back(count_attempt=not own_mistake)
-                raise
+            self._handle(lease)
 
     def _lease(self, size: int) -> TableLease | None:
         return lease_table(
@@ -175,31 +174,22 @@ class Consuming:
 
     def _handle(self, lease: TableLease) -> None:
         """Call the function, and settle the outcomes of each second together, and the rest at the end."""
-        gathered: Outcomes = {}
-        due = time.monotonic() + _SETTLE_EVERY
+        settler = Settler(lease=lease, breaker=self._breaker, counts=self._counts)
         try:
             for piece, outcomes in self._pieces(lease.table):
-                self._gather(gathered, lease, piece, outcomes)
-                # While all fail alike, their outcomes may be taken back soon.
-                if time.monotonic() >= due and not self._breaker.suspects:
-                    settled, gathered = gathered, {}
-                    self._counts.update(lease.settle(settled))
-                    due = time.monotonic() + _SETTLE_EVERY
-        except HandlerBroken:
-            # What failed comes later, so that those behind it come first next time.
-            for id_, outcome in gathered.items():
-                if isinstance(outcome, Retry) and outcome.failure is not None:
-                    gathered[id_] = replace(outcome, count_attempt=False)
-            raise
+                self._gather(settler, piece, outcomes)
+                settler.settle_when_due()
+            settler.settle()
         except BaseException as error:
             if not isinstance(error, Exception | KeyboardInterrupt):
                 # The function ends the process: an attempt, or the next process would end on it too.
                 retry = Retry(None, type(error).__name__, failure=describe(error))
-                gathered = {**dict.fromkeys(lease.held, retry), **gathered}
+                for id_ in lease.held_ids - lease.handled.keys():
+                    settler.gather(id_, retry)
+            # An error of a call is an attempt, or a message that causes one would be delivered forever.
+            own_mistake = isinstance(error, InvalidArgument | HandlerBroken) or not isinstance(error, Exception)
+            settler.wind_up(error, begun=() if own_mistake else lease.held_ids)
             raise
-        finally:
-            # What was handled has had its effect: it must not be delivered again because of what came after it.
-            self._counts.update(lease.settle(gathered))
 
     def _pieces(self, table: pa.Table) -> Iterator[tuple[pa.Table, Outcomes | Exception]]:
         """Give the batch in one piece or several, each with its outcomes; what it raises stands alone with its message.
@@ -227,20 +217,17 @@ class Consuming:
     def _call(self, table: pa.Table) -> Any:
         return self._caller.call(self._function, table, len(table)) if self._caller else self._function(table)
 
-    def _gather(self, gathered: Outcomes, lease: TableLease, piece: pa.Table, outcomes: Outcomes | Exception) -> None:
-        if not isinstance(outcomes, Exception):
-            gathered.update(outcomes)
-            self._breaker.note_fine([id_ for id_, outcome in outcomes.items() if not isinstance(outcome, Retry)])
-            return
+    def _gather(self, settler: Settler, piece: pa.Table, outcomes: Outcomes | Exception) -> None:
         ids: list[int] = piece["id"].to_pylist()
         if isinstance(outcomes, TimeIsUp):
-            # Renewed no longer, they are left to the end of their lease: the attempt counts.
-            lease.held.difference_update(ids)
-            self._counts["timed_out"] += len(ids)
-            self._breaker.note_hanging(ids, outcomes)
-            return
-        gathered[ids[0]] = outcome = outcome_of(outcomes)
-        self._breaker.note(ids[0], outcome)
+            settler.leave(ids, outcomes)
+        elif isinstance(outcomes, Exception):
+            settler.gather(ids[0], outcome_of(outcomes))
+            settler.judge(ids)
+        else:
+            for id_, outcome in outcomes.items():
+                settler.gather(id_, outcome or PLAIN)
+            self._breaker.note_fine([id_ for id_, outcome in outcomes.items() if not isinstance(outcome, Retry)])
 
 
 def _attempt() -> int:

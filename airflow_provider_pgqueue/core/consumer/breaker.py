@@ -11,8 +11,8 @@ from itertools import islice
 from threading import Lock
 from typing import Any, Final
 
-from airflow_provider_pgqueue.core.caller import TimeIsUp
 from airflow_provider_pgqueue.core.cause import masked
+from airflow_provider_pgqueue.core.consumer.calls import TimeIsUp
 from airflow_provider_pgqueue.core.errors import HandlerBroken
 from airflow_provider_pgqueue.core.outcome import Failed, Outcome, Retry
 from airflow_provider_pgqueue.core.quantity import quantity
@@ -39,9 +39,11 @@ def _fingerprint(failure: Mapping[str, Any]) -> _Fingerprint:
 class Breaker:
     """Raises HandlerBroken when the first `give_up_after` messages all fail with one fingerprint, or nearly all later.
 
-    Nearly all is 95 % of the last messages, 50 times `give_up_after`. Each message counts once, however often it is
-    delivered, and a batch whose handler raised is one call, of which it takes three: so a few bad messages, or the one
-    message of a small queue, stop nothing. What a handler returns without a `failure` is its will and no failure.
+    Nearly all is 95 % of the last messages, 50 times `give_up_after`. Only the first attempt of a message can speak
+    against the handler: what fails again may be what is left of messages that are bad. A batch whose handler raised is
+    one call, of which it takes three: so a few bad messages, or the one message of a small queue, stop nothing. What a
+    handler returns without a `failure` is its will and no failure. A handler that is `proven`, because it succeeded
+    before, is stopped by nearly all alone.
 
     `handled` and `failed` count all that it was told of, also with a `give_up_after` of 0; what a handler calls failed
     counts here too.
@@ -49,7 +51,7 @@ class Breaker:
     A failure is logged at once, and others with its fingerprint once a minute with their number.
     """
 
-    def __init__(self, queue_name: str, give_up_after: int | None) -> None:
+    def __init__(self, queue_name: str, give_up_after: int | None, *, proven: bool = False) -> None:
         self._queue_name = queue_name
         self._warnings = _Warnings(log.warning)
         self._first = give_up_after or 0
@@ -57,7 +59,7 @@ class Breaker:
         self._numbers: Counter[_Fingerprint] = Counter()
         self._calls = 0
         self._last: Mapping[str, Any] | None = None
-        self._begins = self._first > 0
+        self._begins = self._first > 0 and not proven
         self.handled = 0
         self.failed = 0
 
@@ -66,8 +68,8 @@ class Breaker:
         """Whether all so far have failed alike, so that their outcomes may be taken back soon."""
         return self._begins and bool(self._seen)
 
-    def note(self, id_: int, outcome: Outcome) -> None:
-        """Count the outcome of a message, and log a failure; HandlerBroken if it is one too many."""
+    def note(self, id_: int, outcome: Outcome, *, attempts: int) -> None:
+        """Count the outcome of an attempt, and log a failure; HandlerBroken if it is one too many."""
         self.handled += 1
         failure = failure_of(outcome)
         self.failed += failure is not None or isinstance(outcome, Failed)
@@ -76,7 +78,7 @@ class Breaker:
             # Without its text, which may quote the body.
             text = "message %s of queue %s failed with %s"
             self._warnings.add(mark, text, id_, self._queue_name, _name(failure))
-        if not self._first:
+        if not self._first or (failure is not None and attempts > 1):
             return
         self._replace(id_, mark)
         if failure is None or mark is None:
@@ -112,10 +114,10 @@ class Breaker:
         self._seen.update(dict.fromkeys(ids[-looks_back:]))
         self._seen = dict(islice(self._seen.items(), max(0, len(self._seen) - looks_back), None))
 
-    def note_unkept(self, id_: int) -> None:
+    def note_unkept(self, id_: int, *, attempts: int) -> None:
         """Count a message whose outcome could not be kept; HandlerBroken if it is one too many."""
         self.handled -= 1  # as what its handler returned it was counted before
-        self.note(id_, Failed("", failure={"error": _UNKEPT}))
+        self.note(id_, Failed("", failure={"error": _UNKEPT}), attempts=attempts)
 
     def note_hanging(self, ids: Sequence[int], why: TimeIsUp) -> None:
         """Count the messages of a call that exceeded its time, and log it; HandlerBroken if too many calls hang."""

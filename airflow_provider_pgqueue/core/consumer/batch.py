@@ -5,27 +5,26 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from airflow_provider_pgqueue.core.breaker import Breaker, failure_of
-from airflow_provider_pgqueue.core.caller import Caller, TimeIsUp
+from airflow_provider_pgqueue.core.consumer.breaker import Breaker, failure_of
+from airflow_provider_pgqueue.core.consumer.calls import Caller, TimeIsUp
+from airflow_provider_pgqueue.core.consumer.intake import Intake
+from airflow_provider_pgqueue.core.consumer.lease import Lease
+from airflow_provider_pgqueue.core.consumer.settle import OPEN, Held
 from airflow_provider_pgqueue.core.errors import (
     HandlerBroken,
-    InvalidArgument,
     InvalidOutcome,
     LeaseLost,
     PgQueueError,
     TransactionLeftOpen,
 )
-from airflow_provider_pgqueue.core.intake import Intake
-from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.message import Message, Unreadable
 from airflow_provider_pgqueue.core.outcome import (
     PLAIN,
@@ -34,15 +33,10 @@ from airflow_provider_pgqueue.core.outcome import (
     Retry,
     checked,
     describe,
-    end_of,
-    outcome_of,
     outcomes_by_id,
     storable,
 )
 from airflow_provider_pgqueue.core.quantity import quantity
-
-if TYPE_CHECKING:
-    from airflow_provider_pgqueue.core.consumer import Consumer
 
 log = logging.getLogger(__name__)
 
@@ -50,28 +44,95 @@ log = logging.getLogger(__name__)
 # consumer of slow messages repeat them all.
 _SETTLE_EVERY: Final = 1.0  # seconds
 _IDLE: Final = TransactionStatus.IDLE
-_OPEN: Final = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 
 Handler = Callable[[Message], Outcome | None]
 BatchHandler = Callable[[list[Message]], Mapping[int, Outcome | None] | Iterable[Outcome | None] | None]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Batch:
-    """The messages of a lease, to be handled, and settled: those of each second together, and the rest at the end.
+class Settler:
+    """Settles what was handled of a lease: what comes in within a second together, and the rest at the end.
 
-    :param consumer: has the handler, and says what becomes of a message whose handler raises.
-    :param caller: calls the handler if it has a time limit, and stops waiting for it at the limit.
     :param counts: how messages ended is added here.
     """
 
-    consumer: Consumer
-    lease: Lease
-    caller: Caller | None
+    lease: Held
     breaker: Breaker
     counts: Counter[str]
-    _gathered: dict[Message, Outcome] = field(init=False, default_factory=dict)
-    _due: float = field(init=False, default=0.0)
+    _due: float = field(init=False, default_factory=lambda: time.monotonic() + _SETTLE_EVERY)
+
+    def gather(self, id_: int, outcome: Outcome) -> None:
+        """Settle the message with this outcome, later."""
+        # In the lease, for whoever settles it next to a handler that hangs.
+        self.lease.handled[id_] = outcome
+
+    def judge(self, ids: Iterable[int]) -> None:
+        """Tell the breaker the outcomes of one call, after all are gathered, because it may raise at any of them."""
+        for id_ in ids:
+            self.breaker.note(id_, self.lease.handled[id_], attempts=self.lease.attempt(id_))
+
+    def leave(self, ids: Sequence[int], why: TimeIsUp) -> None:
+        """Stop renewing the messages of a call that hangs."""
+        self.lease.expire(ids)
+        self.counts["timed_out"] += len(ids)
+        self.breaker.note_hanging(ids, why)
+
+    def settle_when_due(self) -> None:
+        """Settle what is gathered if that was last done a second ago."""
+        # What may be taken back soon is not settled yet.
+        if time.monotonic() >= self._due and not self.breaker.suspects:
+            self.settle()
+            self._due = time.monotonic() + _SETTLE_EVERY
+
+    def settle(self) -> None:
+        """Settle what is gathered, and count it."""
+        lease = self.lease
+        if not lease.handled:
+            return
+        lease.finish(lease.handled)
+        # Not before: after an error it is tried again.
+        counted = self._count()
+        for id_ in sorted(lease.unkept & counted):
+            self.breaker.note_unkept(id_, attempts=lease.attempt(id_))
+
+    def wind_up(self, error: BaseException, *, begun: Collection[int]) -> None:
+        """Settle what was handled before an error, and give the rest back, with an attempt of those that were begun."""
+        if isinstance(error, HandlerBroken):
+            self.lease.handled = {id_: _uncounted(outcome) for id_, outcome in self.lease.handled.items()}
+        try:
+            # What was handled has had its effect: it must not be delivered again because of what came after it, nor
+            # because a first call failed, for example after lock_timeout.
+            self.settle()
+        except (PgQueueError, psycopg.Error) as failed:
+            # The error matters more: a SystemExit would end as one of a lost connection, which a worker survives.
+            log.warning("could not settle what was handled before %s (%s)", type(error).__name__, type(failed).__name__)
+            held = self.lease.held_ids
+            ended = {id_: outcome for id_, outcome in self.lease.handled.items() if id_ not in held}
+            self.counts.update(self.lease.ends(ended))
+        finally:
+            self.lease.release_after(error, begun=begun)
+
+    def _count(self) -> set[int]:
+        """Count what was handled, which is settled by now, and return the ids."""
+        lease = self.lease
+        handled, lease.handled = lease.handled, {}
+        self.counts.update(lease.ends(handled))
+        return set(handled)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Batch(Settler):
+    """The messages of a lease, to be handled and settled.
+
+    :param outcome: returns what becomes of a message whose handler raised; it may get the description of the error.
+    :param caller: calls the handler if it has a time limit, and stops waiting for it at the limit.
+    """
+
+    handle: Handler | None
+    handle_batch: BatchHandler | None
+    outcome: Callable[[Message, BaseException, dict[str, str] | None], Outcome]
+    lease: Lease
+    caller: Caller | None
     _began_all: bool = field(init=False, default=False)
     _conn: psycopg.Connection[Any] | None = field(init=False, default=None)
     """The connection, unless a transaction of the caller is open on it."""
@@ -82,30 +143,33 @@ class Batch:
         Returns the next messages, up to `room`, if they could be leased in the same call, else None. When the handler
         is broken, failures that are not settled yet become retries that do not count as attempts.
         """
-        self._due = time.monotonic() + _SETTLE_EVERY
         self._conn = intake.conn if _is_idle(intake.conn) else None
         try:
             self._handle_all(stop)
             following = None if room <= 0 or stop() else self._exchange(intake, room)
-            self._settle()
+            self.settle()
             if following is None:
                 self._release_rest()
         except BaseException as error:
-            self._wind_up(error)
+            # Those that nobody began must not pay for it, and none must if the reason is not in these messages.
+            blameless = isinstance(error, InvalidOutcome | HandlerBroken) or not isinstance(error, Exception)
+            self.wind_up(error, begun=() if blameless else self.lease.in_hand)
             raise
         return following
 
     def _release_rest(self) -> None:
         """Give back what has no outcome: as no attempt, unless the handler got it."""
         lease = self.lease
-        if not (held := lease.number_held):
+        if not (held := len(lease.held_ids)):
             return
         try:
             if self._began_all:
                 # Without an attempt they would be the first of the next lease, again and again.
-                released = lease.release_astray("its handler returned, but it has no outcome: was its id changed?")
+                released = lease.release(
+                    details="its handler returned, but it has no outcome: was its id changed?", back_off=True
+                )
             else:
-                released = lease.release_unstarted()
+                released = lease.release(count_attempt=False)
         except LeaseLost as error:
             _warn_of_lost(error)
             self.counts["lost"] += len(error.ids)
@@ -113,41 +177,21 @@ class Batch:
         if released:
             self.counts["retried" if self._began_all else "released"] += released
             if self._began_all:
-                log.warning("%s of queue %s got no outcome", quantity(released), self.consumer.queue_name)
-
-    def _wind_up(self, error: BaseException) -> None:
-        """Settle what was handled before an error; give the rest back, with an attempt if the handler had begun it."""
-        if isinstance(error, HandlerBroken):
-            for message, outcome in self._gathered.items():
-                self._gather(message, _uncounted(outcome))
-        try:
-            # What was handled has had its effect: it must not be delivered again because of what came after it, nor
-            # because a first call failed, for example after lock_timeout.
-            self._settle()
-        except (PgQueueError, psycopg.Error) as failed:
-            # The error matters more: a SystemExit would end as one of a lost connection, which a worker survives.
-            log.warning("could not settle what was handled before %s (%s)", type(error).__name__, type(failed).__name__)
-            held = set(self.lease.held)
-            self._count({message: outcome for message, outcome in self._gathered.items() if message not in held})
-        finally:
-            # What is still held without an outcome. Nobody began the others, so they must not pay for it, and none must
-            # if the reason is not in these messages.
-            blameless = isinstance(error, InvalidOutcome | HandlerBroken) or not isinstance(error, Exception)
-            self.lease.release_after(error, begun=() if blameless else self.lease.in_hand)
+                log.warning("%s of queue %s got no outcome", quantity(released), lease.messages[0].queue_name)
 
     def _handle_all(self, stop: Callable[[], bool]) -> None:
         messages = self._without_unreadable()
-        if self.consumer.handle:
-            self._each(self.consumer.handle, messages, stop)
-        elif self.consumer.handle_batch and messages:
-            self._all_at_once(self.consumer.handle_batch, messages, stop)
+        if self.handle:
+            self._each(self.handle, messages, stop)
+        elif self.handle_batch and messages:
+            self._all_at_once(self.handle_batch, messages, stop)
 
     def _without_unreadable(self) -> list[Message]:
         readable = []
         for message in self.lease.messages:
             if isinstance(message.body, Unreadable) or isinstance(message.headers, Unreadable):
                 # Not the breaker's: no handler saw it.
-                self._gather(message, Rejected(f"Python cannot read its JSON: {message.unreadable}"))
+                self.gather(message.id, Rejected(f"Python cannot read its JSON: {message.unreadable}"))
             else:
                 readable.append(message)
         return readable
@@ -165,18 +209,18 @@ class Batch:
             try:
                 returned = self._call(handle if caller is None else partial(caller.call, handle), message)
             except TimeIsUp as error:
-                self._leave([message], error)
+                self.leave([message.id], error)
                 continue
             except Exception as error:
                 # Whatever the handler raises concerns this message alone.
-                self._note(message, self._outcome(message, error))
+                self._note(message, self.outcome(message, error, None))
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
                 # The handler ends the process, or ran out of its time: an attempt of this message, or the next process
                 # would end on it too.
-                self._gather(message, self._outcome(message, error))
-                self._note_gathered([message])
+                self.gather(message.id, self.outcome(message, error, None))
+                self.judge([message.id])
                 raise
             else:
                 self._note(message, PLAIN if returned is None else self._checked(message, returned))
@@ -207,33 +251,33 @@ class Batch:
         try:
             outcomes = self._call(call, given)
         except TimeIsUp as error:
-            self._leave(messages, error)
+            self.leave([message.id for message in messages], error)
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             failure = describe(error)
             for message in messages:
-                self._gather(message, self._outcome(message, error, failure))
-            self._note_gathered(messages)
+                self.gather(message.id, self.outcome(message, error, failure))
+            self.judge([message.id for message in messages])
             if not isinstance(error, Exception):
                 raise
         if invalid is not None:
             # Nobody knows which message it is: no attempt of any, but those behind them come first next time.
             for message in messages:
-                self._gather(message, Retry(details=str(invalid), count_attempt=False))
+                self.gather(message.id, Retry(details=str(invalid), count_attempt=False))
             raise invalid
         if outcomes is not None:
             for message in messages:
                 outcome = outcomes.get(message.id)
-                self._gather(message, PLAIN if outcome is None else self._checked(message, outcome))
-            self._note_gathered(messages)
+                self.gather(message.id, PLAIN if outcome is None else self._checked(message, outcome))
+            self.judge([message.id for message in messages])
 
     def _call(self, function: Callable[[Any], Any], given: Any) -> Any:
         """Return what the handler returns, outside of a transaction of its own; TransactionLeftOpen if it left one."""
         try:
             returned = function(given)
         except TimeIsUp:
-            if self._conn is not None and self._conn.pgconn.transaction_status in _OPEN:
+            if self._conn is not None and self._conn.pgconn.transaction_status in OPEN:
                 # After a rollback the call would commit the second half of its work.
                 log.warning("a call that hangs has a transaction open on the connection of its consumer: closing it")
                 self._conn.close()
@@ -261,87 +305,20 @@ class Batch:
         try:
             return checked(message, returned)
         except InvalidOutcome as error:
-            self._gather(message, Retry(details=storable(str(error)), failure=describe(error), count_attempt=False))
+            self.gather(message.id, Retry(details=storable(str(error)), failure=describe(error), count_attempt=False))
             raise
 
-    def _leave(self, messages: list[Message], why: TimeIsUp) -> None:
-        """Stop renewing the messages of a call that hangs."""
-        self.lease.let_expire(messages)
-        self.counts["timed_out"] += len(messages)
-        self.breaker.note_hanging([message.id for message in messages], why)
-
-    def _outcome(self, message: Message, error: BaseException, failure: dict[str, str] | None = None) -> Outcome:
-        retry_delay = self.consumer.retry_delay
-        delay = retry_delay(message.attempts) if retry_delay else None
-        if delay is not None and not isinstance(delay, timedelta):
-            raise InvalidArgument(
-                f"retry_delay returned {type(delay).__name__}",
-                "Return a timedelta, or None for the back-off of the queue.",
-            )
-        return outcome_of(error, rules=self.consumer.on_error, delay=delay, failure=failure)
-
     def _note(self, message: Message, outcome: Outcome) -> None:
-        self._gather(message, outcome)
-        self.breaker.note(message.id, outcome)
-        # What may be taken back soon is not settled yet.
-        if time.monotonic() >= self._due and not self.breaker.suspects:
-            self._settle()
-            self._due = time.monotonic() + _SETTLE_EVERY
-
-    def _note_gathered(self, messages: list[Message]) -> None:
-        """Count the outcomes of one call after all are gathered, because the breaker may end the loop at any of them.
-
-        They are settled with the end of the batch.
-        """
-        for message in messages:
-            self.breaker.note(message.id, self._gathered[message])
-
-    def _gather(self, message: Message, outcome: Outcome) -> None:
-        self._gathered[message] = outcome
-        # For whoever settles it next to a handler that hangs.
-        self.lease.handled[message.id] = outcome
+        self.gather(message.id, outcome)
+        self.breaker.note(message.id, outcome, attempts=message.attempts)
+        self.settle_when_due()
 
     def _exchange(self, intake: Intake, room: int) -> list[Message] | None:
         """Settle all that is left and lease the next messages in one call; None if that cannot be done in one."""
-        outcomes = {message.id: outcome for message, outcome in self._gathered.items()}
-        following = self.lease.exchange(outcomes, intake, room)
-        if following is not None:
-            self._count(self._take())
-            if lost := self.lease.lost & outcomes.keys():
-                _warn_of_lost(LeaseLost(lost))
+        following = self.lease.exchange(intake, room)
+        if following is not None and (lost := self.lease.lost & self._count()):
+            _warn_of_lost(LeaseLost(lost))
         return following
-
-    def _settle(self) -> None:
-        settled, lease = self._gathered, self.lease
-        if not settled:
-            return
-        try:
-            lease.settle(settled, only_held=True)
-        except LeaseLost as error:
-            # Another consumer has those messages now, and the others are settled: nothing that should end the loop.
-            _warn_of_lost(error)
-        # Not before: after an error it is tried again.
-        self._count(self._take())
-        for message in settled if lease.unkept else ():
-            if message.id in lease.unkept:
-                self.breaker.note_unkept(message.id)
-
-    def _take(self) -> dict[Message, Outcome]:
-        taken, self._gathered = self._gathered, {}
-        return taken
-
-    def _count(self, settled: Mapping[Message, Outcome]) -> None:
-        lease = self.lease
-        self.counts.update(
-            "success"
-            if outcome is PLAIN and not lease.lost
-            else "lost"
-            if message.id in lease.lost
-            else "failed"
-            if message.id in lease.unkept
-            else end_of(message, outcome)
-            for message, outcome in settled.items()
-        )
 
 
 def _warn_of_lost(error: LeaseLost) -> None:

@@ -15,15 +15,15 @@ from typing import Any, Final
 import psycopg
 
 from airflow_provider_pgqueue.core.argument import check, error_rules
-from airflow_provider_pgqueue.core.batch import Batch, BatchHandler, Handler
-from airflow_provider_pgqueue.core.breaker import Breaker
-from airflow_provider_pgqueue.core.caller import Caller
+from airflow_provider_pgqueue.core.consumer.batch import Batch, BatchHandler, Handler
+from airflow_provider_pgqueue.core.consumer.breaker import Breaker
+from airflow_provider_pgqueue.core.consumer.calls import Caller
+from airflow_provider_pgqueue.core.consumer.intake import Intake
+from airflow_provider_pgqueue.core.consumer.lease import Lease
+from airflow_provider_pgqueue.core.consumer.renewal import Renewal
 from airflow_provider_pgqueue.core.errors import InvalidArgument
-from airflow_provider_pgqueue.core.intake import Intake
-from airflow_provider_pgqueue.core.lease import Lease
 from airflow_provider_pgqueue.core.message import Message
-from airflow_provider_pgqueue.core.outcome import ErrorRules
-from airflow_provider_pgqueue.core.renewal import Renewal
+from airflow_provider_pgqueue.core.outcome import ErrorRules, Outcome, outcome_of
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +68,9 @@ class Consumer:
     gives the rest back and raises HandlerBroken.
 
     `drain` also raises HandlerBroken when the handler fails with the same fingerprint on each of the first
-    `give_up_after` messages, or on 95 % of the last 50 times as many. It gives unfinished messages back without
-    counting an attempt, including failed ones that it has not settled yet. 0 or None never gives up.
+    `give_up_after` messages, or on 95 % of the last 50 times as many; messages that failed before do not count. It
+    gives unfinished messages back without counting an attempt, including failed ones that it has not settled yet. 0 or
+    None never gives up.
     """
 
     queue_name: str
@@ -144,7 +145,13 @@ class Consumer:
                             caller = caller or stack.enter_context(Caller(limit))
                             caller.limit = limit
                         batch = Batch(
-                            consumer=self, lease=lease, caller=caller if limit else None, breaker=breaker, counts=counts
+                            handle=self.handle,
+                            handle_batch=self.handle_batch,
+                            outcome=self._outcome,
+                            lease=lease,
+                            caller=caller if limit else None,
+                            breaker=breaker,
+                            counts=counts,
                         )
                         intake.held = messages[0].lock_token
                         messages = batch.work(intake, room=int(min(self.batch_size, left)), stop=stop)
@@ -166,6 +173,16 @@ class Consumer:
         if intake.conn.autocommit:  # as in Lease.__enter__
             renewal.hold(lease, policy.lease_for)
         return lease, policy.handler_timeout
+
+    def _outcome(self, message: Message, error: BaseException, failure: dict[str, str] | None) -> Outcome:
+        retry_delay = self.retry_delay
+        delay = retry_delay(message.attempts) if retry_delay else None
+        if delay is not None and not isinstance(delay, timedelta):
+            raise InvalidArgument(
+                f"retry_delay returned {type(delay).__name__}",
+                "Return a timedelta, or None for the back-off of the queue.",
+            )
+        return outcome_of(error, rules=self.on_error, delay=delay, failure=failure)
 
     def _say(self, counts: Counter[str], said: float) -> float:
         """Log the counts if that was last done long ago, and return when it was done."""

@@ -1,0 +1,243 @@
+"""Messages that are held for a while: renewed while the holder works, settled or given back at the end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, overload
+
+import psycopg
+
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import end_statement, run
+from airflow_provider_pgqueue.core.consumer.intake import Intake
+from airflow_provider_pgqueue.core.consumer.renewal import Renewal
+from airflow_provider_pgqueue.core.consumer.settle import OPEN, Held
+from airflow_provider_pgqueue.core.errors import (
+    LeaseLost,
+    PgQueueError,
+)
+from airflow_provider_pgqueue.core.message import Message
+from airflow_provider_pgqueue.core.outcome import Outcome, Rejected, Retry, checked
+from airflow_provider_pgqueue.core.quantity import quantity
+
+log = logging.getLogger(__name__)
+
+
+class Lease(Held, Sequence[Message]):
+    """The messages of one `lease` call, in the order in which to handle them.
+
+    Used in a `with` block, it renews the lease in a thread until the block ends. If the block succeeds, messages that
+    were not settled are archived as success; if it raises, they are released and the attempt counts. A process that
+    dies loses nothing: its leases expire.
+
+    `lost` has the ids whose lease a renewal or a call found lost: stop working on them. `unkept` has the ids whose
+    outcome could not be kept, so that they were archived as failed. The holder may note in `in_hand` the ids that it is
+    handling, and in `handled` the outcomes that it has not settled yet: `give_back` needs both. `in_doubt` says
+    that the last renewal may be undone, because a transaction of somebody else was open on the connection.
+
+    :param conn: an autocommit connection that nothing else blocks; the lease uses it until the block ends.
+    :param lease_for: how long the lease lasts after each renewal, which comes every third of this; by default as long
+        as the policy of the queue says.
+    """
+
+    def __init__(
+        self,
+        conn: psycopg.Connection[Any],
+        messages: Sequence[Message],
+        *,
+        lease_for: timedelta | None = None,
+        handled_by: str | None = None,
+    ) -> None:
+        super().__init__(
+            conn,
+            messages[0].lock_token if messages else None,
+            _ids(messages),
+            lease_for=lease_for,
+            handled_by=handled_by,
+            attempts={message.id: message.attempts for message in messages},
+            max_attempts=messages[0].max_attempts if messages else None,
+        )
+        self.messages = tuple(messages)
+        self.in_hand: set[int] = set()
+        self._renewal: Renewal | None = None
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
+        return self.messages[index]
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __repr__(self) -> str:
+        return f"<Lease of {quantity(len(self))}, {len(self._held)} held>"
+
+    @property
+    def held(self) -> list[Message]:
+        """The messages that are neither settled nor known to be lost."""
+        return [message for message in self.messages if message.id in self._held]
+
+    def __enter__(self) -> Self:
+        # In a transaction of the caller a renewal would take effect at its commit only: too late for a long handler.
+        if self._held and self._conn.autocommit:
+            self._renewal = Renewal()
+            self._renewal.hold(self, self._length())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._renewal is not None:
+            self._renewal.close()
+        if error is None:
+            self.archive()
+        else:
+            self.release_after(error)
+
+    def archive(
+        self,
+        messages: Collection[Message] | None = None,
+        *,
+        result: str = "success",
+        details: str | None = None,
+    ) -> int:
+        """Finish messages, by default all that are held, with one result, and return how many.
+
+        LeaseLost has the ids of those that were lost; the others are archived.
+        """
+        statement = partial(verbs.archive, result=result, details=details, handled_by=self._handled_by)
+        return self._call(statement, None if messages is None else _ids(messages))
+
+    def reject(self, message: Message, reason: str) -> None:
+        """Finish an invalid message; it is never delivered again."""
+        self.settle({message: Rejected(reason)})
+
+    def release(
+        self,
+        messages: Collection[Message] | None = None,
+        *,
+        delay: timedelta = timedelta(0),
+        count_attempt: bool = True,
+        details: str | None = None,
+        failure: Mapping[str, Any] | None = None,
+        back_off: bool = False,
+    ) -> int:
+        """Give messages, by default all that are held, back to the queue, and return how many.
+
+        They are ready at once, after `delay`, or with `back_off` after the back-off of the queue. A message whose last
+        attempt this was is archived as failed, unless `count_attempt` is False.
+        """
+        statement = partial(
+            verbs.release,
+            delay=delay,
+            count_attempt=count_attempt,
+            details=details,
+            failure=failure,
+            back_off=back_off,
+        )
+        return self._call(statement, None if messages is None else _ids(messages))
+
+    def give_back(self, conn: psycopg.Connection[Any]) -> None:
+        """Settle the handled messages, and release those that were not begun, without counting an attempt.
+
+        To be called from another thread, with a connection of its own, while a handler does not return.
+        """
+        with self._calling:
+            # A copy, because the handler may return meanwhile.
+            handled = {id_: outcome for id_, outcome in self.handled.copy().items() if id_ in self._held}
+            if unstarted := self._held - self.in_hand - handled.keys():
+                with suppress(LeaseLost):
+                    self._run(conn, verbs.release(self._require_token(), unstarted, count_attempt=False), unstarted)
+            self._settle(conn, handled, set())
+
+    def give_up(self, conn: psycopg.Connection[Any], reason: str) -> None:
+        """Release the messages in hand too, as an attempt; the handler that still works on them has lost the lease."""
+        with self._calling:
+            if held := frozenset(self._held):
+                with suppress(LeaseLost):
+                    self._run(conn, verbs.release(self._require_token(), held, details=reason), held)
+                self.lost |= held
+
+    def end_transaction(self) -> bool:
+        """Roll back what a handler left open on the connection, and return whether that was anything.
+
+        What settles messages would be part of it, and be undone with it.
+        """
+        conn = self._conn
+        # Not during a renewal, which behind a pooler has a transaction of its own.
+        with self._calling:
+            end_statement(conn)
+            open_ = conn.pgconn.transaction_status in OPEN
+            if not open_ and (conn.autocommit or conn.closed):
+                return False
+            # On a broken connection whoever uses it next finds out.
+            with suppress(psycopg.Error):
+                conn.rollback()
+                conn.autocommit = True
+            return True
+
+    def settle(self, outcomes: Mapping[Message, Outcome | None]) -> None:
+        """Give each message its outcome, where None is success.
+
+        Makes one archive call, and one release call per kind of retry. An outcome that cannot be kept, such as an
+        output of more than 64 kB or a delay of years, archives its own message as failed with the reason, and no
+        other; `unkept` has the id. LeaseLost has the ids of those that were lost; it is raised after the others were
+        settled. Anything else than an outcome is an InvalidOutcome, and nothing is settled.
+        """
+        for message, outcome in outcomes.items():
+            if outcome is not None:
+                checked(message, outcome)
+        lost: set[int] = set()
+        with self._calling:
+            self._settle(self._conn, {message.id: outcome for message, outcome in outcomes.items()}, lost)
+        if lost:
+            raise LeaseLost(lost)
+
+    def exchange(self, intake: Intake, max_messages: int) -> list[Message] | None:
+        """Settle what was `handled` last and lease others in one call; return those, or None if it cannot.
+
+        It cannot if the lease also holds other messages, or one is to be retried. Then nothing has happened. `lost` has
+        the ids of those that were lost; the others are archived.
+        """
+        finals = {id_: outcome for id_, outcome in self.handled.items() if not isinstance(outcome, Retry)}
+        if len(finals) < len(self.handled) or self._token is None:
+            return None
+        with self._calling:
+            # Nobody began the others, or somebody next to the handler has settled some of these.
+            if self._held != finals.keys():
+                return None
+            try:
+                exchanged = intake.exchange(self._token, finals, max_messages)
+            except (PgQueueError, psycopg.Error):
+                if self._conn.closed:
+                    raise
+                # What refused it, such as an outcome or a queue that is paused now, shows in a call of its own.
+                return None
+            if exchanged is None:
+                return None
+            lost, messages = exchanged
+            self.lost |= lost
+            self._held.clear()
+        return messages
+
+    def _length(self) -> timedelta:
+        if self._lease_for is None:
+            self._lease_for = run(self._conn, verbs.lease_policy(self.messages[0].queue_name)).lease_for
+        return self._lease_for
+
+
+def _ids(messages: Collection[Message]) -> list[int]:
+    return [message.id for message in messages]

@@ -1,0 +1,289 @@
+"""What a process holds of one lease: the ids, which are renewed, settled with outcomes, or released."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import nullcontext
+from datetime import timedelta
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from airflow_provider_pgqueue.core import verbs
+from airflow_provider_pgqueue.core.client import run, savepoint, to_json
+from airflow_provider_pgqueue.core.errors import InvalidArgument, InvalidMessage, LeaseLost, PgQueueError
+from airflow_provider_pgqueue.core.outcome import (
+    PLAIN,
+    Failed,
+    Outcome,
+    Rejected,
+    Retry,
+    Success,
+    describe,
+    end_of,
+    is_plain,
+    text_of,
+)
+from airflow_provider_pgqueue.core.quantity import quantity
+from airflow_provider_pgqueue.core.verbs import Statement
+
+log = logging.getLogger(__name__)
+
+OPEN: Final = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+Outcomes = dict[int, Outcome | None]
+"""By the id of the message; None is success."""
+
+
+class Held:
+    """The messages of one lease by their ids, until they are settled or known to be lost.
+
+    `lost` has the ids whose lease a renewal or a call found lost. `unkept` has the ids whose outcome could not be kept,
+    so that they were archived as failed. `handled` has the outcomes that the holder knows and has not counted yet.
+    `in_doubt` says that the last renewal may be undone, because a transaction of somebody else was open on the
+    connection.
+
+    :param attempts: by id, the attempt that this is; after the last one, `max_attempts`, a retry archives as failed.
+    """
+
+    _extension = staticmethod(verbs.extend)
+
+    def __init__(
+        self,
+        conn: psycopg.Connection[Any],
+        lock_token: UUID | None,
+        ids: Collection[int],
+        *,
+        lease_for: timedelta | None = None,
+        handled_by: str | None = None,
+        attempts: Mapping[int, int] | None = None,
+        max_attempts: int | None = None,
+    ) -> None:
+        self._conn = conn
+        self._token = lock_token
+        self._held = set(ids)
+        self._lease_for = lease_for
+        self._handled_by = handled_by
+        self._attempts = attempts or {}
+        self._max_attempts = max_attempts
+        self.lost: set[int] = set()
+        self.unkept: set[int] = set()
+        self.handled: dict[int, Outcome] = {}
+        self.in_doubt = False
+        self._calling = threading.Lock()
+
+    @property
+    def held_ids(self) -> frozenset[int]:
+        """The ids of the messages that are neither settled nor known to be lost."""
+        return frozenset(self._held)
+
+    def renew(self) -> None:
+        """Extend the lease of what is still held; if that fails or messages were lost, only log a warning."""
+        try:
+            self.extend()
+        except LeaseLost as error:
+            # Without the fix, which is to do what this does.
+            log.warning("%s; another consumer may have them now", error.problem)
+        except (PgQueueError, psycopg.Error) as error:
+            log.warning("could not extend the lease of %s: %s", quantity(len(self._held)), type(error).__name__)
+
+    def extend(self, lease_for: timedelta | None = None) -> None:
+        """Extend the lease of what is still held to `lease_for` from now. LeaseLost has the ids that were lost."""
+        with self._calling:
+            if held := frozenset(self._held):
+                statement = self._extension(
+                    self._require_token(), held, lease_for=self._length() if lease_for is None else lease_for
+                )
+                # A rollback would undo it; a statement that runs now may be part of a transaction, too.
+                self.in_doubt = self._conn.pgconn.transaction_status in (*OPEN, TransactionStatus.ACTIVE)
+                self._run(self._conn, statement, ())
+                self.in_doubt |= self._conn.pgconn.transaction_status in OPEN
+
+    def expire(self, ids: Collection[int]) -> None:
+        """Stop renewing the lease of messages; when it ends, the attempt counts."""
+        self._held.difference_update(ids)
+
+    def finish(self, outcomes: Mapping[int, Outcome | None]) -> None:
+        """Settle what is still held of these, and log which were lost."""
+        before = self.lost.copy()
+        with self._calling:
+            held = {id_: outcome for id_, outcome in outcomes.items() if id_ in self._held}
+            self._settle(self._conn, held, set())
+        if lost := (self.lost - before).intersection(outcomes):
+            # Another consumer has those messages now, and the others are settled: nothing that should end a loop.
+            log.warning("%s; they are delivered again", LeaseLost(lost).problem)
+
+    def ends(self, outcomes: Mapping[int, Outcome | None]) -> Counter[str]:
+        """Return how messages that were settled with these outcomes ended, as `Consumer.drain` counts it."""
+        plain = None if self.lost else PLAIN
+        return Counter(
+            "success" if outcome is plain and outcome else self.end(id_, outcome) for id_, outcome in outcomes.items()
+        )
+
+    def end(self, id_: int, outcome: Outcome | None) -> str:
+        """Return how a message that was settled with this outcome ended."""
+        if id_ in self.lost:
+            return "lost"
+        last = self._max_attempts is not None and self.attempt(id_) >= self._max_attempts
+        return "failed" if id_ in self.unkept else end_of(outcome, last=last)
+
+    def attempt(self, id_: int) -> int:
+        """Return which attempt of a message this is, as far as the holder knows it."""
+        return self._attempts.get(id_, 1)
+
+    def release_after(self, error: BaseException, *, begun: Collection[int] | None = None) -> None:
+        """Release what is still held because its holder raised, as an attempt; if that fails, only log a warning.
+
+        With `begun` it is an attempt of these ids alone, and those with an outcome in `handled` stay held: they are
+        settled by `give_back`, or delivered again when the lease ends.
+        """
+        kind = type(error).__name__
+        try:
+            handled: set[int] = set()
+            if begun is not None:
+                handled.update(self.handled)
+                self._call(_uncounted, besides=handled.union(begun))
+            text, failure = f"{kind}: {text_of(error)}"[:4000], describe(error)
+            self._call(partial(verbs.release, details=text, failure=failure), besides=handled)
+        except (PgQueueError, psycopg.Error) as failed:
+            # The error of the caller matters more, and a broken connection is the usual reason for both.
+            log.warning(
+                "could not release %s after %s (%s): delivered again when the lease ends",
+                quantity(len(self._held)),
+                kind,
+                type(failed).__name__,
+            )
+
+    def _settle(self, conn: psycopg.Connection[Any], outcomes: Mapping[int, Outcome | None], lost: set[int]) -> None:
+        within = conn.pgconn.transaction_status == TransactionStatus.INTRANS
+        # What is plain nobody refuses: no two round trips for it.
+        guard = partial(savepoint, conn) if within and not all(map(is_plain, outcomes.values())) else nullcontext
+        try:
+            calls = _settlement(self._token, outcomes, handled_by=self._handled_by) if self._token else ()
+            for ids, statement in calls:
+                with guard():
+                    try:
+                        self._run(conn, statement, ids)
+                    except LeaseLost as error:
+                        lost.update(error.ids)
+        except Exception as error:
+            # Nothing can follow an error of the server in a transaction without a savepoint.
+            if not _is_refusal(error) or conn.info.transaction_status is TransactionStatus.INERROR:
+                raise
+            self._settle_apart(conn, {id_: outcomes[id_] for id_ in outcomes if id_ in self._held}, lost, error)
+
+    def _settle_apart(
+        self,
+        conn: psycopg.Connection[Any],
+        outcomes: Mapping[int, Outcome | None],
+        lost: set[int],
+        error: Exception,
+    ) -> None:
+        """Settle by halves what one call refused, so that only the outcome that caused it is replaced."""
+        ids = list(outcomes)
+        if len(ids) > 1:
+            for half in (ids[: len(ids) // 2], ids[len(ids) // 2 :]):
+                self._settle(conn, {id_: outcomes[id_] for id_ in half}, lost)
+            return
+        for id_ in ids:
+            # It was replaced before: the refusal is not about the outcome.
+            if id_ in self.unkept:
+                raise error
+            kind = type(outcomes[id_]).__name__
+            if not self.unkept:
+                # The first of a lease, because its others are likely to be like it.
+                log.warning("message %s ends as failed: its %s cannot be kept", id_, kind)
+            self.unkept.add(id_)
+            # The text of other errors may quote a body.
+            reason = str(error) if isinstance(error, PgQueueError) else type(error).__name__
+            try:
+                self._settle(conn, {id_: Failed(f"its {kind} cannot be kept: {reason}")}, lost)
+            except BaseException:
+                # Whoever tries again begins with the outcome that cannot be kept.
+                self.unkept.discard(id_)
+                raise
+
+    def _call(
+        self,
+        statement: Callable[[UUID, Collection[int]], Statement[Any]],
+        ids: Collection[int] | None = None,
+        *,
+        besides: Collection[int] = (),
+    ) -> int:
+        """Make a call for these, or for all that is held when it is made; return for how many."""
+        # A renewal that ran at the same time would find the messages that are settled here gone, and call them lost;
+        # and another thread may have given some back until then.
+        with self._calling:
+            ids = sorted(self._held.difference(besides)) if ids is None else ids
+            if ids:
+                self._run(self._conn, statement(self._require_token(), ids), ids)
+            return len(ids)
+
+    def _run(self, conn: psycopg.Connection[Any], statement: Statement[Any], settled: Collection[int]) -> None:
+        try:
+            run(conn, statement)
+        except LeaseLost as error:
+            self.lost.update(error.ids)
+            self._held.difference_update(settled, error.ids)
+            raise
+        self._held.difference_update(settled)
+
+    def _length(self) -> timedelta:
+        if self._lease_for is None:
+            raise ValueError("this lease is not renewed")
+        return self._lease_for
+
+    def _require_token(self) -> UUID:
+        if self._token is None:
+            raise ValueError("this lease holds no messages")
+        return self._token
+
+
+def _uncounted(token: UUID, ids: Collection[int]) -> Statement[list[int]]:
+    return verbs.release(token, ids, count_attempt=False)
+
+
+def _is_refusal(error: Exception) -> bool:
+    """Return whether an outcome may be the reason: the database refused it, or its conversion raised whatever."""
+    return isinstance(error, InvalidArgument | InvalidMessage) or not isinstance(error, PgQueueError | psycopg.Error)
+
+
+def _settlement(
+    lock_token: UUID, outcomes: Mapping[int, Outcome | None], *, handled_by: str | None = None
+) -> Iterator[tuple[list[int], Statement[list[int]]]]:
+    """Yield the calls that settle leased messages, each with the ids that it settles; an outcome of None is success.
+
+    One call archives, and one call per kind of retry releases. A call that raises LeaseLost has settled the ids that
+    were not lost.
+    """
+    retries: dict[tuple[object, ...], tuple[Retry, list[int]]] = {}
+    finals: dict[int, Success | Rejected | Failed] = {}
+    for id_, outcome in outcomes.items():
+        if isinstance(outcome, Retry):
+            # As the text that is sent, because the failure is a dict, which has no hash.
+            failure = None if outcome.failure is None else to_json(outcome.failure)
+            kind = (outcome.delay, outcome.details, outcome.count_attempt, failure)
+            retries.setdefault(kind, (outcome, []))[1].append(id_)
+        else:
+            finals[id_] = outcome or PLAIN
+    if finals:
+        special = {id_: outcome for id_, outcome in finals.items() if not is_plain(outcome)}
+        yield list(finals), verbs.archive(lock_token, list(finals), outcomes=special, handled_by=handled_by)
+    for retry, ids in retries.values():
+        yield (
+            ids,
+            verbs.release(
+                lock_token,
+                ids,
+                delay=retry.delay or timedelta(0),
+                count_attempt=retry.count_attempt,
+                details=retry.details,
+                failure=retry.failure,
+                back_off=retry.delay is None,
+            ),
+        )
