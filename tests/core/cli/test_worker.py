@@ -29,11 +29,6 @@ def pack(message):
     if message.body == "bad":
         return Rejected("bad")
 
-async def wait(message):
-    import asyncio
-    await asyncio.sleep(0)
-    return pack(message)
-
 def pack_all(messages):
     return {message.id: Rejected("odd") for message in messages if message.body % 2}
 
@@ -52,6 +47,11 @@ def hangs(message):
 def packs_most(message):
     if message.body % 40 == 0:
         raise ValueError(f"no address in {message.body}")
+
+async def wait(message):
+    import asyncio
+    await asyncio.sleep(0)
+    return pack(message)
 
 class Own(BaseException): ...
 

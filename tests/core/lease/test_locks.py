@@ -210,7 +210,7 @@ REQUEST = f"SELECT messages.audited('ann', 'pause_queue', '{{\"queue_name\": \"o
     [
         (EXTEND, f"SELECT messages.end_dispatch({RUN}, 'success')"),
         (EXTEND, f"SELECT messages.end_dispatch({RUN}, 'lost')"),
-        (EXTEND, "SELECT messages.release_held_by('orders', 'dispatcher')"),
+        (EXTEND, "SELECT messages.release_held_by('orders', 'work')"),
         (EXTEND, "SELECT messages.release_messages('orders', ARRAY(SELECT id FROM messages.message))"),
         ("SELECT messages.stage_publish('job')", "SELECT messages.stage_publish('job')"),
         ("SELECT messages.stage_publish('job')", f"SELECT messages.publish_staged('job', 'run', {STAGED}, 'orders')"),
@@ -224,7 +224,7 @@ def test_a_row_that_another_transaction_has_is_waited_for_for_seconds(
 ) -> None:
     queue("orders")
     run(conn, verbs.publish("orders", 1))
-    conn.execute("SELECT messages.dispatch_messages('orders', 'work', dispatched_by => 'dispatcher')")
+    conn.execute("SELECT messages.dispatch_messages('orders', 'work')")
     conn.execute("SELECT messages.stage_publish('job')")
     holder = connect(autocommit=False)
     holder.execute(held.encode())

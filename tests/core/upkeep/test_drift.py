@@ -51,9 +51,8 @@ DAMAGES = [
         "CREATE OR REPLACE FUNCTION messages.upkeep() RETURNS jsonb LANGUAGE sql AS 'SELECT NULL::jsonb'": (
             "function messages.upkeep() is changed"
         ),
-        "CREATE OR REPLACE VIEW messages.session_reach AS SELECT true AS everything, ARRAY['all'] AS queue_names": (
-            "view session_reach is changed"
-        ),
+        "CREATE OR REPLACE VIEW messages.session_reach AS SELECT true AS everything, ARRAY['all'] AS queue_names,"
+        " true AS bodies, ARRAY['all'] AS body_queues": "view session_reach is changed",
         "ALTER VIEW messages.message_overview RESET (security_barrier)": "view message_overview is changed",
     },
     {"ALTER FUNCTION messages.upkeep() SECURITY INVOKER": "function messages.upkeep() is changed"},
