@@ -341,4 +341,6 @@ def test_a_success_rings_only_for_messages_that_somebody_awaits(conn: Connection
     assert list(conn.notifies(timeout=0)) == []
     run_verb(conn, verbs.publish_batch("orders", [1, 2], headers={"awaited": True}))
     handle_all(conn, lambda message: None)
-    assert {(one.channel, one.payload) for one in conn.notifies(timeout=0)} == {("message_finished", "orders")}
+    rung = list(conn.notifies(timeout=0))
+    assert {one.channel for one in rung} == {"message_finished"}
+    assert {one.payload for one in rung} <= {"3", "4"}

@@ -14,7 +14,7 @@ BEGIN
     END LOOP;
     IF NOT messages.rings_are_paused() THEN
         PERFORM pg_notify('dead_message', min(e.id)::text) FROM unnest(ended) e WHERE e.result <> 'success' GROUP BY e.queue_name;
-        PERFORM pg_notify('message_finished', e.queue_name) FROM unnest(ended) e WHERE e.result = 'success' AND e.awaited GROUP BY e.queue_name;
+        PERFORM pg_notify('message_finished', min(e.id)::text) FROM unnest(ended) e WHERE e.result = 'success' AND e.awaited GROUP BY e.queue_name;
     END IF;
     -- A dead head that blocks its group stays its head until it is requeued or dismissed.
     PERFORM messages.next_of_groups(q.queue_name, array_agg(DISTINCT e.group_key))
@@ -23,4 +23,4 @@ BEGIN
     RETURN true;
 END $$;
 COMMENT ON FUNCTION messages.after_archive(messages.ended_message[]) IS
-    'Does what follows when messages were archived: puts dead ones on the work list, warns of each in the server log and rings dead_message with the first archive id of each queue; rings message_finished for a success that somebody waits for; gives the next message of each group its turn.';
+    'Does what follows when messages were archived: puts dead ones on the work list, warns of each in the server log and rings dead_message with the first archive id of each queue; rings message_finished, with the first id of each queue, for a success that somebody waits for; gives the next message of each group its turn.';

@@ -10,8 +10,9 @@ AS $$
     WITH RECURSIVE chain (id, last_id, place) AS (
         SELECT DISTINCT given.id, given.id, 0 FROM unnest(message_outcomes.ids) AS given (id) WHERE given.id IS NOT NULL
         UNION ALL
-        SELECT c.id, a.requeued_as, c.place + 1 FROM chain c JOIN messages.archive_rows a ON a.id = c.last_id
-         WHERE message_outcomes.follow_requeues AND a.remedy = 'requeued' AND a.requeued_as > c.last_id),
+        SELECT c.id, a.requeued_as, c.place + 1 FROM chain c JOIN messages.archive_rows a ON a.id = c.last_id CROSS JOIN messages.session_reach r
+         WHERE message_outcomes.follow_requeues AND a.remedy = 'requeued' AND a.requeued_as > c.last_id
+           AND (r.everything OR a.queue_name = ANY (r.queue_names))),
     ends AS (SELECT DISTINCT ON (c.id) c.id, c.last_id FROM chain c ORDER BY c.id, c.place DESC)
     SELECT e.id, e.last_id, coalesce(m.queue_name, a.queue_name),
            CASE WHEN m.id IS NOT NULL THEN NULL

@@ -385,6 +385,15 @@ def test_a_team_sees_only_its_queues(conn: Connection, bob: Connection) -> None:
             assert {"orders", "bills"} <= names(conn, query), query
 
 
+def test_a_team_does_not_learn_what_a_message_of_another_was_requeued_as(conn: Connection, bob: Connection) -> None:
+    for queue_name, follows in (("bills", 0), ("orders", 1)):
+        run(conn, verbs.requeue_dead(queue_name))
+        ids = "SELECT array_agg(id) FROM messages.message_archive WHERE queue_name = %s"
+        ((dead,),) = conn.execute(ids, [queue_name]).fetchall()
+        found = "SELECT FROM messages.message_outcomes(%s, true) WHERE id <> last_id"
+        assert bob.execute(found, [dead]).rowcount == follows
+
+
 def test_a_team_works_with_its_queue_and_is_refused_at_another(bob: Connection) -> None:
     for call in (
         "publish('{}', '1')",
