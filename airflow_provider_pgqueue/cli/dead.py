@@ -7,9 +7,12 @@ import click
 from airflow_provider_pgqueue.cli.connection import connected
 from airflow_provider_pgqueue.cli.output import records, show_rows
 from airflow_provider_pgqueue.cli.settings import Settings, pass_settings, shared_options
+from airflow_provider_pgqueue.cli.text import say
 from airflow_provider_pgqueue.core import verbs
 from airflow_provider_pgqueue.core.client import run
+from airflow_provider_pgqueue.core.quantity import quantity
 
+_SHOWN = 100
 _CAUSE = ("queue_name", "result", "fingerprint", "waiting", "first_at", "last_at", "newest_id", "example")
 
 
@@ -21,8 +24,12 @@ def dead(settings: Settings, queue: str | None) -> None:
     """Count dead messages by cause.
 
     A message is dead if it was archived with any result but success. Those that were requeued or dismissed are left
-    out. Each cause comes with an example. `pgqueue requeue --cause` and `pgqueue dismiss --cause` take its fingerprint.
+    out. Each cause comes with an example; the hundred most frequent are shown. `pgqueue requeue --cause` and
+    `pgqueue dismiss --cause` take its fingerprint.
     """
     with connected(settings) as conn:
         causes = run(conn, verbs.dead_causes(queue))
-    show_rows(settings, "causes", records(causes), _CAUSE)
+    shown = causes if settings.as_json else causes[:_SHOWN]
+    show_rows(settings, "causes", records(shown), _CAUSE)
+    if len(shown) < len(causes):
+        say(f"… and {quantity(len(causes) - len(shown), 'more cause')}: --json has them all")

@@ -470,12 +470,8 @@ def test_the_documented_reads_run(
 
 def test_a_table_of_the_catalog_never_gives_the_rows_of_another(spark: SparkSession, conn: Connection) -> None:
     conn.execute(ARCHIVE, [3])
-    spark.sql("CREATE TABLE waiting_orders USING pgqueue OPTIONS (table 'queue', queue 'orders')")
-    try:
-        with pytest.raises(Exception, match=r"option table is missing\. .* CREATE TEMPORARY VIEW"):
-            spark.table("waiting_orders").collect()
-    finally:
-        spark.sql("DROP TABLE waiting_orders")
+    with pytest.raises(Exception, match=r"no table of Spark's catalog can be of this source.* CREATE TEMPORARY VIEW"):
+        spark.sql("CREATE TABLE waiting_orders USING pgqueue OPTIONS (table 'queue', queue 'orders')")
 
 
 def test_a_temporary_view_reads_what_its_options_say(spark: SparkSession, conn: Connection) -> None:
@@ -553,14 +549,14 @@ def test_a_privilege_that_is_taken_after_the_plan_says_so(dsn: str, conn: Connec
         ({"since": "yesterday"}, InvalidArgument, "option since is 'yesterday'. Give a time with its time zone"),
         ({"until": "2025-01-01T00:00:00"}, InvalidArgument, "Give a time with its time zone, such as"),
         ({"since": "2025-01-02T00Z", "until": "2025-01-01T00Z"}, InvalidArgument, "is after option until"),
-        ({"from": "2025-01-01T00Z"}, InvalidArgument, "no option 'from'.*a batch read takes since and until"),
+        ({"from": "2025-01-01T00Z"}, InvalidArgument, "there is no option 'from'"),
         ({"numPartitions": "0"}, InvalidArgument, "option numPartitions is '0'. Give a whole number from 1"),
         ({"topic": "orders..eu"}, InvalidArgument, "option topic is 'orders..eu'. Use words, * for any word"),
         ({"pushFilters": "true"}, InvalidArgument, "there is no option 'pushFilters'. A read takes"),
         ({"dbtable": "x"}, InvalidArgument, "Use table, which is archive or queue"),
         ({"FETCHSIZE": "1000"}, InvalidArgument, "A read is cut into statements by itself"),
         ({"subscribe": "orders"}, InvalidArgument, "Use queue."),
-        ({"startingOffsets": "earliest"}, InvalidArgument, "a batch read takes from and to"),
+        ({"startingOffsets": "earliest"}, InvalidArgument, "a batch read takes since and until"),
         ({"partitionColumn": "id"}, InvalidArgument, "numPartitions is how many at most"),
         ({"kafka.bootstrap.servers": "a:9092"}, InvalidArgument, "register(spark, conninfo) or in PGQUEUE_DSN"),
         ({"password": "hunter2"}, InvalidArgument, "register(spark, conninfo) or in PGQUEUE_DSN"),

@@ -5,4 +5,4 @@ SELECT id, CASE WHEN lock_expires_at > clock_timestamp() THEN 'leased'
        priority, attempts, clock_timestamp() - created_at AS age, created_at,
        nullif(visible_at, 'infinity') AS visible_at, lock_expires_at, locked_by, reference, topic, group_key,
        last_error, {}
-  FROM {} WHERE queue_name = %s ORDER BY priority DESC, visible_at, id LIMIT %s
+  FROM {} m WHERE queue_name = %s ORDER BY m.priority DESC, m.visible_at, m.id LIMIT %s  -- the columns, not what is selected: the index has them

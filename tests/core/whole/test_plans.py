@@ -9,6 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from airflow_provider_pgqueue.core.query import query
+
 pytestmark = pytest.mark.contrib  # auto_explain
 
 Connection = psycopg.Connection[Any]
@@ -45,6 +47,15 @@ def fill(conn: Connection, queue_name: str, messages: int = 20000) -> None:
 def only(plans: list[str], part: str) -> str:
     (plan,) = [plan for plan in plans if part in plan]
     return plan
+
+
+def test_a_peek_reads_no_more_than_it_shows(conn: Connection, queue: Queue) -> None:
+    fill(conn, queue("orders"))
+    statement = query("command/peek").decode().format("1", "messages.message")
+    plan = conn.execute(f"EXPLAIN (ANALYZE, BUFFERS) {statement}".encode(), ["orders", 5]).fetchall()
+    text = "\n".join(line for (line,) in plan)
+    assert "message_order_idx" in text
+    assert int(re.findall(r"shared hit=(\d+)", text)[0]) < 100, text
 
 
 @pytest.mark.parametrize("verb", ["lease", "consume"])
