@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Unpack
 
 import psycopg
 from airflow.providers.common.compat.sdk import XComArg
@@ -39,6 +39,7 @@ from airflow_provider_pgqueue.core.verbs import BatchOptions, Statement
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.tasks.completion import COMPLETION_RULES, WAIT_TIMEOUT, AwaitsMessages
 from airflow_provider_pgqueue.tasks.rows import QueryRows, names_file, text_of_file
+from airflow_provider_pgqueue.tasks.task import TaskArguments
 from airflow_provider_pgqueue.tasks.telemetry import note_published, origin_of
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ class PgQueuePublishOperator(AwaitsMessages):
         poll_interval: float = 10.0,
         deferrable: bool = True,
         pgqueue_conn_id: str = PgQueueHook.default_conn_name,
-        **kwargs: Any,
+        **kwargs: Unpack[TaskArguments],
     ) -> None:
         super().__init__(**kwargs)
         self.queue_name = queue_name

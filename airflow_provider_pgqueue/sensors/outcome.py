@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
@@ -18,7 +18,7 @@ from airflow.providers.common.compat.sdk import (
 from airflow_provider_pgqueue.core.argument import Rule, check, text
 from airflow_provider_pgqueue.hooks.pgqueue import PgQueueHook
 from airflow_provider_pgqueue.sensors.doorbell import sensor_timeout
-from airflow_provider_pgqueue.sensors.result import ObjectSensor
+from airflow_provider_pgqueue.sensors.result import ObjectSensor, SensorArguments
 from airflow_provider_pgqueue.tasks.completion import COMPLETION_RULES, AwaitsMessages
 from airflow_provider_pgqueue.tasks.task import AT_LEAST_ONE
 
@@ -83,7 +83,7 @@ class PgQueueOutcomeSensor(AwaitsMessages, ObjectSensor):
         poll_interval: float = 10.0,
         deferrable: bool = True,
         retries: int | None = AT_LEAST_ONE,
-        **kwargs: Any,
+        **kwargs: Unpack[SensorArguments],
     ) -> None:
         # Before the base class uses it.
         check(kwargs, {"timeout": sensor_timeout})
