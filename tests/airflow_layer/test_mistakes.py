@@ -374,10 +374,10 @@ TIMED_OUT = {"error": "Trigger timeout"}
                 queue_name="orders",
                 apply_function=print,
                 wait_for_messages=True,
-                headers={"k": 1},
+                topic="a.#",
                 wait_timeout=timedelta(hours=1),
             ),
-            r"queue 'orders' \(headers=\{'k': 1\}\) in vain, for the wait_timeout of 1:00:00",
+            r"queue 'orders' \(topic='a\.#'\) in vain, for the wait_timeout of 1:00:00",
         ),
         (
             lambda: PgQueuePublishOperator(
