@@ -40,7 +40,7 @@ def _message_id(value: Any) -> str | None:
     if isinstance(value, Mapping) and ((value.get("published") or 0) > 1 or value.get("several")):
         return (
             "It is the result of a task that published several messages, and the sensor would wait for the first only. "
-            "Publish with wait_for_completion=True, or map the sensor over the ids of the result."
+            "Use PgQueueRequestOperator, or map the sensor over the ids of the result."
         )
     good = 0 < _id_of(value) < 2**63
     return None if good else "Give the id of a message, or the result of a task that published one."
@@ -55,7 +55,7 @@ class PgQueueOutcomeSensor(AwaitsMessages, ObjectSensor):
     the role `messages_observer`.
 
     A success rings for the sensor if the message was published with the header `awaited`, as
-    `PgQueuePublishOperator(wait_for_completion=True)` does; otherwise the sensor polls.
+    `PgQueueRequestOperator` does; otherwise the sensor polls.
 
     `timeout`, `soft_fail` and the other parameters are those of `BaseSensorOperator`.
 
